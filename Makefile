@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Every target makes what it needs: `make test` on a fresh clone sets up .venv first.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+TESTS ?= tests
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+PY := $(VENV)/bin/python
+# torch==2.15.0 and torch>=2.15,<2.16 as parts of file names.
+TORCH_NAME := $(shell printf '%s' '$(TORCH)' | sed 's/^torch==//; s/[^A-Za-z0-9.+]/_/g')
+TORCH_STAMP := $(VENV)/.torch-$(TORCH_NAME)
+
+# pip with the build folder that `scripts/build` uses too: one compilation serves both.
+PIP_BUILD = folder=$$($(PY) scripts/build --python $(PY) --print-folder) && SKBUILD_BUILD_DIR=$$folder $(PY) -m pip
+
+CXX_FILES = $(shell find csrc include drivers tests/native examples -name '*.[ch]' -o -name '*.cpp' 2>/dev/null)
+# Each in a process of its own. What begins with _ is shared by them.
+BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv build demo test stress bench check format test-torch clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+venv: $(VENV)/.package ## make .venv: torch, the package (editable), what the tests need
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, $(PYTHON) is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV)
+
+# The build needs torch and runs without isolation, so both come before the package. A stamp of another torch goes.
+$(TORCH_STAMP): | $(PY)
+	@rm -f $(VENV)/.torch-* $(VENV)/.package
+	@echo 'Installing $(TORCH)'
+	@$(PY) -m pip install --quiet '$(TORCH)' 'scikit-build-core>=1.1' 'cmake>=3.22' ninja
+	@touch $@
+
+$(VENV)/.package: $(TORCH_STAMP) pyproject.toml
+	@echo 'Compiling and installing torch-outboard: a minute or two'
+	@$(PIP_BUILD) install --quiet --no-build-isolation -e '.[test,examples]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.package
+	@echo 'Installing the linters'
+	@$(PIP_BUILD) install --quiet --no-build-isolation -e '.[dev]'
+	@touch $@
+
+build: $(VENV)/.package ## compile what changed
+	@$(PY) scripts/build --python $(PY)
+
+demo: build ## train on the simulated device
+	$(PY) examples/digits.py --device sim $(DEMO_ARGS)
+
+test: build ## run the tests (TESTS=tests/unit PYTEST_ARGS=-x)
+	@scripts/opencl-runtime
+	$(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
+
+stress: build ## run the long tests
+	$(PY) -m pytest tests/stress $(PYTEST_ARGS)
+
+bench: build ## run the benchmarks
+	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(PY) $$benchmark; done
+
+check: $(VENV)/.dev ## run the linters
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+	$(VENV)/bin/codespell
+	$(VENV)/bin/validate-pyproject pyproject.toml
+
+format: $(VENV)/.dev ## format Python, C and C++
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(CXX_FILES)
+
+# A wheel in a venv of its own, so that it neither disturbs nor uses the source tree's libraries. PYTHONSAFEPATH keeps
+# the source tree out of sys.path.
+test-torch: ## run the tests against another torch: make test-torch TORCH=torch==2.15.0
+	@$(MAKE) --no-print-directory VENV=.venv-$(TORCH_NAME) wheel-and-test
+
+.PHONY: wheel-and-test
+wheel-and-test: $(TORCH_STAMP)
+	@echo 'Compiling and installing torch-outboard: a minute or two'
+	@$(PIP_BUILD) install --quiet --no-build-isolation '.[test,examples]'
+	PYTHONSAFEPATH=1 $(VENV)/bin/pytest $(TESTS) $(PYTEST_ARGS)
+
+clean: ## remove what was built; environments stay
+	rm -rf build dist *.egg-info torch_outboard/lib torch_outboard/drivers/lib torch_outboard/_build_info.json
+	rm -f torch_outboard/_C.so
+	rm -f .venv*/.package .venv*/.dev

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Compiler settings that csrc/ and drivers/ share.
+include_guard(GLOBAL)
+
+get_filename_component(OUTBOARD_SOURCE_ROOT ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+
+set(OUTBOARD_SANITIZE "" CACHE STRING "address, undefined or thread; several joined by a comma; empty: none")
+option(OUTBOARD_WERROR "Make every warning an error" OFF)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+# NDEBUG as in torch's own wheels: some inline functions of c10 differ without it. -O2 builds a third faster than
+# CMake's -O3, and the hot paths here are calls, not loops.
+if(NOT MSVC)
+  foreach(language C CXX)
+    if(OUTBOARD_SANITIZE)
+      set(CMAKE_${language}_FLAGS_RELEASE "-O1 -g -DNDEBUG")
+    else()
+      set(CMAKE_${language}_FLAGS_RELEASE "-O2 -DNDEBUG")
+    endif()
+  endforeach()
+endif()
+
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# A library copied into the source tree and one in a wheel are the same file, with no path of this machine in it.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+# A changed body in one library is no reason to link the next again.
+set(CMAKE_LINK_DEPENDS_NO_SHARED ON)
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+function(outboard_flags target)
+  set_target_properties(
+    ${target}
+    PROPERTIES C_STANDARD 11
+               C_STANDARD_REQUIRED ON
+               C_EXTENSIONS OFF
+               CXX_STANDARD 20
+               CXX_STANDARD_REQUIRED ON
+               CXX_EXTENSIONS OFF)
+  if(MSVC)
+    target_compile_options(${target} PRIVATE /W4 /utf-8)
+    return()
+  endif()
+  # A table entry that ignores an argument, and a table that ends early, are how drivers are written.
+  target_compile_options(
+    ${target}
+    PRIVATE -Wall
+            -Wextra
+            -Wno-unused-parameter
+            -Wno-missing-field-initializers
+            -Werror=return-type
+            # Messages name csrc/core/device.cpp, not where it was built.
+            -fmacro-prefix-map=${OUTBOARD_SOURCE_ROOT}/=
+            $<$<COMPILE_LANGUAGE:C>:-Werror=implicit-function-declaration>
+            $<$<COMPILE_LANGUAGE:C>:-Werror=incompatible-pointer-types>
+            $<$<BOOL:${OUTBOARD_WERROR}>:-Werror>)
+  # Names that strict C11 leaves out of the C library's headers: clock_gettime, posix_memalign.
+  target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)
+  if(OUTBOARD_SANITIZE)
+    set(sanitize -fsanitize=${OUTBOARD_SANITIZE} -fno-omit-frame-pointer)
+    if(OUTBOARD_SANITIZE MATCHES undefined)
+      list(APPEND sanitize -fno-sanitize-recover=undefined)
+      if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+        # vptr checks need the type information of torch's classes, which its libraries hide.
+        list(APPEND sanitize -fno-sanitize=vptr)
+      endif()
+    endif()
+    target_compile_options(${target} PRIVATE ${sanitize})
+    target_link_options(${target} PRIVATE ${sanitize})
+  endif()
+endfunction()
+
+# Makes a missing symbol an error of the link instead of the import. Sanitizers leave theirs to the process.
+function(outboard_no_undefined target)
+  if(CMAKE_SYSTEM_NAME STREQUAL "Linux" AND NOT OUTBOARD_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()
