@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/device.h"
+
+#include <condition_variable>
+#include <mutex>
+
+#include "core/blocking.h"
+#include "core/error.h"
+#include "core/event.h"
+#include "core/process.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+namespace detail {
+std::atomic<DeviceState> device_state[kMaxDevices];
+}
+
+namespace {
+
+using detail::device_state;
+
+// Guards what is beside the atomics; held for moments, never while the driver is called.
+std::mutex device_mutex;
+std::condition_variable device_changed;
+std::atomic<bool> opened_once{false};
+
+struct DeviceInfo {
+  std::atomic<bool> has_properties{false};
+  ob_device_properties properties{};
+  std::string lost_cause;
+  std::atomic<int8_t> peer[kMaxDevices] = {};  // 0 not asked, 1 yes, -1 no
+};
+DeviceInfo info[kMaxDevices];
+
+thread_local c10::DeviceIndex thread_device = 0;
+
+std::atomic<AfterWait> after_wait_hook{nullptr};
+
+std::string device_text(c10::DeviceIndex device) {
+  return driver_name() + ":" + std::to_string(static_cast<int>(device));
+}
+
+}  // namespace
+
+void check_device_index(c10::DeviceIndex device) {
+  const int count = device_count();
+  if (C10_UNLIKELY(device < 0 || device >= count)) {
+    std::string message = "device index " + std::to_string(static_cast<int>(device)) + " is out of range: driver '" +
+                          driver_name() + "' has " + std::to_string(count) + (count == 1 ? " device" : " devices");
+    if (!probe_error().empty()) {
+      message += " (" + probe_error() + ")";
+    }
+    raise(ErrorKind::InvalidArgument, OB_OUT_OF_RANGE, message);
+  }
+}
+
+bool any_device_opened() noexcept {
+  return opened_once.load(std::memory_order_acquire);
+}
+
+void detail::open_device(c10::DeviceIndex device) {
+  check_device_index(device);
+  std::unique_lock lock(device_mutex, std::defer_lock);
+  for (;;) {
+    // In a forked child the mutex may be held by a thread that isn't there: look before locking.
+    if (in_bad_fork()) {
+      raise(ErrorKind::BadFork, OB_FAILED_PRECONDITION,
+            "Cannot use " + device_text(device) +
+                " in a forked process after a device was opened in its parent. To use"
+                " it with multiprocessing, use the 'spawn' start method.");
+    }
+    if (driver_is_gone()) {
+      raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, device_text(device) + " was closed at the end of the process");
+    }
+    lock.lock();
+    const DeviceState state = device_state[device].load();
+    if (state == DeviceState::Open) {
+      return;
+    }
+    if (state == DeviceState::Lost) {
+      const std::string cause = info[device].lost_cause;
+      lock.unlock();
+      raise(ErrorKind::DeviceLost, OB_DEVICE_LOST,
+            device_text(device) + " was lost; restart the process to use it again. The first cause: " + cause);
+    }
+    if (state == DeviceState::Closed) {
+      device_state[device].store(DeviceState::Opening);
+      break;
+    }
+    BlockingRegion blocking;  // another thread is opening it
+    device_changed.wait(lock, [&] { return device_state[device].load() != DeviceState::Opening; });
+    lock.unlock();
+  }
+  lock.unlock();
+  ob_status status = OB_OK;
+  if (driver().device_open) {
+    BlockingRegion blocking;
+    status = driver().device_open(driver().self, device);
+  }
+  if (is_unimplemented(status)) {
+    status = OB_OK;
+  }
+  const std::string reason = status == OB_OK ? std::string() : last_driver_error();
+  lock.lock();
+  device_state[device].store(status == OB_OK ? DeviceState::Open : DeviceState::Closed);
+  if (status == OB_OK) {
+    opened_once.store(true);
+  }
+  lock.unlock();
+  device_changed.notify_all();
+  if (status != OB_OK) {
+    raise(ErrorKind::Driver, status,
+          "driver '" + driver_name() + "': device_open on device " + std::to_string(static_cast<int>(device)) +
+              " failed with " + status_name(status) + (reason.empty() ? "" : ": " + reason));
+  }
+}
+
+void mark_lost(c10::DeviceIndex device, const std::string& cause) noexcept {
+  std::lock_guard lock(device_mutex);
+  if (device_state[device].load() != DeviceState::Lost) {
+    info[device].lost_cause = cause;
+    device_state[device].store(DeviceState::Lost);
+  }
+}
+
+const ob_device_properties& device_properties(c10::DeviceIndex device) {
+  check_device_index(device);
+  DeviceInfo& entry = info[device];
+  if (!entry.has_properties.load(std::memory_order_acquire)) {
+    if (in_bad_fork()) {
+      ensure_open(device);  // raises with the advice
+    }
+    ob_device_properties properties{};
+    properties.struct_size = sizeof(properties);
+    OB_CALL(device_properties, device, &properties);
+    std::lock_guard lock(device_mutex);
+    if (!entry.has_properties.load()) {
+      entry.properties = properties;
+      entry.has_properties.store(true, std::memory_order_release);
+    }
+  }
+  return entry.properties;
+}
+
+void mem_info(c10::DeviceIndex device, uint64_t* out_free, uint64_t* out_total) {
+  check_device_index(device);
+  ensure_open(device);
+  *out_free = 0;
+  *out_total = 0;
+  if (driver().mem_info) {
+    const ob_status status = driver().mem_info(driver().self, device, out_free, out_total);
+    if (!is_unimplemented(status)) {
+      check(status, "mem_info", device);
+      return;
+    }
+  }
+  // The allocator, one layer up, takes off what this process has.
+  *out_total = device_properties(device).total_memory;
+  *out_free = *out_total;
+}
+
+bool can_access_peer(c10::DeviceIndex device, c10::DeviceIndex peer) {
+  check_device_index(device);
+  check_device_index(peer);
+  if (device == peer || !driver().peer_access) {
+    return false;
+  }
+  std::atomic<int8_t>& known = info[device].peer[peer];
+  if (known.load() == 0) {
+    ensure_open(device);
+    ensure_open(peer);
+    int32_t can_access = 0;
+    const ob_status status = driver().peer_access(driver().self, device, peer, &can_access);
+    if (!is_unimplemented(status)) {
+      check(status, "peer_access", device);
+    }
+    known.store(can_access ? 1 : -1);
+  }
+  return known.load() == 1;
+}
+
+c10::DeviceIndex current_device() noexcept {
+  return thread_device;
+}
+
+void set_device(c10::DeviceIndex device) {
+  check_device_index(device);
+  thread_device = device;
+}
+
+void set_device_unchecked(c10::DeviceIndex device) noexcept {
+  thread_device = device;
+}
+
+c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
+  check_device_index(device);
+  return std::exchange(thread_device, device);
+}
+
+void synchronize_device(c10::DeviceIndex device) {
+  check_device_index(device);
+  if (!is_open(device)) {
+    const DeviceState state = device_state[device].load();
+    if (state == DeviceState::Lost || state == DeviceState::Forked) {
+      ensure_open(device);  // raises with the cause
+    }
+    return;
+  }
+  bool is_done = false;
+  if (driver().device_synchronize) {
+    ob_status status;
+    {
+      BlockingRegion blocking;
+      status = driver().device_synchronize(driver().self, device);
+    }
+    if (!is_unimplemented(status)) {
+      check(status, "device_synchronize", device);
+      is_done = true;
+    }
+  }
+  if (!is_done) {
+    detail::for_each_made_stream(
+        device,
+        [](Stream& stream, void*) {
+          ob_status status;
+          {
+            BlockingRegion blocking;
+            status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
+          }
+          check(status, "stream_synchronize", stream.device);
+        },
+        nullptr);
+  }
+  detail::for_each_made_stream(device, [](Stream& stream, void*) { stream.error.raise(); }, nullptr);
+  detail::after_wait(device);
+}
+
+void set_after_wait(AfterWait hook) {
+  after_wait_hook.store(hook);
+}
+
+void detail::after_wait(c10::DeviceIndex device) {
+  if (const AfterWait hook = after_wait_hook.load(std::memory_order_acquire)) {
+    hook(device);
+  }
+}
+
+void shut_down() noexcept {
+  if (driver_is_gone() || !is_attached()) {
+    return;
+  }
+  bool all_closed = true;
+  for (int i = 0; i < device_count(); ++i) {
+    const auto device = static_cast<c10::DeviceIndex>(i);
+    if (!is_open(device)) {
+      continue;
+    }
+    // Failures at the very end have nobody left to be told; what matters is that nothing runs any more.
+    const ob_driver& t = driver();
+    if (t.device_synchronize == nullptr || is_unimplemented(t.device_synchronize(t.self, device))) {
+      detail::for_each_made_stream(
+          device,
+          [](Stream& s, void*) { static_cast<void>(driver().stream_synchronize(driver().self, s.device, s.handle)); },
+          nullptr);
+    }
+    all_closed = false;  // live tensors may still point into its memory: the process's end frees that
+  }
+  detail::begin_exit();
+  if (all_closed && driver().destroy) {
+    driver().destroy(driver().self);
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/error.h"
+
+#include <c10/util/Exception.h>
+
+#include <atomic>
+
+#include "core/device.h"
+#include "core/driver.h"
+
+namespace outboard {
+
+namespace {
+
+std::atomic<Raiser> installed_raiser{nullptr};
+
+const char* code_name(ob_status status) {
+  switch (status) {
+    case OB_OK:
+      return "OK";
+    case OB_CANCELLED:
+      return "CANCELLED";
+    case OB_INVALID_ARGUMENT:
+      return "INVALID_ARGUMENT";
+    case OB_DEADLINE_EXCEEDED:
+      return "DEADLINE_EXCEEDED";
+    case OB_NOT_FOUND:
+      return "NOT_FOUND";
+    case OB_ALREADY_EXISTS:
+      return "ALREADY_EXISTS";
+    case OB_PERMISSION_DENIED:
+      return "PERMISSION_DENIED";
+    case OB_OUT_OF_MEMORY:
+      return "OUT_OF_MEMORY";
+    case OB_FAILED_PRECONDITION:
+      return "FAILED_PRECONDITION";
+    case OB_ABORTED:
+      return "ABORTED";
+    case OB_OUT_OF_RANGE:
+      return "OUT_OF_RANGE";
+    case OB_UNIMPLEMENTED:
+      return "UNIMPLEMENTED";
+    case OB_INTERNAL:
+      return "INTERNAL";
+    case OB_UNAVAILABLE:
+      return "UNAVAILABLE";
+    case OB_DATA_LOSS:
+      return "DATA_LOSS";
+    case OB_UNAUTHENTICATED:
+      return "UNAUTHENTICATED";
+    case OB_NOT_READY:
+      return "NOT_READY";
+    case OB_DEVICE_LOST:
+      return "DEVICE_LOST";
+    default:
+      return "UNKNOWN";
+  }
+}
+
+ErrorKind kind_of(ob_status status) {
+  switch (status) {
+    case OB_INVALID_ARGUMENT:
+    case OB_OUT_OF_RANGE:
+      return ErrorKind::InvalidArgument;
+    case OB_OUT_OF_MEMORY:
+      return ErrorKind::OutOfMemory;
+    case OB_UNIMPLEMENTED:
+      return ErrorKind::NotSupported;
+    case OB_DEVICE_LOST:
+      return ErrorKind::DeviceLost;
+    default:
+      return ErrorKind::Driver;
+  }
+}
+
+}  // namespace
+
+void set_raiser(Raiser raiser) {
+  installed_raiser.store(raiser, std::memory_order_release);
+}
+
+void raise(ErrorKind kind, ob_status code, const std::string& message) {
+  if (Raiser raiser = installed_raiser.load(std::memory_order_acquire)) {
+    raiser(kind, code, message);
+  }
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  switch (kind) {
+    case ErrorKind::InvalidArgument:
+      throw c10::ValueError(here, message);
+    case ErrorKind::NotSupported:
+      throw c10::NotImplementedError(here, message);
+    case ErrorKind::OutOfMemory:
+      throw c10::OutOfMemoryError(here, message);
+    case ErrorKind::DeviceLost:
+      throw c10::AcceleratorError(here, code, message);
+    default:
+      throw c10::Error(here, message);
+  }
+}
+
+std::string status_name(ob_status status) {
+  return std::string(code_name(status)) + " (" + std::to_string(status) + ")";
+}
+
+std::string last_driver_error() {
+  if (!driver().last_error) {
+    return {};
+  }
+  // Build logs are long; anything beyond this is cut by the driver.
+  std::string text(1 << 16, '\0');
+  driver().last_error(driver().self, text.data(), text.size());
+  text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
+  return text;
+}
+
+void raise_status(ob_status status, const char* entry, int device) {
+  std::string message = "driver '" + driver_name() + "': " + entry;
+  if (device >= 0) {
+    message += " on device " + std::to_string(device);
+  }
+  message += " failed with " + status_name(status);
+  if (const std::string reason = last_driver_error(); !reason.empty()) {
+    message += ": " + reason;
+  }
+  if (status == OB_DEVICE_LOST && device >= 0 && device < kMaxDevices) {
+    mark_lost(static_cast<c10::DeviceIndex>(device), message);
+    message += "\nThe device is lost to this process; restart the process to use it again.";
+  }
+  raise(kind_of(status), status, message);
+}
+
+void raise_not_supported(const char* entry, const std::string& what) {
+  raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
+        what + " is not supported: driver '" + driver_name() + "' has no entry `" + entry +
+            "`. Add the entry to the driver's table (see torch_outboard/driver.h) or do without it.");
+}
+
+}  // namespace outboard

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// From a driver's status to a C++ exception, once. The Python classes that the exceptions become are drawn at the top
+// of torch_outboard/_errors.py.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/macros/Macros.h>
+#include <torch_outboard/driver.h>
+
+#include <string>
+
+#include "core/export.h"
+
+namespace outboard {
+
+enum class ErrorKind : int {
+  Driver = 0,        // DriverError(code): an entry failed
+  NotSupported = 1,  // NotSupportedError: the driver has no such entry
+  Registration = 2,  // RegistrationError: a bad description, attach twice
+  InvalidArgument = 3,  // ValueError
+  OutOfMemory = 4,   // torch.OutOfMemoryError
+  DeviceLost = 5,    // torch.AcceleratorError
+  BadFork = 6,       // RuntimeError with the advice to use spawn
+};
+
+// Raises; `code` is an ob_status. The bindings install a raiser that makes the Python exception; without one (a C++
+// program) it is the c10::Error class that torch translates to the nearest Python type.
+[[noreturn]] OUTBOARD_API void raise(ErrorKind kind, ob_status code, const std::string& message);
+using Raiser = void (*)(ErrorKind kind, ob_status code, const std::string& message);
+OUTBOARD_API void set_raiser(Raiser raiser);
+
+// "OUT_OF_MEMORY (8)"
+OUTBOARD_API std::string status_name(ob_status status);
+
+// What `last_error` says on this thread, or "" if the driver has none.
+OUTBOARD_API std::string last_driver_error();
+
+// Raises for a status that is not OB_OK: the entry, the device and the driver's own reason go into the message.
+// `device` may be OB_HOST for entries that name none.
+[[noreturn]] OUTBOARD_API void raise_status(ob_status status, const char* entry, int device);
+
+// Raises NotSupportedError for an entry that the driver lacks; `what` says what the user asked for.
+[[noreturn]] OUTBOARD_API void raise_not_supported(const char* entry, const std::string& what);
+
+inline void check(ob_status status, const char* entry, int device) {
+  if (C10_UNLIKELY(status != OB_OK)) {
+    raise_status(status, entry, device);
+  }
+}
+
+}  // namespace outboard
+
+// Calls a table entry that names a device and raises on failure: OB_CALL(mem_free, device, address).
+#define OB_CALL(entry, device, ...) \
+  ::outboard::check(            \
+      ::outboard::driver().entry(::outboard::driver().self, (device)__VA_OPT__(, ) __VA_ARGS__), #entry, (device))

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/event.h"
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/blocking.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/process.h"
+
+namespace outboard {
+
+namespace {
+
+constexpr uint32_t kFlagCombinations = 8;  // of the three OB_EVENT_ bits
+
+struct EventPool {
+  std::mutex mutex;
+  std::vector<uint64_t> free[kFlagCombinations];
+};
+EventPool pools[kMaxDevices];
+
+uint64_t take_event(c10::DeviceIndex device, uint32_t flags) {
+  std::vector<uint64_t>& free = pools[device].free[flags];
+  {
+    std::lock_guard lock(pools[device].mutex);
+    if (!free.empty()) {
+      const uint64_t handle = free.back();
+      free.pop_back();
+      return handle;
+    }
+  }
+  uint64_t handle = 0;
+  OB_CALL(event_create, device, flags, &handle);
+  if (handle == 0) {
+    raise(ErrorKind::Driver, OB_INTERNAL,
+          "driver '" + driver_name() + "': event_create gave the handle 0, which no event may have");
+  }
+  return handle;
+}
+
+void give_event(c10::DeviceIndex device, uint32_t flags, uint64_t handle) noexcept {
+  // Out of memory here would lose one pooled event, which the process's end reclaims.
+  std::lock_guard lock(pools[device].mutex);
+  pools[device].free[flags].push_back(handle);
+}
+
+}  // namespace
+
+void Event::reset() noexcept {
+  if (handle_ != 0 && !driver_is_gone()) {
+    give_event(device_, flags_, handle_);
+  }
+  handle_ = 0;
+  device_ = -1;
+  stream_ = nullptr;
+}
+
+void Event::record(Stream& stream) {
+  const uint64_t stream_raw = stream_handle(stream);
+  if (handle_ == 0) {
+    if (flags_ >= kFlagCombinations) {
+      raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, "unknown event flags " + std::to_string(flags_));
+    }
+    handle_ = take_event(stream.device, flags_);
+    device_ = stream.device;
+  } else if (device_ != stream.device) {
+    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
+          "Event device " + std::to_string(static_cast<int>(device_)) + " does not match recording stream's device " +
+              std::to_string(static_cast<int>(stream.device)) + ": an event belongs to the device of its first record");
+  }
+  const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
+  if (status != OB_OK) {
+    if (stream_ == nullptr) {
+      reset();  // never recorded: it must not look as if it was
+    }
+    raise_status(status, "event_record", stream.device);
+  }
+  stream_ = &stream;
+}
+
+void Event::block(Stream& stream) const {
+  if (handle_ != 0) {
+    OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
+  }
+}
+
+bool Event::query() const {
+  if (handle_ == 0) {
+    return true;
+  }
+  ensure_open(device_);
+  const ob_status status = driver().event_query(driver().self, device_, handle_);
+  if (status != OB_NOT_READY) {
+    check(status, "event_query", device_);
+  }
+  return status == OB_OK;
+}
+
+void Event::synchronize() const {
+  if (handle_ == 0) {
+    return;
+  }
+  ensure_open(device_);
+  if (driver().event_synchronize) {
+    ob_status status;
+    {
+      BlockingRegion blocking;
+      status = driver().event_synchronize(driver().self, device_, handle_);
+    }
+    if (!is_unimplemented(status)) {
+      check(status, "event_synchronize", device_);
+      finish_wait();
+      return;
+    }
+  }
+  // No entry to wait with: poll, ever less often, up to a millisecond apart.
+  std::chrono::microseconds pause{1};
+  while (!query()) {
+    BlockingRegion blocking;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::microseconds{1000});
+  }
+  finish_wait();
+}
+
+void Event::finish_wait() const {
+  stream_->error.raise();
+  detail::after_wait(device_);
+}
+
+double Event::elapsed_ms(const Event& end) const {
+  if (handle_ == 0 || end.handle_ == 0) {
+    raise(ErrorKind::InvalidArgument, OB_FAILED_PRECONDITION,
+          "Both events must be recorded before calculating elapsed time.");
+  }
+  if (!(flags_ & OB_EVENT_TIMING) || !(end.flags_ & OB_EVENT_TIMING)) {
+    raise(ErrorKind::InvalidArgument, OB_FAILED_PRECONDITION,
+          "Both events must be created with argument 'enable_timing=True'.");
+  }
+  if (device_ != end.device_) {
+    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, "Both events must be recorded on the same device.");
+  }
+  if (!query() || !end.query()) {
+    raise(ErrorKind::Driver, OB_NOT_READY,
+          "Both events must be completed before calculating elapsed time: synchronize the second one first.");
+  }
+  if (driver().event_elapsed) {
+    double milliseconds = 0;
+    const ob_status status = driver().event_elapsed(driver().self, device_, handle_, end.handle_, &milliseconds);
+    if (!is_unimplemented(status)) {
+      check(status, "event_elapsed", device_);
+      return milliseconds;
+    }
+  }
+  if (!driver().event_timestamp) {
+    raise_not_supported("event_elapsed", "timing of events");
+  }
+  return static_cast<double>(end.timestamp_ns() - timestamp_ns()) * 1e-6;
+}
+
+int64_t Event::timestamp_ns() const {
+  if (!driver().event_timestamp) {
+    raise_not_supported("event_timestamp", "the time of an event");
+  }
+  int64_t nanoseconds = 0;
+  OB_CALL(event_timestamp, device_, handle_, &nanoseconds);
+  return nanoseconds;
+}
+
+}  // namespace outboard

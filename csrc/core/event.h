@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Events: the driver's event is taken from a pool at the first record and goes back there, so that destroying an event
+// calls no driver entry and cannot fail.
+#pragma once
+
+#include <torch_outboard/driver.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "core/export.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+class OUTBOARD_API Event {
+ public:
+  explicit Event(uint32_t flags = 0) noexcept : flags_(flags) {}
+  ~Event() { reset(); }
+  Event(Event&& other) noexcept
+      : device_(std::exchange(other.device_, -1)),
+        flags_(other.flags_),
+        handle_(std::exchange(other.handle_, 0)),
+        stream_(other.stream_) {}
+  Event& operator=(Event&& other) noexcept {
+    if (this != &other) {
+      reset();
+      device_ = std::exchange(other.device_, -1);
+      flags_ = other.flags_;
+      handle_ = std::exchange(other.handle_, 0);
+      stream_ = other.stream_;
+    }
+    return *this;
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  bool is_recorded() const noexcept { return handle_ != 0; }
+  c10::DeviceIndex device() const noexcept { return device_; }  // -1 before the first record
+  uint32_t flags() const noexcept { return flags_; }
+  uint64_t handle() const noexcept { return handle_; }  // 0 before the first record
+
+  // Queues a mark. An event belongs to the device of its first record; ValueError for a stream of another.
+  void record(Stream& stream);
+  // Queues a wait for the latest record at the time of this call, also across devices; nothing if there is none.
+  void block(Stream& stream) const;
+  // Whether the latest record is done; true if there is none.
+  bool query() const;
+  // Waits for the latest record, then raises a failure of the work on the recording stream before it, once.
+  void synchronize() const;
+  // Milliseconds from this event to `end`; both recorded, with OB_EVENT_TIMING, on one device.
+  double elapsed_ms(const Event& end) const;
+  // Nanoseconds of CLOCK_MONOTONIC; a recorded timing event that is done.
+  int64_t timestamp_ns() const;
+
+ private:
+  void reset() noexcept;
+  void finish_wait() const;  // raises what the work before the event failed with
+
+  c10::DeviceIndex device_ = -1;
+  uint32_t flags_;
+  uint64_t handle_ = 0;
+  Stream* stream_ = nullptr;  // of the latest record; streams live as long as the process
+};
+
+}  // namespace outboard

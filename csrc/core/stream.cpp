@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/stream.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+
+#include "core/blocking.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/event.h"
+#include "core/process.h"
+
+namespace outboard {
+
+namespace {
+
+constexpr int kPooled = kStreamsPerPriority * kMaxPriorities;
+
+// The streams of one device. Nothing moves; external streams are only added.
+struct DeviceStreams {
+  Stream fixed[1 + kPooled];  // default, then the pools
+  std::atomic<uint32_t> next[kMaxPriorities] = {};
+  std::deque<Stream> external;  // guarded by streams_mutex; elements never move
+};
+
+// Made when a device's first stream is asked for: most processes use one device of 64.
+std::atomic<DeviceStreams*> all_streams[kMaxDevices];
+std::mutex streams_mutex;
+std::condition_variable stream_made;
+
+thread_local Stream* thread_streams[kMaxDevices] = {};
+
+DeviceStreams& new_streams(c10::DeviceIndex device) {
+  auto fresh = std::make_unique<DeviceStreams>();
+  for (int i = 0; i < 1 + kPooled; ++i) {
+    Stream& stream = fresh->fixed[i];
+    stream.device = device;
+    stream.id = i;
+    stream.priority = i == 0 ? 0 : static_cast<int8_t>(-((i - 1) / kStreamsPerPriority));
+  }
+  DeviceStreams* expected = nullptr;
+  if (all_streams[device].compare_exchange_strong(expected, fresh.get())) {
+    return *fresh.release();  // lives as long as the process, as streams do
+  }
+  return *expected;
+}
+
+DeviceStreams& streams_of(c10::DeviceIndex device) {
+  DeviceStreams* streams = all_streams[device].load(std::memory_order_acquire);
+  return C10_LIKELY(streams != nullptr) ? *streams : new_streams(device);
+}
+
+[[noreturn]] void raise_no_stream(c10::DeviceIndex device, c10::StreamId id) {
+  raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
+        "there is no stream with id " + std::to_string(id) + " on device " + std::to_string(static_cast<int>(device)) +
+            ": ids come from torch." + driver_name() + ".Stream(), current_stream() and get_stream_from_external()");
+}
+
+}  // namespace
+
+void ErrorSlot::set(std::exception_ptr error) noexcept {
+  std::lock_guard lock(mutex_);
+  if (!error_) {
+    error_ = std::move(error);
+    is_set_.store(true, std::memory_order_release);
+  }
+}
+
+void ErrorSlot::raise() {
+  if (C10_LIKELY(!is_set())) {
+    return;
+  }
+  std::exception_ptr error;
+  {
+    std::lock_guard lock(mutex_);
+    error = std::exchange(error_, nullptr);
+    is_set_.store(false, std::memory_order_release);
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+uint64_t make_stream(Stream& stream) {
+  ensure_open(stream.device);
+  uint64_t handle = 0;
+  OB_CALL(stream_create, stream.device, stream.priority, &handle);
+  {
+    std::lock_guard lock(streams_mutex);
+    if (!stream.is_made.load()) {
+      stream.handle = handle;
+      stream.is_made.store(true, std::memory_order_release);
+      return handle;
+    }
+  }
+  // Another thread was first.
+  OB_CALL(stream_destroy, stream.device, handle);
+  return stream.handle;
+}
+
+Stream& get_stream(c10::DeviceIndex device, c10::StreamId id) {
+  check_device_index(device);
+  DeviceStreams& streams = streams_of(device);
+  if (C10_LIKELY(id >= 0 && id <= kPooled)) {
+    return streams.fixed[id];
+  }
+  std::lock_guard lock(streams_mutex);
+  const c10::StreamId index = id - kFirstExternalStreamId;
+  if (index < 0 || static_cast<size_t>(index) >= streams.external.size()) {
+    raise_no_stream(device, id);
+  }
+  return streams.external[static_cast<size_t>(index)];
+}
+
+Stream& default_stream(c10::DeviceIndex device) {
+  check_device_index(device);
+  return streams_of(device).fixed[0];
+}
+
+Stream& pool_stream(c10::DeviceIndex device, int priority) {
+  const ob_device_properties& properties = device_properties(device);
+  // Slot n holds priority -n: priorities below the default one are clamped to it, as on CUDA.
+  const int greatest = std::clamp<int>(properties.stream_priority_greatest, 1 - kMaxPriorities, 0);
+  const int slot = -std::clamp(priority, greatest, 0);
+  DeviceStreams& streams = streams_of(device);
+  const uint32_t index = streams.next[slot].fetch_add(1, std::memory_order_relaxed) % kStreamsPerPriority;
+  return streams.fixed[1 + slot * kStreamsPerPriority + static_cast<int>(index)];
+}
+
+Stream& external_stream(c10::DeviceIndex device, uint64_t handle) {
+  check_device_index(device);
+  ensure_open(device);
+  DeviceStreams& streams = streams_of(device);
+  std::lock_guard lock(streams_mutex);
+  for (Stream& stream : streams.external) {
+    if (stream.handle == handle) {
+      return stream;
+    }
+  }
+  Stream& stream = streams.external.emplace_back();
+  stream.device = device;
+  stream.is_external = true;
+  stream.id = kFirstExternalStreamId + static_cast<c10::StreamId>(streams.external.size()) - 1;
+  stream.handle = handle;
+  stream.is_made.store(true, std::memory_order_release);
+  return stream;
+}
+
+Stream& current_stream(c10::DeviceIndex device) noexcept {
+  Stream* stream = thread_streams[device];
+  return C10_LIKELY(stream != nullptr) ? *stream : *(thread_streams[device] = &streams_of(device).fixed[0]);
+}
+
+void set_current_stream(Stream& stream) noexcept {
+  thread_streams[stream.device] = &stream;
+}
+
+bool query_stream(Stream& stream) {
+  if (!stream.is_made.load(std::memory_order_acquire)) {
+    return true;
+  }
+  ensure_open(stream.device);
+  if (driver().stream_query) {
+    const ob_status status = driver().stream_query(driver().self, stream.device, stream.handle);
+    if (!is_unimplemented(status)) {
+      if (status != OB_NOT_READY) {
+        check(status, "stream_query", stream.device);
+      }
+      return status == OB_OK;
+    }
+  }
+  Event event;
+  event.record(stream);
+  return event.query();
+}
+
+void synchronize_stream(Stream& stream) {
+  if (!stream.is_made.load(std::memory_order_acquire)) {
+    if (in_bad_fork()) {
+      ensure_open(stream.device);
+    }
+    return;
+  }
+  ensure_open(stream.device);
+  ob_status status;
+  {
+    BlockingRegion blocking;
+    status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
+  }
+  check(status, "stream_synchronize", stream.device);
+  stream.error.raise();
+  detail::after_wait(stream.device);
+}
+
+bool has_host_queue() noexcept {
+  return driver().host_callback != nullptr;
+}
+
+bool queue_host_work(Stream& stream, ob_host_fn fn, void* user) {
+  const uint64_t handle = stream_handle(stream);
+  if (C10_LIKELY(driver().host_callback != nullptr)) {
+    const ob_status status = driver().host_callback(driver().self, stream.device, handle, fn, user);
+    if (C10_LIKELY(status == OB_OK)) {
+      return true;
+    }
+    if (!is_unimplemented(status)) {
+      raise_status(status, "host_callback", stream.device);
+    }
+  }
+  ob_status status;
+  {
+    BlockingRegion blocking;
+    status = driver().stream_synchronize(driver().self, stream.device, handle);
+  }
+  check(status, "stream_synchronize", stream.device);
+  fn(user);
+  return false;
+}
+
+namespace detail {
+
+void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user) {
+  DeviceStreams* streams = all_streams[device].load(std::memory_order_acquire);
+  if (!streams) {
+    return;
+  }
+  for (Stream& stream : streams->fixed) {
+    if (stream.is_made.load(std::memory_order_acquire)) {
+      visit(stream, user);
+    }
+  }
+  // Elements never move, so they may be visited without the lock, which must not be held during a driver call.
+  for (size_t i = 0;; ++i) {
+    Stream* stream = nullptr;
+    {
+      std::lock_guard lock(streams_mutex);
+      if (i >= streams->external.size()) {
+        return;
+      }
+      stream = &streams->external[i];
+    }
+    visit(*stream, user);
+  }
+}
+
+void forget_streams() noexcept {
+  for (auto& slot : all_streams) {
+    if (DeviceStreams* streams = slot.load()) {
+      for (Stream& stream : streams->fixed) {
+        stream.is_made.store(false);
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+}  // namespace outboard

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Streams: a default stream a device, 32 pooled streams a priority a device, external streams. Each driver stream is
+// made on its first use and lives as long as the device; a StreamState never moves, so a pointer to it stays valid.
+//
+// A c10::StreamId is 0 for the default stream, 1 + 32 * slot + index for a pooled one (slot 0 is priority 0, slot n is
+// priority -n), and kFirstExternalStreamId + n for the n-th external one, which a table maps to the driver's handle.
+#pragma once
+
+#include <c10/core/Stream.h>
+#include <torch_outboard/driver.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+
+#include "core/driver.h"
+#include "core/export.h"
+
+namespace outboard {
+
+constexpr int kStreamsPerPriority = 32;
+constexpr int kMaxPriorities = 8;
+constexpr c10::StreamId kFirstExternalStreamId = 1 << 20;
+
+// The first failure of queued host work, kept until a wait raises it.
+class OUTBOARD_API ErrorSlot {
+ public:
+  void set(std::exception_ptr error) noexcept;  // later errors are dropped until the first is taken
+  bool is_set() const noexcept { return is_set_.load(std::memory_order_acquire); }
+  void raise();  // rethrows and clears, if set
+
+ private:
+  std::atomic<bool> is_set_{false};
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+struct StreamState {
+  c10::DeviceIndex device = 0;
+  int8_t priority = 0;
+  bool is_external = false;
+  c10::StreamId id = 0;
+  std::atomic<bool> is_made{false};
+  uint64_t handle = 0;  // valid once is_made
+  ErrorSlot error;
+};
+
+using Stream = StreamState;  // outboard::Stream& is how the core names a stream
+
+// The stream's driver handle; makes the driver stream (and opens the device) on first use.
+OUTBOARD_API uint64_t make_stream(Stream& stream);
+inline uint64_t stream_handle(Stream& stream) {
+  // is_made does not survive a fork or a lost device by itself, so those reset it.
+  return C10_LIKELY(stream.is_made.load(std::memory_order_acquire)) ? stream.handle : make_stream(stream);
+}
+
+// By id; raises ValueError for an id or a device that is none.
+OUTBOARD_API Stream& get_stream(c10::DeviceIndex device, c10::StreamId id);
+OUTBOARD_API Stream& default_stream(c10::DeviceIndex device);
+// Next of the 32 pooled streams of that priority, round-robin; the priority is clamped to what the device has.
+OUTBOARD_API Stream& pool_stream(c10::DeviceIndex device, int priority);
+// Wraps a driver's handle that somebody else owns; the same handle gives the same stream.
+OUTBOARD_API Stream& external_stream(c10::DeviceIndex device, uint64_t handle);
+
+// The thread's current stream of that device; the default stream at first. Neither opens anything.
+OUTBOARD_API Stream& current_stream(c10::DeviceIndex device) noexcept;
+OUTBOARD_API void set_current_stream(Stream& stream) noexcept;
+
+// Whether all queued work is done. Never blocks, never raises what the work failed with.
+OUTBOARD_API bool query_stream(Stream& stream);
+// Waits (in a BlockingRegion), then raises the first failure of the work queued before, once.
+OUTBOARD_API void synchronize_stream(Stream& stream);
+
+// Runs fn(user) in the stream's order: through the driver's host_callback, or else after a wait on the calling thread.
+// Returns true if it was queued, false if it has already run. Once this returned, fn was or will be called exactly
+// once; if it raises, fn is not called.
+OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user);
+// Whether queue_host_work queues.
+OUTBOARD_API bool has_host_queue() noexcept;
+
+inline c10::Stream to_c10(const Stream& stream) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, stream.device), stream.id);
+}
+inline Stream& from_c10(const c10::Stream& stream) {
+  return get_stream(stream.device_index(), stream.id());
+}
+
+namespace detail {
+// Calls visit(stream) for each stream of the device that was made.
+void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user);
+void forget_streams() noexcept;  // in a forked child: every stream must pass make_stream, which raises
+}  // namespace detail
+
+}  // namespace outboard
