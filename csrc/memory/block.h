@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the device allocator is made of. A segment is one mem_alloc; blocks cut it up, in address order; a free block
+// is in the free index of its segment's size pool. All of it is guarded by the lock of the device's heap.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "core/event.h"
+#include "core/export.h"
+#include "core/stream.h"
+
+namespace outboard::memory {
+
+struct Block;
+struct Segment;
+struct SizePool;
+class DeviceHeap;
+
+enum class BlockState : uint8_t {
+  Unused,     // in the slab, no memory
+  Free,       // in a free index, or its segment is being released
+  Allocated,  // a DataPtr owns it
+  Parked,     // freed, but work on recorded streams may still use it
+  Unmapped,   // a range of an expandable segment that has no memory
+  Transit,    // likewise, while the driver maps or unmaps it
+};
+
+// One stream that uses a block beside the block's own, from record_stream until the work queued there is done.
+struct StreamUse {
+  StreamUse* next = nullptr;
+  Stream* stream = nullptr;
+  Block* block = nullptr;
+  Event event;  // recorded some time after the block was freed
+};
+
+constexpr int kUnitShift = 9;  // block sizes are multiples of 512 bytes
+
+// The context of a DataPtr. All that an allocation or a free touches lies in the first cache line: with many live
+// blocks nothing costs as much as the lines that are not in the cache.
+struct alignas(64) Block {
+  Segment* segment;  // never null while the block is in use
+  SizePool* pool;    // the segment's
+  uint64_t address;
+  uint64_t units : 40;    // bytes / 512
+  uint64_t pending : 16;  // only while Parked: uses whose work is not known to be done
+  uint64_t state_bits : 4;
+  uint64_t is_oversize : 1;  // counted in the oversize statistics
+  uint64_t in_tree : 1;      // a node of the free index's tree, rather than a member of a node's ring
+  Block* prev;               // neighbours in the segment, null at its ends
+  Block* next;
+  union {
+    size_t requested;  // Allocated, Parked: bytes that the caller asked for
+    Block* ring_next;  // Free: blocks of the same size. Unmapped: the others of the size pool. Transit: a list
+  };
+  union {
+    StreamUse* uses;   // Allocated
+    Block* ring_prev;  // Free, Unmapped
+  };
+
+  // Only of free blocks above 1 MiB.
+  Block* child[2];
+  Block* parent;
+  // Only of blocks that are a whole free segment: the size pool's `searches` when it became free.
+  uint64_t free_since;
+
+  size_t size() const { return units << kUnitShift; }
+  void set_size(size_t size) { units = size >> kUnitShift; }
+  BlockState state() const { return static_cast<BlockState>(state_bits); }
+  void set_state(BlockState state) { state_bits = static_cast<uint64_t>(state); }
+  bool is_split() const { return prev != nullptr || next != nullptr; }
+};
+constexpr size_t kMaxUses = (1 << 16) - 1;  // what `pending` can count
+static_assert(offsetof(Block, child) == 64, "what is hot fills one cache line");
+
+// Free blocks by size; finds the smallest that is large enough. Exact bins up to 1 MiB; above, one bitwise trie for
+// each power of two, so that every operation is bounded by the number of bits of a size, however many blocks there are.
+class OUTBOARD_API FreeIndex {
+ public:
+  void insert(Block* block) noexcept;
+  void erase(Block* block) noexcept;
+  // Null if there is none. Does not erase it.
+  Block* best_fit(size_t size) const noexcept;
+
+ private:
+  static constexpr size_t kBins = 2048;  // of 1 to 2048 units
+  static constexpr size_t kWords = kBins / 64;
+
+  Block* first_bin_from(size_t bin) const noexcept;
+  void insert_in_tree(Block* block) noexcept;
+  void erase_from_tree(Block* block) noexcept;
+  Block* best_fit_in_tree(size_t units) const noexcept;
+
+  Block* bins_[kBins] = {};
+  uint64_t bin_words_[kWords] = {};
+  uint32_t bin_summary_ = 0;   // bit i: bin_words_[i] is not 0
+  uint64_t tree_summary_ = 0;  // bit i: trees_[i] is not null
+  Block* trees_[64] = {};      // by the position of the highest bit of a size in units
+};
+
+// The memory pool of what is allocated with caching disabled: its segments are as large as what was asked for.
+constexpr c10::MempoolId_t kUncached{std::numeric_limits<c10::CaptureId_t>::max(), 0};
+
+// What gives a memory pool its segments in place of the driver; torch's signatures for pluggable allocators.
+struct SegmentSource {
+  void* (*alloc)(ptrdiff_t size, int device, void* stream);  // null: out of memory
+  void (*free)(void* pointer, ptrdiff_t size, int device, void* stream);
+};
+
+struct StreamPools;
+
+// The small or the large blocks of one stream in one memory pool; {0, 0} is the memory pool that everybody shares.
+struct SizePool {
+  DeviceHeap* heap;
+  Stream* stream;
+  c10::MempoolId_t mempool;
+  bool is_small;
+  StreamPools* owner = nullptr;
+  const SegmentSource* source = nullptr;  // null: the driver
+  bool is_exact = false;  // segments of the size of one block
+  bool is_whole = false;  // segments are never split
+  uint64_t searches = 0;
+  Block* unmapped = nullptr;  // ranges of its expandable segments
+  FreeIndex index{};
+
+  size_t stat_type() const {
+    using c10::CachingAllocator::StatType;
+    return static_cast<size_t>(is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL);
+  }
+};
+
+struct StreamPools {
+  StreamPools() = default;
+  StreamPools(const StreamPools&) = delete;
+  StreamPools& operator=(const StreamPools&) = delete;
+  SizePool small{};
+  SizePool large{};
+  size_t holders = 0;  // segments, and threads that are getting one
+  StreamPools* next_idle = nullptr;
+};
+
+struct Segment {
+  Segment* prev = nullptr;  // the heap's list of segments, or a list of segments that are being released
+  Segment* next = nullptr;
+  SizePool* pool = nullptr;
+  const SegmentSource* source = nullptr;  // the pool's when it was made
+  uint64_t address = 0;
+  size_t size = 0;  // of an expandable one: what is mapped
+  size_t span = 0;  // of addresses; an expandable segment's blocks cover all of it
+  Block* first = nullptr;
+  uint64_t host_delta = 0;  // host address minus device address, modulo 2^64
+  bool has_host = false;
+  bool is_expandable = false;
+  bool is_oversize = false;  // counted in the oversize statistics
+  bool is_counted = false;   // counted in the statistics at all
+  enum class Release : uint8_t { NotYet, Drained, DrainFailed, Freed, FreeFailed } release = Release::NotYet;
+
+  bool is_free() const { return !is_expandable && first->state() == BlockState::Free && !first->is_split(); }
+  // An expandable segment that may be released.
+  bool is_unmapped() const { return first->state() == BlockState::Unmapped && !first->is_split(); }
+};
+
+// Recycles objects; gives none back to the system, so that a pointer to one stays readable for good.
+template <typename T>
+class Slab {
+ public:
+  // May throw std::bad_alloc.
+  T* take() {
+    if (C10_UNLIKELY(free_.empty())) {
+      grow();
+    }
+    T* object = free_.back();
+    free_.pop_back();
+    return object;
+  }
+  void give(T* object) noexcept { free_.push_back(object); }  // the capacity was reserved when it was made
+
+  Slab() = default;
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+
+ private:
+  static constexpr size_t kChunk = 64;
+  void grow() {
+    auto chunk = std::make_unique<T[]>(kChunk);
+    if (free_.capacity() < made_ + kChunk) {
+      free_.reserve(2 * (made_ + kChunk));
+    }
+    chunks_.push_back(std::move(chunk));
+    made_ += kChunk;
+    for (size_t i = kChunk; i-- > 0;) {
+      free_.push_back(&chunks_.back()[i]);
+    }
+  }
+  std::vector<std::unique_ptr<T[]>> chunks_;
+  std::vector<T*> free_;
+  size_t made_ = 0;
+};
+
+}  // namespace outboard::memory

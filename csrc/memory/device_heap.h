@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The memory of one device: its pools, its segments, its lock. DESIGN.md beside this file says what always holds.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/FunctionRef.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "core/stream.h"
+#include "memory/block.h"
+#include "memory/history.h"
+
+namespace outboard::memory {
+
+using c10::CachingDeviceAllocator::DeviceStats;
+using c10::CachingDeviceAllocator::SegmentInfo;
+using SegmentFilter = c10::function_ref<bool(const Segment&)>;
+
+// A memory pool beside the common one. Its free memory is not given back to the driver while the pool is in use: a graph
+// may write there.
+struct PrivatePool {
+  int use_count = 0;
+  bool is_fallback = false;  // serves the common pool's requests when there is no other memory left
+  bool is_whole = false;     // its segments are never split
+  const SegmentSource* source = nullptr;
+};
+
+class DeviceHeap {
+ public:
+  explicit DeviceHeap(c10::DeviceIndex device) : device_(device) {}
+  DeviceHeap(const DeviceHeap&) = delete;
+  DeviceHeap& operator=(const DeviceHeap&) = delete;
+
+  // `bytes` > 0; the device is open.
+  Block* allocate(Stream& stream, size_t bytes);
+  // Calls no driver entry.
+  void free(Block* block) noexcept;
+  void record_stream(Block* block, Stream& stream);
+
+  // Waits for the work on parked blocks, then gives the driver back every segment of the memory pool that is free.
+  void empty_cache(c10::MempoolId_t mempool);
+  // Records and polls the events of parked blocks, and raises what failed since the last call. Never waits.
+  void process_deferred();
+  // Keeps a failure of a path that must not throw until process_deferred raises it; later ones are dropped.
+  void defer_error(std::exception_ptr error) noexcept { deferred_error_.set(std::move(error)); }
+
+  // private_pools.cpp. Each use counts: the first makes the pool (later ones ignore the options), and when the last is
+  // released its free memory may go back. ValueError for a release of what is not in use.
+  void use_pool(c10::MempoolId_t mempool, const PrivatePool& options);
+  void release_pool(c10::MempoolId_t mempool);
+  int pool_use_count(c10::MempoolId_t mempool);
+  // Sends the allocations that pass to a pool in use, until end_route with the same tag. The latest route wins. The
+  // filter runs under the lock.
+  void begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter);
+  void end_route(c10::MempoolId_t mempool, std::thread::id tag);
+  // history.cpp
+  void record_history(const HistorySettings& settings);
+  MemorySnapshot history_snapshot();
+
+  bool was_used();  // whether anything was ever asked of the driver
+
+  DeviceStats stats();
+  void reset_accumulated_stats();
+  void reset_peak_stats();
+  std::vector<SegmentInfo> snapshot();
+  size_t reserved_bytes();  // what the driver has given and not got back
+  // The most that may be asked of the driver from now on, in bytes, and the fraction of the device that it stands for;
+  // a fraction of 1 is no limit.
+  void set_limit(double fraction, size_t bytes);
+  double fraction();
+  // Whether one of the segments holds the address.
+  bool owns(uint64_t address);
+
+  // Frees every segment, also those with live blocks, which are dead from then on.
+  void release_all() noexcept;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  struct PoolKey {
+    Stream* stream;
+    c10::MempoolId_t mempool;
+    bool operator==(const PoolKey&) const = default;
+  };
+  struct PoolKeyHash {
+    size_t operator()(const PoolKey& key) const noexcept {
+      return std::hash<Stream*>()(key.stream) * 31 + c10::MempoolIdHash()(key.mempool);
+    }
+  };
+
+  // Memory that a thread is about to get from the driver, or has taken out of the heap to call the driver with. Lives
+  // on that thread's stack; an allocation that fails waits for those that began before.
+  struct Transit {
+    uint64_t number = 0;
+    std::thread::id thread;
+    Transit* next = nullptr;
+  };
+
+  struct UseList {
+    StreamUse* head = nullptr;
+    StreamUse* tail = nullptr;
+    void append(StreamUse* use) noexcept {
+      use->next = nullptr;
+      (tail ? tail->next : head) = use;
+      tail = use;
+    }
+    StreamUse* pop() noexcept {
+      StreamUse* use = head;
+      head = use->next;
+      if (!head) {
+        tail = nullptr;
+      }
+      return use;
+    }
+    void splice_front(UseList& other) noexcept {
+      if (other.head) {
+        other.tail->next = head;
+        head = other.head;
+        tail = tail ? tail : other.tail;
+        other = {};
+      }
+    }
+  };
+  struct EventQueue {
+    Stream* stream;
+    UseList uses;  // recorded, in the order of the records
+  };
+
+  enum class Wait : bool { No, Yes };
+
+  // pools.cpp, with the lock held: no driver entry.
+  StreamPools& pools_of(Stream& stream, c10::MempoolId_t mempool);
+  std::unique_ptr<StreamPools> make_pools(Stream& stream, c10::MempoolId_t mempool);
+  c10::MempoolId_t mempool_for(Stream& stream) const;
+  bool is_releasable(const Segment& segment) const noexcept;
+  Block* find_fallback_block(const SizePool& pool, size_t size, size_t requested);
+  void count_reserved(const SizePool& pool, int64_t bytes);
+  void drop_idle_pools(c10::MempoolId_t mempool) noexcept;
+  Block* find_block(SizePool& pool, size_t size, size_t requested);
+  Block* carve(Block* block, size_t size, size_t requested, Block* spare) noexcept;
+  void free_block(Block* block) noexcept;
+  Segment* detach_free_segments(SegmentFilter filter) noexcept;
+  Segment* detach_old_segments(size_t target) noexcept;
+  void link(Segment* segment) noexcept;
+  void attach(Segment* segment) noexcept;
+  void begin(Transit* transit) noexcept;
+  void end(Transit* transit, bool has_changed) noexcept;
+  bool has_deferred() const noexcept { return unrecorded_.head != nullptr || recorded_count_ != 0; }
+
+  void note(TraceEntry::Action action, uint64_t address, size_t size, const SizePool* pool,
+            const Context& context = ContextScope::current()) noexcept;
+  void note_allocated(const Block* block) noexcept;
+  void note_freed(const Block* block, TraceEntry::Action action) noexcept;
+  bool is_recording() const noexcept { return history_.is_on.load(std::memory_order_relaxed); }
+  Block* make_free(Block* block) noexcept;
+  void take_free(Block* block) noexcept;
+  void detach(Segment* segment) noexcept;
+
+  // expandable.cpp, with the lock held.
+  void add_unmapped(Block* block) noexcept;
+  void remove_unmapped(Block* block) noexcept;
+  void split(Block* block, size_t size, Block* rest) noexcept;
+  void make_unmapped(Block* block) noexcept;
+  Block* find_unmapped(const SizePool& pool, size_t size, size_t granularity, size_t* out_bytes) noexcept;
+  Block* detach_free_ranges(SegmentFilter filter);
+
+  // Likewise, without it: these call the driver.
+  bool is_expandable(const SizePool& pool);
+  Block* grow(SizePool& pool, size_t size, size_t requested);
+  bool reserve(SizePool& pool, size_t size);
+  size_t unmap_ranges(Block* list, std::exception_ptr* out_error) noexcept;
+  void unmap_all(const Segment& segment) noexcept;
+
+  // segments.cpp and deferred.cpp, without the lock: these call the driver.
+  Block* allocate_uncached(Stream& stream, size_t size, size_t requested);
+  Block* allocate_slowly(SizePool& pool, size_t size, size_t requested);
+  Block* add_segment(SizePool& pool, size_t size, size_t requested);
+  std::unique_ptr<Segment> ask_driver(SizePool& pool, size_t bytes);
+  void discard(Segment* segment) noexcept;
+  void release_uncached(Stream* stream);
+  void collect_garbage();
+  size_t release(Segment* list, Transit* transit, std::exception_ptr* out_error) noexcept;
+  size_t release_cached(SegmentFilter filter);
+  void report_to_profiler(uint64_t address, int64_t bytes);
+  bool wait_for_transits(uint64_t changes);
+  // pressure.cpp
+  [[noreturn]] void raise_out_of_memory(size_t requested);
+  void settle_parked(Wait wait);
+  EventQueue& queue_of(Stream& stream);
+
+  const c10::DeviceIndex device_;
+  std::mutex mutex_;
+
+  // Guarded by mutex_.
+  std::unordered_map<PoolKey, std::unique_ptr<StreamPools>, PoolKeyHash> pools_;
+  StreamPools* last_pools_ = nullptr;  // of the last allocation: mostly the next one's, too
+  StreamPools* idle_pools_ = nullptr;  // to be used again; never destroyed, as blocks that are dead may point there
+  std::unordered_map<c10::MempoolId_t, PrivatePool, c10::MempoolIdHash> private_pools_;
+  struct Route {
+    c10::MempoolId_t mempool;
+    std::thread::id tag;
+    std::function<bool(Stream&)> filter;
+  };
+  std::vector<Route> routes_;
+  Segment* segments_ = nullptr;
+  Segment* unreleased_ = nullptr;  // mem_free failed: not used again, tried again at the next release
+  double fraction_ = 1;
+  size_t limit_ = std::numeric_limits<size_t>::max();
+  size_t asked_bytes_ = 0;  // that threads are asking the driver for, and may get
+  Block* stuck_ranges_ = nullptr;  // mem_unmap failed: tried again at the next release
+  bool has_uncached_ = false;  // memory was allocated with caching disabled
+  Slab<Block> blocks_;
+  Slab<StreamUse> uses_;
+  UseList unrecorded_;  // of blocks that were parked since the last visit
+  size_t recorded_count_ = 0;  // uses in queues_
+  bool is_settling_ = false;  // a thread is in settle_parked
+  std::thread::id settler_;  // which
+  bool is_paused_ = false;  // the driver failed there: allocations don't go in again before process_deferred
+  bool is_closed_ = false;
+  uint64_t next_transit_ = 1;
+  uint64_t changes_ = 0;  // transits that ended with memory freed or given back
+  Transit* transits_ = nullptr;
+  std::condition_variable transit_ended_;
+  DeviceStats stats_;
+
+  // Touched only by the thread that set is_settling_.
+  std::vector<EventQueue> queues_;
+
+  History history_;
+  ErrorSlot deferred_error_;
+};
+
+// "sim:0", for messages.
+std::string device_text(c10::DeviceIndex device);
+
+// Of any index below kMaxDevices; opens nothing.
+DeviceHeap& heap_of(c10::DeviceIndex device);
+
+}  // namespace outboard::memory

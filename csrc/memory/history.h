@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the allocator did, for snapshots: trace entries, and the stacks of live blocks.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/export.h"
+#include "memory/block.h"
+
+namespace outboard {
+
+using c10::CachingDeviceAllocator::RecordContext;
+using c10::CachingDeviceAllocator::SegmentInfo;
+using c10::CachingDeviceAllocator::TraceEntry;
+
+struct HistorySettings {
+  bool is_on = false;
+  bool is_traced = false;  // keeps entries, not only the stacks of live blocks
+  RecordContext when = RecordContext::NEVER;
+  // Gathers the stack of the calling thread; called with no lock held, may take the interpreter lock.
+  c10::CachingDeviceAllocator::CreateContextFn gather = nullptr;
+  size_t max_entries = SIZE_MAX;  // older ones are dropped
+  uint32_t skipped = 0;           // bit i: no entries of TraceEntry::Action i
+  bool is_cleared = false;        // forgets the entries so far
+};
+
+// For all devices.
+OUTBOARD_API void record_memory_history(const HistorySettings& settings);
+
+// The segments, with the stacks of live blocks, and the trace entries of a device, oldest first. Times are microseconds
+// since 1970, `stream` holds the outboard::Stream's address.
+struct MemorySnapshot {
+  std::vector<SegmentInfo> segments;
+  std::vector<TraceEntry> trace;
+};
+OUTBOARD_API MemorySnapshot memory_history_snapshot(c10::DeviceIndex device);
+
+namespace memory {
+
+using Context = std::shared_ptr<c10::GatheredContext>;
+
+// Of one heap, guarded by its lock but for what is atomic.
+struct History {
+  std::atomic<bool> is_on{false};
+  std::atomic<RecordContext> when{RecordContext::NEVER};
+  std::atomic<c10::CachingDeviceAllocator::CreateContextFn> gather{nullptr};
+  bool is_traced = false;
+  size_t max_entries = SIZE_MAX;
+  uint32_t skipped = 0;
+  std::vector<TraceEntry> entries;
+  size_t oldest = 0;  // in `entries`, once they are as many as may be
+  std::unordered_map<const Block*, Context> contexts;
+};
+
+// The stack of the calling thread for what happens in this scope, gathered if the history asks for it. To be made with
+// no lock held.
+class ContextScope {
+ public:
+  ContextScope(const History& history, RecordContext least) {
+    if (C10_UNLIKELY(history.is_on.load(std::memory_order_relaxed)) && history.when.load() >= least) {
+      enter(history);
+    }
+  }
+  ~ContextScope() {
+    if (C10_UNLIKELY(is_entered_)) {
+      leave();
+    }
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+  static const Context& current() noexcept;
+
+ private:
+  void enter(const History& history);
+  void leave() noexcept;
+  bool is_entered_ = false;
+  Context outer_;  // an allocation within an allocation: of an observer, a pluggable allocator
+};
+
+}  // namespace memory
+
+}  // namespace outboard

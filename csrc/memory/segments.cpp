@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The part of DeviceHeap that asks the driver for memory and gives it back. The lock is never held over a driver call:
+// whatever the call is about has been taken out of the heap before, and goes back in after.
+#include <c10/util/Exception.h>
+
+#include <cinttypes>
+#include <cstdio>
+
+#include "core/blocking.h"
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/process.h"
+#include "memory/caching_allocator.h"
+#include "memory/device_heap.h"
+#include "memory/management.h"
+#include "memory/size_policy.h"
+
+namespace outboard::memory {
+
+namespace {
+
+using c10::CachingAllocator::StatArray;
+
+void increase(StatArray& stat, const SizePool& pool, size_t amount) {
+  stat[0].increase(amount);
+  stat[pool.stat_type()].increase(amount);
+}
+
+void decrease(StatArray& stat, const SizePool& pool, size_t amount) {
+  stat[0].decrease(amount);
+  stat[pool.stat_type()].decrease(amount);
+}
+
+[[noreturn]] void raise_closed(c10::DeviceIndex device) {
+  raise(ErrorKind::Driver, OB_FAILED_PRECONDITION,
+        "the memory of " + device_text(device) + " was released at the end of the process");
+}
+
+// The failure of a driver call on this thread, as an exception for later.
+std::exception_ptr failure_of(ob_status status, const char* entry, c10::DeviceIndex device) noexcept {
+  try {
+    raise_status(status, entry, device);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// To where it came from: the driver, or the source of its pool.
+ob_status free_memory(c10::DeviceIndex device, const Segment& segment) {
+  const BlockingRegion blocking;  // it may wait
+  if (segment.is_expandable) {
+    return driver().mem_release(driver().self, device, segment.address, segment.span);
+  }
+  if (segment.source) {
+    segment.source->free(reinterpret_cast<void*>(segment.address), static_cast<ptrdiff_t>(segment.size), device,
+                         reinterpret_cast<void*>(segment.pool->stream->handle));
+    return OB_OK;
+  }
+  return driver().mem_free(driver().self, device, segment.address);
+}
+
+// A thread's visit to a pool that it needs after the lock is given up.
+class Visit {
+ public:
+  explicit Visit(SizePool& pool, std::mutex& mutex) : pools_(*pool.owner), mutex_(mutex) { ++pools_.holders; }
+  ~Visit() {
+    const std::lock_guard lock(mutex_);
+    --pools_.holders;
+  }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  StreamPools& pools_;
+  std::mutex& mutex_;
+};
+
+bool is_any(const Segment&) {
+  return true;
+}
+
+}  // namespace
+
+Block* DeviceHeap::allocate(Stream& stream, size_t bytes) {
+  const ContextScope context(history_, RecordContext::STATE);
+  if (C10_UNLIKELY(bytes > kMaxRequest)) {
+    notify_out_of_memory(device_, bytes);
+    raise_out_of_memory(bytes);
+  }
+  const size_t size = block_size_for(bytes);
+  Lock lock(mutex_);
+  if (C10_UNLIKELY(is_closed_)) {
+    lock.unlock();
+    raise_closed(device_);
+  }
+  if (C10_UNLIKELY(has_deferred() && !is_settling_ && !is_paused_)) {
+    lock.unlock();
+    settle_parked(Wait::No);
+    lock.lock();
+  }
+  Block* block = nullptr;
+  c10::MempoolId_t mempool{0, 0};
+  if (C10_UNLIKELY(!routes_.empty())) {
+    mempool = mempool_for(stream);
+  }
+  const bool is_common = mempool.first == 0 && mempool.second == 0;
+  if (C10_LIKELY(!is_common || !is_uncached())) {
+    StreamPools& pools = pools_of(stream, mempool);
+    SizePool& pool = is_small_size(size) ? pools.small : pools.large;
+    block = find_block(pool, size, bytes);
+    if (C10_UNLIKELY(!block)) {
+      const Visit visit(pool, mutex_);
+      lock.unlock();
+      block = allocate_slowly(pool, size, bytes);
+    } else {
+      lock.unlock();
+    }
+  } else {
+    lock.unlock();
+    block = allocate_uncached(stream, size, bytes);
+  }
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    report_to_profiler(block->address, static_cast<int64_t>(block->size()));
+  }
+  return block;
+}
+
+// Memory of its own for a block; what was freed on this stream with caching disabled goes back to the driver first.
+Block* DeviceHeap::allocate_uncached(Stream& stream, size_t size, size_t requested) {
+  SizePool* pool = nullptr;  // never dropped
+  {
+    const Lock lock(mutex_);
+    has_uncached_ = true;
+    StreamPools& pools = pools_of(stream, kUncached);
+    pool = is_small_size(size) ? &pools.small : &pools.large;
+  }
+  release_uncached(&stream);
+  return allocate_slowly(*pool, size, requested);
+}
+
+// Of one stream, or of all for null.
+void DeviceHeap::release_uncached(Stream* stream) {
+  release_cached([&](const Segment& segment) {
+    return segment.pool->mempool == kUncached && (!stream || segment.pool->stream == stream);
+  });
+}
+
+Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested) {
+  if (driver_is_gone()) {
+    raise_closed(device_);
+  }
+  collect_garbage();
+  // Asks the driver, and between its refusals makes room by ever costlier means.
+  enum { ReleaseStream, ReleaseAll, AwaitOthers, AskObservers, GiveUp };
+  for (int means = ReleaseStream;; ++means) {
+    uint64_t changes = 0;
+    {
+      const Lock lock(mutex_);
+      changes = changes_;
+    }
+    if (Block* block = add_segment(pool, size, requested)) {
+      return block;
+    }
+    if (means == ReleaseStream) {
+      {
+        const Lock lock(mutex_);
+        ++stats_.num_alloc_retries;
+      }
+      const size_t released = release_cached([&](const Segment& segment) {
+        return segment.pool->stream == pool.stream && segment.pool->mempool == pool.mempool;
+      });
+      if (released == 0) {
+        ++means;  // don't ask again before more is done
+      }
+    }
+    if (means == ReleaseAll) {
+      settle_parked(Wait::Yes);
+      release_cached(is_any);
+    } else if (means == AwaitOthers && !wait_for_transits(changes)) {
+      ++means;
+    }
+    if (means == AskObservers) {
+      {
+        const Lock lock(mutex_);
+        if (Block* block = find_fallback_block(pool, size, requested)) {
+          return block;
+        }
+      }
+      if (!notify_out_of_memory(device_, requested)) {
+        raise_out_of_memory(requested);
+      }
+      settle_parked(Wait::Yes);
+      release_cached(is_any);
+    } else if (means == GiveUp) {
+      raise_out_of_memory(requested);
+    }
+    // What was parked, or freed by other threads meanwhile, may do.
+    const Lock lock(mutex_);
+    if (Block* block = find_block(pool, size, requested)) {
+      return block;
+    }
+  }
+}
+
+// Null if the driver has no memory; raises for every other failure, with nothing leaked.
+Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested) {
+  if (C10_UNLIKELY(Config::use_expandable_segments()) && is_expandable(pool)) {
+    return grow(pool, size, requested);
+  }
+  Transit transit;
+  const size_t bytes = pool.is_exact ? size : segment_size_for(size);
+  {
+    const Lock lock(mutex_);
+    const size_t reserved = static_cast<size_t>(stats_.reserved_bytes[0].current) + asked_bytes_;
+    if (reserved > limit_ || bytes > limit_ - reserved) {
+      return nullptr;
+    }
+    asked_bytes_ += bytes;
+    begin(&transit);
+  }
+  const auto finish = [&](bool has_changed) {  // with the lock held
+    asked_bytes_ -= bytes;
+    end(&transit, has_changed);
+  };
+  std::unique_ptr<Segment> segment;
+  try {
+    segment = ask_driver(pool, bytes);
+    const Lock lock(mutex_);
+    if (!segment) {
+      finish(false);
+      return nullptr;
+    }
+    Block* block = blocks_.take();
+    Block* spare = nullptr;
+    if (should_split(pool, segment->size, size, false)) {
+      try {
+        spare = blocks_.take();
+      } catch (...) {
+        blocks_.give(block);
+        throw;
+      }
+    }
+    *block = Block{};
+    block->segment = segment.get();
+    block->pool = &pool;
+    block->address = segment->address;
+    block->set_size(segment->size);
+    segment->first = block;
+    segment->is_counted = true;
+    segment->is_oversize = is_oversize(segment->size);
+    ++stats_.num_device_alloc;
+    increase(stats_.segment, pool, 1);
+    count_reserved(pool, static_cast<int64_t>(segment->size));
+    ++pool.owner->holders;
+    if (segment->is_oversize) {
+      stats_.oversize_segments.increase(1);
+    }
+    note(TraceEntry::SEGMENT_ALLOC, segment->address, segment->size, &pool);
+    link(segment.release());
+    finish(true);
+    return carve(block, size, requested, spare);
+  } catch (...) {
+    if (segment) {
+      discard(segment.release());
+    }
+    const Lock lock(mutex_);
+    finish(false);
+    throw;
+  }
+}
+
+std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes) {
+  auto segment = std::make_unique<Segment>();
+  segment->pool = &pool;
+  segment->size = bytes;
+  segment->span = bytes;
+  segment->source = pool.source;
+  if (pool.source) {
+    segment->address = reinterpret_cast<uint64_t>(pool.source->alloc(
+        static_cast<ptrdiff_t>(bytes), device_, reinterpret_cast<void*>(stream_handle(*pool.stream))));
+    if (segment->address == 0) {
+      return nullptr;
+    }
+  } else {
+    const ob_status status = driver().mem_alloc(driver().self, device_, bytes, &segment->address);
+    if (status == OB_OUT_OF_MEMORY) {
+      return nullptr;
+    }
+    check(status, "mem_alloc", device_);
+  }
+  const std::string where = (pool.source ? std::string("the pluggable allocator's alloc function")
+                                         : "driver '" + driver_name() + "': mem_alloc") +
+                            " on device " + std::to_string(static_cast<int>(device_));
+  if (segment->address == 0) {
+    raise(ErrorKind::Driver, OB_INTERNAL, where + " returned OK with a null address; it must give memory or fail");
+  }
+  try {
+    if (segment->address % kMinBlockSize != 0) {
+      char address[32];
+      std::snprintf(address, sizeof(address), "0x%" PRIx64, segment->address);
+      raise(ErrorKind::Driver, OB_INTERNAL,
+            where + " gave the address " + address + "; it must be aligned to " + std::to_string(kMinBlockSize) +
+                " bytes");
+    }
+    if (driver().host_address) {
+      uint64_t host = 0;
+      const ob_status translated = driver().host_address(driver().self, device_, segment->address, bytes, &host);
+      if (!is_unimplemented(translated)) {
+        check(translated, "host_address", device_);
+        segment->has_host = host != 0;
+        segment->host_delta = host - segment->address;
+      }
+    }
+  } catch (...) {
+    discard(segment.release());
+    throw;
+  }
+  return segment;
+}
+
+// Frees a segment that never became part of the heap.
+void DeviceHeap::discard(Segment* segment) noexcept {
+  segment->first = nullptr;
+  const ob_status status = free_memory(device_, *segment);
+  if (status == OB_OK) {
+    delete segment;
+    return;
+  }
+  defer_error(failure_of(status, "mem_free", device_));
+  const Lock lock(mutex_);
+  ++segment->pool->owner->holders;
+  segment->next = unreleased_;
+  unreleased_ = segment;
+}
+
+// Makes room before the driver is asked, when more than a share of what this process may have is reserved.
+void DeviceHeap::collect_garbage() {
+  const double threshold = Config::garbage_collection_threshold();
+  if (C10_LIKELY(threshold <= 0)) {
+    return;
+  }
+  const auto total = static_cast<double>(device_properties(device_).total_memory);
+  Transit transit;
+  Segment* list = nullptr;
+  {
+    Lock lock(mutex_);
+    const auto limit = static_cast<size_t>(threshold * fraction_ * total);
+    const auto reserved = static_cast<size_t>(stats_.reserved_bytes[0].current);
+    list = limit == 0 || reserved <= limit ? nullptr : detach_old_segments(reserved - limit);
+    if (!list) {
+      return;
+    }
+    begin(&transit);
+  }
+  std::exception_ptr error;
+  release(list, &transit, &error);
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+// Releases the free segments that pass, and returns how many. Raises the first failure when all are dealt with.
+size_t DeviceHeap::release_cached(SegmentFilter filter) {
+  if (driver_is_gone()) {
+    raise_closed(device_);
+  }
+  Transit transit;
+  Segment* list = nullptr;
+  Block* ranges = nullptr;
+  {
+    Lock lock(mutex_);
+    ranges = detach_free_ranges(filter);  // may throw, before anything else is done
+    list = detach_free_segments(filter);
+    while (Segment* segment = unreleased_) {
+      unreleased_ = segment->next;
+      segment->release = Segment::Release::Drained;
+      segment->next = list;
+      list = segment;
+    }
+    if (!list && !ranges) {
+      return 0;
+    }
+    begin(&transit);
+  }
+  std::exception_ptr error;
+  size_t released = unmap_ranges(ranges, &error);
+  if (released != 0) {
+    const Lock lock(mutex_);
+    ++changes_;
+    for (Segment *segment = segments_, *next = nullptr; segment; segment = next) {
+      next = segment->next;
+      if (segment->is_expandable && segment->is_unmapped()) {
+        remove_unmapped(segment->first);
+        detach(segment);
+        segment->release = Segment::Release::Drained;
+        segment->next = list;
+        list = segment;
+      }
+    }
+  }
+  released += release(list, &transit, &error);
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  return released;
+}
+
+// Frees a list of detached segments and ends the transit. A segment whose stream could not be drained goes back into
+// the heap; one that the driver would not free is kept aside, as nobody knows what state its memory is in.
+size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* out_error) noexcept {
+  using Release = Segment::Release;
+  const auto keep_first = [&](std::exception_ptr error) {
+    if (!*out_error) {
+      *out_error = std::move(error);
+    }
+  };
+  // mem_free may only be called when no queued work uses the memory, and reuse within a stream does not wait for it.
+  for (Segment* segment = list; segment; segment = segment->next) {
+    if (segment->release != Release::NotYet) {
+      continue;
+    }
+    Stream* stream = segment->pool->stream;
+    Release state = Release::Drained;
+    try {
+      synchronize_stream(*stream);
+    } catch (...) {
+      keep_first(std::current_exception());
+      state = Release::DrainFailed;
+    }
+    for (Segment* other = segment; other; other = other->next) {
+      if (other->release == Release::NotYet && other->pool->stream == stream) {
+        other->release = state;
+      }
+    }
+  }
+  for (Segment* segment = list; segment; segment = segment->next) {
+    if (segment->release == Release::Drained) {
+      const ob_status status = free_memory(device_, *segment);
+      segment->release = status == OB_OK ? Release::Freed : Release::FreeFailed;
+      if (status != OB_OK) {
+        keep_first(failure_of(status, "mem_free", device_));
+      }
+    }
+  }
+  size_t released = 0;
+  const Lock lock(mutex_);
+  for (Segment *segment = list, *next = nullptr; segment; segment = next) {
+    next = segment->next;
+    if (segment->release == Release::DrainFailed) {
+      attach(segment);
+      continue;
+    }
+    if (segment->release == Release::FreeFailed) {
+      segment->next = unreleased_;
+      unreleased_ = segment;
+      continue;
+    }
+    ++released;
+    if (segment->is_counted) {
+      stats_.num_device_free += !segment->is_expandable;
+      if (!segment->is_expandable) {
+        note(TraceEntry::SEGMENT_FREE, segment->address, segment->size, segment->pool);
+      }
+      decrease(stats_.segment, *segment->pool, 1);
+      count_reserved(*segment->pool, -static_cast<int64_t>(segment->size));
+      if (segment->is_oversize) {
+        stats_.oversize_segments.decrease(1);
+      }
+    }
+    if (segment->first) {
+      segment->first->set_state(BlockState::Unused);
+      blocks_.give(segment->first);
+    }
+    --segment->pool->owner->holders;
+    drop_idle_pools(segment->pool->mempool);
+    delete segment;
+  }
+  end(transit, released != 0);
+  return released;
+}
+
+void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
+  {
+    const Lock lock(mutex_);
+    if (is_closed_ || (!segments_ && !unreleased_)) {
+      return;
+    }
+  }
+  settle_parked(Wait::Yes);
+  // Of one private pool, or of all pools; is_releasable spares those in use.
+  release_cached(
+      [&](const Segment& segment) { return mempool == c10::MempoolId_t{0, 0} || segment.pool->mempool == mempool; });
+}
+
+// Waits for the transits of other threads that are under way. False if there were none, and none has brought anything
+// since `changes_` was `changes`.
+bool DeviceHeap::wait_for_transits(uint64_t changes) {
+  const BlockingRegion blocking;  // they may need the interpreter lock to get on
+  Lock lock(mutex_);
+  const uint64_t end = next_transit_;
+  const auto self = std::this_thread::get_id();
+  const auto is_under_way = [&] {
+    for (const Transit* transit = transits_; transit; transit = transit->next) {
+      if (transit->number < end && transit->thread != self) {
+        return true;
+      }
+    }
+    return false;
+  };
+  if (!is_under_way()) {
+    return changes_ != changes;
+  }
+  transit_ended_.wait(lock, [&] { return !is_under_way(); });
+  return true;
+}
+
+void DeviceHeap::report_to_profiler(uint64_t address, int64_t bytes) {
+  size_t allocated = 0;
+  size_t reserved = 0;
+  {
+    Lock lock(mutex_);
+    allocated = static_cast<size_t>(stats_.allocated_bytes[0].current);
+    reserved = static_cast<size_t>(stats_.reserved_bytes[0].current);
+  }
+  c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(address), bytes, allocated, reserved,
+                                   c10::Device(kDeviceType, device_));
+}
+
+void DeviceHeap::release_all() noexcept {
+  Segment* list = nullptr;
+  {
+    Lock lock(mutex_);
+    is_closed_ = true;
+    list = std::exchange(segments_, nullptr);
+    while (Segment* segment = unreleased_) {
+      unreleased_ = segment->next;
+      segment->next = list;
+      list = segment;
+    }
+    // Nothing is queued any more: the parked blocks go with their segments. Their events go back to the pool.
+    if (!is_settling_) {
+      for (EventQueue& queue : queues_) {
+        while (queue.uses.head) {
+          queue.uses.pop()->event = Event();
+        }
+      }
+    }
+    unrecorded_ = {};
+    recorded_count_ = 0;
+  }
+  // The segments' descriptions stay: live blocks still point to them.
+  for (const Segment* segment = list; segment; segment = segment->next) {
+    unmap_all(*segment);
+    const ob_status status = free_memory(device_, *segment);
+    if (status != OB_OK) {
+      std::fprintf(stderr, "torch_outboard: mem_free on %s failed with %s while the device was closed\n",
+                   device_text(device_).c_str(), status_name(status).c_str());
+    }
+  }
+  const Lock lock(mutex_);
+  stats_ = DeviceStats();
+}
+
+}  // namespace outboard::memory
