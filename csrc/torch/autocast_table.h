@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What csrc/torch/autocast.cpp and csrc/torch/autocast_lists.cpp share.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "torch/autocast.h"
+
+namespace outboard {
+
+// An operator that has a policy. It lives as long as the process.
+struct AutocastOp {
+  c10::OperatorHandle op;
+  std::string name;
+  CastPolicy default_policy;
+  std::atomic<CastPolicy> policy;
+
+  AutocastOp(const c10::OperatorHandle& handle, std::string full_name, CastPolicy default_one)
+      : op(handle), name(std::move(full_name)), default_policy(default_one), policy(default_one) {}
+};
+
+// One line of torch's lists.
+struct ListedOp {
+  const char* name;
+  CastPolicy policy;
+  // The unboxed kernel: torch's own for that policy while `op` has it, else run_cast_policy.
+  torch::CppFunction (*make_kernel)(AutocastOp& op);
+};
+const std::vector<ListedOp>& listed_ops();
+
+// Runs an operator by whatever policy it has now. `keys` is the call's dispatch key set.
+void run_cast_policy(const AutocastOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+}  // namespace outboard

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What ATen asks of an accelerator as a whole.
+#include "torch/hooks.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/Storage.h>
+
+#include <algorithm>
+
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/process.h"
+#include "core/stream.h"
+#include "memory/caching_allocator.h"
+#include "memory/host_allocator.h"
+#include "torch/generator.h"
+
+namespace outboard {
+
+namespace {
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return device_count() > 0; }
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(device_count()); }
+  bool hasPrimaryContext(c10::DeviceIndex device) const override {
+    check_device_index(device);
+    return is_open(device);
+  }
+  // Devices open at their first use; all that is to be done here is to refuse a bad fork.
+  void init() const override {
+    if (in_bad_fork()) {
+      ensure_open(current_device());
+    }
+  }
+
+  void setCurrentDevice(c10::DeviceIndex device) const override { set_device(device); }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override { return exchange_device(device); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return device < 0 ? current_device() : exchange_device(device);
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override { return new_generator(device); }
+
+  bool isPinnedPtr(const void* pointer) const override { return is_host_block(pointer) || is_pinned(pointer); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &host_allocator(); }
+
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_bytes) const override {
+    c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+    TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
+    const c10::DeviceIndex device = impl->device().index();
+    Stream& stream = current_stream(device);
+    c10::DataPtr data = allocate(stream, new_bytes);
+    if (const size_t kept = std::min(new_bytes, impl->nbytes()); kept > 0 && impl->data() != nullptr) {
+      ob_copy copy{};
+      copy.struct_size = sizeof(copy);
+      copy.dst = reinterpret_cast<uint64_t>(data.get());
+      copy.src = reinterpret_cast<uint64_t>(impl->data());
+      copy.bytes = kept;
+      copy.dst_device = device;
+      copy.src_device = device;
+      OB_CALL(copy_async, device, stream_handle(stream), &copy);
+    }
+    // The old block goes back to its stream's pool; if that is another stream, its reuse must wait for this copy.
+    record_stream(impl->data_ptr(), stream);
+    impl->set_data_ptr_noswap(std::move(data));
+    impl->set_nbytes(new_bytes);
+  }
+};
+
+}  // namespace
+
+void register_hooks() {
+  at::RegisterPrivateUse1HooksInterface(new Hooks());  // torch keeps it for good
+}
+
+}  // namespace outboard

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/register.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/Allocator.h>
+
+#include <mutex>
+
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "memory/caching_allocator.h"
+#include "memory/host_allocator.h"
+#include "ops/register.h"
+#include "torch/guard.h"
+#include "torch/hooks.h"
+
+namespace outboard {
+
+void register_with_torch() {
+  if (!is_attached()) {
+    raise(ErrorKind::Registration, OB_FAILED_PRECONDITION, "register_with_torch: no driver is installed yet");
+  }
+  static std::once_flag once;
+  std::call_once(once, [] {
+    register_guard();
+    c10::SetAllocator(kDeviceType, &device_allocator());
+    set_after_wait(process_deferred);
+    at::setHostAllocator(kDeviceType, &host_allocator());
+    register_hooks();
+    register_operators();
+  });
+}
+
+}  // namespace outboard
