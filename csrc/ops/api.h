@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the bindings need of the operators.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/export.h"
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace outboard {
+
+enum class Provider : uint8_t { Native = 0, Host = 1, Fallback = 2, Count = 3 };
+OUTBOARD_API const char* provider_name(Provider provider);
+
+// Which provider ran which operator how often, since the start or the last reset. An operator's row names a provider
+// only if it was called through it. Counting is per operator, exact across threads.
+struct CoverageRow {
+  std::string op;  // "aten::add.Tensor"
+  Provider provider;
+  uint64_t calls;
+};
+OUTBOARD_API std::vector<CoverageRow> coverage();
+OUTBOARD_API void reset_coverage();
+
+// How host calls ran since the start or the last reset_coverage.
+struct HostCounters {
+  uint64_t queued = 0;  // the caller went on
+  uint64_t waited = 0;  // the caller waited for the call
+};
+OUTBOARD_API HostCounters host_counters();
+// The operators whose host calls waited, with counts: what a training step must keep empty.
+OUTBOARD_API std::vector<std::pair<std::string, uint64_t>> waited_operators();
+
+// What happens when an operator runs through the copy fallback: one UserWarning an operator, an error, or nothing.
+enum class FallbackMode : uint8_t { Warn, Error, Silent };
+OUTBOARD_API void set_fallback_mode(FallbackMode mode);
+
+// Makes `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor"), replacing an earlier one.
+// It runs with the device guard set and is given the operator's arguments; it returns false, with the stack untouched,
+// to hand the call to the next provider. ValueError for an unknown operator.
+using NativeKernel = std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack* stack)>;
+OUTBOARD_API void register_native_kernel(const std::string& op, NativeKernel kernel);
+
+}  // namespace outboard

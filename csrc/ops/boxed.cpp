@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/boxed.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/error.h"
+#include "ops/call.h"
+#include "ops/fallback.h"
+#include "ops/host_call.h"
+
+namespace outboard {
+
+namespace {
+
+bool run_native(const NativeKernel& kernel, const Call& call, torch::jit::Stack* stack) {
+  const c10::DeviceGuard guard(c10::Device(kDeviceType, call.device()));
+  if (!kernel(call.plan().op, stack)) {
+    return false;
+  }
+  call.plan().native_calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+class ChainKernel final : public c10::OperatorKernel {
+ public:
+  explicit ChainKernel(OpPlan& plan) : plan_(plan) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    run_chain(plan_, stack);
+  }
+
+ private:
+  OpPlan& plan_;
+};
+
+// A library a namespace. They must outlive every call: torch takes registrations back when they are destroyed.
+torch::Library& library_for(const std::string& space) {
+  static std::mutex mutex;
+  static auto* libraries = new std::map<std::string, std::unique_ptr<torch::Library>>();
+  std::lock_guard lock(mutex);
+  std::unique_ptr<torch::Library>& library = (*libraries)[space];
+  if (!library) {
+    library = std::make_unique<torch::Library>(torch::Library::IMPL, space, c10::DispatchKey::PrivateUse1, __FILE__,
+                                               __LINE__);
+  }
+  return *library;
+}
+
+}  // namespace
+
+void run_chain(OpPlan& plan, torch::jit::Stack* stack) {
+  const Call call(plan, *stack);
+  if (const NativeKernel* native = plan.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
+    if (run_native(*native, call, stack)) {
+      return;
+    }
+  }
+  if (C10_LIKELY(driver().host_address != nullptr) && run_on_host(call, stack)) {
+    return;
+  }
+  run_on_copies(call, stack);
+}
+
+void chain_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  run_chain(plan_for(op), stack);
+}
+
+void install_chain(OpPlan& plan) {
+  if (plan.op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+    return;
+  }
+  // The chain kernel holds its plan, so that a call needs no look-up.
+  library_for(plan.name.substr(0, plan.name.find("::")))
+      .impl(plan.name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ChainKernel>(plan)));
+}
+
+void register_native_kernel(const std::string& name, NativeKernel kernel) {
+  const size_t dot = name.rfind('.');
+  const bool has_overload = dot != std::string::npos && dot > name.find("::");
+  const c10::OperatorName op_name(has_overload ? name.substr(0, dot) : name, has_overload ? name.substr(dot + 1) : "");
+  const auto op = c10::Dispatcher::singleton().findSchema(op_name);
+  if (!op) {
+    raise(ErrorKind::InvalidArgument, OB_NOT_FOUND,
+          "there is no operator '" + name + "': write it as namespace::name.overload, for example aten::add.Tensor");
+  }
+  OpPlan& plan = plan_for(*op);
+  // The one before may be running on another thread: it is kept.
+  plan.native.store(new NativeKernel(std::move(kernel)), std::memory_order_release);
+  install_chain(plan);
+}
+
+}  // namespace outboard

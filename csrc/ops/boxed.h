@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The boxed kernel that asks the providers in turn.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "ops/plan.h"
+
+namespace outboard {
+
+// native, host, fallback: the first that takes the call.
+void run_chain(OpPlan& plan, torch::jit::Stack* stack);
+
+// The chain for every operator that has no kernel for the device.
+void chain_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+// Installs the chain for an operator that a composite kernel would otherwise serve; once, and never over a kernel that
+// somebody registered.
+void install_chain(OpPlan& plan);
+
+}  // namespace outboard

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/call.h"
+
+#include <c10/core/TensorImpl.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "core/device.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+enum Tag : uint64_t {
+  kNone = 1,
+  kUndefined,
+  kTensor,
+  kInt,
+  kBool,
+  kDouble,
+  kComplex,
+  kString,
+  kIntList,
+  kOther,
+  kList
+};
+
+bool is_allowed_on_cpu(const ArgInfo& info, const c10::TensorImpl& tensor) {
+  return !info.is_written && (info.may_be_on_cpu || tensor.dim() == 0);
+}
+
+}  // namespace
+
+Call::Call(OpPlan& plan, const torch::jit::Stack& stack)
+    : plan_(plan), stack_(stack), first_(stack.size() - plan.args.size()) {
+  // The device first: torch's message names the first device tensor's, wherever a CPU one stands.
+  for (size_t i = 0; i < plan.args.size() && device_ < 0; ++i) {
+    if (plan.args[i].kind == ArgKind::Tensor || plan.args[i].kind == ArgKind::TensorList ||
+        plan.args[i].kind == ArgKind::OptionalTensorList) {
+      for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+        if (device_ < 0 && tensor.device().type() == kDeviceType) {
+          device_ = tensor.device().index();
+        }
+      });
+    }
+  }
+  for (size_t i = 0; i < plan.args.size(); ++i) {
+    const ArgInfo& info = plan.args[i];
+    const c10::IValue& value = arg(i);
+    switch (info.kind) {
+      case ArgKind::Tensor:
+        if (value.isTensor() && value.toTensor().defined()) {
+          add_tensor(i, info, value.toTensor());
+        } else {
+          add(kUndefined);
+        }
+        break;
+      case ArgKind::TensorList:
+      case ArgKind::OptionalTensorList:
+        if (value.isNone()) {
+          add(kNone);
+          break;
+        }
+        add(kList | (value.toListRef().size() << 8));
+        for (const c10::IValue& element : value.toListRef()) {
+          if (element.isTensor() && element.toTensor().defined()) {
+            add_tensor(i, info, element.toTensor());
+          } else {
+            add(kUndefined);
+          }
+        }
+        break;
+      case ArgKind::Generator:
+        break;
+      case ArgKind::Device:
+        if (device_ < 0 && value.isDevice() && value.toDevice().type() == kDeviceType) {
+          const c10::Device device = value.toDevice();
+          device_ = device.has_index() ? device.index() : current_device();
+        }
+        break;
+      case ArgKind::Other:
+        add_constant(value);
+        break;
+    }
+  }
+  if (device_ < 0) {
+    device_ = current_device();
+  }
+}
+
+void Call::add_tensor(size_t index, const ArgInfo& info, const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const c10::Device device = impl.device();
+  const bool is_cpu = device.is_cpu();
+  if (C10_UNLIKELY(device.type() != kDeviceType || device.index() != device_)) {
+    if (device_ >= 0 && !(is_cpu && is_allowed_on_cpu(info, impl))) {
+      raise_devices(index, device);
+    }
+  }
+  if (C10_UNLIKELY(impl.layout() != c10::kStrided)) {
+    has_sparse_ = true;
+    has_signature_ = false;
+    return;
+  }
+  if (!is_cpu) {
+    some_dense_ = &impl;
+  }
+  const auto dim = static_cast<uint64_t>(impl.dim());
+  const uint64_t flags = (is_cpu ? 1u : 0u) | (impl.is_wrapped_number() ? 2u : 0u) | (impl.is_conj() ? 4u : 0u) |
+                         (impl.is_neg() ? 8u : 0u);
+  add(kTensor | static_cast<uint64_t>(c10::typeMetaToScalarType(impl.dtype())) << 8 | flags << 16 | dim << 24);
+  const c10::IntArrayRef sizes = impl.sizes();
+  const c10::IntArrayRef strides = impl.strides();
+  for (size_t i = 0; i < dim; ++i) {
+    add(static_cast<uint64_t>(sizes[i]));
+    add(static_cast<uint64_t>(strides[i]));
+  }
+}
+
+void Call::add_constant(const c10::IValue& value) {
+  if (value.isNone()) {
+    add(kNone);
+  } else if (value.isInt()) {
+    add(kInt);
+    add(static_cast<uint64_t>(value.toInt()));
+  } else if (value.isBool()) {
+    add(value.toBool() ? kBool | 256 : kBool);
+  } else if (value.isDouble()) {
+    // A step size changes with every call and decides no shape, unless there is nothing else to decide it.
+    add(kDouble);
+    if (plan_.is_factory) {
+      uint64_t bits = 0;
+      const double number = value.toDouble();
+      std::memcpy(&bits, &number, sizeof(bits));
+      add(bits);
+    }
+  } else if (value.isComplexDouble()) {
+    add(kComplex);
+    has_signature_ &= !plan_.is_factory;
+  } else if (value.isIntList()) {
+    const auto list = value.toListRef();
+    add(kIntList | (list.size() << 8));
+    for (const c10::IValue& element : list) {
+      add(static_cast<uint64_t>(element.toInt()));
+    }
+  } else if (value.isString()) {
+    add(kString);
+    add(std::hash<std::string_view>{}(value.toStringRef()));
+  } else if (value.isList()) {
+    add(kList | (value.toListRef().size() << 8));
+    for (const c10::IValue& element : value.toListRef()) {
+      add_constant(element);
+    }
+  } else {
+    has_signature_ = false;
+  }
+}
+
+void Call::raise_devices(size_t index, c10::Device found) const {
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+              c10::Device(kDeviceType, device_), " and ", found, "! (when checking argument for argument ",
+              plan_.op.schema().arguments()[index].name(), " in method ", plan_.name, ")");
+}
+
+}  // namespace outboard

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One call of an operator as the chain sees it: where it runs, and its signature.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "core/stream.h"
+#include "ops/plan.h"
+
+namespace outboard {
+
+// Reads the last `plan.args.size()` values of a stack, checks that the tensors share one device (with torch's message)
+// and builds the call's signature.
+class Call {
+ public:
+  Call(OpPlan& plan, const torch::jit::Stack& stack);
+
+  OpPlan& plan() const { return plan_; }
+  const torch::jit::Stack& stack() const { return stack_; }
+  size_t first() const { return first_; }
+  const c10::IValue& arg(size_t index) const { return stack_[first_ + index]; }
+
+  c10::DeviceIndex device() const { return device_; }
+  uint64_t hash() const { return hash_; }
+  const SignatureWords& words() const { return words_; }
+  // False if an argument's influence on the shape is unknown: the shape must not be remembered.
+  bool has_signature() const { return has_signature_; }
+  bool has_sparse() const { return has_sparse_; }
+  // A dense tensor of the device, to ask about its memory; null if there is none.
+  const c10::TensorImpl* some_dense() const { return some_dense_; }
+
+  // Calls visit(index among the tensors, tensor) for each defined tensor of argument `index`.
+  template <typename Visit>
+  void for_each_tensor(size_t index, Visit&& visit) const {
+    const c10::IValue& value = arg(index);
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) {
+        visit(size_t{0}, value.toTensor());
+      }
+    } else if (value.isTensorList()) {
+      const auto list = value.toTensorList();
+      for (size_t i = 0; i < list.size(); ++i) {
+        if (const at::Tensor tensor = list.get(i); tensor.defined()) {
+          visit(i, tensor);
+        }
+      }
+    } else if (value.isList()) {
+      const auto list = value.toListRef();
+      for (size_t i = 0; i < list.size(); ++i) {
+        if (list[i].isTensor() && list[i].toTensor().defined()) {
+          visit(i, list[i].toTensor());
+        }
+      }
+    }
+  }
+
+ private:
+  void add(uint64_t word) {
+    words_.push_back(word);
+    hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
+    hash_ ^= hash_ >> 29;
+  }
+  void add_tensor(size_t index, const ArgInfo& info, const at::Tensor& tensor);
+  void add_constant(const c10::IValue& value);
+  [[noreturn]] void raise_devices(size_t index, c10::Device found) const;
+
+  OpPlan& plan_;
+  const torch::jit::Stack& stack_;
+  size_t first_;
+  c10::DeviceIndex device_ = -1;
+  uint64_t hash_ = 0;
+  bool has_signature_ = true;
+  bool has_sparse_ = false;
+  const c10::TensorImpl* some_dense_ = nullptr;
+  SignatureWords words_;
+};
+
+// The shapes of what a call makes, from the meta kernel, remembered by signature. `must_wait` where it cannot know.
+std::shared_ptr<const CallShape> shape_of(const Call& call);
+
+}  // namespace outboard

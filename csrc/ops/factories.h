@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The operators that no provider is asked for: allocation, views, storage, copies, scalars, fills.
+#pragma once
+
+#include <torch/library.h>
+
+namespace outboard {
+
+void register_factories(torch::Library& aten);
+void register_views(torch::Library& aten);
+void register_fill(torch::Library& aten);
+void register_scalars(torch::Library& aten);
+void register_recurrent(torch::Library& aten);
+void register_dropout(torch::Library& aten);
+void register_attention();
+
+}  // namespace outboard

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The last provider: copy to the CPU, run there, copy back.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "ops/call.h"
+
+namespace outboard {
+
+// Runs the call on copies and replaces the arguments on the stack by the results. Warns once an operator, counts, or
+// raises, as set_fallback_mode says.
+void run_on_copies(const Call& call, torch::jit::Stack* stack);
+
+}  // namespace outboard

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// fill_ and zero_: the driver's fill where the elements are gapless, else the provider chain.
+#include <ATen/Dispatch_v2.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstring>
+
+#include "core/device.h"
+#include "core/error.h"
+#include "ops/boxed.h"
+#include "ops/factories.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// Queues the fill at the driver; false if it can't.
+bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value) {
+  if (!driver().fill_async || !is_dense(*self.unsafeGetTensorImpl()) || self.is_conj() || self.is_neg()) {
+    return false;
+  }
+  std::byte pattern[16] = {};
+  AT_DISPATCH_V2(self.scalar_type(), "fill_", AT_WRAP([&] {
+                   const auto element = value.to<scalar_t>();
+                   static_assert(sizeof(element) <= sizeof(pattern));
+                   std::memcpy(pattern, &element, sizeof(element));
+                 }),
+                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                 AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
+  Stream& stream = current_stream(self.device().index());
+  const ob_status status = driver().fill_async(
+      driver().self, stream.device, stream_handle(stream), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
+      static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
+  if (is_unimplemented(status)) {
+    return false;
+  }
+  check(status, "fill_async", stream.device);
+  return true;
+}
+
+at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
+  if (self.numel() > 0 && !fill_by_driver(self, value)) {
+    static OpPlan& plan = plan_for(*c10::Dispatcher::singleton().findSchema({"aten::fill_", "Scalar"}));
+    torch::jit::Stack stack{self, value};
+    run_chain(plan, &stack);
+  }
+  return self;
+}
+
+at::Tensor& zero(at::Tensor& self) {
+  return fill_scalar(self, 0);
+}
+
+}  // namespace
+
+void register_fill(torch::Library& aten) {
+  aten.impl("fill_.Scalar", fill_scalar);
+  aten.impl("zero_", zero);
+}
+
+}  // namespace outboard

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/host_call.h"
+
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/device.h"
+#include "core/error.h"
+#include "ops/arguments.h"
+#include "ops/random.h"
+#include "ops/results.h"
+#include "ops/run_state.h"
+#include "ops/shell.h"
+#include "ops/sparse.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// Copies of CPU scalars that a queued call needs live in the call.
+constexpr size_t kScalarSlots = 8;
+constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
+
+struct QueuedCall {
+  OpPlan* plan = nullptr;
+  const c10::OperatorHandle* target = nullptr;
+  Stream* stream = nullptr;
+  ThreadSettings settings{1, 0};
+  torch::jit::Stack stack;  // arguments as shells; results after the run
+  c10::SmallVector<at::Tensor, 4> outputs;  // shells of fresh outputs
+  bool target_fills_outputs = false;  // an out= kernel was given them; else the results are copied there
+  std::vector<std::unique_ptr<std::byte[]>> copies;  // of larger CPU operands
+  size_t scalars = 0;
+  alignas(kScalarBytes) std::byte scalar_data[kScalarSlots][kScalarBytes];
+
+  // A waited call: shared by the waiter and the queue, freed by whoever is last.
+  bool is_waited = false;
+  bool is_dispatched_by_arguments = false;  // a sparse tensor takes part
+  bool has_lazy_output = false;  // a written argument is conjugated or negated lazily
+  std::atomic<int> owners{1};
+  std::atomic<bool> is_done{false};
+  std::exception_ptr error;
+
+  void clear() {
+    stack.clear();
+    outputs.clear();
+    copies.clear();
+    scalars = 0;
+    is_waited = false;
+    is_dispatched_by_arguments = false;
+    has_lazy_output = false;
+    target_fills_outputs = false;
+    error = nullptr;
+    is_done.store(false, std::memory_order_relaxed);
+    owners.store(1, std::memory_order_relaxed);
+  }
+};
+
+// Calls are mostly made and finished on different threads, so the pool is shared; a thread keeps one for itself, which
+// is all that a driver needs that runs host work at once. What a pooled call holds owns no memory of torch's.
+class CallPool {
+ public:
+  std::unique_ptr<QueuedCall> take() {
+    if (spare_) {
+      return std::move(spare_);
+    }
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      return std::make_unique<QueuedCall>();
+    }
+    auto call = std::move(free_.back());
+    free_.pop_back();
+    return call;
+  }
+  void give(std::unique_ptr<QueuedCall> call) {
+    call->clear();
+    if (!spare_) {
+      spare_ = std::move(call);
+      return;
+    }
+    std::lock_guard lock(mutex_);
+    if (free_.size() < kMaxFree) {
+      free_.push_back(std::move(call));
+    }
+  }
+
+ private:
+  static constexpr size_t kMaxFree = 1024;
+  static thread_local std::unique_ptr<QueuedCall> spare_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<QueuedCall>> free_;
+};
+thread_local std::unique_ptr<QueuedCall> CallPool::spare_;
+
+CallPool& pool() {
+  static auto* calls = new CallPool();  // workers may finish calls until the very end
+  return *calls;
+}
+
+void release(QueuedCall* call) {
+  if (call->owners.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    pool().give(std::unique_ptr<QueuedCall>(call));
+  }
+}
+
+// Brings one result into its output, which was made with the meta kernel's shape; that kernel's mistake is an error.
+// An out= kernel has written the output's memory already, unless it gave its tensor other strides.
+void settle_output(const at::Tensor& output, const at::Tensor& result, bool is_in_place) {
+  if (!output.defined()) {
+    return;
+  }
+  TORCH_CHECK(result.defined() && result.sizes() == output.sizes() && result.scalar_type() == output.scalar_type(),
+              "the meta kernel and the CPU kernel disagree on an output: ", output.scalar_type(), " ", output.sizes(),
+              " and ", result.defined() ? result.toString() : "undefined", " ",
+              result.defined() ? result.sizes() : c10::IntArrayRef());
+  if (!is_in_place) {
+    output.copy_(result);
+  } else if (C10_UNLIKELY(result.strides() != output.strides())) {
+    output.copy_(result.clone());
+  }
+}
+
+void settle_outputs(QueuedCall& call) {
+  size_t next = 0;
+  for (size_t i = 0; i < call.plan->returned_arg.size(); ++i) {
+    if (call.plan->returned_arg[i] >= 0) {
+      continue;
+    }
+    const c10::IValue& returned = call.stack[i];
+    if (returned.isTensorList()) {
+      for (const at::Tensor& tensor : returned.toTensorList()) {
+        settle_output(call.outputs[next++], tensor, call.target_fills_outputs);
+      }
+    } else {
+      settle_output(call.outputs[next++], returned.isTensor() ? returned.toTensor() : at::Tensor(),
+                    call.target_fills_outputs);
+    }
+  }
+}
+
+// What follows a failed call in the stream still runs: it must not meet stale memory, such as wild indices.
+void zero_outputs(const QueuedCall& call) {
+  for (const at::Tensor& output : call.outputs) {
+    if (output.defined() && output.storage().nbytes() > 0) {
+      std::memset(output.storage().mutable_data(), 0, output.storage().nbytes());
+    }
+  }
+}
+
+// Some kernels finish a result by setting its conjugate bit. A shell's bit would be lost: its memory must hold the value.
+void resolve_lazy_outputs(QueuedCall& call) {
+  if (call.has_lazy_output) {
+    return;
+  }
+  for (const c10::IValue& returned : call.stack) {
+    if (!returned.isTensor() || !returned.toTensor().defined()) {
+      continue;
+    }
+    const at::Tensor& tensor = returned.toTensor();
+    if (C10_UNLIKELY(tensor.is_conj())) {
+      tensor._set_conj(false);
+      tensor.conj_physical_();
+    }
+    if (C10_UNLIKELY(tensor.is_neg())) {
+      tensor._set_neg(false);
+      tensor.neg_();
+    }
+  }
+}
+
+std::exception_ptr with_operator_name(const OpPlan& plan) {
+  const std::string where = "in operator " + plan.name + ", which ran on the device's stream";
+  try {
+    throw;
+  } catch (c10::Error& error) {
+    error.add_context(where);
+    return std::current_exception();
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                              std::string(error.what()) + " (" + where + ")"));
+  }
+}
+
+void run_queued_call(void* user) {
+  auto* call = static_cast<QueuedCall*>(user);
+  try {
+    call->settings.apply();
+    const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
+    if (C10_LIKELY(!call->is_dispatched_by_arguments)) {
+      call->target->redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call->stack);
+    } else {
+      call->target->callBoxed(&call->stack);
+    }
+    if (!call->is_waited) {
+      resolve_lazy_outputs(*call);
+      settle_outputs(*call);
+    }
+  } catch (...) {
+    std::exception_ptr error = with_operator_name(*call->plan);
+    if (call->is_waited) {
+      call->error = std::move(error);
+    } else {
+      zero_outputs(*call);
+      call->stream->error.set(std::move(error));
+    }
+  }
+  call->is_done.store(true, std::memory_order_release);
+  release(call);
+}
+
+// Replaces the device's arguments by what the CPU kernel takes.
+class ArgumentMaker {
+ public:
+  ArgumentMaker(const Call& call, QueuedCall& queued) : call_(call), queued_(queued), shells_(queued.is_waited) {}
+
+  bool is_reachable() const { return shells_.is_reachable(); }
+
+  c10::IValue make(size_t index) {
+    const ArgInfo& info = call_.plan().args[index];
+    const c10::IValue& value = call_.arg(index);
+    switch (info.kind) {
+      case ArgKind::Generator:
+        return cpu_generator_for(call_);
+      case ArgKind::Device:
+        return map_device(value, c10::DeviceType::CPU);
+      default:
+        return map_tensors(info, value, [this](const at::Tensor& tensor) { return shell(tensor); });
+    }
+  }
+
+  at::Tensor shell(const at::Tensor& tensor) {
+    if (C10_UNLIKELY(is_sparse_coo(tensor))) {
+      queued_.is_dispatched_by_arguments = true;
+      if (tensor.is_cpu()) {
+        return tensor;
+      }
+      const at::Tensor indices = shell(tensor._indices());
+      return is_reachable() ? convert_sparse(tensor, [this](const at::Tensor& part) { return shell(part); }) : indices;
+    }
+    return C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl())) ? shells_.make(tensor) : copy_of(tensor);
+  }
+
+ private:
+  // CPU operands are read now: the caller may change them before the call runs.
+  at::Tensor copy_of(const at::Tensor& tensor) {
+    c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    if (queued_.is_waited) {
+      return tensor;
+    }
+    const at::Tensor source = tensor.contiguous();
+    const size_t nbytes = source.nbytes();
+    void* data;
+    if (nbytes <= kScalarBytes && queued_.scalars < kScalarSlots) {
+      data = queued_.scalar_data[queued_.scalars++];
+    } else {
+      queued_.copies.push_back(std::make_unique<std::byte[]>(nbytes));
+      data = queued_.copies.back().get();
+    }
+    if (nbytes > 0) {
+      std::memcpy(data, source.const_data_ptr(), nbytes);
+    }
+    return make_cpu_view(data, nbytes, source.is_same(tensor) ? impl : *source.unsafeGetTensorImpl());
+  }
+
+  const Call& call_;
+  QueuedCall& queued_;
+  ShellMaker shells_;
+};
+
+// An output argument of another size than the result: torch's own resize, with its warning, on the caller's thread.
+void resize_written(const Call& call, const CallShape& shape) {
+  for (const auto& [index, wanted] : shape.resized) {
+    resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
+  }
+}
+
+std::unique_ptr<QueuedCall> start(const Call& call, Stream& stream) {
+  auto queued = pool().take();
+  queued->plan = &call.plan();
+  queued->target = &call.plan().op;
+  queued->stream = &stream;
+  queued->settings = ThreadSettings::capture();
+  return queued;
+}
+
+bool fill_arguments(const Call& call, QueuedCall& queued, ArgumentMaker& maker) {
+  queued.stack.reserve(call.plan().args.size() + 4);
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    queued.stack.push_back(maker.make(i));
+    if (call.plan().args[i].is_written && call.arg(i).isTensor()) {
+      queued.has_lazy_output |= call.arg(i).toTensor().is_conj() || call.arg(i).toTensor().is_neg();
+    }
+  }
+  return maker.is_reachable();
+}
+
+bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* stack) {
+  OpPlan& plan = call.plan();
+  Stream& stream = current_stream(call.device());
+  resize_written(call, shape);
+  std::unique_ptr<QueuedCall> queued = start(call, stream);
+  ArgumentMaker maker(call, *queued);
+  if (!fill_arguments(call, *queued, maker)) {
+    return false;
+  }
+  c10::SmallVector<at::Tensor, 4> outputs;
+  for (const OutputShape& output : shape.outputs) {
+    outputs.push_back(output.is_defined
+                          ? make_device_tensor(stream, output.dtype, output.sizes, output.strides, output.nbytes)
+                          : at::Tensor());
+    queued->outputs.push_back(outputs.back().defined() ? maker.shell(outputs.back()) : at::Tensor());
+  }
+  if (plan.out_variant.has_value()) {
+    queued->target = &*plan.out_variant;
+    queued->target_fills_outputs = true;
+    for (const at::Tensor& output : outputs) {
+      queued->stack.emplace_back(maker.shell(output));  // another shell: a kernel may change its strides
+    }
+  }
+  if (!maker.is_reachable()) {
+    return false;
+  }
+  QueuedCall* raw = queued.release();
+  bool is_queued = false;
+  try {
+    is_queued = queue_host_work(stream, run_queued_call, raw);
+  } catch (...) {
+    release(raw);  // it never ran, and never will
+    throw;
+  }
+  if (!is_queued) {
+    stream.error.raise();  // it ran on this thread: its error is known now
+  }
+  plan.queued_calls.fetch_add(1, std::memory_order_relaxed);
+  return_results(call, shape, outputs, stack);
+  return true;
+}
+
+bool run_waited(const Call& call, torch::jit::Stack* stack) {
+  OpPlan& plan = call.plan();
+  Stream& stream = current_stream(call.device());
+  std::unique_ptr<QueuedCall> queued = start(call, stream);
+  queued->is_waited = true;
+  ArgumentMaker maker(call, *queued);
+  if (!fill_arguments(call, *queued, maker)) {
+    return false;
+  }
+  const torch::jit::Stack shells = queued->stack;
+  queued->owners.store(2, std::memory_order_relaxed);
+  QueuedCall* raw = queued.release();
+  const std::unique_ptr<QueuedCall, void (*)(QueuedCall*)> waiter(raw, release);
+  try {
+    queue_host_work(stream, run_queued_call, raw);
+  } catch (...) {
+    release(raw);  // the queue's share: it never ran
+    throw;
+  }
+  plan.waited_calls.fetch_add(1, std::memory_order_relaxed);
+  synchronize_stream(stream);
+  TORCH_CHECK(raw->is_done.load(std::memory_order_acquire), "driver '", driver_name(),
+              "': stream_synchronize returned before a host_callback queued earlier on the stream had run");
+  if (raw->error) {
+    std::rethrow_exception(raw->error);
+  }
+  adopt_results(call, shells, raw->stack, stack);
+  return true;
+}
+
+}  // namespace
+
+bool run_on_host(const Call& call, torch::jit::Stack* stack) {
+  void* address = nullptr;
+  if (call.some_dense() && !storage_host_address(call.some_dense()->unsafe_storage(), &address)) {
+    return false;
+  }
+  ensure_open(call.device());
+  if (call.plan().kind == OpKind::Waits || call.plan().kind == OpKind::Views || call.has_sparse() ||
+      is_deterministic()) {
+    return run_waited(call, stack);
+  }
+  const std::shared_ptr<const CallShape> shape = shape_of(call);
+  return shape->must_wait ? run_waited(call, stack) : run_queued(call, *shape, stack);
+}
+
+}  // namespace outboard

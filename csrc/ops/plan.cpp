@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/plan.h"
+
+#include <ATen/core/jit_type.h>
+
+#include <algorithm>
+#include <map>
+
+#include "ops/quirks.h"
+
+namespace outboard {
+
+namespace {
+
+bool is_tensor_type(const c10::TypePtr& type) {
+  return type->kind() == c10::TypeKind::TensorType;
+}
+
+c10::TypePtr without_optional(const c10::TypePtr& type) {
+  return type->kind() == c10::TypeKind::OptionalType ? type->castRaw<c10::OptionalType>()->getElementType() : type;
+}
+
+ArgKind kind_of(const c10::TypePtr& declared) {
+  const c10::TypePtr type = without_optional(declared);
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return ArgKind::Tensor;
+    case c10::TypeKind::GeneratorType:
+      return ArgKind::Generator;
+    case c10::TypeKind::DeviceObjType:
+      return ArgKind::Device;
+    case c10::TypeKind::ListType: {
+      const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      if (is_tensor_type(element)) {
+        return ArgKind::TensorList;
+      }
+      return is_tensor_type(without_optional(element)) ? ArgKind::OptionalTensorList : ArgKind::Other;
+    }
+    default:
+      return ArgKind::Other;
+  }
+}
+
+bool holds_tensors(ArgKind kind) {
+  return kind == ArgKind::Tensor || kind == ArgKind::TensorList || kind == ArgKind::OptionalTensorList;
+}
+
+// All overloads by base name, so that an out= variant can be found; torch's registry has no such look-up.
+const std::multimap<std::string, c10::OperatorHandle>& overloads() {
+  static const std::multimap<std::string, c10::OperatorHandle> index = [] {
+    std::multimap<std::string, c10::OperatorHandle> result;
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      if (auto op = c10::Dispatcher::singleton().findSchema(name)) {
+        result.emplace(name.name, *op);
+      }
+    }
+    return result;
+  }();
+  return index;
+}
+
+// Whether `out` is `functional` with its returns turned into written arguments at the end.
+bool is_out_variant(const c10::FunctionSchema& functional, const c10::FunctionSchema& out) {
+  const size_t inputs = functional.arguments().size();
+  if (out.arguments().size() != inputs + functional.returns().size() ||
+      out.returns().size() != functional.returns().size()) {
+    return false;
+  }
+  for (size_t i = 0; i < out.arguments().size(); ++i) {
+    const c10::Argument& argument = out.arguments()[i];
+    const bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
+    if (i >= inputs) {
+      if (!is_written || !is_tensor_type(argument.type())) {
+        return false;
+      }
+      continue;
+    }
+    const c10::Argument& wanted = functional.arguments()[i];
+    if (is_written || argument.name() != wanted.name() || *argument.type() != *wanted.type()) {
+      return false;
+    }
+  }
+  return std::all_of(functional.returns().begin(), functional.returns().end(),
+                     [](const c10::Argument& r) { return is_tensor_type(r.type()) && !r.alias_info(); });
+}
+
+std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& op) {
+  const auto range = overloads().equal_range(op.operator_name().name);
+  for (auto it = range.first; it != range.second; ++it) {
+    if (is_out_variant(op.schema(), it->second.schema()) && it->second.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      return it->second;
+    }
+  }
+  return std::nullopt;
+}
+
+struct PlanTable {
+  std::mutex mutex;
+  std::unordered_map<c10::OperatorName, std::unique_ptr<OpPlan>> plans;
+};
+PlanTable& table() {
+  static auto* plans = new PlanTable();  // kernels may run until the very end
+  return *plans;
+}
+
+struct WaitCounts {
+  std::mutex mutex;
+  std::map<std::string, uint64_t> counts;
+};
+WaitCounts& wait_counts() {
+  static auto* counts = new WaitCounts();
+  return *counts;
+}
+
+}  // namespace
+
+std::shared_ptr<const CallShape> SignatureCache::find(uint64_t hash, const SignatureWords& words) {
+  std::lock_guard lock(mutex_);
+  const auto it = entries_.find(hash);
+  if (it == entries_.end() || it->second.words.size() != words.size() ||
+      !std::equal(words.begin(), words.end(), it->second.words.begin())) {
+    return nullptr;
+  }
+  return it->second.shape;
+}
+
+void SignatureCache::insert(uint64_t hash, const SignatureWords& words, std::shared_ptr<const CallShape> shape) {
+  std::lock_guard lock(mutex_);
+  if (entries_.size() >= kMaxEntries) {
+    entries_.clear();
+  }
+  entries_[hash] = Entry{{words.begin(), words.end()}, std::move(shape)};
+}
+
+OpPlan::OpPlan(const c10::OperatorHandle& handle) : op(handle), name(toString(handle.operator_name())) {
+  const c10::FunctionSchema& schema = op.schema();
+  bool has_input_tensor = false;
+  for (const c10::Argument& argument : schema.arguments()) {
+    ArgInfo info;
+    info.kind = kind_of(argument.type());
+    info.is_written = (argument.alias_info() && argument.alias_info()->isWrite()) ||
+                      writes_in_secret(op.operator_name().name, argument.name());
+    info.may_be_on_cpu = info.kind == ArgKind::OptionalTensorList;
+    has_input_tensor |= holds_tensors(info.kind) && !(info.is_written && argument.kwarg_only());
+    has_generator_arg |= info.kind == ArgKind::Generator;
+    args.push_back(info);
+  }
+  is_factory = !has_input_tensor;
+  is_random = has_generator_arg || op.hasTag(at::Tag::nondeterministic_seeded);
+
+  kind = OpKind::Writes;
+  for (const c10::Argument& returned : schema.returns()) {
+    const ArgKind returned_kind = kind_of(returned.type());
+    if (returned_kind != ArgKind::Tensor && returned_kind != ArgKind::TensorList) {
+      kind = OpKind::Waits;
+      break;
+    }
+    int8_t source = -1;
+    if (const c10::AliasInfo* alias = returned.alias_info()) {
+      if (!alias->isWrite()) {
+        kind = OpKind::Views;
+        break;
+      }
+      for (size_t i = 0; i < schema.arguments().size(); ++i) {
+        const c10::AliasInfo* of_arg = schema.arguments()[i].alias_info();
+        if (of_arg && of_arg->beforeSets() == alias->beforeSets()) {
+          source = static_cast<int8_t>(i);
+        }
+      }
+    }
+    if (source < 0) {
+      kind = OpKind::Makes;
+    }
+    returned_arg.push_back(source);
+  }
+  if (has_misleading_meta(op.operator_name().name)) {
+    kind = OpKind::Waits;
+  }
+  if (kind == OpKind::Makes && !has_unusable_out_variant(op.operator_name().name)) {
+    out_variant = find_out_variant(op);
+  }
+}
+
+OpPlan& plan_for(const c10::OperatorHandle& op) {
+  std::lock_guard lock(table().mutex);
+  std::unique_ptr<OpPlan>& plan = table().plans[op.operator_name()];
+  if (!plan) {
+    plan = std::make_unique<OpPlan>(op);
+  }
+  return *plan;
+}
+
+void for_each_plan(const std::function<void(OpPlan&)>& visit) {
+  std::lock_guard lock(table().mutex);
+  for (auto& [name, plan] : table().plans) {
+    visit(*plan);
+  }
+}
+
+void count_wait(const char* op) {
+  std::lock_guard lock(wait_counts().mutex);
+  ++wait_counts().counts[op];
+}
+
+const char* provider_name(Provider provider) {
+  switch (provider) {
+    case Provider::Native:
+      return "native";
+    case Provider::Host:
+      return "host";
+    default:
+      return "fallback";
+  }
+}
+
+std::vector<CoverageRow> coverage() {
+  std::vector<CoverageRow> rows;
+  const auto add = [&rows](const OpPlan& plan, Provider provider, uint64_t calls) {
+    if (calls > 0) {
+      rows.push_back({plan.name, provider, calls});
+    }
+  };
+  for_each_plan([&](OpPlan& plan) {
+    add(plan, Provider::Native, plan.native_calls.load());
+    add(plan, Provider::Host, plan.queued_calls.load() + plan.waited_calls.load());
+    add(plan, Provider::Fallback, plan.fallback_calls.load());
+  });
+  return rows;
+}
+
+void reset_coverage() {
+  for_each_plan([](OpPlan& plan) {
+    plan.native_calls = 0;
+    plan.queued_calls = 0;
+    plan.waited_calls = 0;
+    plan.fallback_calls = 0;
+  });
+  std::lock_guard lock(wait_counts().mutex);
+  wait_counts().counts.clear();
+}
+
+HostCounters host_counters() {
+  HostCounters counters;
+  for_each_plan([&](OpPlan& plan) {
+    counters.queued += plan.queued_calls.load();
+    counters.waited += plan.waited_calls.load();
+  });
+  return counters;
+}
+
+std::vector<std::pair<std::string, uint64_t>> waited_operators() {
+  std::vector<std::pair<std::string, uint64_t>> result;
+  for_each_plan([&](OpPlan& plan) {
+    if (const uint64_t calls = plan.waited_calls.load()) {
+      result.emplace_back(plan.name, calls);
+    }
+  });
+  std::lock_guard lock(wait_counts().mutex);
+  result.insert(result.end(), wait_counts().counts.begin(), wait_counts().counts.end());
+  return result;
+}
+
+}  // namespace outboard

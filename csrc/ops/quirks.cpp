@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/quirks.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+template <size_t N>
+bool is_among(const std::array<std::string_view, N>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+constexpr std::array<std::string_view, 4> kUnusableOut = {
+    // With a reduction, these blow the output up to the inputs' shape before they reduce it.
+    "aten::mse_loss",
+    "aten::smooth_l1_loss",
+    "aten::huber_loss",
+    "aten::binary_cross_entropy",
+};
+
+constexpr std::array<std::string_view, 3> kMisleadingMeta = {
+    // The CPU kernels leave the auxiliary outputs empty where other devices fill them.
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only",
+    // Residuals are there only if the matrix turns out to have full rank.
+    "aten::linalg_lstsq",
+};
+
+constexpr std::array<std::string_view, 2> kKeepsShapes = {
+    "aten::_fused_sgd_",
+    "aten::_fused_adagrad_",
+};
+
+}  // namespace
+
+bool has_unusable_out_variant(const std::string& name) {
+  return is_among(kUnusableOut, name);
+}
+
+bool has_misleading_meta(const std::string& name) {
+  return is_among(kMisleadingMeta, name);
+}
+
+bool keeps_shapes(const std::string& name) {
+  return is_among(kKeepsShapes, name);
+}
+
+bool writes_in_secret(const std::string& name, const std::string& arg) {
+  return name == "aten::native_batch_norm" && (arg == "running_mean" || arg == "running_var");
+}
+
+void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape) {
+  const std::string& name = plan.op.operator_name().name;
+  if (name == "aten::native_batch_norm" || name == "aten::_native_batch_norm_legit") {
+    // The CPU kernel saves statistics in the parameters' dtype (or the input's), and none in evaluation.
+    const size_t training = 5 - (plan.op.operator_name().overload_name == "no_stats" ? 2 : 0);
+    const bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
+    const c10::ScalarType dtype = arguments[has_weight ? 1 : 0].toTensor().scalar_type();
+    for (size_t i = 1; i < 3; ++i) {
+      OutputShape& saved = shape.outputs[i];
+      if (!arguments[training].toBool()) {
+        saved.sizes.assign({0});
+        saved.strides.assign({1});
+      }
+      saved.dtype = dtype;
+      saved.nbytes = span_bytes(saved.sizes, saved.strides, c10::elementSize(dtype));
+    }
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators whose CPU kernels depart from what their schema or their meta kernel says, each with its reason.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <string>
+
+#include "ops/plan.h"
+
+namespace outboard {
+
+// The out= kernel can't fill an output that is there already.
+bool has_unusable_out_variant(const std::string& name);
+
+// The CPU kernel's outputs have other shapes than the meta kernel's: only the kernel itself can tell.
+bool has_misleading_meta(const std::string& name);
+
+// Has no meta kernel, and needs none: it writes its arguments in place, whatever their shapes.
+bool keeps_shapes(const std::string& name);
+
+// Writes arguments although the schema (older than alias annotations) doesn't say so.
+bool writes_in_secret(const std::string& name, const std::string& arg);
+
+// Mends the shape of a call where the rule is known.
+void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape);
+
+}  // namespace outboard

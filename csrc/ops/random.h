@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Random numbers for host calls: a CPU generator for each call, from the device generator's seed and offset.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include "ops/call.h"
+
+namespace outboard {
+
+// Takes the next offset of the call's generator (or of its device's default one).
+at::Generator cpu_generator_for(const Call& call);
+
+}  // namespace outboard

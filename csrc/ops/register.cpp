@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/register.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <memory>
+
+#include "ops/boxed.h"
+#include "ops/factories.h"
+#include "ops/native_c.h"
+#include "ops/sparse.h"
+
+namespace outboard {
+
+namespace {
+
+torch::Library& keep(torch::Library::Kind kind, const char* space, c10::DispatchKey key) {
+  // For good: torch takes registrations back when their library is destroyed.
+  return *new torch::Library(kind, space, key, __FILE__, __LINE__);
+}
+
+// Operators whose CPU kernel is better than the composite that would serve a device without one: convolution picks
+// among the CPU's back ends, and has no composite form.
+bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return name == "aten::convolution" || name == "aten::convolution_backward" || name == "aten::_convolution";
+}
+
+// The chain goes wherever the CPU has a kernel of its own: many operators have composite kernels too, which would
+// otherwise be taken (native_layer_norm), and structured ones would run their meta function twice.
+void install_chains() {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) {
+      continue;
+    }
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (op && !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
+        (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || is_composite_worth_replacing(*op))) {
+      install_chain(plan_for(*op));
+    }
+  }
+}
+
+}  // namespace
+
+void register_operators() {
+  torch::Library& aten = keep(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1);
+  register_factories(aten);
+  register_views(aten);
+  register_fill(aten);
+  register_scalars(aten);
+  register_recurrent(aten);
+  register_dropout(aten);
+  register_attention();
+  // Copies resolve lazy conjugation and negation themselves; torch's boxed kernels for those keys would recurse.
+  for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    torch::Library& lazy = keep(torch::Library::IMPL, "aten", key);
+    lazy.impl("_copy_from", torch::CppFunction::makeFallthrough());
+    lazy.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+  }
+  install_chains();
+  register_sparse();
+  for (const c10::DispatchKey key : {c10::DispatchKey::PrivateUse1, c10::DispatchKey::SparsePrivateUse1}) {
+    keep(torch::Library::IMPL, "_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&chain_fallback>());
+  }
+  register_driver_kernels();
+}
+
+}  // namespace outboard

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// .item(): the one operator of a training step that waits.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/_local_scalar_dense.h>
+
+#include "core/stream.h"
+#include "ops/copy.h"
+#include "ops/factories.h"
+#include "ops/plan.h"
+
+namespace outboard {
+
+namespace {
+
+c10::Scalar local_scalar_dense(const at::Tensor& self) {
+  Stream& stream = current_stream(self.device().index());
+  const at::Tensor host = at::detail::empty_cpu({}, self.scalar_type());
+  copy_bytes(stream, host.data_ptr(), host.device(), self.const_data_ptr(), self.device(), self.element_size());
+  count_wait("aten::_local_scalar_dense");
+  synchronize_stream(stream);
+  return at::_local_scalar_dense(host);
+}
+
+}  // namespace
+
+void register_scalars(torch::Library& aten) {
+  aten.impl("_local_scalar_dense", local_scalar_dense);
+}
+
+}  // namespace outboard

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Shapes of results from the meta kernels: a call whose result's shape doesn't depend on data is queued into outputs
+// that are there before it runs.
+#include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "ops/arguments.h"
+#include "ops/call.h"
+#include "ops/quirks.h"
+#include "ops/run_state.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// Python's meta functions must not meet a TorchFunctionMode of the user's (torch.set_default_device is one).
+class NoTorchFunction {
+ public:
+  NoTorchFunction() : previous_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~NoTorchFunction() { at::impl::PythonTorchFunctionTLS::set_disabled_state(previous_); }
+  NoTorchFunction(const NoTorchFunction&) = delete;
+  NoTorchFunction& operator=(const NoTorchFunction&) = delete;
+
+ private:
+  at::impl::TorchFunctionDisabledState previous_;
+};
+
+at::Tensor meta_like(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (impl.is_wrapped_number()) {
+    return tensor;  // a Python number stays one: metas that are written in Python take no other
+  }
+  at::Tensor meta = at::detail::empty_strided_meta(impl.sizes(), impl.strides(), tensor.scalar_type());
+  c10::TensorImpl* result = meta.unsafeGetTensorImpl();
+  if (impl.is_conj()) {
+    result->_set_conj(true);
+  }
+  if (impl.is_neg()) {
+    result->_set_neg(true);
+  }
+  return meta;
+}
+
+c10::IValue meta_argument(const ArgInfo& info, const c10::IValue& value) {
+  switch (info.kind) {
+    case ArgKind::Generator:
+      return {};
+    case ArgKind::Device:
+      return map_device(value, c10::DeviceType::Meta);
+    default:
+      return map_tensors(info, value, meta_like);
+  }
+}
+
+OutputShape describe(const at::Tensor& tensor) {
+  OutputShape shape;
+  if (!tensor.defined()) {
+    return shape;
+  }
+  shape.is_defined = true;
+  shape.dtype = tensor.scalar_type();
+  shape.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  shape.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  shape.nbytes = span_bytes(shape.sizes, shape.strides, tensor.element_size());
+  return shape;
+}
+
+bool same_shape(const at::Tensor& tensor, const at::Tensor& meta) {
+  return tensor.sizes() == meta.sizes();
+}
+
+CallShape run_meta(const Call& call) {
+  OpPlan& plan = call.plan();
+  if (keeps_shapes(plan.op.operator_name().name)) {
+    return {};
+  }
+  torch::jit::Stack stack;
+  stack.reserve(plan.args.size());
+  for (size_t i = 0; i < plan.args.size(); ++i) {
+    stack.push_back(meta_argument(plan.args[i], call.arg(i)));
+  }
+  const torch::jit::Stack arguments = stack;
+  {
+    const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
+    const NoTorchFunction no_modes;
+    plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  }
+  CallShape shape;
+  for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
+    if (plan.returned_arg[i] >= 0) {
+      continue;
+    }
+    const c10::IValue& returned = stack[i];
+    if (returned.isTensorList()) {
+      const auto list = returned.toTensorList();
+      shape.list_sizes.push_back(static_cast<int32_t>(list.size()));
+      for (const at::Tensor& tensor : list) {
+        shape.outputs.push_back(describe(tensor));
+      }
+    } else {
+      shape.list_sizes.push_back(-1);
+      shape.outputs.push_back(returned.isTensor() ? describe(returned.toTensor()) : OutputShape{});
+    }
+  }
+  correct_shape(plan, arguments, shape);
+  for (size_t i = 0; i < plan.args.size(); ++i) {
+    if (plan.args[i].kind == ArgKind::Tensor && plan.args[i].is_written && call.arg(i).isTensor() &&
+        call.arg(i).toTensor().defined() && !same_shape(call.arg(i).toTensor(), arguments[i].toTensor())) {
+      shape.resized.emplace_back(static_cast<uint32_t>(i), describe(arguments[i].toTensor()));
+    }
+  }
+  return shape;
+}
+
+}  // namespace
+
+std::shared_ptr<const CallShape> shape_of(const Call& call) {
+  SignatureCache& cache = call.plan().signatures;
+  if (C10_LIKELY(call.has_signature())) {
+    if (auto known = cache.find(call.hash(), call.words())) {
+      return known;
+    }
+  }
+  auto shape = std::make_shared<CallShape>();
+  bool is_known = true;
+  try {
+    *shape = run_meta(call);
+  } catch (const std::exception&) {
+    // No meta kernel, or data decides the shape, or the arguments are wrong. The CPU kernel will tell: the caller
+    // waits for it, and gets its error, whose type and words are the ones that users know.
+    *shape = CallShape{};
+    shape->must_wait = true;
+    is_known = false;
+  }
+  if (is_known && call.has_signature()) {
+    cache.insert(call.hash(), call.words(), shape);
+  }
+  return shape;
+}
+
+}  // namespace outboard

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Shells: CPU tensors over device memory that they don't own.
+//
+// A host call is queued with shells in place of its device tensors. A shell holds an address, sizes and strides and
+// keeps nothing alive: stream order alone makes it safe, as it does for a kernel on CUDA.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+namespace outboard {
+
+class ShellMaker {
+ public:
+  // Resizable shells may be given memory of the CPU's by a kernel, which the caller must then copy back.
+  explicit ShellMaker(bool is_resizable = false) : is_resizable_(is_resizable) {}
+
+  // A shell of a device tensor whose memory the host can reach. Tensors that share a storage get shells that share
+  // one, so that the CPU kernels' checks for overlap see what they must.
+  at::Tensor make(const at::Tensor& tensor);
+
+  // False after a call of make met memory that the host cannot reach; its result is then undefined.
+  bool is_reachable() const { return is_reachable_; }
+
+ private:
+  c10::SmallVector<std::pair<const c10::StorageImpl*, c10::Storage>, 6> storages_;
+  bool is_reachable_ = true;
+  bool is_resizable_;
+};
+
+// A CPU tensor over `data`, which stays the caller's.
+at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like);
+
+}  // namespace outboard

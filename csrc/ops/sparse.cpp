@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/sparse.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/SparseTensorUtils.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_values_native.h>
+#include <ATen/ops/clone_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/empty_native.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/sparse_resize_and_clear_native.h>
+#include <ATen/ops/sparse_resize_native.h>
+#include <ATen/ops/values_native.h>
+#include <ATen/ops/zero_native.h>
+#include <torch/library.h>
+
+#include "ops/boxed.h"
+
+namespace outboard {
+
+bool is_sparse_coo(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kSparse;
+}
+
+at::Tensor convert_sparse(const at::Tensor& sparse, const std::function<at::Tensor(const at::Tensor&)>& convert) {
+  const at::SparseTensorImpl* impl = at::sparse::get_sparse_impl(sparse);
+  at::Tensor result = at::_sparse_coo_tensor_unsafe(convert(impl->indices()), convert(impl->values()), sparse.sizes());
+  return result._coalesced_(impl->coalesced());
+}
+
+void write_back_sparse(const at::Tensor& sparse, const at::Tensor& converted,
+                       const std::function<at::Tensor(const at::Tensor&)>& convert_back) {
+  at::SparseTensorImpl* impl = at::sparse::get_sparse_impl(sparse);
+  const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(converted);
+  impl->raw_resize_(from->sparse_dim(), from->dense_dim(), converted.sizes());
+  at::sparse::alias_into_sparse(sparse, convert_back(from->indices()), convert_back(from->values()));
+  impl->set_coalesced(from->coalesced());
+}
+
+namespace {
+
+// What torch's sparse tensors do on any device: their metadata, and operators made of dense ones.
+void register_metadata(torch::Library& aten) {
+  aten.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
+  aten.impl("_sparse_coo_tensor_with_dims_and_tensors", TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
+  aten.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse));
+  aten.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
+  aten.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
+  aten.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
+  aten.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
+  aten.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
+  aten.impl("_indices", TORCH_FN(at::native::_indices_sparse));
+  aten.impl("_values", TORCH_FN(at::native::_values_sparse));
+  aten.impl("indices", TORCH_FN(at::native::indices_sparse));
+  aten.impl("values", TORCH_FN(at::native::values_sparse));
+  aten.impl("clone", TORCH_FN(at::native::clone_sparse));
+  aten.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
+  aten.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
+  aten.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
+  aten.impl("zero_", TORCH_FN(at::native::zero_sparse_));
+}
+
+}  // namespace
+
+void register_sparse() {
+  auto& aten =
+      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
+  register_metadata(aten);
+  // Composite kernels are written for dense tensors: wherever the CPU has a sparse kernel, ours is its twin.
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (name.name.rfind("aten::", 0) == 0 && op && op->hasKernelForDispatchKey(c10::DispatchKey::SparseCPU) &&
+        !op->hasKernelForDispatchKey(c10::DispatchKey::SparsePrivateUse1)) {
+      aten.impl(plan_for(*op).name.c_str(), torch::CppFunction::makeFromBoxedFunction<&chain_fallback>());
+    }
+  }
+}
+
+}  // namespace outboard

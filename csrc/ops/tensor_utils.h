@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Making and measuring device tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include "core/driver.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+inline bool is_ours(const c10::TensorImpl& tensor) {
+  return tensor.device_type() == kDeviceType;
+}
+
+// A fresh tensor on the stream's device, its memory from the stream's pool. `nbytes` is what sizes and strides span.
+at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                              size_t nbytes);
+
+// The same, computing the span.
+at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
+
+// Bytes that the elements span from index 0 on; 0 if there are none.
+size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size);
+
+// Whether the elements fill one gapless range, each element once, in whatever order.
+bool is_dense(const c10::TensorImpl& tensor);
+
+// Host address of the storage's first byte, or false if the host cannot reach it. Null for an empty storage.
+bool storage_host_address(const c10::Storage& storage, void** out_address);
+
+// Whether torch's deterministic mode is on, in which host calls wait (the mode is a process-wide switch that a queued
+// call could meet changed).
+bool is_deterministic();
+
+}  // namespace outboard
