@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/device.h"
+
+#include "bindings/python.h"
+#include "core/error.h"
+#include "core/process.h"
+
+namespace outboard::bindings {
+
+bool to_device(PyObject* object, c10::DeviceIndex* out) {
+  int64_t index = 0;
+  if (!to_int64(object, &index)) {
+    return false;
+  }
+  if (index < INT8_MIN || index > INT8_MAX) {
+    PyErr_Format(PyExc_ValueError, "device index %lld is out of range: there are %d devices",
+                 static_cast<long long>(index), device_count());
+    return false;
+  }
+  *out = static_cast<c10::DeviceIndex>(index);
+  return true;
+}
+
+bool to_text(PyObject* object, const char* what, std::string* out) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_Check(object) ? PyUnicode_AsUTF8AndSize(object, &size) : nullptr;
+  if (!text) {
+    if (!PyErr_Occurred()) {
+      PyErr_Format(PyExc_TypeError, "%s must be a str", what);
+    }
+    return false;
+  }
+  out->assign(text, static_cast<size_t>(size));
+  return true;
+}
+
+namespace {
+
+PyObject* py_device_count(PyObject*, PyObject*) {
+  return guarded([] {
+    int count = 0;
+    {
+      const WithoutGil without_gil;
+      count = device_count();
+    }
+    return PyLong_FromLong(count);
+  });
+}
+
+PyObject* py_probe_error(PyObject*, PyObject*) {
+  return guarded([] {
+    std::string reason;
+    {
+      const WithoutGil without_gil;
+      reason = probe_error();
+    }
+    return from_text(reason);
+  });
+}
+
+PyObject* py_current_device(PyObject*, PyObject*) {
+  return PyLong_FromLong(current_device());
+}
+
+PyObject* py_set_device(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!to_device(argument, &device)) {
+      return nullptr;
+    }
+    set_device(device);
+    return none();
+  });
+}
+
+PyObject* py_exchange_device(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!to_device(argument, &device)) {
+      return nullptr;
+    }
+    return PyLong_FromLong(exchange_device(device));
+  });
+}
+
+// As torch's own: a negative index means "leave it".
+PyObject* py_maybe_exchange_device(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!to_device(argument, &device)) {
+      return nullptr;
+    }
+    return PyLong_FromLong(device < 0 ? -1 : exchange_device(device));
+  });
+}
+
+bool set_item(PyObject* dict, const char* key, PyObject* owned) {
+  const Object value(owned);
+  return value && PyDict_SetItemString(dict, key, value.get()) == 0;
+}
+
+PyObject* properties_dict(const ob_device_properties& p) {
+  Object dict(PyDict_New());
+  if (!dict) {
+    return nullptr;
+  }
+  PyObject* d = dict.get();
+  const auto number = [](uint64_t value) { return PyLong_FromUnsignedLongLong(value); };
+  const auto small = [](int32_t value) { return PyLong_FromLong(value); };
+  const bool is_filled =
+      set_item(d, "name", from_text(p.name)) && set_item(d, "vendor", from_text(p.vendor)) &&
+      set_item(d, "architecture", from_text(p.architecture)) &&
+      set_item(d, "driver_version", from_text(p.driver_version)) &&
+      set_item(d, "uuid", PyBytes_FromStringAndSize(reinterpret_cast<const char*>(p.uuid), sizeof(p.uuid))) &&
+      set_item(d, "total_memory", number(p.total_memory)) && set_item(d, "dtypes", number(p.dtypes)) &&
+      set_item(d, "major", small(p.major)) && set_item(d, "minor", small(p.minor)) &&
+      set_item(d, "multi_processor_count", small(p.multi_processor_count)) &&
+      set_item(d, "warp_size", small(p.warp_size)) &&
+      set_item(d, "max_threads_per_block", small(p.max_threads_per_block)) &&
+      set_item(d, "max_threads_per_multi_processor", small(p.max_threads_per_multi_processor)) &&
+      set_item(d, "regs_per_multiprocessor", small(p.regs_per_multiprocessor)) &&
+      set_item(d, "clock_rate", small(p.clock_rate)) &&
+      set_item(d, "shared_memory_per_block", number(p.shared_memory_per_block)) &&
+      set_item(d, "l2_cache_size", number(p.l2_cache_size)) &&
+      set_item(d, "is_integrated", PyBool_FromLong(p.is_integrated)) &&
+      set_item(d, "stream_priority_least", small(p.stream_priority_least)) &&
+      set_item(d, "stream_priority_greatest", small(p.stream_priority_greatest)) &&
+      set_item(d, "mem_granularity", number(p.mem_granularity)) &&
+      set_item(d, "max_allocation", number(p.max_allocation));
+  return is_filled ? dict.release() : nullptr;
+}
+
+PyObject* py_device_properties(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!to_device(argument, &device)) {
+      return nullptr;
+    }
+    const ob_device_properties* properties = nullptr;
+    {
+      const WithoutGil without_gil;
+      properties = &device_properties(device);
+    }
+    return properties_dict(*properties);
+  });
+}
+
+PyObject* py_can_access_peer(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    c10::DeviceIndex peer = 0;
+    if (!has_arguments("can_access_peer", count, 2) || !to_device(arguments[0], &device) ||
+        !to_device(arguments[1], &peer)) {
+      return nullptr;
+    }
+    bool can_access = false;
+    {
+      const WithoutGil without_gil;
+      can_access = can_access_peer(device, peer);
+    }
+    return PyBool_FromLong(can_access);
+  });
+}
+
+PyObject* py_open_device(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!to_device(argument, &device)) {
+      return nullptr;
+    }
+    check_device_index(device);
+    ensure_open(device);
+    return none();
+  });
+}
+
+PyObject* py_is_open(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!to_device(argument, &device)) {
+      return nullptr;
+    }
+    check_device_index(device);
+    return PyBool_FromLong(is_open(device));
+  });
+}
+
+PyObject* py_any_device_opened(PyObject*, PyObject*) {
+  return PyBool_FromLong(any_device_opened());
+}
+
+PyObject* py_in_bad_fork(PyObject*, PyObject*) {
+  return PyBool_FromLong(in_bad_fork());
+}
+
+PyObject* py_synchronize_device(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!to_device(argument, &device)) {
+      return nullptr;
+    }
+    {
+      const WithoutGil without_gil;
+      synchronize_device(device);
+    }
+    return none();
+  });
+}
+
+PyObject* py_shut_down(PyObject*, PyObject*) {
+  {
+    // A driver's threads may need the lock to finish what is queued.
+    const WithoutGil without_gil;
+    shut_down();
+  }
+  mark_python_gone();
+  return none();
+}
+
+}  // namespace
+
+PyMethodDef device_methods[] = {
+    {"device_count", py_device_count, METH_NOARGS, PyDoc_STR("Number of devices; the driver is asked once.")},
+    {"probe_error", py_probe_error, METH_NOARGS, PyDoc_STR("Why the device count is 0, or ''.")},
+    {"current_device", py_current_device, METH_NOARGS, PyDoc_STR("The thread's current device.")},
+    {"set_device", py_set_device, METH_O, PyDoc_STR("Sets the thread's current device; opens nothing.")},
+    {"exchange_device", py_exchange_device, METH_O, PyDoc_STR("Sets the current device, gives the previous one.")},
+    {"maybe_exchange_device", py_maybe_exchange_device, METH_O, PyDoc_STR("The same; nothing below 0.")},
+    {"device_properties", py_device_properties, METH_O, PyDoc_STR("The fields of ob_device_properties.")},
+    OUTBOARD_FASTCALL("can_access_peer", py_can_access_peer, "Whether two devices copy without the host."),
+    {"open_device", py_open_device, METH_O, PyDoc_STR("Opens the device if it isn't.")},
+    {"is_open", py_is_open, METH_O, PyDoc_STR("Whether the device was opened in this process.")},
+    {"any_device_opened", py_any_device_opened, METH_NOARGS, PyDoc_STR("Whether any device was opened.")},
+    {"in_bad_fork", py_in_bad_fork, METH_NOARGS, PyDoc_STR("Whether a device was opened before this fork.")},
+    {"synchronize_device", py_synchronize_device, METH_O, PyDoc_STR("Waits for all work of the device.")},
+    {"shut_down", py_shut_down, METH_NOARGS, PyDoc_STR("Drains the devices at exit; no driver call follows.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace outboard::bindings

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// From a description to the table that the core installs.
+#include "core/driver.h"
+
+#include <dlfcn.h>
+
+#include <string>
+#include <vector>
+
+#include "bindings/entries.h"
+#include "core/error.h"
+
+namespace outboard::bindings {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const std::string& why) {
+  raise(ErrorKind::Registration, OB_INVALID_ARGUMENT, "driver '" + name + "' cannot be attached: " + why);
+}
+
+class Library {
+ public:
+  explicit Library(const char* path) : handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {}
+  ~Library() {
+    if (handle_) {
+      dlclose(handle_);
+    }
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  void* get() const noexcept { return handle_; }
+  void keep() noexcept { handle_ = nullptr; }
+
+ private:
+  void* handle_;
+};
+
+// Options as the C structure; the texts live in the vectors.
+class Options {
+ public:
+  bool fill(PyObject* dict) {
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(dict, &position, &key, &value)) {
+      if (!to_text(key, "an option's name", &texts_.emplace_back()) ||
+          !to_text(value, "an option's value", &texts_.emplace_back())) {
+        return false;
+      }
+    }
+    for (size_t i = 0; i < texts_.size(); i += 2) {
+      keys_.push_back(texts_[i].c_str());
+      values_.push_back(texts_[i + 1].c_str());
+    }
+    return true;
+  }
+
+  ob_options get() const { return {sizeof(ob_options), keys_.size(), keys_.data(), values_.data()}; }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<const char*> keys_;
+  std::vector<const char*> values_;
+};
+
+ob_driver empty_table() {
+  ob_driver table{};
+  table.struct_size = sizeof(table);
+  return table;
+}
+
+// Asks a library for its table.
+ob_driver load_table(const std::string& name, const std::string& path, const Library& library, const Options& options) {
+  if (!library.get()) {
+    const char* reason = dlerror();
+    refuse(name, "its library does not load: " + std::string(reason ? reason : path));
+  }
+  dlerror();
+  const auto get_table = reinterpret_cast<ob_driver_table_fn>(dlsym(library.get(), OB_DRIVER_TABLE_SYMBOL));
+  if (!get_table) {
+    refuse(name, path + " does not export " OB_DRIVER_TABLE_SYMBOL
+                        ": it is no driver library, or hides the symbol (see torch_outboard/driver.h)");
+  }
+  ob_driver table = empty_table();
+  const ob_options given = options.get();
+  char reason[1024] = "";
+  const ob_status status = get_table(&given, &table, reason, sizeof(reason));
+  if (status != OB_OK) {
+    reason[sizeof(reason) - 1] = '\0';
+    refuse(name, *reason ? std::string(reason) : OB_DRIVER_TABLE_SYMBOL " failed with " + status_name(status));
+  }
+  if (table.struct_size > sizeof(table)) {
+    refuse(name, "its table says it is " + std::to_string(table.struct_size) + " bytes long, more than the " +
+                     std::to_string(sizeof(table)) + " it was given. Set struct_size to the smaller of the two sizes.");
+  }
+  return table;
+}
+
+bool parse_dict(PyObject* object, const char* what) {
+  if (!PyDict_Check(object)) {
+    PyErr_Format(PyExc_TypeError, "%s must be a dict", what);
+    return false;
+  }
+  return true;
+}
+
+// attach_library(path, name, options, entries)
+PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string path;
+    std::string name;
+    Options options;
+    if (!has_arguments("attach_library", count, 4) || !to_text(arguments[0], "the path", &path) ||
+        !to_text(arguments[1], "the name", &name) || !parse_dict(arguments[2], "the options") ||
+        !parse_dict(arguments[3], "the entries") || !options.fill(arguments[2])) {
+      return nullptr;
+    }
+    Library library(path.c_str());
+    ob_driver table = load_table(name, path, library, options);
+    if (PyDict_Size(arguments[3]) > 0) {
+      // What the library's own table ends before, a method may still add.
+      table.struct_size = sizeof(table);
+      if (!bind_entries(name.c_str(), arguments[3], &table)) {
+        return nullptr;
+      }
+    }
+    install_driver(name, table);
+    library.keep();
+    return none();
+  });
+}
+
+// attach_entries(name, entries, self, abi_major, abi_minor, flags)
+PyObject* py_attach_entries(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string name;
+    uint64_t self = 0;
+    int64_t major = 0;
+    int64_t minor = 0;
+    ob_driver table = empty_table();
+    if (!has_arguments("attach_entries", count, 6) || !to_text(arguments[0], "the name", &name) ||
+        !parse_dict(arguments[1], "the entries") || !to_uint64(arguments[2], &self) ||
+        !to_int64(arguments[3], &major) || !to_int64(arguments[4], &minor) || !to_uint64(arguments[5], &table.flags) ||
+        !bind_entries(name.c_str(), arguments[1], &table)) {
+      return nullptr;
+    }
+    table.self = reinterpret_cast<void*>(self);
+    table.abi_major = static_cast<uint32_t>(major);
+    table.abi_minor = static_cast<uint32_t>(minor);
+    install_driver(name, table);
+    return none();
+  });
+}
+
+PyObject* py_is_attached(PyObject*, PyObject*) {
+  return PyBool_FromLong(is_attached());
+}
+
+PyObject* py_driver_name(PyObject*, PyObject*) {
+  return guarded([] { return from_text(driver_name()); });
+}
+
+PyObject* py_entries(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    Object dict(PyDict_New());
+    for (size_t i = 0; i < entry_count; ++i) {
+      PyObject* is_there = has_entry(driver(), entries[i]) ? Py_True : Py_False;
+      if (!dict || PyDict_SetItemString(dict.get(), entries[i].name, is_there) < 0) {
+        return nullptr;
+      }
+    }
+    return dict.release();
+  });
+}
+
+}  // namespace
+
+PyMethodDef driver_methods[] = {
+    OUTBOARD_FASTCALL("attach_library", py_attach_library, "Loads a driver library and installs its table."),
+    OUTBOARD_FASTCALL("attach_entries", py_attach_entries, "Installs a table of methods and addresses."),
+    {"is_attached", py_is_attached, METH_NOARGS, PyDoc_STR("Whether a driver is installed.")},
+    {"driver_name", py_driver_name, METH_NOARGS, PyDoc_STR("The installed driver's name, or ''.")},
+    {"entries", py_entries, METH_NOARGS, PyDoc_STR("Which entries of ob_driver the driver has.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace outboard::bindings

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "bindings/host_work.h"
+
+#include <atomic>
+
+namespace outboard::bindings {
+
+enum class WorkState : int { Offered, Accepted, Run, Refused };
+
+struct HostWork {
+  ob_host_fn fn;
+  void* user;
+  std::atomic<WorkState> state{WorkState::Offered};
+  std::atomic<int> owners{2};  // the callable, and the trampoline until it has settled
+};
+
+namespace {
+
+constexpr char kCapsule[] = "torch_outboard.host_work";
+
+void complain() {
+  if (python_is_gone()) {
+    return;
+  }
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  PyErr_SetString(PyExc_RuntimeError, "host_callback dropped its function without calling it; it runs now, late");
+  PyErr_WriteUnraisable(nullptr);
+  PyGILState_Release(gil);
+}
+
+// The last owner runs work that was accepted and will be called by nobody else. `fn` takes no lock of Python's, so it
+// doesn't matter whether this thread holds it.
+void drop(HostWork* work) {
+  if (work->owners.fetch_sub(1) != 1) {
+    return;
+  }
+  if (work->state.load() == WorkState::Accepted) {
+    complain();
+    work->fn(work->user);
+  }
+  delete work;
+}
+
+// True if it is this caller who runs it.
+bool claim(HostWork* work) {
+  WorkState state = work->state.load();
+  while (state == WorkState::Offered || state == WorkState::Accepted) {
+    if (work->state.compare_exchange_weak(state, WorkState::Run)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+PyObject* run(PyObject* self, PyObject*) {
+  auto* work = static_cast<HostWork*>(PyCapsule_GetPointer(self, kCapsule));
+  if (!work) {
+    return nullptr;
+  }
+  if (!claim(work)) {
+    PyErr_SetString(PyExc_RuntimeError, "host work runs once: it has run, or host_callback raised for it");
+    return nullptr;
+  }
+  {
+    const WithoutGil without_gil;
+    work->fn(work->user);
+  }
+  return none();
+}
+
+void destroy(PyObject* capsule) {
+  drop(static_cast<HostWork*>(PyCapsule_GetPointer(capsule, kCapsule)));
+}
+
+PyMethodDef run_method = {"host_work", run, METH_NOARGS, PyDoc_STR("Runs the queued host work, once.")};
+
+}  // namespace
+
+Object make_host_work(ob_host_fn fn, void* user, HostWork** out_work) {
+  auto* work = new HostWork{fn, user};
+  const Object capsule(PyCapsule_New(work, kCapsule, destroy));
+  if (!capsule) {
+    delete work;
+    return Object();
+  }
+  *out_work = work;
+  return Object(PyCFunction_NewEx(&run_method, capsule.get(), nullptr));
+}
+
+ob_status settle_host_work(HostWork* work, ob_status status) {
+  WorkState offered = WorkState::Offered;
+  const bool has_run =
+      !work->state.compare_exchange_strong(offered, status == OB_OK ? WorkState::Accepted : WorkState::Refused);
+  drop(work);
+  return has_run ? OB_OK : status;
+}
+
+}  // namespace outboard::bindings

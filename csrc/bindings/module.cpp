@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// torch_outboard._C. Its stub, _C.pyi, lists what is in it.
+#include <torch_outboard/driver.h>
+
+#include "bindings/python.h"
+
+namespace {
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    "torch_outboard._C",
+    "The core of torch-outboard.",
+    -1,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__C() {
+  using namespace outboard::bindings;
+  Object module(PyModule_Create(&definition));
+  if (!module) {
+    return nullptr;
+  }
+  for (PyMethodDef* methods : {driver_methods, device_methods, stream_methods, memory_methods, memory_pool_methods,
+                               memory_history_methods, ops_methods, amp_methods, generator_methods}) {
+    if (PyModule_AddFunctions(module.get(), methods) < 0) {
+      return nullptr;
+    }
+  }
+  if (PyModule_AddIntConstant(module.get(), "ABI_MAJOR", OB_ABI_MAJOR) < 0 ||
+      PyModule_AddIntConstant(module.get(), "ABI_MINOR", OB_ABI_MINOR) < 0) {
+    return nullptr;
+  }
+  install_raiser();
+  install_blocking_hooks();
+  return module.release();
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Coverage, the fallback's mode, and operator kernels written in Python.
+#define OUTBOARD_TORCH_PYTHON
+#include "ops/api.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "bindings/python.h"
+#include "torch/register.h"
+
+namespace outboard::bindings {
+
+namespace {
+
+PyObject* py_coverage(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    const std::vector<CoverageRow> rows = coverage();
+    Object list(PyList_New(static_cast<Py_ssize_t>(rows.size())));
+    for (size_t i = 0; list && i < rows.size(); ++i) {
+      PyObject* row = Py_BuildValue("(NsK)", from_text(rows[i].op), provider_name(rows[i].provider),
+                                    static_cast<unsigned long long>(rows[i].calls));
+      if (!row) {
+        return nullptr;
+      }
+      PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), row);
+    }
+    return list.release();
+  });
+}
+
+PyObject* py_reset_coverage(PyObject*, PyObject*) {
+  return guarded([] {
+    reset_coverage();
+    return none();
+  });
+}
+
+PyObject* py_host_counters(PyObject*, PyObject*) {
+  return guarded([] {
+    const HostCounters counters = host_counters();
+    return Py_BuildValue("(KK)", static_cast<unsigned long long>(counters.queued),
+                         static_cast<unsigned long long>(counters.waited));
+  });
+}
+
+PyObject* py_waited_operators(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    Object dict(PyDict_New());
+    for (const auto& [op, calls] : waited_operators()) {
+      const Object count(PyLong_FromUnsignedLongLong(calls));
+      if (!dict || !count || PyDict_SetItemString(dict.get(), op.c_str(), count.get()) < 0) {
+        return nullptr;
+      }
+    }
+    return dict.release();
+  });
+}
+
+PyObject* py_set_fallback_mode(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    std::string mode;
+    if (!to_text(argument, "the fallback mode", &mode)) {
+      return nullptr;
+    }
+    if (mode == "warn") {
+      set_fallback_mode(FallbackMode::Warn);
+    } else if (mode == "error") {
+      set_fallback_mode(FallbackMode::Error);
+    } else if (mode == "silent") {
+      set_fallback_mode(FallbackMode::Silent);
+    } else {
+      PyErr_Format(PyExc_ValueError, "the fallback mode is 'warn', 'error' or 'silent', not '%s'", mode.c_str());
+      return nullptr;
+    }
+    return none();
+  });
+}
+
+// One argument as a Python kernel gets it: dtypes, layouts and memory formats are integers on the stack.
+py::object to_kernel_argument(const c10::IValue& value, const c10::Argument& argument) {
+  if (value.isInt()) {
+    c10::TypePtr type = argument.real_type();
+    if (const auto optional = type->cast<c10::OptionalType>()) {
+      type = optional->getElementType();
+    }
+    switch (type->kind()) {
+      case c10::TypeKind::ScalarTypeType:
+        return py::reinterpret_borrow<py::object>(
+            reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
+      case c10::TypeKind::LayoutType:
+        return py::reinterpret_borrow<py::object>(
+            reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(value.toInt()))));
+      case c10::TypeKind::MemoryFormatType:
+        return py::cast(static_cast<at::MemoryFormat>(value.toInt()));
+      default:
+        break;
+    }
+  }
+  return torch::jit::toPyObject(value);
+}
+
+// The argument that a return stands for: the one with the same alias annotation, if the operator writes to it.
+std::optional<size_t> written_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (!result.alias_info() || !result.alias_info()->isWrite()) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    if (alias && *alias == *result.alias_info()) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+class PythonKernel {
+ public:
+  explicit PythonKernel(PyObject* callable) : callable_(Py_NewRef(callable)) {}
+
+  // The callable is kept for good: a kernel stays registered until the process ends, and the interpreter may be gone
+  // before the registration is.
+  bool operator()(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
+    if (python_is_gone()) {
+      return false;
+    }
+    const pybind11::gil_scoped_acquire gil;
+    const c10::FunctionSchema& schema = op.schema();
+    const size_t count = schema.arguments().size();
+    const c10::IValue* arguments = stack->data() + (stack->size() - count);
+    std::vector<c10::IValue> results;
+    try {
+      py::list positional;
+      py::dict named;
+      for (size_t i = 0; i < count; ++i) {
+        const c10::Argument& argument = schema.arguments()[i];
+        py::object value = to_kernel_argument(arguments[i], argument);
+        if (argument.kwarg_only()) {
+          named[py::str(argument.name())] = std::move(value);
+        } else {
+          positional.append(std::move(value));
+        }
+      }
+      const Object positional_tuple(PyList_AsTuple(positional.ptr()));
+      py::object result =
+          py::reinterpret_steal<py::object>(PyObject_Call(callable_, positional_tuple.get(), named.ptr()));
+      if (!result) {
+        throw py::error_already_set();
+      }
+      if (result.is(py::handle(Py_NotImplemented))) {
+        return false;
+      }
+      results = convert_results(schema, arguments, result);
+    } catch (py::error_already_set& error) {
+      // As torch's own exception, which its bindings and its autograd threads hand on with type and traceback.
+      error.restore();
+      python_error raised;
+      raised.persist();
+      throw raised;
+    }
+    torch::jit::drop(*stack, count);
+    for (c10::IValue& value : results) {
+      stack->push_back(std::move(value));
+    }
+    return true;
+  }
+
+ private:
+  // None in place of a result that the operator writes to an argument means that argument.
+  static std::vector<c10::IValue> convert_results(const c10::FunctionSchema& schema, const c10::IValue* arguments,
+                                                  const py::object& result) {
+    const auto& returns = schema.returns();
+    std::vector<c10::IValue> values;
+    values.reserve(returns.size());
+    if (returns.size() > 1 && !result.is_none()) {
+      TORCH_CHECK_TYPE(py::isinstance<py::sequence>(result) && py::len(result) == returns.size(), "the kernel for ",
+                       schema.name(), " must return ", returns.size(), " values");
+    }
+    for (size_t i = 0; i < returns.size(); ++i) {
+      const py::object item = returns.size() == 1 || result.is_none() ? result : py::object(result[py::int_(i)]);
+      if (item.is_none()) {
+        if (const std::optional<size_t> written = written_argument(schema, returns[i])) {
+          values.push_back(arguments[*written]);
+          continue;
+        }
+      }
+      values.push_back(torch::jit::toIValue(item, returns[i].type()));
+    }
+    return values;
+  }
+
+  PyObject* callable_;
+};
+
+PyObject* py_register_native_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string op;
+    if (!has_arguments("register_native_kernel", count, 2) || !to_text(arguments[0], "the operator", &op)) {
+      return nullptr;
+    }
+    if (!PyCallable_Check(arguments[1])) {
+      PyErr_Format(PyExc_TypeError, "the kernel for %s must be callable", op.c_str());
+      return nullptr;
+    }
+    register_native_kernel(op, PythonKernel(arguments[1]));
+    return none();
+  });
+}
+
+PyObject* py_register_with_torch(PyObject*, PyObject*) {
+  return guarded([] {
+    register_with_torch();
+    return none();
+  });
+}
+
+}  // namespace
+
+PyMethodDef ops_methods[] = {
+    {"coverage", py_coverage, METH_NOARGS, PyDoc_STR("Rows of operator, provider and calls.")},
+    {"reset_coverage", py_reset_coverage, METH_NOARGS, PyDoc_STR("Sets all counters to 0.")},
+    {"host_counters", py_host_counters, METH_NOARGS, PyDoc_STR("Host calls that were queued, and that waited.")},
+    {"waited_operators", py_waited_operators, METH_NOARGS, PyDoc_STR("Calls that waited, by operator.")},
+    {"set_fallback_mode", py_set_fallback_mode, METH_O, PyDoc_STR("'warn', 'error' or 'silent'.")},
+    OUTBOARD_FASTCALL("register_native_kernel", py_register_native_kernel, "Makes a callable an operator's kernel."),
+    {"register_with_torch", py_register_with_torch, METH_NOARGS, PyDoc_STR("Registers all seams; once.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace outboard::bindings

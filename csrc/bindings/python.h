@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Python's C API as the bindings use it: the limited one, but in the files whose torch headers forbid that
+// (they define OUTBOARD_TORCH_PYTHON before anything else).
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#ifndef OUTBOARD_TORCH_PYTHON
+#define Py_LIMITED_API 0x030B0000
+#endif
+#include <Python.h>
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace outboard::bindings {
+
+// An owned reference. To be destroyed with the interpreter lock held.
+class Object {
+ public:
+  Object() = default;
+  explicit Object(PyObject* owned) noexcept : pointer_(owned) {}
+  Object(Object&& other) noexcept : pointer_(std::exchange(other.pointer_, nullptr)) {}
+  Object& operator=(Object&& other) noexcept {
+    std::swap(pointer_, other.pointer_);
+    return *this;
+  }
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+  ~Object() { Py_XDECREF(pointer_); }
+
+  PyObject* get() const noexcept { return pointer_; }
+  PyObject* release() noexcept { return std::exchange(pointer_, nullptr); }
+  explicit operator bool() const noexcept { return pointer_ != nullptr; }
+
+ private:
+  PyObject* pointer_ = nullptr;
+};
+
+// Gives up the interpreter lock for a scope; the thread must hold it.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { PyEval_RestoreThread(state_); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// Sets the Python error for the C++ exception being handled.
+void set_python_error() noexcept;
+
+// Runs the body of a binding function; a C++ exception becomes a Python one.
+template <class Body>
+PyObject* guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    set_python_error();
+    return nullptr;
+  }
+}
+
+// True if the call has `expected` arguments, else a TypeError is set.
+inline bool has_arguments(const char* function, Py_ssize_t given, Py_ssize_t expected) {
+  if (given == expected) {
+    return true;
+  }
+  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, and %zd were given", function, expected, given);
+  return false;
+}
+
+// Each gives false with a Python error set if the object is no integer of that range.
+inline bool to_int64(PyObject* object, int64_t* out) {
+  *out = PyLong_AsLongLong(object);
+  return *out != -1 || !PyErr_Occurred();
+}
+inline bool to_uint64(PyObject* object, uint64_t* out) {
+  *out = PyLong_AsUnsignedLongLong(object);
+  return *out != UINT64_MAX || !PyErr_Occurred();
+}
+// Any device index; whether there is such a device is for the core to say.
+bool to_device(PyObject* object, c10::DeviceIndex* out);
+bool to_text(PyObject* object, const char* what, std::string* out);
+
+inline PyObject* none() {
+  return Py_NewRef(Py_None);
+}
+inline PyObject* from_text(const std::string& text) {
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+}
+
+// True once Python code may no longer be called: the interpreter is about to go.
+bool python_is_gone() noexcept;
+void mark_python_gone() noexcept;
+
+// What the module consists of; each array ends with a null entry.
+extern PyMethodDef driver_methods[];
+extern PyMethodDef device_methods[];
+extern PyMethodDef stream_methods[];
+extern PyMethodDef memory_methods[];
+extern PyMethodDef memory_pool_methods[];
+extern PyMethodDef memory_history_methods[];
+extern PyMethodDef ops_methods[];
+extern PyMethodDef amp_methods[];
+extern PyMethodDef generator_methods[];
+
+void install_raiser();          // errors.cpp
+void install_blocking_hooks();  // gil.cpp
+
+// The Python exception behind this thread's last failed trampoline, to become the cause of what is raised for it;
+// empty if there is none. Taking it clears it.
+Object take_trampoline_exception();
+
+}  // namespace outboard::bindings
+
+// A METH_FASTCALL entry of a method table.
+#define OUTBOARD_FASTCALL(name, function, doc) \
+  {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, PyDoc_STR(doc)}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The parts of memory.cpp whose torch headers forbid the limited API.
+#pragma once
+
+#include "bindings/python.h"
+#include "memory/management.h"
+
+namespace outboard::bindings {
+
+// A nested dict of the pinned allocator's statistics; null with a Python error set.
+PyObject* host_statistics();
+void reset_host_statistics(bool is_peak);
+
+// Calls the Python function with the interpreter lock taken; what it raises passes through.
+OutOfMemoryObserver make_observer(PyObject* function);
+
+}  // namespace outboard::bindings
