@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which addresses of a range are free. Knows nothing of memory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+namespace sim {
+
+// Best fit, with neighbours that become free joined. Not thread-safe.
+class AddressSpace {
+ public:
+  void add(uint64_t base, uint64_t bytes) { give(base, bytes); }
+
+  // An aligned range; 0 if there is none.
+  uint64_t take(uint64_t bytes, uint64_t alignment);
+
+  // Takes back a range that take gave, whole.
+  void give(uint64_t address, uint64_t bytes);
+
+ private:
+  void insert(uint64_t address, uint64_t bytes);
+  void erase(std::map<uint64_t, uint64_t>::iterator range);
+
+  std::map<uint64_t, uint64_t> by_address_;             // address to bytes
+  std::set<std::pair<uint64_t, uint64_t>> by_size_;     // (bytes, address)
+};
+
+}  // namespace sim

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "error.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace sim {
+namespace {
+
+// A plain array: a thread-local with a destructor could be destroyed before its last use at thread exit.
+thread_local char last_error_text[512];
+
+struct NamedStatus {
+  const char* name;
+  ob_status code;
+};
+
+constexpr NamedStatus kStatuses[] = {
+    {"OK", OB_OK},
+    {"CANCELLED", OB_CANCELLED},
+    {"UNKNOWN", OB_UNKNOWN},
+    {"INVALID_ARGUMENT", OB_INVALID_ARGUMENT},
+    {"DEADLINE_EXCEEDED", OB_DEADLINE_EXCEEDED},
+    {"NOT_FOUND", OB_NOT_FOUND},
+    {"ALREADY_EXISTS", OB_ALREADY_EXISTS},
+    {"PERMISSION_DENIED", OB_PERMISSION_DENIED},
+    {"OUT_OF_MEMORY", OB_OUT_OF_MEMORY},
+    {"FAILED_PRECONDITION", OB_FAILED_PRECONDITION},
+    {"ABORTED", OB_ABORTED},
+    {"OUT_OF_RANGE", OB_OUT_OF_RANGE},
+    {"UNIMPLEMENTED", OB_UNIMPLEMENTED},
+    {"INTERNAL", OB_INTERNAL},
+    {"UNAVAILABLE", OB_UNAVAILABLE},
+    {"DATA_LOSS", OB_DATA_LOSS},
+    {"UNAUTHENTICATED", OB_UNAUTHENTICATED},
+    {"NOT_READY", OB_NOT_READY},
+    {"DEVICE_LOST", OB_DEVICE_LOST},
+};
+
+}  // namespace
+
+ob_status fail(ob_status code, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(last_error_text, sizeof last_error_text, format, arguments);
+  va_end(arguments);
+  return code;
+}
+
+void copy_text(const char* text, char* buffer, size_t size) {
+  if (buffer != nullptr && size > 0) std::snprintf(buffer, size, "%s", text);
+}
+
+void copy_last_error(char* buffer, size_t size) {
+  copy_text(last_error_text, buffer, size);
+}
+
+std::string status_name(ob_status code) {
+  for (const NamedStatus& status : kStatuses) {
+    if (status.code == code) return status.name;
+  }
+  return std::to_string(code);
+}
+
+bool parse_status(const std::string& text, ob_status* out_code) {
+  for (const NamedStatus& status : kStatuses) {
+    if (text == status.name) {
+      *out_code = status.code;
+      return status.code != OB_OK;
+    }
+  }
+  if (text.empty() || text.size() > 4 || text.find_first_not_of("0123456789") != std::string::npos) return false;
+  *out_code = std::stoi(text);
+  return *out_code != OB_OK;
+}
+
+std::string size_text(unsigned long long bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[64];
+  if (unit == 0) {
+    std::snprintf(text, sizeof text, "%llu bytes", bytes);
+  } else {
+    std::snprintf(text, sizeof text, "%.2f %s (%llu bytes)", value, kUnits[unit], bytes);
+  }
+  return text;
+}
+
+}  // namespace sim

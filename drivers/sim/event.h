@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Events: where their latest record lies, and when it was reached.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "stream.h"
+#include "sync.h"
+
+namespace sim {
+
+// A point of a stream; null and 0 for an event that was not recorded.
+struct Point {
+  Stream* stream = nullptr;
+  uint64_t position = 0;
+
+  bool is_reached() const { return stream == nullptr || stream->is_done(position); }
+};
+
+// Records are numbered for the life of the slot, so that a mark that is still queued when the event is recorded anew,
+// destroyed or made anew is recognised as old.
+struct Event {
+  std::atomic<uint64_t> handle{0};
+  std::atomic<uint32_t> flags{0};
+
+  // Makes the slot an event without a record.
+  void reset(uint32_t event_flags);
+
+  // A number for a record that is about to be queued.
+  uint64_t begin_record() { return begun_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+  // Says where it was queued. Of two threads that record at once the one that began last wins.
+  void set_record(uint64_t record, const Point& point);
+
+  // The mark of `record` was reached.
+  void reach(uint64_t record);
+
+  Point latest() const;
+
+  // The time of the latest record; false if that is not reached.
+  bool time(int64_t* out_nanoseconds) const;
+
+ private:
+  mutable SpinLock lock_;
+  std::atomic<uint64_t> begun_{0};
+  uint64_t record_ = 0;  // all under lock_
+  uint64_t first_record_ = 1;
+  Point point_;
+  uint64_t reached_record_ = 0;
+  int64_t reached_time_ = 0;
+};
+
+}  // namespace sim

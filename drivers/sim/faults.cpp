@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "faults.h"
+
+#include <cinttypes>
+#include <cstdlib>
+
+#include "error.h"
+
+namespace sim {
+namespace {
+
+constexpr const char* kNames[] = {
+#define X(name) #name,
+    SIM_ENTRIES(X)
+#undef X
+};
+
+bool has_queued_work(Entry entry) {
+  return entry == Entry::copy_async || entry == Entry::copy_nd_async || entry == Entry::fill_async ||
+         entry == Entry::host_callback;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t end = text.find(separator); end != std::string::npos; end = text.find(separator, begin)) {
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+}  // namespace
+
+const char* entry_name(Entry entry) {
+  return kNames[static_cast<size_t>(entry)];
+}
+
+bool Faults::add_rule(const std::string& text, std::string* out_problem) {
+  std::vector<std::string> parts = split(text, ':');
+  Rule rule = {};
+  if (parts.size() == 4 && parts[0] == "queued") {
+    rule.is_queued = true;
+    parts.erase(parts.begin());
+  }
+  if (parts.size() != 3) {
+    *out_problem = "'" + text + "' is not a rule; write ENTRY:N:STATUS, ENTRY:N+:STATUS or queued:ENTRY:N:STATUS";
+    return false;
+  }
+  size_t entry = 0;
+  while (entry < static_cast<size_t>(Entry::kCount) && parts[0] != kNames[entry]) ++entry;
+  if (entry == static_cast<size_t>(Entry::kCount)) {
+    *out_problem = "'" + parts[0] + "' in '" + text + "' is not an entry of this driver that can fail";
+    return false;
+  }
+  rule.entry = static_cast<Entry>(entry);
+  if (rule.is_queued && !has_queued_work(rule.entry)) {
+    *out_problem = "'" + text + "': queued: goes with copy_async, copy_nd_async, fill_async and host_callback";
+    return false;
+  }
+  std::string& number = parts[1];
+  if (!number.empty() && number.back() == '+') {
+    rule.and_later = true;
+    number.pop_back();
+  }
+  if (number.empty() || number.size() > 18 || number.find_first_not_of("0123456789") != std::string::npos) {
+    *out_problem = "'" + text + "': the number of the call is a positive number, with a + for this and all later calls";
+    return false;
+  }
+  rule.call = std::strtoull(number.c_str(), nullptr, 10);
+  if (rule.call == 0) {
+    *out_problem = "'" + text + "': calls are counted from 1";
+    return false;
+  }
+  if (!parse_status(parts[2], &rule.status)) {
+    *out_problem = "'" + parts[2] + "' in '" + text + "' is not a status that fails; write one like OUT_OF_MEMORY or 8";
+    return false;
+  }
+  rules_.push_back(rule);
+  return true;
+}
+
+bool Faults::add_rules(const std::string& text, std::string* out_problem) {
+  if (text.empty()) return true;
+  for (const std::string& rule : split(text, ',')) {
+    if (!add_rule(rule, out_problem)) return false;
+  }
+  return true;
+}
+
+ob_status Faults::count_call(Entry entry, ob_status* out_queued_status) {
+  const uint64_t call = calls_[static_cast<size_t>(entry)].fetch_add(1, std::memory_order_relaxed) + 1;
+  ob_status status = OB_OK;
+  for (const Rule& rule : rules_) {
+    if (rule.entry != entry || (rule.and_later ? call < rule.call : call != rule.call)) continue;
+    ob_status& affected = rule.is_queued ? *out_queued_status : status;
+    if (affected == OB_OK) affected = rule.status;
+  }
+  if (status == OB_OK) return OB_OK;
+  return fail(status, "injected fault: call %" PRIu64 " of %s gives %s", call, entry_name(entry),
+              status_name(status).c_str());
+}
+
+}  // namespace sim

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Faults on demand: "the n-th call of entry E returns status S".
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "torch_outboard/driver.h"
+
+namespace sim {
+
+// The entries that a rule may name: all that the driver has, but those that cannot fail (last_error, destroy).
+#define SIM_ENTRIES(X)                                                                                             \
+  X(device_count) X(device_properties) X(mem_alloc) X(mem_free) X(copy_async) X(stream_create) X(stream_destroy)   \
+  X(stream_synchronize) X(event_create) X(event_destroy) X(event_record) X(event_query) X(stream_wait_event)       \
+  X(device_open) X(device_close) X(device_synchronize) X(fill_async) X(copy_nd_async) X(mem_info) X(host_alloc)    \
+  X(host_free) X(host_register) X(host_unregister) X(host_address) X(stream_query) X(event_synchronize)            \
+  X(event_elapsed) X(event_timestamp) X(peer_access) X(mem_reserve) X(mem_release) X(mem_map) X(mem_unmap)         \
+  X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(activity_enable) X(activity_correlate) X(activity_read)
+
+enum class Entry : uint8_t {
+#define X(name) name,
+  SIM_ENTRIES(X)
+#undef X
+      kCount
+};
+
+const char* entry_name(Entry entry);
+
+// Calls are counted for each entry of one driver table, over all its devices and threads, from 1.
+class Faults {
+ public:
+  // Adds rules "ENTRY:N:STATUS" (the N-th call fails), "ENTRY:N+:STATUS" (it and all later ones do) and
+  // "queued:ENTRY:N:STATUS" (the call succeeds, the work that it queued fails), separated by commas. Not thread-safe.
+  // False, with a sentence, for a rule that is none.
+  bool add_rules(const std::string& text, std::string* out_problem);
+
+  bool active() const { return !rules_.empty(); }
+
+  // Counts a call. Gives the status that it has to return, or OB_OK, and the status that its queued work has to fail
+  // with, or OB_OK. Sets the last error for the first of them.
+  ob_status count_call(Entry entry, ob_status* out_queued_status);
+
+ private:
+  struct Rule {
+    Entry entry;
+    bool is_queued;
+    bool and_later;
+    uint64_t call;
+    ob_status status;
+  };
+
+  bool add_rule(const std::string& text, std::string* out_problem);
+
+  std::vector<Rule> rules_;
+  std::atomic<uint64_t> calls_[static_cast<size_t>(Entry::kCount)] = {};
+};
+
+}  // namespace sim

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What `torch_outboard.attach("sim", **options)` and the environment may say; README.md describes each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "torch_outboard/driver.h"
+
+namespace sim {
+
+enum class Schedule : uint8_t { kNormal, kInline, kLazy };
+
+constexpr int32_t kMaxDevices = 64;
+
+struct Options {
+  int32_t devices = 2;
+  uint64_t memory = uint64_t{4} << 30;  // bytes a device
+  Schedule schedule = Schedule::kNormal;
+  uint64_t seed = 0;  // of the lazy schedule
+
+  // One by default. Work of the host provider is OpenMP code, and OpenMP keeps a team for each thread that enters it:
+  // two workers mean two teams on the same cores, which made an addition of a million floats up to 2.6 times slower
+  // than with one. It also makes "two streams ran at once" something that a test asks for.
+  uint32_t workers = 1;
+
+  std::string fault;  // rules, see faults.h
+  uint64_t bandwidth = 0;  // bytes a second of copies and fills; 0: as fast as they go
+  uint64_t latency = 0;  // nanoseconds that each piece of work takes at least
+  uint32_t spin = 20;  // microseconds that a thread with nothing to do looks for work before it sleeps
+  bool single_mapping = false;  // device addresses are host addresses
+  bool poison = false;  // fresh memory is filled with 0xFF
+  bool ipc = false;  // memory lies in a file, so that other processes can map it
+};
+
+// Reads options and environment. On failure gives OB_INVALID_ARGUMENT and a sentence in `out_error`.
+ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error);
+
+}  // namespace sim

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The lazy schedule: nothing runs until the host waits, and then in an order that a seed decides.
+#include <mutex>
+#include <vector>
+
+#include "driver.h"
+#include "schedule.h"
+#include "work.h"
+
+namespace sim {
+namespace {
+
+// A step draws one of the streams that can go on, of all devices, and runs its next task. Streams are listed in the
+// order of their creation and waits are no tasks of their own, so the same calls with the same seed give the same
+// order, whatever the addresses, the clock or the handles are.
+//
+// Who waits takes steps until the awaited thing is done, and leaves all other work where it is. A query that finds
+// something not done takes one step, but only if nothing was queued since the query before: a host that polls and
+// works (an allocator that looks for finished blocks) makes nothing run, a host that only polls comes to an end.
+class LazyScheduler final : public Scheduler {
+ public:
+  explicit LazyScheduler(Driver& driver) : driver_(driver), state_(driver.options.seed) {}
+
+  void make_ready(Stream*) override {}
+
+  void wait(Stream* stream, uint64_t position, bool) override {
+    // Records lie before the waits that are bound to them, so something can always go on; if not, another thread is
+    // in its step.
+    while (!stream->is_done(position)) {
+      std::lock_guard lock(step_mutex_);
+      if (!stream->is_done(position)) step();
+    }
+  }
+
+  void poll() override {
+    const uint64_t queued = driver_.queued_count.load(std::memory_order_relaxed);
+    if (queued_at_last_poll_.exchange(queued, std::memory_order_relaxed) != queued) return;
+    const std::unique_lock lock(step_mutex_, std::try_to_lock);  // a query does not wait for another thread's step
+    if (lock.owns_lock()) step();
+  }
+
+ private:
+  void step() {
+    // A wait that is dropped may be what another stream waits for, so until none is.
+    do {
+      has_dropped_ = false;
+      candidates_.clear();
+      for (Stream* stream : driver_.streams_of(OB_HOST)) {
+        if (skip_waits(stream)) candidates_.push_back(stream);
+      }
+    } while (has_dropped_);
+    if (candidates_.empty()) return;
+    Stream* stream = candidates_[draw(candidates_.size())];
+    run_task(driver_, *stream, *stream->head());
+    complete(stream);
+  }
+
+  // Drops the waits at the head that are fulfilled; true if a task stands there now.
+  bool skip_waits(Stream* stream) {
+    while (const Task* task = stream->head()) {
+      if (task->work != Work::kWait) return true;
+      if (!task->wait.stream->is_done(task->wait.position)) return false;
+      has_dropped_ = true;
+      complete(stream);
+    }
+    return false;
+  }
+
+  void complete(Stream* stream) {
+    stream->complete_head();  // releases nobody: waits are looked at, not slept in
+    bool is_over = false;
+    {
+      std::lock_guard lock(stream->lock);
+      stream->is_active = !stream->is_drained();
+      is_over = !stream->is_active && stream->is_destroyed;
+    }
+    if (is_over) driver_.recycle(stream);
+  }
+
+  // splitmix64; the bias of the remainder is below 2^-50.
+  size_t draw(size_t count) {
+    uint64_t z = state_ += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return static_cast<size_t>((z ^ (z >> 31)) % count);
+  }
+
+  Driver& driver_;
+  std::mutex step_mutex_;  // a step runs host functions, which call no entry: they can't come back here
+  uint64_t state_;
+  bool has_dropped_ = false;
+  std::vector<Stream*> candidates_;
+  std::atomic<uint64_t> queued_at_last_poll_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_lazy_scheduler(Driver& driver) {
+  return std::make_unique<LazyScheduler>(driver);
+}
+
+}  // namespace sim

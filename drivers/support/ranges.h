@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The device memory that a driver has given out, so that a copy beyond it is an error and not a crash.
+#pragma once
+
+#include <cinttypes>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+#include "error.h"
+
+namespace support {
+
+struct Range {
+  uint64_t bytes = 0;
+  uint64_t owner = 0;  // whatever the driver frees it by
+};
+
+// The ranges of one device, by address. Neighbours count as one range.
+class Ranges {
+ public:
+  void add(uint64_t address, Range range) {
+    const std::unique_lock lock(mutex_);
+    ranges_.insert_or_assign(address, range);
+  }
+
+  // Removes the range that begins at `address`; false if none does.
+  bool take(uint64_t address, Range* out_range) {
+    const std::unique_lock lock(mutex_);
+    const auto found = ranges_.find(address);
+    if (found == ranges_.end()) return false;
+    *out_range = found->second;
+    ranges_.erase(found);
+    return true;
+  }
+
+  bool has(uint64_t address, uint64_t bytes) const {
+    const std::shared_lock lock(mutex_);
+    auto next = ranges_.upper_bound(address);
+    if (next == ranges_.begin()) return false;
+    --next;
+    const uint64_t offset = address - next->first;
+    if (offset >= next->second.bytes) return false;
+    if (bytes <= next->second.bytes - offset) return true;
+    bytes -= next->second.bytes - offset;
+    uint64_t end = next->first + next->second.bytes;
+    for (++next; next != ranges_.end() && next->first == end; ++next) {
+      if (bytes <= next->second.bytes) return true;
+      bytes -= next->second.bytes;
+      end += next->second.bytes;
+    }
+    return false;
+  }
+
+  ob_status check(int32_t device, uint64_t address, uint64_t bytes) const {
+    if (has(address, bytes)) [[likely]]
+      return OB_OK;
+    return fail(OB_INVALID_ARGUMENT, "device %d: the %" PRIu64 " bytes at 0x%" PRIx64 " are not memory of the device",
+                device, bytes, address);
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::map<uint64_t, Range> ranges_;
+};
+
+}  // namespace support
