@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Copies and fills.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "_generated/kernels.h"
+#include "driver.h"
+
+namespace nv {
+namespace {
+
+using support::StridedShape;
+
+constexpr uint32_t kThreads = 256;    // as in kernels.cu, like the next four
+constexpr uint32_t kEach = 4;         // elements of a thread
+constexpr uint32_t kTile = 32;        // edge of a tile
+constexpr uint32_t kTileRows = 8;     // rows of threads on a tile
+constexpr int kOldestMajor = 7;       // compute capability
+constexpr int64_t kMostElements = int64_t{1} << 31;  // of one launch: indices have 32 bits
+
+// The kernels' Strided.
+struct StridedArgument {
+  uint32_t count, ndim;
+  uint32_t sizes[8], magics[8], shifts[8];
+  uint64_t dst[8], src[8];
+};
+
+// The kernels' Transpose.
+struct TransposeArgument {
+  uint32_t columns, rows, column_tiles, row_tiles;
+  uint64_t dst_row, src_column;
+  StridedArgument batch;
+};
+
+// Appends a dimension. n / size is (n * magic / 2^32 + n) >> shift.
+void add_dim(StridedArgument* argument, int64_t size, int64_t dst, int64_t src) {
+  const uint32_t d = argument->ndim++;
+  const auto divisor = static_cast<uint32_t>(size);
+  const auto shift = static_cast<uint32_t>(std::bit_width(divisor - 1));
+  argument->sizes[d] = divisor;
+  argument->shifts[d] = shift;
+  argument->magics[d] = static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor)) / divisor + 1);
+  argument->dst[d] = static_cast<uint64_t>(dst);
+  argument->src[d] = static_cast<uint64_t>(src);
+  argument->count *= divisor;
+}
+
+ob_kernel_arg pointer_arg(uint64_t address) {
+  return {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, address, nullptr};
+}
+
+ob_kernel_arg value_arg(const void* value, size_t size) {
+  return {sizeof(ob_kernel_arg), OB_ARG_VALUE, static_cast<uint32_t>(size), 0, value};
+}
+
+// A kernel of the driver's own; its module is loaded at a device's first use of one.
+ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
+  if (device.major < kOldestMajor) {
+    return fail(OB_UNIMPLEMENTED, "%s: the driver's kernels need compute capability %d.0", device.where.c_str(),
+                kOldestMajor);
+  }
+  const std::lock_guard lock(device.own_mutex);
+  if (const auto known = device.own_kernels.find(name); known != device.own_kernels.end()) {
+    *out_kernel = known->second;
+    return OB_OK;
+  }
+  if (device.own_module == 0) {
+    const ob_status status = build_image(driver, device, kKernels, kKernels, &device.own_module);
+    if (status != OB_OK) return status;
+  }
+  const ob_status status = kernel_get(driver, device, device.own_module, name.c_str(), out_kernel);
+  if (status == OB_OK) device.own_kernels[name] = *out_kernel;
+  return status;
+}
+
+template <size_t kArgs>
+ob_status run_own(Driver& driver, Device& device, CUstream stream, const std::string& name, uint32_t blocks,
+                  uint32_t columns, uint32_t rows, const ob_kernel_arg (&args)[kArgs]) {
+  ob_launch given = {};
+  given.struct_size = sizeof given;
+  if (const ob_status status = own_kernel(driver, device, name, &given.kernel); status != OB_OK) return status;
+  given.grid[0] = blocks;
+  given.grid[1] = given.grid[2] = 1;
+  given.block[0] = columns;
+  given.block[1] = rows;
+  given.block[2] = 1;
+  given.arg_count = kArgs;
+  given.arg_stride = sizeof args[0];
+  given.args = args;
+  return launch(driver, device, stream, given);
+}
+
+ob_status check_side(Driver& driver, int32_t index, uint64_t address, uint64_t bytes, Device** out_device) {
+  *out_device = nullptr;
+  if (index == OB_HOST) return OB_OK;
+  if (const ob_status status = driver.find_open(index, out_device); status != OB_OK) return status;
+  return (*out_device)->memory.check(index, address, bytes);
+}
+
+ob_status copy_async(void* self, int32_t index, uint64_t stream, const ob_copy* copy) {
+  return on_device(self, index, "copy_async", [&](Driver& driver, Device& device) -> ob_status {
+    Device* to = nullptr;
+    Device* from = nullptr;
+    if (const ob_status status = driver.check_stream(index, stream); status != OB_OK) return status;
+    if (copy->dst_device != index && copy->src_device != index) {
+      return fail(OB_INVALID_ARGUMENT, "device %d: a copy from %d to %d", index, copy->src_device, copy->dst_device);
+    }
+    if (const ob_status status = check_side(driver, copy->dst_device, copy->dst, copy->bytes, &to); status != OB_OK) {
+      return status;
+    }
+    if (const ob_status status = check_side(driver, copy->src_device, copy->src, copy->bytes, &from); status != OB_OK) {
+      return status;
+    }
+    if (to != nullptr && from != nullptr && to != from) {
+      const CUresult code =
+          driver.api.MemcpyPeerAsync(copy->dst, to->context, copy->src, from->context, copy->bytes, to_stream(stream));
+      return check(driver, device, code, "cuMemcpyPeerAsync");
+    }
+    // CUDA tells by the address on which side host memory is.
+    const CUresult code = driver.api.MemcpyAsync(copy->dst, copy->src, copy->bytes, to_stream(stream));
+    return check(driver, device, code, "cuMemcpyAsync");
+  });
+}
+
+// The shortest pattern that repeats to this one.
+uint32_t period(const void* pattern, uint32_t size) {
+  const auto* bytes = static_cast<const char*>(pattern);
+  while (size > 1 && std::memcmp(bytes, bytes + size / 2, size / 2) == 0) size /= 2;
+  return size;
+}
+
+template <class T>
+T load(const void* pattern) {
+  T value;
+  std::memcpy(&value, pattern, sizeof value);
+  return value;
+}
+
+ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, const void* pattern,
+                     uint32_t pattern_size, uint64_t count) {
+  return on_device(self, index, "fill_async", [&](Driver& driver, Device& device) -> ob_status {
+    if (const ob_status status = driver.check_stream(index, handle); status != OB_OK) return status;
+    const bool is_size = pattern_size <= 16 && std::has_single_bit(pattern_size);
+    if (!is_size || dst % pattern_size != 0 || count > UINT64_MAX / pattern_size) {
+      return fail(OB_INVALID_ARGUMENT, "device %d: a fill of %" PRIu64 " times %u bytes at 0x%" PRIx64, index, count,
+                  pattern_size, dst);
+    }
+    if (count == 0) return OB_OK;
+    const uint64_t bytes = count * pattern_size;
+    if (const ob_status status = device.memory.check(index, dst, bytes); status != OB_OK) return status;
+    const CUstream stream = to_stream(handle);
+    const uint32_t size = period(pattern, pattern_size);
+    const uint64_t times = bytes / size;
+    switch (size) {
+      case 1:
+        return check(driver, device, driver.api.MemsetD8Async(dst, load<uint8_t>(pattern), times, stream),
+                     "cuMemsetD8");
+      case 2:
+        return check(driver, device, driver.api.MemsetD16Async(dst, load<uint16_t>(pattern), times, stream),
+                     "cuMemsetD16");
+      case 4:
+        return check(driver, device, driver.api.MemsetD32Async(dst, load<uint32_t>(pattern), times, stream),
+                     "cuMemsetD32");
+      default:
+        break;
+    }
+    const ob_kernel_arg args[] = {pointer_arg(dst), value_arg(pattern, size), value_arg(&times, sizeof times)};
+    const auto blocks = static_cast<uint32_t>(std::min<uint64_t>((times + kThreads - 1) / kThreads, 1 << 16));
+    return run_own(driver, device, stream, "fill" + std::to_string(size), blocks, kThreads, 1, args);
+  });
+}
+
+// A destination that runs along one dimension and a source that runs along another: through tiles.
+bool make_transpose(const StridedShape& shape, TransposeArgument* out_argument) {
+  if (shape.ndim < 2 || shape.dst_strides[0] != 1 || shape.src_strides[0] == 1 || shape.src_strides[0] == 0)
+    return false;
+  uint32_t other = 1;
+  while (other < shape.ndim && shape.src_strides[other] != 1) ++other;
+  if (other == shape.ndim || shape.sizes[0] < kTile / 2 || shape.sizes[other] < kTile / 2) return false;
+  TransposeArgument& argument = *out_argument;
+  argument = {};
+  argument.columns = static_cast<uint32_t>(shape.sizes[0]);
+  argument.rows = static_cast<uint32_t>(shape.sizes[other]);
+  argument.column_tiles = (argument.columns + kTile - 1) / kTile;
+  argument.row_tiles = (argument.rows + kTile - 1) / kTile;
+  argument.dst_row = static_cast<uint64_t>(shape.dst_strides[other]);
+  argument.src_column = static_cast<uint64_t>(shape.src_strides[0]);
+  argument.batch.count = 1;
+  for (uint32_t i = 1; i < shape.ndim; ++i) {
+    if (i != other) add_dim(&argument.batch, shape.sizes[i], shape.dst_strides[i], shape.src_strides[i]);
+  }
+  return true;
+}
+
+ob_status copy_shape(Driver& driver, Device& device, CUstream stream, const StridedShape& shape, uint32_t element_size,
+                     uint64_t dst, uint64_t src) {
+  if (shape.count >= static_cast<uint64_t>(kMostElements)) {
+    // In halves of the slowest dimension that has two.
+    uint32_t d = shape.ndim - 1;
+    while (shape.sizes[d] == 1) --d;
+    StridedShape half = shape;
+    half.sizes[d] = shape.sizes[d] / 2;
+    half.count = shape.count / static_cast<uint64_t>(shape.sizes[d]) * static_cast<uint64_t>(half.sizes[d]);
+    const ob_status status = copy_shape(driver, device, stream, half, element_size, dst, src);
+    if (status != OB_OK) return status;
+    dst += static_cast<uint64_t>(half.sizes[d] * shape.dst_strides[d]) * element_size;
+    src += static_cast<uint64_t>(half.sizes[d] * shape.src_strides[d]) * element_size;
+    half.count = shape.count - half.count;
+    half.sizes[d] = shape.sizes[d] - half.sizes[d];
+    return copy_shape(driver, device, stream, half, element_size, dst, src);
+  }
+  if (TransposeArgument argument; make_transpose(shape, &argument)) {
+    const uint64_t blocks = uint64_t{argument.column_tiles} * argument.row_tiles * argument.batch.count;
+    const ob_kernel_arg args[] = {pointer_arg(dst), pointer_arg(src), value_arg(&argument, sizeof argument)};
+    return run_own(driver, device, stream, "transpose" + std::to_string(element_size), static_cast<uint32_t>(blocks),
+                   kTile, kTileRows, args);
+  }
+  StridedArgument argument = {};
+  argument.count = 1;
+  for (uint32_t i = 0; i < shape.ndim; ++i) {
+    add_dim(&argument, shape.sizes[i], shape.dst_strides[i], shape.src_strides[i]);
+  }
+  if (shape.ndim == 0) add_dim(&argument, 1, 1, 1);
+  const ob_kernel_arg args[] = {pointer_arg(dst), pointer_arg(src), value_arg(&argument, sizeof argument)};
+  const uint32_t blocks = (argument.count - 1) / (kThreads * kEach) + 1;
+  return run_own(driver, device, stream, "copy" + std::to_string(element_size), blocks, kThreads, 1, args);
+}
+
+ob_status copy_nd_async(void* self, int32_t index, uint64_t stream, const ob_copy_nd* copy) {
+  return on_device(self, index, "copy_nd_async", [&](Driver& driver, Device& device) -> ob_status {
+    if (const ob_status status = driver.check_stream(index, stream); status != OB_OK) return status;
+    if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: an ill-formed copy_nd", index);
+    if (copy->dst_device != index || copy->src_device != index) {
+      return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
+    }
+    StridedShape shape;
+    if (!support::make_strided_shape(*copy, &shape)) {
+      return fail(OB_UNIMPLEMENTED, "copy_nd_async has at most %u dimensions that don't merge",
+                  support::kMaxStridedDims);
+    }
+    if (shape.count == 0) return OB_OK;
+    ob_status status = device.memory.check(index, copy->dst, support::span_bytes(*copy, copy->dst_strides));
+    if (status == OB_OK) {
+      status = device.memory.check(index, copy->src, support::span_bytes(*copy, copy->src_strides));
+    }
+    if (status != OB_OK) return status;
+    const uint32_t element_size = support::widen(&shape, copy->element_size, copy->dst, copy->src);
+    return copy_shape(driver, device, to_stream(stream), shape, element_size, copy->dst, copy->src);
+  });
+}
+
+}  // namespace
+
+void fill_copy_entries(ob_driver* table) {
+  table->copy_async = copy_async;
+  table->fill_async = fill_async;
+  table->copy_nd_async = copy_nd_async;
+}
+
+}  // namespace nv

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How many GPUs this process may use, without initialising CUDA.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace nv {
+
+constexpr int32_t kMaxDevices = 64;
+
+// Asks NVML, else /proc, else CUDA in a child process; CUDA_VISIBLE_DEVICES counts. 0, with a sentence, if there is none.
+int32_t count_devices(const std::string& library, std::string* out_error);
+
+}  // namespace nv

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "nvrtc.h"
+
+#include <dlfcn.h>
+
+#include <mutex>
+#include <sstream>
+#include <vector>
+
+#include "../support/error.h"
+#include "../support/source_lines.h"
+
+namespace nv {
+namespace {
+
+using support::fail;
+using nvrtcProgram = struct NvrtcProgram*;
+
+#define OB_NVRTC_FUNCTIONS(X)                                                                                     \
+  X(CreateProgram, (nvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*))        \
+  X(CompileProgram, (nvrtcProgram, int, const char* const*))                                                      \
+  X(GetProgramLogSize, (nvrtcProgram, size_t*))                                                                   \
+  X(GetProgramLog, (nvrtcProgram, char*))                                                                         \
+  X(GetCUBINSize, (nvrtcProgram, size_t*))                                                                        \
+  X(GetCUBIN, (nvrtcProgram, char*))                                                                              \
+  X(DestroyProgram, (nvrtcProgram*))
+
+struct Nvrtc {
+#define OB_NVRTC_MEMBER(name, parameters) int(*name) parameters = nullptr;
+  OB_NVRTC_FUNCTIONS(OB_NVRTC_MEMBER)
+#undef OB_NVRTC_MEMBER
+  const char* (*GetErrorString)(int) = nullptr;
+};
+
+bool load(const std::string& path, Nvrtc* out_nvrtc, std::string* out_error) {
+  std::vector<std::string> names = {path};
+  if (path.empty()) names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"};
+  void* handle = nullptr;
+  for (const std::string& name : names) {
+    handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) break;
+    if (const char* reason = dlerror()) *out_error = reason;
+  }
+  if (handle == nullptr) return false;
+  bool is_whole = true;
+#define OB_NVRTC_LOAD(name, parameters)                                                             \
+  out_nvrtc->name = reinterpret_cast<int(*) parameters>(dlsym(handle, "nvrtc" #name));              \
+  is_whole = is_whole && out_nvrtc->name != nullptr;
+  OB_NVRTC_FUNCTIONS(OB_NVRTC_LOAD)
+#undef OB_NVRTC_LOAD
+  out_nvrtc->GetErrorString = reinterpret_cast<const char* (*)(int)>(dlsym(handle, "nvrtcGetErrorString"));
+  if (!is_whole || out_nvrtc->GetErrorString == nullptr) *out_error = "it is older than CUDA 11.1";
+  return is_whole && out_nvrtc->GetErrorString != nullptr;
+}
+
+// A program that is destroyed at the end, whatever happens.
+struct Program {
+  explicit Program(const Nvrtc& given) : nvrtc(given) {}
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() {
+    if (handle != nullptr) static_cast<void>(nvrtc.DestroyProgram(&handle));
+  }
+  const Nvrtc& nvrtc;
+  nvrtcProgram handle = nullptr;
+};
+
+std::string log_of(const Program& program) {
+  size_t size = 0;
+  if (program.nvrtc.GetProgramLogSize(program.handle, &size) != 0 || size == 0) return "";
+  std::string log(size, '\0');
+  if (program.nvrtc.GetProgramLog(program.handle, log.data()) != 0) return "";
+  log.resize(log.find('\0') == std::string::npos ? log.size() : log.find('\0'));
+  return log;
+}
+
+}  // namespace
+
+ob_status compile_cuda(const std::string& library, const std::string& source, const std::string& options,
+                       const std::string& architecture, std::string* out_image) {
+  static std::mutex mutex;
+  static Nvrtc nvrtc;
+  static bool is_loaded = false;
+  {
+    const std::lock_guard lock(mutex);
+    std::string error;
+    if (!is_loaded && !load(library, &nvrtc, &error)) {
+      return fail(
+          OB_UNAVAILABLE,
+          "CUDA C++ needs NVRTC, which can't be opened: %s. Install it (the package nvidia-cuda-nvrtc), name it "
+          "with the option `nvrtc`, or build from PTX.",
+          error.c_str());
+    }
+    is_loaded = true;
+  }
+  std::vector<std::string> words = {"--gpu-architecture=" + architecture};
+  std::istringstream stream(options);
+  for (std::string word; stream >> word;) words.push_back(word);
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  Program program(nvrtc);
+  int code = nvrtc.CreateProgram(&program.handle, source.c_str(), "program.cu", 0, nullptr, nullptr);
+  if (code == 0) code = nvrtc.CompileProgram(program.handle, static_cast<int>(arguments.size()), arguments.data());
+  if (code != 0) {
+    const std::string log = program.handle != nullptr ? log_of(program) : "";
+    return fail(OB_INVALID_ARGUMENT, "the program does not compile (%s), options '%s':\n%s%s",
+                nvrtc.GetErrorString(code), options.c_str(), log.c_str(), support::cite_source(log, source).c_str());
+  }
+  size_t size = 0;
+  code = nvrtc.GetCUBINSize(program.handle, &size);
+  out_image->assign(size, '\0');
+  if (code == 0) code = nvrtc.GetCUBIN(program.handle, out_image->data());
+  return code == 0 ? OB_OK : fail(OB_INTERNAL, "nvrtcGetCUBIN gave %s", nvrtc.GetErrorString(code));
+}
+
+}  // namespace nv

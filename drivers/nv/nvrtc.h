@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// CUDA C++ to machine code, where NVIDIA's run-time compiler is installed.
+#pragma once
+
+#include <string>
+
+#include "torch_outboard/driver.h"
+
+namespace nv {
+
+// Compiles for one architecture ("sm_90"). `library` is NVRTC's file, or "" for the usual names. OB_UNAVAILABLE without
+// NVRTC; OB_INVALID_ARGUMENT, with the log and the source lines that it names, if the source does not compile.
+ob_status compile_cuda(const std::string& library, const std::string& source, const std::string& options,
+                       const std::string& architecture, std::string* out_image);
+
+}  // namespace nv

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The driver's objects: devices, streams, events, programs, kernels.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../support/error.h"
+#include "../support/handles.h"
+#include "../support/ranges.h"
+#include "../support/strided.h"
+#include "enumerate.h"
+
+namespace opencl {
+
+using support::fail;
+
+// A command queue. OpenCL can't be asked whether a queue is idle, so the work is counted, and what the end of the count
+// is known to be is remembered.
+struct Stream {
+  int32_t device = -1;
+  cl_command_queue queue = nullptr;
+  std::atomic<uint64_t> queued{0};  // commands so far
+  std::atomic<uint64_t> done{0};    // of which so many are known to have ended
+  std::mutex mutex;                 // guards the two below
+  cl_event tail = nullptr;          // a marker behind `tail_queued` commands, for queries
+  uint64_t tail_queued = 0;
+};
+
+// The latest record. A wait takes the marker of that moment, so the event may be recorded again or destroyed.
+struct Event {
+  int32_t device = -1;
+  std::mutex mutex;
+  cl_event marker = nullptr;  // null: never recorded
+};
+
+struct Kernel {
+  cl_kernel kernel = nullptr;
+  std::string name;
+  int32_t device = -1;
+  cl_uint arg_count = 0;
+  size_t max_group = 0;
+  std::mutex mutex;  // arguments are the kernel's, and a launch sets them first
+};
+
+struct Program {
+  int32_t device = -1;
+  cl_program program = nullptr;
+  std::mutex mutex;
+  std::map<std::string, uint64_t> kernels;
+};
+
+struct Device {
+  int32_t index = -1;
+  FoundDevice found;
+  cl_context context = nullptr;
+  cl_command_queue queue = nullptr;  // for copies of the driver's own, with one user at a time
+  std::mutex queue_mutex;
+  bool is_fine_grain = false;
+  bool has_native_kernels = false;
+  uint64_t max_allocation = 0;
+  uint64_t total_memory = 0;
+  std::atomic<uint64_t> allocated{0};
+  size_t max_group = 0;
+  size_t max_items[3] = {};
+  int64_t clock_offset = 0;  // CLOCK_MONOTONIC minus the device's clock, nanoseconds
+  support::Ranges memory;
+
+  std::mutex strided_mutex;
+  uint64_t strided_program = 0;
+  uint64_t strided_kernels[5] = {};  // of 1, 2, 4, 8 and 16 bytes
+};
+
+// A block of host_alloc.
+struct HostBlock {
+  cl_mem buffer = nullptr;  // null: ordinary memory
+  int32_t device = -1;
+};
+
+struct Driver {
+  explicit Driver(Options given) : options(std::move(given)) {}
+  ~Driver();
+
+  // The devices of this process, asked for once; not before something is to be opened.
+  ob_status find_devices(int32_t index, const FoundDevice** out_found);
+  ob_status find_open(int32_t index, Device** out_device);
+  ob_status find_stream(int32_t index, uint64_t handle, Stream** out_stream);
+  ob_status find_event(int32_t index, uint64_t handle, Event** out_event);
+
+  Options options;
+  Api api;
+  std::mutex mutex;  // guards what follows up to `devices`
+  bool is_probed = false;
+  int32_t probed_count = 0;
+  bool is_enumerated = false;
+  pid_t owner = 0;  // the process that opened the runtime
+  Enumeration enumeration;
+  std::vector<std::unique_ptr<Device>> owned;
+  std::atomic<Device*> devices[kMaxDevices] = {};
+  std::mutex host_mutex;
+  std::map<void*, HostBlock> host_blocks;
+
+  // Behind pointers, since a handle's object moves when it is taken and these have mutexes.
+  support::Handles<std::unique_ptr<Stream>, 1> streams;
+  support::Handles<std::unique_ptr<Event>, 2> events;
+  support::Handles<std::unique_ptr<Program>, 3> programs;
+  support::Handles<std::unique_ptr<Kernel>, 4> kernels;
+};
+
+// "device 0 (NVIDIA H200)"
+std::string where(const Driver& driver, int32_t device);
+
+// Counts a command that was queued.
+inline void note_queued(Stream& stream) {
+  stream.queued.fetch_add(1, std::memory_order_release);
+}
+
+ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& options,
+                        uint64_t* out_program);
+ob_status kernel_get(Driver& driver, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel);
+ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given);
+
+void fill_device_entries(ob_driver* table);
+void fill_memory_entries(ob_driver* table);
+void fill_stream_entries(ob_driver* table);
+void fill_copy_entries(ob_driver* table);
+void fill_program_entries(ob_driver* table);
+
+}  // namespace opencl

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Programs from OpenCL C, their kernels, launches.
+#include <cinttypes>
+#include <cstring>
+
+#include "../support/source_lines.h"
+#include "cache.h"
+#include "driver.h"
+
+namespace opencl {
+namespace {
+
+using support::guarded;
+
+std::string build_log(const Api& api, cl_program program, cl_device_id device) {
+  size_t size = 0;
+  if (api.GetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size) != CL_SUCCESS) return "";
+  std::string log(size, '\0');
+  if (api.GetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, size, log.data(), nullptr) != CL_SUCCESS)
+    return "";
+  log.resize(std::strlen(log.c_str()));
+  return log;
+}
+
+// Everything that the binary depends on.
+std::string cache_key(const Api& api, const FoundDevice& found, const std::string& source, const std::string& options) {
+  std::string key = "program 1";
+  for (const std::string& part :
+       {platform_text(api, found.platform, CL_PLATFORM_NAME), platform_text(api, found.platform, CL_PLATFORM_VERSION),
+        device_text(api, found.device, CL_DEVICE_NAME), device_text(api, found.device, CL_DEVICE_VENDOR),
+        device_text(api, found.device, CL_DEVICE_VERSION), device_text(api, found.device, CL_DRIVER_VERSION), options,
+        source}) {
+    key += '\0' + std::to_string(part.size()) + '\0' + part;
+  }
+  return key;
+}
+
+// The program of a cached binary, built; null if the runtime does not take it.
+cl_program from_binary(const Api& api, const Device& device, const std::string& binary, const std::string& options) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(binary.data());
+  const size_t size = binary.size();
+  cl_int status = CL_SUCCESS;
+  cl_int code = CL_SUCCESS;
+  const cl_program program =
+      api.CreateProgramWithBinary(device.context, 1, &device.found.device, &size, &bytes, &status, &code);
+  if (program == nullptr) return nullptr;
+  if (code == CL_SUCCESS && status == CL_SUCCESS &&
+      api.BuildProgram(program, 1, &device.found.device, options.c_str(), nullptr, nullptr) == CL_SUCCESS) {
+    return program;
+  }
+  api.ReleaseProgram(program);
+  return nullptr;
+}
+
+std::string to_binary(const Api& api, cl_program program) {
+  size_t size = 0;
+  if (api.GetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof size, &size, nullptr) != CL_SUCCESS) return "";
+  std::string binary(size, '\0');
+  char* data = binary.data();
+  if (size == 0 || api.GetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof data, &data, nullptr) != CL_SUCCESS)
+    return "";
+  return binary;
+}
+
+ob_status from_source(Driver& driver, Device& device, const std::string& source, const std::string& options,
+                      cl_program* out_program) {
+  const Api& api = driver.api;
+  const char* text = source.data();
+  const size_t size = source.size();
+  cl_int code = CL_SUCCESS;
+  const cl_program program = api.CreateProgramWithSource(device.context, 1, &text, &size, &code);
+  if (code != CL_SUCCESS) return cl_fail(code, "clCreateProgramWithSource", where(driver, device.index));
+  code = api.BuildProgram(program, 1, &device.found.device, options.c_str(), nullptr, nullptr);
+  if (code == CL_SUCCESS) {
+    *out_program = program;
+    return OB_OK;
+  }
+  const std::string log = build_log(api, program, device.found.device);
+  api.ReleaseProgram(program);
+  if (log.empty()) return cl_fail(code, "clBuildProgram", where(driver, device.index) + ", without a build log");
+  return fail(OB_INVALID_ARGUMENT, "%s: the program does not build (%s), options '%s':\n%s%s",
+              where(driver, device.index).c_str(), error_name(code).c_str(), options.c_str(), log.c_str(),
+              support::cite_source(log, source).c_str());
+}
+
+ob_status find_program(Driver& driver, int32_t device, uint64_t handle, Program** out_program) {
+  std::unique_ptr<Program>* found = driver.programs.find(handle);
+  if (found == nullptr || (*found)->device != device) {
+    return fail(OB_INVALID_ARGUMENT, "device %d has no program 0x%" PRIx64, device, handle);
+  }
+  *out_program = found->get();
+  return OB_OK;
+}
+
+ob_status build(void* self, int32_t index, const ob_program_source* source, uint64_t* out_program) {
+  return guarded("program_build", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Device* device = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    if (std::strcmp(source->language, "opencl_c") != 0) {
+      return fail(OB_INVALID_ARGUMENT, "programs are built from 'opencl_c', not '%s'", source->language);
+    }
+    const std::string code(static_cast<const char*>(source->code), source->code_size);
+    return program_build(driver, *device, code, source->options, out_program);
+  });
+}
+
+ob_status program_destroy(void* self, int32_t index, uint64_t handle) {
+  return guarded("program_destroy", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Program* found = nullptr;
+    if (const ob_status status = find_program(driver, index, handle, &found); status != OB_OK) return status;
+    std::unique_ptr<Program> program;
+    if (!driver.programs.take(handle, &program)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one program");
+    for (const auto& [name, kernel_handle] : program->kernels) {
+      std::unique_ptr<Kernel> kernel;
+      if (driver.kernels.take(kernel_handle, &kernel)) driver.api.ReleaseKernel(kernel->kernel);
+    }
+    const cl_int code = driver.api.ReleaseProgram(program->program);
+    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clReleaseProgram", where(driver, index));
+  });
+}
+
+ob_status get_kernel(void* self, int32_t index, uint64_t program, const char* name, uint64_t* out_kernel) {
+  return guarded("kernel_get",
+                 [&] { return kernel_get(*static_cast<Driver*>(self), index, program, name, out_kernel); });
+}
+
+ob_status kernel_launch(void* self, int32_t index, uint64_t handle, const ob_launch* given) {
+  return guarded("kernel_launch", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Device* device = nullptr;
+    Stream* stream = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+    return launch(driver, *device, *stream, *given);
+  });
+}
+
+// What this device can't run, in words.
+ob_status check_launch(const Device& device, const Kernel& kernel, const ob_launch& given) {
+  const char* name = kernel.name.c_str();
+  uint64_t group = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (given.grid[i] == 0 || given.block[i] == 0) {
+      return fail(OB_INVALID_ARGUMENT, "kernel '%s': dimension %d of the grid or of the block is 0", name, i);
+    }
+    if (given.block[i] > device.max_items[i]) {
+      return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %zu work-items in dimension %d, not %u", name,
+                  device.max_items[i], i, given.block[i]);
+    }
+    group *= given.block[i];
+  }
+  if (group > kernel.max_group) {
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %zu work-items on this device, not %" PRIu64, name,
+                kernel.max_group, group);
+  }
+  if (given.shared_memory != 0) {
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s': OpenCL takes local memory as an argument (OB_ARG_LOCAL)", name);
+  }
+  if (given.is_cooperative != 0 || given.cluster[0] != 0 || given.cluster[1] != 0 || given.cluster[2] != 0) {
+    return fail(OB_UNIMPLEMENTED, "kernel '%s': OpenCL has neither cooperative launches nor clusters", name);
+  }
+  if (given.arg_count != kernel.arg_count) {
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %u arguments, not %zu", name, kernel.arg_count,
+                given.arg_count);
+  }
+  return OB_OK;
+}
+
+cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_arg& arg) {
+  switch (arg.kind) {
+    case OB_ARG_POINTER:
+      return api.SetKernelArgSVMPointer(kernel, index, reinterpret_cast<const void*>(arg.pointer));
+    case OB_ARG_VALUE:
+      return api.SetKernelArg(kernel, index, arg.size, arg.value);
+    case OB_ARG_LOCAL:
+      return api.SetKernelArg(kernel, index, arg.size, nullptr);
+    default:
+      return CL_INVALID_ARG_VALUE;
+  }
+}
+
+}  // namespace
+
+ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& options,
+                        uint64_t* out_program) {
+  std::string key;
+  cl_program built = nullptr;
+  if (driver.options.cache) {
+    key = cache_key(driver.api, device.found, source, options);
+    if (const std::string binary = cache_read(key); !binary.empty()) {
+      built = from_binary(driver.api, device, binary, options);
+    }
+  }
+  if (built == nullptr) {
+    if (const ob_status status = from_source(driver, device, source, options, &built); status != OB_OK) return status;
+    if (driver.options.cache) {
+      if (const std::string binary = to_binary(driver.api, built); !binary.empty()) cache_write(key, binary);
+    }
+  }
+  auto program = std::make_unique<Program>();
+  program->device = device.index;
+  program->program = built;
+  *out_program = driver.programs.make(std::move(program));
+  return OB_OK;
+}
+
+ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char* name, uint64_t* out_kernel) {
+  Program* program = nullptr;
+  if (const ob_status status = find_program(driver, device, handle, &program); status != OB_OK) return status;
+  const std::lock_guard lock(program->mutex);
+  if (const auto known = program->kernels.find(name); known != program->kernels.end()) {
+    *out_kernel = known->second;
+    return OB_OK;
+  }
+  cl_int code = CL_SUCCESS;
+  auto kernel = std::make_unique<Kernel>();
+  kernel->kernel = driver.api.CreateKernel(program->program, name, &code);
+  if (code != CL_SUCCESS) {
+    return cl_fail(code, "clCreateKernel", where(driver, device) + ": kernel '" + name + "'");
+  }
+  kernel->name = name;
+  kernel->device = device;
+  code = driver.api.GetKernelInfo(kernel->kernel, CL_KERNEL_NUM_ARGS, sizeof kernel->arg_count, &kernel->arg_count,
+                                  nullptr);
+  if (code == CL_SUCCESS) {
+    const cl_device_id id = driver.enumeration.devices[static_cast<size_t>(device)].device;
+    code = driver.api.GetKernelWorkGroupInfo(kernel->kernel, id, CL_KERNEL_WORK_GROUP_SIZE, sizeof kernel->max_group,
+                                             &kernel->max_group, nullptr);
+  }
+  if (code != CL_SUCCESS) {
+    driver.api.ReleaseKernel(kernel->kernel);
+    return cl_fail(code, "clGetKernelWorkGroupInfo", where(driver, device) + ": kernel '" + name + "'");
+  }
+  *out_kernel = driver.kernels.make(std::move(kernel));
+  program->kernels.emplace(name, *out_kernel);
+  return OB_OK;
+}
+
+ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given) {
+  std::unique_ptr<Kernel>* found = driver.kernels.find(given.kernel);
+  if (found == nullptr || (*found)->device != device.index) {
+    return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, given.kernel);
+  }
+  Kernel& kernel = **found;
+  if (const ob_status status = check_launch(device, kernel, given); status != OB_OK) return status;
+  size_t global[3];
+  size_t local[3];
+  for (int i = 0; i < 3; ++i) {
+    local[i] = given.block[i];
+    global[i] = local[i] * given.grid[i];
+  }
+  const std::lock_guard lock(kernel.mutex);
+  const char* at = reinterpret_cast<const char*>(given.args);
+  for (cl_uint i = 0; i < given.arg_count; ++i, at += given.arg_stride) {
+    const cl_int code = set_arg(driver.api, kernel.kernel, i, *reinterpret_cast<const ob_kernel_arg*>(at));
+    if (code != CL_SUCCESS) {
+      return cl_fail(code, "clSetKernelArg", "kernel '" + kernel.name + "', argument " + std::to_string(i));
+    }
+  }
+  const cl_int code =
+      driver.api.EnqueueNDRangeKernel(stream.queue, kernel.kernel, 3, nullptr, global, local, 0, nullptr, nullptr);
+  if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueNDRangeKernel", "kernel '" + kernel.name + "'");
+  note_queued(stream);
+  return OB_OK;
+}
+
+void fill_program_entries(ob_driver* table) {
+  table->program_build = build;
+  table->program_destroy = program_destroy;
+  table->kernel_get = get_kernel;
+  table->kernel_launch = kernel_launch;
+}
+
+}  // namespace opencl

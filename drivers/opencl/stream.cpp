@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Streams are in-order command queues; an event's record is a marker in one.
+#include <cinttypes>
+
+#include "driver.h"
+
+namespace opencl {
+namespace {
+
+using support::guarded;
+
+void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
+  uint64_t seen = value.load(std::memory_order_relaxed);
+  while (seen < floor && !value.compare_exchange_weak(seen, floor, std::memory_order_acq_rel)) {
+  }
+}
+
+ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
+  return guarded("stream_create", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Device* device = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    if (priority != 0) return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0, not %d", index, priority);
+    cl_int code = CL_SUCCESS;
+    const cl_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
+    auto stream = std::make_unique<Stream>();
+    stream->device = index;
+    stream->queue =
+        driver.api.CreateCommandQueueWithProperties(device->context, device->found.device, properties, &code);
+    if (code != CL_SUCCESS) {
+      return cl_fail(code, "clCreateCommandQueueWithProperties",
+                     where(driver, index) + ": the runtime gives no more streams, use fewer at a time",
+                     During::kAllocation);
+    }
+    *out_stream = driver.streams.make(std::move(stream));
+    return OB_OK;
+  });
+}
+
+ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
+  return guarded("stream_destroy", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* found = nullptr;
+    if (const ob_status status = driver.find_stream(index, handle, &found); status != OB_OK) return status;
+    std::unique_ptr<Stream> stream;
+    if (!driver.streams.take(handle, &stream)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one stream");
+    if (stream->tail != nullptr) driver.api.ReleaseEvent(stream->tail);
+    // Queued commands complete: releasing flushes, and the runtime keeps the queue until they have.
+    const cl_int code = driver.api.ReleaseCommandQueue(stream->queue);
+    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clReleaseCommandQueue", where(driver, index));
+  });
+}
+
+ob_status stream_synchronize(void* self, int32_t index, uint64_t handle) {
+  return guarded("stream_synchronize", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* stream = nullptr;
+    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+    const uint64_t queued = stream->queued.load(std::memory_order_acquire);
+    if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
+    const cl_int code = driver.api.Finish(stream->queue);
+    raise_to(stream->done, queued);
+    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFinish", where(driver, index), During::kWait);
+  });
+}
+
+// OB_OK, OB_NOT_READY, or the failure of the command.
+ob_status query_marker(Driver& driver, int32_t index, cl_event marker) {
+  cl_int state = CL_COMPLETE;
+  const cl_int code = driver.api.GetEventInfo(marker, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, nullptr);
+  if (code != CL_SUCCESS) return cl_fail(code, "clGetEventInfo", where(driver, index));
+  if (state < 0) return cl_fail(state, "queued work", where(driver, index), During::kWait);
+  return state == CL_COMPLETE ? OB_OK : OB_NOT_READY;
+}
+
+ob_status stream_query(void* self, int32_t index, uint64_t handle) {
+  return guarded("stream_query", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* stream = nullptr;
+    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+    const uint64_t queued = stream->queued.load(std::memory_order_acquire);
+    if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
+    const std::lock_guard lock(stream->mutex);
+    // A marker of its own for each query would never be found done by one who asks again and again.
+    if (stream->tail == nullptr || stream->tail_queued < queued) {
+      cl_event marker = nullptr;
+      cl_int code = driver.api.EnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
+      if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueMarkerWithWaitList", where(driver, index));
+      if (stream->tail != nullptr) driver.api.ReleaseEvent(stream->tail);
+      stream->tail = marker;
+      stream->tail_queued = queued;
+      code = driver.api.Flush(stream->queue);
+      if (code != CL_SUCCESS) return cl_fail(code, "clFlush", where(driver, index));
+    }
+    const ob_status status = query_marker(driver, index, stream->tail);
+    if (status == OB_NOT_READY) return status;
+    raise_to(stream->done, stream->tail_queued);
+    driver.api.ReleaseEvent(std::exchange(stream->tail, nullptr));
+    return status;
+  });
+}
+
+ob_status event_create(void* self, int32_t index, uint32_t, uint64_t* out_event) {
+  return guarded("event_create", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Device* device = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    auto event = std::make_unique<Event>();
+    event->device = index;
+    *out_event = driver.events.make(std::move(event));
+    return OB_OK;
+  });
+}
+
+ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
+  return guarded("event_destroy", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Event* found = nullptr;
+    if (const ob_status status = driver.find_event(index, handle, &found); status != OB_OK) return status;
+    std::unique_ptr<Event> event;
+    if (!driver.events.take(handle, &event)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one event");
+    if (event->marker != nullptr) driver.api.ReleaseEvent(event->marker);
+    return OB_OK;
+  });
+}
+
+ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64_t handle) {
+  return guarded("event_record", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* stream = nullptr;
+    Event* event = nullptr;
+    if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
+    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+    cl_event marker = nullptr;
+    cl_int code = driver.api.EnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
+    if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueMarkerWithWaitList", where(driver, index));
+    note_queued(*stream);
+    // Another queue that waits, or a host that asks, does not make this queue start.
+    code = driver.api.Flush(stream->queue);
+    {
+      const std::lock_guard lock(event->mutex);
+      std::swap(event->marker, marker);
+    }
+    if (marker != nullptr) driver.api.ReleaseEvent(marker);
+    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFlush", where(driver, index));
+  });
+}
+
+// The marker of the latest record, which the caller releases; null if there was none.
+cl_event latest(Driver& driver, Event& event) {
+  const std::lock_guard lock(event.mutex);
+  if (event.marker != nullptr) driver.api.RetainEvent(event.marker);
+  return event.marker;
+}
+
+ob_status event_query(void* self, int32_t index, uint64_t handle) {
+  return guarded("event_query", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Event* event = nullptr;
+    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+    const std::lock_guard lock(event->mutex);
+    return event->marker == nullptr ? OB_OK : query_marker(driver, index, event->marker);
+  });
+}
+
+ob_status event_synchronize(void* self, int32_t index, uint64_t handle) {
+  return guarded("event_synchronize", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Event* event = nullptr;
+    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+    const cl_event marker = latest(driver, *event);
+    if (marker == nullptr) return OB_OK;
+    const cl_int code = driver.api.WaitForEvents(1, &marker);
+    driver.api.ReleaseEvent(marker);
+    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clWaitForEvents", where(driver, index), During::kWait);
+  });
+}
+
+struct Bridge {
+  Driver* driver;
+  cl_event target;
+};
+
+void cross_bridge(cl_event, cl_int status, void* user) {
+  const std::unique_ptr<Bridge> bridge(static_cast<Bridge*>(user));
+  bridge->driver->api.SetUserEventStatus(bridge->target, status < 0 ? status : CL_COMPLETE);
+  bridge->driver->api.ReleaseEvent(bridge->target);
+}
+
+// An event of this device that ends when `marker`, of another context, does: waits don't cross contexts.
+ob_status make_bridge(Driver& driver, Device& device, cl_event marker, cl_event* out_event) {
+  cl_int code = CL_SUCCESS;
+  cl_event target = driver.api.CreateUserEvent(device.context, &code);
+  if (code != CL_SUCCESS) return cl_fail(code, "clCreateUserEvent", where(driver, device.index));
+  driver.api.RetainEvent(target);  // one for the caller, one for the callback
+  auto bridge = std::make_unique<Bridge>(Bridge{&driver, target});
+  code = driver.api.SetEventCallback(marker, CL_COMPLETE, cross_bridge, bridge.get());
+  if (code != CL_SUCCESS) {
+    driver.api.ReleaseEvent(target);
+    driver.api.ReleaseEvent(target);
+    return cl_fail(code, "clSetEventCallback", where(driver, device.index));
+  }
+  static_cast<void>(bridge.release());
+  *out_event = target;
+  return OB_OK;
+}
+
+ob_status stream_wait_event(void* self, int32_t index, uint64_t stream_handle, int32_t event_device, uint64_t handle) {
+  return guarded("stream_wait_event", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* stream = nullptr;
+    Event* event = nullptr;
+    if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
+    if (const ob_status status = driver.find_event(event_device, handle, &event); status != OB_OK) return status;
+    cl_event marker = latest(driver, *event);
+    if (marker == nullptr) return OB_OK;
+    if (event_device != index) {
+      Device* device = nullptr;
+      cl_event bridge = nullptr;
+      ob_status status = driver.find_open(index, &device);
+      if (status == OB_OK) status = make_bridge(driver, *device, marker, &bridge);
+      driver.api.ReleaseEvent(marker);
+      if (status != OB_OK) return status;
+      marker = bridge;
+    }
+    const cl_int code = driver.api.EnqueueBarrierWithWaitList(stream->queue, 1, &marker, nullptr);
+    driver.api.ReleaseEvent(marker);
+    if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueBarrierWithWaitList", where(driver, index));
+    note_queued(*stream);
+    return OB_OK;
+  });
+}
+
+// When the latest record was reached, on the device's clock.
+ob_status reached(Driver& driver, int32_t index, uint64_t handle, cl_ulong* out_time) {
+  Event* event = nullptr;
+  if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+  const cl_event marker = latest(driver, *event);
+  if (marker == nullptr) return fail(OB_FAILED_PRECONDITION, "device %d: the event was never recorded", index);
+  const cl_int code =
+      driver.api.GetEventProfilingInfo(marker, CL_PROFILING_COMMAND_END, sizeof *out_time, out_time, nullptr);
+  driver.api.ReleaseEvent(marker);
+  return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clGetEventProfilingInfo", where(driver, index));
+}
+
+ob_status event_elapsed(void* self, int32_t index, uint64_t start, uint64_t end, double* out_milliseconds) {
+  return guarded("event_elapsed", [&]() -> ob_status {
+    cl_ulong from = 0;
+    cl_ulong to = 0;
+    Driver& driver = *static_cast<Driver*>(self);
+    if (const ob_status status = reached(driver, index, start, &from); status != OB_OK) return status;
+    if (const ob_status status = reached(driver, index, end, &to); status != OB_OK) return status;
+    *out_milliseconds = static_cast<double>(static_cast<int64_t>(to - from)) * 1e-6;
+    return OB_OK;
+  });
+}
+
+ob_status event_timestamp(void* self, int32_t index, uint64_t handle, int64_t* out_nanoseconds) {
+  return guarded("event_timestamp", [&]() -> ob_status {
+    cl_ulong time = 0;
+    Device* device = nullptr;
+    Driver& driver = *static_cast<Driver*>(self);
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    if (const ob_status status = reached(driver, index, handle, &time); status != OB_OK) return status;
+    *out_nanoseconds = static_cast<int64_t>(time) + device->clock_offset;
+    return OB_OK;
+  });
+}
+
+struct HostCall {
+  ob_host_fn fn;
+  void* user;
+};
+
+ob_status host_callback(void* self, int32_t index, uint64_t handle, ob_host_fn fn, void* user) {
+  return guarded("host_callback", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Device* device = nullptr;
+    Stream* stream = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+    if (!device->has_native_kernels) {
+      return fail(OB_UNIMPLEMENTED, "%s has no native kernels, which host_callback needs",
+                  where(driver, index).c_str());
+    }
+    HostCall call = {fn, user};  // the runtime copies it
+    const cl_int code = driver.api.EnqueueNativeKernel(
+        stream->queue,
+        [](void* given) {
+          const HostCall& queued = *static_cast<HostCall*>(given);
+          queued.fn(queued.user);
+        },
+        &call, sizeof call, 0, nullptr, nullptr, 0, nullptr, nullptr);
+    if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueNativeKernel", where(driver, index));
+    note_queued(*stream);
+    return OB_OK;
+  });
+}
+
+}  // namespace
+
+void fill_stream_entries(ob_driver* table) {
+  table->stream_create = stream_create;
+  table->stream_destroy = stream_destroy;
+  table->stream_synchronize = stream_synchronize;
+  table->stream_query = stream_query;
+  table->event_create = event_create;
+  table->event_destroy = event_destroy;
+  table->event_record = event_record;
+  table->event_query = event_query;
+  table->event_synchronize = event_synchronize;
+  table->event_elapsed = event_elapsed;
+  table->event_timestamp = event_timestamp;
+  table->stream_wait_event = stream_wait_event;
+  table->host_callback = host_callback;
+}
+
+}  // namespace opencl

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ob_driver_table, and the entries about devices.
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include "driver.h"
+
+namespace opencl {
+namespace {
+
+using support::guarded;
+
+Driver& driver_of(void* self) {
+  return *static_cast<Driver*>(self);
+}
+
+int32_t device_count(void* self) {
+  Driver& driver = driver_of(self);
+  int32_t count = 0;
+  const ob_status status = guarded("device_count", [&]() -> ob_status {
+    const std::lock_guard lock(driver.mutex);
+    if (driver.is_enumerated && driver.owner == getpid()) {
+      count = static_cast<int32_t>(driver.enumeration.devices.size());
+      return OB_OK;
+    }
+    if (!driver.is_probed) {
+      driver.probed_count = probe(driver.options, &driver.enumeration);
+      driver.is_probed = true;
+      for (const std::string& line : driver.enumeration.left_out) {
+        if (driver.probed_count > 0) std::fprintf(stderr, "torch_outboard: %s\n", line.c_str());
+      }
+    }
+    count = driver.probed_count;
+    if (count == 0) return fail(OB_UNAVAILABLE, "%s", driver.enumeration.error.c_str());
+    return OB_OK;
+  });
+  return status == OB_OK ? count : -status;
+}
+
+bool has_extension(const std::string& extensions, const char* name) {
+  return (" " + extensions + " ").find(" " + std::string(name) + " ") != std::string::npos;
+}
+
+void copy_name(const std::string& text, char* out, size_t size) {
+  std::snprintf(out, size, "%s", text.c_str());
+}
+
+// Work-items that run in step, if the runtime says so.
+int32_t sub_group_size(const Api& api, cl_device_id id, const std::string& extensions) {
+  if (has_extension(extensions, "cl_nv_device_attribute_query")) {
+    return static_cast<int32_t>(device_info<cl_uint>(api, id, CL_DEVICE_WARP_SIZE_NV));
+  }
+  if (!has_extension(extensions, "cl_intel_required_subgroup_size")) return 0;
+  size_t sizes[16] = {};
+  size_t bytes = 0;
+  if (api.GetDeviceInfo(id, CL_DEVICE_SUB_GROUP_SIZES_INTEL, sizeof sizes, sizes, &bytes) != CL_SUCCESS) return 0;
+  return static_cast<int32_t>(*std::max_element(sizes, sizes + std::size(sizes)));
+}
+
+uint64_t kernel_dtypes(bool has_double) {
+  // Halves and bfloat16 can be loaded, computed in float and stored everywhere (vload_half is OpenCL C's core).
+  uint64_t bits = 0;
+  for (const int dtype :
+       {OB_UINT8, OB_INT8, OB_INT16, OB_INT32, OB_INT64, OB_FLOAT16, OB_FLOAT32, OB_COMPLEX32, OB_COMPLEX64, OB_BOOL,
+        OB_BFLOAT16, OB_FLOAT8_E5M2, OB_FLOAT8_E4M3FN, OB_UINT16, OB_UINT32, OB_UINT64}) {
+    bits |= uint64_t{1} << dtype;
+  }
+  return has_double ? bits | uint64_t{1} << OB_FLOAT64 | uint64_t{1} << OB_COMPLEX128 : bits;
+}
+
+ob_status device_properties(void* self, int32_t index, ob_device_properties* out_properties) {
+  return guarded("device_properties", [&]() -> ob_status {
+    Driver& driver = driver_of(self);
+    const FoundDevice* found = nullptr;
+    if (const ob_status status = driver.find_devices(index, &found); status != OB_OK) return status;
+    const Api& api = driver.api;
+    const cl_device_id id = found->device;
+    const std::string extensions = device_text(api, id, CL_DEVICE_EXTENSIONS);
+    const std::string version = device_text(api, id, CL_DEVICE_VERSION);
+    ob_device_properties p = {};
+    copy_name(device_text(api, id, CL_DEVICE_NAME), p.name, sizeof p.name);
+    copy_name(device_text(api, id, CL_DEVICE_VENDOR), p.vendor, sizeof p.vendor);
+    copy_name(device_text(api, id, CL_DEVICE_NAME), p.architecture, sizeof p.architecture);
+    copy_name(device_text(api, id, CL_DRIVER_VERSION), p.driver_version, sizeof p.driver_version);
+    std::sscanf(version.c_str(), "OpenCL %" SCNd32 ".%" SCNd32, &p.major, &p.minor);
+    if (has_extension(extensions, "cl_nv_device_attribute_query")) {
+      p.major = static_cast<int32_t>(device_info<cl_uint>(api, id, CL_DEVICE_COMPUTE_CAPABILITY_MAJOR_NV));
+      p.minor = static_cast<int32_t>(device_info<cl_uint>(api, id, CL_DEVICE_COMPUTE_CAPABILITY_MINOR_NV));
+    }
+    if (has_extension(extensions, "cl_khr_device_uuid")) {
+      static_cast<void>(api.GetDeviceInfo(id, CL_DEVICE_UUID_KHR, sizeof p.uuid, p.uuid, nullptr));
+    }
+    p.total_memory = device_info<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_SIZE);
+    p.max_allocation = device_info<cl_ulong>(api, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+    p.dtypes = kernel_dtypes(device_info<cl_bitfield>(api, id, CL_DEVICE_DOUBLE_FP_CONFIG) != 0);
+    p.multi_processor_count = static_cast<int32_t>(device_info<cl_uint>(api, id, CL_DEVICE_MAX_COMPUTE_UNITS));
+    p.warp_size = sub_group_size(api, id, extensions);
+    p.max_threads_per_block = static_cast<int32_t>(device_info<size_t>(api, id, CL_DEVICE_MAX_WORK_GROUP_SIZE));
+    p.clock_rate = static_cast<int32_t>(device_info<cl_uint>(api, id, CL_DEVICE_MAX_CLOCK_FREQUENCY)) * 1000;
+    p.shared_memory_per_block = device_info<cl_ulong>(api, id, CL_DEVICE_LOCAL_MEM_SIZE);
+    p.l2_cache_size = device_info<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
+    p.is_integrated = device_info<cl_bool>(api, id, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0 ? 1 : 0;
+    // The caller may have been compiled with a shorter struct.
+    p.struct_size = std::min(out_properties->struct_size, sizeof p);
+    std::memcpy(out_properties, &p, p.struct_size);
+    return OB_OK;
+  });
+}
+
+int64_t monotonic_ns() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
+}
+
+// The device's clock against the host's: a marker on an idle queue ends a moment before its wait does. The shortest of
+// several waits is the best measurement.
+ob_status measure_clock(Driver& driver, Device& device) {
+  int64_t best = INT64_MAX;
+  for (int i = 0; i < 8; ++i) {
+    cl_event marker = nullptr;
+    cl_int code = driver.api.EnqueueMarkerWithWaitList(device.queue, 0, nullptr, &marker);
+    if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueMarkerWithWaitList", where(driver, device.index));
+    code = driver.api.WaitForEvents(1, &marker);
+    const int64_t now = monotonic_ns();
+    cl_ulong end = 0;
+    if (code == CL_SUCCESS) {
+      code = driver.api.GetEventProfilingInfo(marker, CL_PROFILING_COMMAND_END, sizeof end, &end, nullptr);
+    }
+    driver.api.ReleaseEvent(marker);
+    if (code != CL_SUCCESS) return cl_fail(code, "the first wait", where(driver, device.index), During::kWait);
+    best = std::min(best, now - static_cast<int64_t>(end));
+  }
+  device.clock_offset = best;
+  return OB_OK;
+}
+
+ob_status open_device(Driver& driver, int32_t index) {
+  const FoundDevice* found = nullptr;
+  if (const ob_status status = driver.find_devices(index, &found); status != OB_OK) return status;
+  if (driver.devices[index].load() != nullptr) return OB_OK;
+  const Api& api = driver.api;
+  auto device = std::make_unique<Device>();
+  device->index = index;
+  device->found = *found;
+  device->is_fine_grain = (found->svm & CL_SVM_FINE_GRAIN_BUFFER) != 0;
+  device->has_native_kernels =
+      (device_info<cl_bitfield>(api, found->device, CL_DEVICE_EXECUTION_CAPABILITIES) & CL_EXEC_NATIVE_KERNEL) != 0;
+  device->max_allocation = device_info<cl_ulong>(api, found->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  device->total_memory = device_info<cl_ulong>(api, found->device, CL_DEVICE_GLOBAL_MEM_SIZE);
+  device->max_group = device_info<size_t>(api, found->device, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  static_cast<void>(api.GetDeviceInfo(found->device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof device->max_items,
+                                      device->max_items, nullptr));
+  cl_int code = CL_SUCCESS;
+  // A context each: the memory of a context with several devices may wander between them.
+  device->context = api.CreateContext(nullptr, 1, &found->device, nullptr, nullptr, &code);
+  if (code != CL_SUCCESS) return cl_fail(code, "clCreateContext", where(driver, index), During::kAllocation);
+  const cl_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
+  device->queue = api.CreateCommandQueueWithProperties(device->context, found->device, properties, &code);
+  ob_status status = OB_OK;
+  if (code != CL_SUCCESS) {
+    status = cl_fail(code, "clCreateCommandQueueWithProperties", where(driver, index), During::kAllocation);
+  } else {
+    status = measure_clock(driver, *device);
+  }
+  if (status != OB_OK) {
+    if (device->queue != nullptr) api.ReleaseCommandQueue(device->queue);
+    api.ReleaseContext(device->context);
+    return status;
+  }
+  const std::lock_guard lock(driver.mutex);
+  driver.devices[index].store(device.get(), std::memory_order_release);
+  driver.owned.push_back(std::move(device));
+  return OB_OK;
+}
+
+ob_status device_open(void* self, int32_t index) {
+  return guarded("device_open", [&] { return open_device(driver_of(self), index); });
+}
+
+ob_status device_close(void* self, int32_t index) {
+  return guarded("device_close", [&]() -> ob_status {
+    Driver& driver = driver_of(self);
+    Device* device = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    std::unique_ptr<Program> strided;
+    if (device->strided_program != 0 && driver.programs.take(device->strided_program, &strided)) {
+      for (const auto& [name, handle] : strided->kernels) {
+        std::unique_ptr<Kernel> kernel;
+        if (driver.kernels.take(handle, &kernel)) driver.api.ReleaseKernel(kernel->kernel);
+      }
+      driver.api.ReleaseProgram(strided->program);
+    }
+    driver.devices[index].store(nullptr);
+    driver.api.ReleaseCommandQueue(device->queue);
+    driver.api.ReleaseContext(device->context);
+    const std::lock_guard lock(driver.mutex);
+    std::erase_if(driver.owned, [&](const std::unique_ptr<Device>& owned) { return owned.get() == device; });
+    return OB_OK;
+  });
+}
+
+void destroy(void* self) {
+  delete static_cast<Driver*>(self);
+}
+
+}  // namespace
+
+Driver::~Driver() {
+  // The process's end frees what a caller left behind; a runtime with work under way must not lose its context.
+}
+
+std::string where(const Driver& driver, int32_t device) {
+  std::string text = "device " + std::to_string(device);
+  if (driver.is_enumerated && device >= 0 && static_cast<size_t>(device) < driver.enumeration.devices.size()) {
+    const cl_device_id id = driver.enumeration.devices[static_cast<size_t>(device)].device;
+    text += " (" + device_text(driver.api, id, CL_DEVICE_NAME) + ")";
+  }
+  return text;
+}
+
+ob_status Driver::find_devices(int32_t index, const FoundDevice** out_found) {
+  const std::lock_guard lock(mutex);
+  if (is_enumerated && owner != getpid()) {
+    return fail(OB_FAILED_PRECONDITION,
+                "OpenCL was opened before this process was forked, and does not survive that: use the start method "
+                "'spawn'");
+  }
+  if (!is_enumerated) {
+    if (std::string error; !api.load(options.library, &error)) return fail(OB_UNAVAILABLE, "%s", error.c_str());
+    enumeration = enumerate(api, options);
+    is_enumerated = true;
+    owner = getpid();
+  }
+  const size_t count = enumeration.devices.size();
+  if (index < 0 || static_cast<size_t>(index) >= count) {
+    if (is_probed && index >= 0 && index < probed_count) {
+      return fail(OB_UNAVAILABLE, "device %d was there when the devices were counted and is gone now; there are %zu",
+                  index, count);
+    }
+    return fail(OB_INVALID_ARGUMENT, "there is no device %d; the number of devices is %zu%s%s", index, count,
+                enumeration.error.empty() ? "" : ": ", enumeration.error.c_str());
+  }
+  *out_found = &enumeration.devices[static_cast<size_t>(index)];
+  return OB_OK;
+}
+
+ob_status Driver::find_open(int32_t index, Device** out_device) {
+  Device* device = index >= 0 && index < kMaxDevices ? devices[index].load(std::memory_order_acquire) : nullptr;
+  if (device == nullptr) return fail(OB_INVALID_ARGUMENT, "device %d is not there or not open", index);
+  *out_device = device;
+  return OB_OK;
+}
+
+ob_status Driver::find_stream(int32_t index, uint64_t handle, Stream** out_stream) {
+  std::unique_ptr<Stream>* found = streams.find(handle);
+  if (found == nullptr || (*found)->device != index) [[unlikely]] {
+    return fail(OB_INVALID_ARGUMENT,
+                "device %d has no stream 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);
+  }
+  *out_stream = found->get();
+  return OB_OK;
+}
+
+ob_status Driver::find_event(int32_t index, uint64_t handle, Event** out_event) {
+  std::unique_ptr<Event>* found = events.find(handle);
+  if (found == nullptr || (*found)->device != index) [[unlikely]] {
+    return fail(OB_INVALID_ARGUMENT,
+                "device %d has no event 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);
+  }
+  *out_event = found->get();
+  return OB_OK;
+}
+
+void fill_device_entries(ob_driver* table) {
+  table->device_count = device_count;
+  table->device_properties = device_properties;
+  table->device_open = device_open;
+  table->device_close = device_close;
+  table->last_error = support::last_error;
+  table->destroy = destroy;
+}
+
+}  // namespace opencl
+
+extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_driver, char* error,
+                                               size_t error_size) {
+  try {
+    opencl::Options parsed;
+    std::string problem;
+    if (const ob_status status = opencl::parse_options(options, &parsed, &problem); status != OB_OK) {
+      support::copy_text(problem.c_str(), error, error_size);
+      return status;
+    }
+    ob_driver table = {};
+    table.abi_major = OB_ABI_MAJOR;
+    table.abi_minor = OB_ABI_MINOR;
+    opencl::fill_device_entries(&table);
+    opencl::fill_memory_entries(&table);
+    opencl::fill_stream_entries(&table);
+    opencl::fill_copy_entries(&table);
+    opencl::fill_program_entries(&table);
+    table.self = new opencl::Driver(std::move(parsed));
+    table.struct_size = std::min(out_driver->struct_size, sizeof table);
+    std::memcpy(out_driver, &table, table.struct_size);
+    return OB_OK;
+  } catch (const std::exception& exception) {
+    support::copy_text(exception.what(), error, error_size);
+    return OB_INTERNAL;
+  }
+}
