@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attaching a driver: from its description to `torch.<name>`.
+
+Everything that can be checked is checked before anything is changed. What is changed then can't be undone, neither by
+torch nor by the core: the installed table, the name of PrivateUse1, the registrations, `torch.<name>` and the generated
+methods. Should one of these steps fail, attaching the same driver with the same options again goes on at that step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import keyword
+import os
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
+
+from torch_outboard import _compat
+from torch_outboard._build import check_torch_version
+from torch_outboard._discovery import find_driver
+from torch_outboard._errors import RegistrationError
+from torch_outboard._options import OptionValue, to_text
+from torch_outboard._properties import to_table
+from torch_outboard.amp import check_description, register
+from torch_outboard.driver import Driver, driver_entries
+
+__all__ = ["attach", "attached_driver", "is_attached_as"]
+
+_PROBE_OPENS = 1  # OB_DRIVER_PROBE_OPENS
+FALLBACK_MODES = ("warn", "error", "silent")
+
+
+@dataclass
+class _Attachment:
+    """The driver of this process and how far its attaching has come."""
+
+    driver: Driver
+    asked_as: str  # the name or the target that attach was given
+    policies: dict[str, str]  # of autocast, where they depart from torch's lists
+    done: set[str] = field(default_factory=set)
+    module: ModuleType | None = None
+    is_complete: bool = False
+
+    def is_same(self, driver: Driver) -> bool:
+        return type(self.driver) is type(driver) and self.driver.option_values == driver.option_values
+
+
+_lock = threading.RLock()
+_attachment: _Attachment | None = None
+
+
+def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleType:
+    """Makes a driver's devices PyTorch devices, and gives `torch.<name>`.
+
+    Opens no device. A process has one driver: attaching the same one with the same options again does nothing,
+    another one raises.
+
+    Parameters
+    ----------
+    driver : str, type or Driver
+        An installed driver's name, "package.module:Class", a subclass of `Driver`, or an instance of one.
+    **options
+        The driver's options; see `outboard info`. What is not given here is read from OUTBOARD_<NAME>_<OPTION>.
+
+    Raises
+    ------
+    RegistrationError
+        The description can't be attached; nothing was changed unless the message says so.
+    ValueError
+        OUTBOARD_FALLBACK has none of its values, or the driver's `autocast` makes no sense.
+    ImportError
+        The extension was not built, or was built for another torch.
+    """
+    global _attachment
+    with _lock:
+        described = _describe(driver, options)
+        if _attachment is not None:
+            if not _attachment.is_same(described):
+                raise _another_is_attached(_attachment.driver, described)
+            return _finish(_attachment)
+        fallback = _fallback_mode()
+        _check_name(described.name)
+        entries = _entries(described)
+        check_torch_version()
+        policies = check_description(described)
+        _install(described, entries)
+        _attachment = _Attachment(described, driver if isinstance(driver, str) else described.name, policies)
+        _run(_attachment, "fallback", lambda: _set_fallback(fallback))
+        return _finish(_attachment)
+
+
+def attached_driver() -> Driver | None:
+    """Gives the attached driver, None if there is none."""
+    return _attachment.driver if _attachment is not None and _attachment.is_complete else None
+
+
+def is_attached_as(name: str) -> bool:
+    """Whether the attached driver is the one that attach(name) means."""
+    return (
+        attached_driver() is not None
+        and _attachment is not None
+        and name
+        in (
+            _attachment.asked_as,
+            _attachment.driver.name,
+        )
+    )
+
+
+def _describe(driver: str | type[Driver] | Driver, options: dict[str, object]) -> Driver:
+    if isinstance(driver, Driver):
+        if options:
+            raise RegistrationError(
+                f"driver {driver.name!r} cannot be attached: options are given to the class, "
+                f"attach({type(driver).__name__}(…)), not beside an instance"
+            )
+        if not hasattr(driver, "option_values"):
+            raise RegistrationError(
+                f"driver {driver.name!r} cannot be attached: {type(driver).__name__}.__init__ must call "
+                "super().__init__(**options)"
+            )
+        return driver
+    found = find_driver(driver) if isinstance(driver, str) else driver
+    if not (isinstance(found, type) and issubclass(found, Driver)):
+        raise TypeError(f"a driver is a name or a subclass of torch_outboard.Driver, not {found!r}")
+    return found(**options)
+
+
+def _another_is_attached(first: Driver, second: Driver) -> RegistrationError:
+    if type(first) is type(second):
+        return RegistrationError(
+            f"driver {first.name!r} is attached already, with the options {first.option_values}; "
+            f"{second.option_values} need another process"
+        )
+    return RegistrationError(
+        f"driver {first.name!r} is attached already, and PyTorch has one such device type a process: "
+        f"start another process for {second.name!r}"
+    )
+
+
+def _fallback_mode() -> str:
+    mode = os.environ.get("OUTBOARD_FALLBACK") or "warn"
+    if mode not in FALLBACK_MODES:
+        raise ValueError(f"OUTBOARD_FALLBACK is {', '.join(FALLBACK_MODES[:-1])} or {FALLBACK_MODES[-1]}, not {mode!r}")
+    return mode
+
+
+def _check_name(name: str) -> None:
+    def refuse(why: str) -> RegistrationError:
+        return RegistrationError(f"a driver cannot be called {name!r}: {why}. Set another `name`.")
+
+    if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name):
+        raise refuse("torch parses device names of lower-case letters, joined by single underscores, only")
+    if keyword.iskeyword(name):
+        raise refuse("it is a keyword of Python, so torch.<name> could not be written")
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone":
+        raise RegistrationError(
+            f"driver {name!r} cannot be attached: another package has taken PyTorch's only free device type, as "
+            f"{taken!r}. Uninstall it, or keep it from loading itself with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and attach "
+            "by torch_outboard.attach."
+        )
+    if _is_torch_device(name):
+        raise refuse("torch reserves the name for a device of its own")
+    if hasattr(torch, name):
+        raise refuse(f"it would hide torch.{name}")
+    for owner in (torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.TypedStorage):
+        for attribute in (name, f"is_{name}"):
+            if hasattr(owner, attribute):
+                raise refuse(f"it would hide {owner.__name__}.{attribute}")
+
+
+def _is_torch_device(name: str) -> bool:
+    try:
+        torch.device(name)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
+    entries = driver_entries(driver)
+    properties = entries.get("device_properties")
+    if properties is not None and not isinstance(properties, int):
+        entries["device_properties"] = lambda device: to_table(properties(device))
+    return entries
+
+
+def _install(driver: Driver, entries: dict[str, Callable[..., Any] | int]) -> None:
+    from torch_outboard import _C
+
+    if driver.library is not None:
+        _C.attach_library(os.fspath(driver.library), driver.name, _texts(driver.option_values), entries)
+    else:
+        flags = _PROBE_OPENS if driver.probe_opens else 0
+        _C.attach_entries(driver.name, entries, driver.self_address, *driver.abi, flags)
+
+
+def _texts(options: dict[str, OptionValue | None]) -> dict[str, str]:
+    return {name: to_text(value) for name, value in options.items() if value is not None}
+
+
+def _set_fallback(mode: str) -> None:
+    from torch_outboard import _C
+
+    _C.set_fallback_mode(mode)
+
+
+def _run(attachment: _Attachment, step: str, action: Callable[[], object]) -> None:
+    if step not in attachment.done:
+        action()
+        attachment.done.add(step)
+
+
+def _finish(attachment: _Attachment) -> ModuleType:
+    """Runs the steps that are left, in the order that torch needs."""
+    from torch_outboard import _C
+    from torch_outboard.device import build_module
+
+    driver = attachment.driver
+    name = driver.name
+    _run(attachment, "exit", lambda: atexit.register(_C.shut_down))
+    _run(attachment, "rename", lambda: rename_privateuse1_backend(name))
+    _run(attachment, "register", _C.register_with_torch)
+    module = attachment.module or build_module(driver)
+    attachment.module = module
+    _run(attachment, "module", lambda: torch._register_device_module(name, module))  # type: ignore[no-untyped-call]
+    _run(attachment, "methods", lambda: _generate_methods(driver))
+    _run(attachment, "kernels", lambda: _register_kernels(driver))
+    _run(attachment, "autocast", lambda: register(driver, attachment.policies))
+    _run(attachment, "compat", lambda: _compat.apply(name))
+    attachment.is_complete = True
+    return module
+
+
+def _generate_methods(driver: Driver) -> None:
+    # Storage methods refuse nothing by dtype: moving bytes needs no kernel.
+    generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True, unsupported_dtype=[]
+    )
+
+
+def _register_kernels(driver: Driver) -> None:
+    from torch_outboard._kernels import register_kernel
+
+    for op, kernel in driver.kernels.items():
+        register_kernel(op, kernel)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attaching while torch is imported. Nothing here raises: an exception would break `import torch` itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+__all__ = ["autoload", "autoload_from_environment"]
+
+VARIABLE = "OUTBOARD_DRIVER"
+
+_warned: set[str] = set()
+
+
+def autoload_from_environment() -> None:
+    """Attaches what OUTBOARD_DRIVER names; on failure warns once, with the cause."""
+    name = os.environ.get(VARIABLE)
+    if name:
+        _attach_or_warn(name, f"{VARIABLE}={name}")
+
+
+def autoload(name: str) -> None:
+    """Attaches a driver for its vendor's entry point of the group `torch.backends`.
+
+    OUTBOARD_DRIVER wins over every vendor, else the first vendor wins. The loser warns once; nothing is raised.
+    """
+    wanted = os.environ.get(VARIABLE)
+    if wanted and wanted != name:
+        _warn_once(name, f"torch-outboard does not load driver {name!r}: {VARIABLE} names {wanted!r}")
+        return
+    from torch_outboard._attach import attached_driver, is_attached_as
+
+    first = attached_driver()
+    if first is not None and not is_attached_as(name):
+        _warn_once(
+            name,
+            f"torch-outboard does not load driver {name!r}: {first.name!r} is attached, and a process has one. "
+            f"Choose by {VARIABLE}={name}.",
+        )
+        return
+    _attach_or_warn(name, f"the automatic loading of driver {name!r}")
+
+
+def _attach_or_warn(name: str, what: str) -> None:
+    from torch_outboard._attach import attach, is_attached_as
+
+    if is_attached_as(name):
+        return  # attached by hand already, maybe with options
+    try:
+        attach(name)
+    except Exception as error:  # the cause is told, and `import torch` goes on
+        _warn_once(name, f"{what} failed: {type(error).__name__}: {error}")
+
+
+def _warn_once(name: str, message: str) -> None:
+    if name in _warned:
+        return
+    _warned.add(name)
+    try:
+        warnings.warn(message, UserWarning, stacklevel=3)
+    except UserWarning:  # warnings are errors here, and must not be in the middle of `import torch`
+        print(f"Warning: {message}", file=sys.stderr)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""For which torch the extension was built, and whether it is the one that runs.
+
+Loading an extension that was built for another torch crashes or, worse, misdispatches. `check_torch_version` is
+therefore called before anything of the extension is loaded. The build itself uses this file too, by its path: it
+imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["BuildInfo", "build_info", "check_supported", "check_torch_version", "rebuild_command", "torch_minor"]
+
+OLDEST_TORCH = (2, 11)
+NEWEST_TORCH = (2, 15)
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """What the extension was built for: `torch` is a full version, `python` a minor one, `sanitize` often empty."""
+
+    torch: str
+    python: str
+    sanitize: str = ""
+
+
+def torch_minor(version: str) -> tuple[int, int]:
+    """Gives the minor line of a torch version: (2, 13) for 2.13.0+cpu."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        raise ValueError(f"{version!r} is no torch version")
+    return int(match[1]), int(match[2])
+
+
+def check_supported(version: str) -> None:
+    """Raises ImportError for a torch that this release does not know."""
+    if not OLDEST_TORCH <= torch_minor(version) <= NEWEST_TORCH:
+        oldest, newest = (f"{major}.{minor}" for major, minor in (OLDEST_TORCH, NEWEST_TORCH))
+        raise ImportError(
+            f"torch-outboard works with torch {oldest} to {newest}, and torch {version} is installed. "
+            f"Install one of these: {sys.executable} -m pip install 'torch>={oldest},<2.{NEWEST_TORCH[1] + 1}'"
+        )
+
+
+def build_info() -> BuildInfo | None:
+    """Gives the record of the build, None if the extension was not built. A damaged record raises ImportError."""
+    path = _PACKAGE / "_build_info.json"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return BuildInfo(**record)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise ImportError(f"{path} cannot be read ({error}). Rebuild torch-outboard: {rebuild_command()}") from error
+
+
+def rebuild_command() -> str:
+    """Gives the shell command that builds the extension for the torch and the Python that run."""
+    source = _PACKAGE.parent
+    if (source / "CMakeLists.txt").is_file() and (source / "scripts" / "build").is_file():
+        return f"{source / 'scripts' / 'build'} --python {sys.executable}"
+    return (
+        f"{sys.executable} -m pip install --no-build-isolation --no-deps --no-cache-dir --force-reinstall "
+        "--no-binary torch-outboard torch-outboard"
+    )
+
+
+def check_torch_version() -> None:
+    """Raises ImportError unless the extension was built for the torch and the Python that run.
+
+    Call it before the extension is loaded: afterwards is too late.
+    """
+    import torch
+
+    running = str(torch.__version__)
+    check_supported(running)
+    built = build_info()
+    if built is None:
+        raise ImportError(f"torch-outboard's extension is not built. Build it: {rebuild_command()}")
+    if torch_minor(built.torch) != torch_minor(running):
+        raise ImportError(
+            f"torch-outboard was built for torch {built.torch}, and torch {running} runs. "
+            f"Rebuild it: {rebuild_command()}"
+        )
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if built.python != python:
+        raise ImportError(
+            f"torch-outboard was built for Python {built.python}, and Python {python} runs. "
+            f"Rebuild it: {rebuild_command()}"
+        )

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What works round torch: the only place that changes anything of torch's, a file for each minor line that needs it."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["apply"]
+
+
+def apply(device: str) -> None:
+    """Applies what the running torch needs for the attached device; once."""
+    minor = tuple(map(int, torch.__version__.split(".")[:2]))
+    if minor < (2, 13):
+        from torch_outboard._compat import torch_2_11
+
+        torch_2_11.register_autocast(device)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which provider ran which operator how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+__all__ = ["Coverage", "CoverageRow", "coverage", "reset_coverage"]
+
+
+class CoverageRow(NamedTuple):
+    """One operator at one provider; `provider` is "native", "host" or "fallback"."""
+
+    op: str
+    provider: str
+    calls: int
+
+
+class Coverage(Sequence[CoverageRow]):
+    """A list of rows, sorted by operator and provider, that prints as a table."""
+
+    def __init__(self, rows: Sequence[CoverageRow]) -> None:
+        self._rows = sorted(rows)
+
+    @overload
+    def __getitem__(self, index: int) -> CoverageRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Coverage: ...
+    def __getitem__(self, index: int | slice) -> CoverageRow | Coverage:
+        return Coverage(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[CoverageRow]:
+        return iter(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Coverage) and self._rows == other._rows
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def calls(self, op: str | None = None, provider: str | None = None) -> int:
+        """Adds up the calls of an operator, of a provider, or of both."""
+        return sum(row.calls for row in self if op in (None, row.op) and provider in (None, row.provider))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Gives the rows as dicts, for JSON."""
+        return [row._asdict() for row in self]
+
+    def __rich__(self) -> Any:
+        from rich.table import Table
+
+        table = Table(caption=f"{len({row.op for row in self})} operators, {self.calls()} calls")
+        table.add_column("operator")
+        table.add_column("provider")
+        table.add_column("calls", justify="right")
+        for row in self:
+            table.add_row(row.op, row.provider, str(row.calls))
+        return table
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        # Wide enough that no operator's name is cut, wherever it is printed to.
+        console = Console(width=60 + max((len(row.op) for row in self), default=0), color_system=None)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get().rstrip()
+
+    def __repr__(self) -> str:
+        return f"<Coverage: {len(self)} rows>"
+
+
+def coverage() -> Coverage:
+    """Gives what ran where since the start or the last `reset_coverage`; empty before a driver is attached."""
+    from torch_outboard._attach import attached_driver
+
+    if attached_driver() is None:
+        return Coverage([])
+    from torch_outboard import _C
+
+    return Coverage([CoverageRow(*row) for row in _C.coverage()])
+
+
+def reset_coverage() -> None:
+    """Sets all counters of `coverage` to 0."""
+    from torch_outboard._attach import attached_driver
+
+    if attached_driver() is not None:
+        from torch_outboard import _C
+
+        _C.reset_coverage()

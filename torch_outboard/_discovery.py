@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Finding drivers: entry points of the group `torch_outboard.drivers`, or "package.module:Class"."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_outboard._errors import RegistrationError
+from torch_outboard._options import nearest
+
+if TYPE_CHECKING:
+    from torch_outboard.driver import Driver
+
+__all__ = ["GROUP", "FoundDriver", "find_driver", "found_drivers"]
+
+GROUP = "torch_outboard.drivers"
+
+
+@dataclass(frozen=True)
+class FoundDriver:
+    """A driver that an installed distribution offers; loading it imports the distribution's module."""
+
+    name: str
+    target: str  # "package.module:Class"
+    distribution: str
+
+    def load(self) -> type[Driver]:
+        """Imports the class; RegistrationError with the cause if that fails."""
+        return _load(self.name, self.target)
+
+
+def found_drivers() -> dict[str, FoundDriver]:
+    """Gives the drivers of installed distributions by name, without importing any."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, FoundDriver] = {}
+    for entry in sorted(entry_points(group=GROUP)):
+        distribution = entry.dist.name if entry.dist is not None else "unknown"
+        found.setdefault(entry.name, FoundDriver(entry.name, entry.value, distribution))
+    return found
+
+
+def find_driver(name: str) -> type[Driver]:
+    """Gives the class of a driver by name, or by "package.module:Class"."""
+    if ":" in name:
+        return _load(name, name)
+    found = found_drivers()
+    if name not in found:
+        raise RegistrationError(
+            f"no driver is called {name!r}.{nearest(name, list(found))} Drivers are found through the entry-point "
+            f"group {GROUP!r}; `outboard info` lists them."
+        )
+    return found[name].load()
+
+
+def _load(name: str, target: str) -> type[Driver]:
+    from torch_outboard.driver import Driver
+
+    module_name, _, attribute = target.partition(":")
+    try:
+        driver = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise RegistrationError(f"driver {name!r} cannot be loaded from {target!r}: {error}") from error
+    if not (isinstance(driver, type) and issubclass(driver, Driver)):
+        raise RegistrationError(f"driver {name!r}: {target!r} is no subclass of torch_outboard.Driver")
+    return driver

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The exceptions of torch-outboard.
+
+    RuntimeError
+    └── OutboardError
+        ├── DriverError(code)        an entry of the driver failed
+        ├── NotSupportedError        the driver has no such entry, or torch-outboard no such function (yet);
+        │                            also a NotImplementedError
+        └── RegistrationError        a driver description that cannot be attached
+
+Beside these: `torch.OutOfMemoryError` when a device has no more memory, `torch.AcceleratorError` once a device is lost,
+`ValueError` for an argument that is wrong.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+__all__ = ["DriverError", "NotSupportedError", "OutboardError", "RegistrationError", "Status"]
+
+
+class Status(enum.IntEnum):
+    """The status codes of driver.h."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    OUT_OF_MEMORY = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+    NOT_READY = 32
+    DEVICE_LOST = 33
+
+
+class OutboardError(RuntimeError):
+    """The base of torch-outboard's own exceptions."""
+
+
+class DriverError(OutboardError):
+    """An entry of the driver failed.
+
+    A driver written in Python raises it to choose the status; any other exception becomes `Status.INTERNAL`,
+    MemoryError `Status.OUT_OF_MEMORY` and NotImplementedError `Status.UNIMPLEMENTED`.
+
+    Attributes
+    ----------
+    code : Status or int
+        The driver's status; an int if it is none that driver.h names.
+    entry : str or None
+        The entry that failed, where known.
+    device : int or None
+        The device that it failed on, where known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        code: int = Status.INTERNAL,
+        *,
+        entry: str | None = None,
+        device: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code: int = _status(code)
+        self.entry = entry
+        self.device = device
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_remake, (str(self), int(self.code), self.entry, self.device))
+
+
+class NotSupportedError(OutboardError, NotImplementedError):
+    """What was asked for is not there, neither in the driver nor as a default."""
+
+
+class RegistrationError(OutboardError):
+    """A driver description cannot be attached; the message says what to fix."""
+
+
+def _remake(message: str, code: int, entry: str | None, device: int | None) -> DriverError:
+    return DriverError(message, code, entry=entry, device=device)
+
+
+def _status(code: int) -> int:
+    try:
+        return Status(code)
+    except ValueError:
+        return code
+
+
+# The core's own wording, in raise_status (csrc/core/error.cpp).
+_ENTRY = re.compile(r"driver '[^']*': (\w+)(?: on device (\d+))? failed with ")
+
+
+def from_core(kind: int, code: int, message: str) -> OutboardError:
+    """Makes the exception for an error of the C++ core; `kind` is outboard::ErrorKind."""
+    if kind == 1:
+        return NotSupportedError(message)
+    if kind == 2:
+        return RegistrationError(message)
+    match = _ENTRY.match(message)
+    if match is None:
+        return DriverError(message, code)
+    return DriverError(message, code, entry=match[1], device=None if match[2] is None else int(match[2]))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Device properties, as drivers give them and as users see them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_outboard._options import nearest
+
+__all__ = ["DTYPES", "DeviceProperties", "dtype_bits", "to_table"]
+
+# ob_dtype of driver.h; the numbers are also torch's own.
+DTYPES: dict[torch.dtype, int] = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.complex32: 8,
+    torch.complex64: 9,
+    torch.complex128: 10,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+    torch.float8_e5m2: 23,
+    torch.float8_e4m3fn: 24,
+    torch.uint16: 27,
+    torch.uint32: 28,
+    torch.uint64: 29,
+}
+
+
+def dtype_bits(dtypes: Iterable[torch.dtype]) -> int:
+    """Gives the bits of ob_device_properties.dtypes for dtypes."""
+    bits = 0
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise ValueError(f"{dtype} has no number in driver.h")
+        bits |= 1 << DTYPES[dtype]
+    return bits
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What `torch.<name>.get_device_properties` gives. 0 and "" mean that the driver doesn't say.
+
+    Attributes
+    ----------
+    total_memory : int
+        Bytes.
+    dtypes : frozenset of torch.dtype
+        What kernels may use.
+    major, minor : int
+        Compute capability, or the driver's own counting.
+    clock_rate : int
+        kHz.
+    """
+
+    name: str = ""
+    vendor: str = ""
+    architecture: str = ""
+    driver_version: str = ""
+    uuid: bytes = bytes(16)
+    total_memory: int = 0
+    dtypes: frozenset[torch.dtype] = frozenset(DTYPES)
+    major: int = 0
+    minor: int = 0
+    multi_processor_count: int = 0
+    warp_size: int = 0
+    max_threads_per_block: int = 0
+    max_threads_per_multi_processor: int = 0
+    regs_per_multiprocessor: int = 0
+    clock_rate: int = 0
+    shared_memory_per_block: int = 0
+    l2_cache_size: int = 0
+    is_integrated: bool = False
+    stream_priority_least: int = 0
+    stream_priority_greatest: int = 0
+    mem_granularity: int = 0
+    max_allocation: int = 0
+
+    @property
+    def L2_cache_size(self) -> int:  # noqa: N802 - CUDA's spelling
+        """CUDA's spelling of l2_cache_size."""
+        return self.l2_cache_size
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> DeviceProperties:
+        """Makes it of what the core gives."""
+        bits = table["dtypes"]
+        dtypes = frozenset(dtype for dtype, number in DTYPES.items() if bits == 0 or bits >> number & 1)
+        return cls(**{**table, "dtypes": dtypes})
+
+
+_FIELDS = [field.name for field in dataclasses.fields(DeviceProperties)]
+
+
+def to_table(properties: object) -> dict[str, Any]:
+    """Gives a Python driver's answer as the core reads it: a dict, or DeviceProperties.
+
+    TypeError or ValueError, which becomes the driver's failure, for anything else or for an unknown key.
+    """
+    if isinstance(properties, DeviceProperties):
+        table = {name: getattr(properties, name) for name in _FIELDS}
+    elif isinstance(properties, Mapping):
+        table = dict(properties)
+    else:
+        raise TypeError(f"device_properties must return a dict or DeviceProperties, not {type(properties).__name__}")
+    for name in table:
+        if name not in _FIELDS:
+            raise ValueError(f"a device has no property {name!r}.{nearest(str(name), _FIELDS)}")
+    if "dtypes" in table and not isinstance(table["dtypes"], int):
+        table["dtypes"] = dtype_bits(table["dtypes"])
+    return table

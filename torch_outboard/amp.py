@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Autocast policies: what torch.autocast does to an operator on the attached device.
+
+A driver opts in by its attribute `autocast`; it then has torch's own lists, as CUDA has. Here they are changed while
+the process runs:
+
+    torch_outboard.amp.set_policy("aten::softmax", "lower_precision_fp")
+    torch_outboard.amp.set_policy("mylib::attention", "lower_precision_fp")
+    torch_outboard.amp.set_policy("aten::softmax", "default")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_outboard._errors import RegistrationError
+from torch_outboard._options import nearest
+
+if TYPE_CHECKING:
+    from torch_outboard.driver import Driver
+
+__all__ = ["POLICIES", "default_policies", "policies", "set_policy"]
+
+POLICIES = {
+    "lower_precision_fp": "inputs are cast to the dtype of the autocast region",
+    "fp32": "inputs are cast to float32",
+    "fp32_set_opt_dtype": "the optional dtype argument becomes float32 unless it is given",
+    "fp32_append_dtype": "the overload with a dtype is called, with float32; only where torch's lists say so",
+    "promote": "inputs are cast to the widest of their dtypes",
+    "banned": "raises",
+    "fallthrough": "runs as it is; operators that it is made of keep their policies",
+}
+_DTYPES = (torch.float16, torch.bfloat16)
+
+
+def set_policy(op: Any, policy: str) -> None:
+    """Gives an operator a policy under torch.autocast, from the next call on, in every thread.
+
+    What torch.compile has compiled keeps the policy it was traced with. Only floating-point tensors on the device are
+    cast, float64 excepted, as everywhere in autocast.
+
+    Parameters
+    ----------
+    op : str, OpOverload, OpOverloadPacket or CustomOpDef
+        "aten::softmax" means every overload that can have the policy, "aten::softmax.int" and
+        torch.ops.aten.softmax.int one of them; "aten::mm.default" is the one without a name.
+    policy : str
+        A key of POLICIES, or "default" for what torch's lists say ("fallthrough" for an operator that none names).
+
+    Raises
+    ------
+    ValueError
+        There is no such operator or policy, the operator writes to its arguments or takes no tensor, or somebody has
+        registered an autocast kernel for it with torch.
+    NotSupportedError
+        The driver has no autocast.
+    RegistrationError
+        No driver is attached.
+    """
+    from torch_outboard import _C
+
+    if not _C.is_attached():
+        raise RegistrationError("attach a driver before setting policies: torch_outboard.attach(name)")
+    for overload in _overloads_for(op, policy):
+        _C.set_cast_policy(overload, policy)
+
+
+def policies() -> dict[str, str]:
+    """Gives the policies in force, by operator; other operators run as they are. Empty without autocast."""
+    from torch_outboard import _C
+
+    return {op: policy for op, policy, default in _C.cast_policies() if {policy, default} != {"fallthrough"}}
+
+
+def default_policies() -> dict[str, str]:
+    """Gives the policies of the running torch's own lists, by operator. Empty without autocast."""
+    from torch_outboard import _C
+
+    return {op: default for op, _, default in _C.cast_policies() if default != "fallthrough"}
+
+
+def check_description(driver: Driver) -> dict[str, str]:
+    """Gives the policies by which a driver departs from torch's lists; ValueError if its `autocast` makes no sense."""
+    try:
+        if driver.autocast_dtype is not None and driver.autocast_dtype not in _DTYPES:
+            raise ValueError(f"`autocast_dtype` is {' or '.join(map(str, _DTYPES))}, not {driver.autocast_dtype!r}")
+        if driver.autocast is None or driver.autocast == "default":
+            return {}
+        if isinstance(driver.autocast, str) or not hasattr(driver.autocast, "items"):
+            raise ValueError(f"it is None, 'default' or a dict of operators and policies, not {driver.autocast!r}")
+        return {name: policy for op, policy in driver.autocast.items() for name in _overloads_for(op, policy)}
+    except ValueError as error:
+        raise ValueError(f"driver {driver.name!r} cannot be attached: its `autocast`: {error}") from error
+
+
+def register(driver: Driver, overrides: dict[str, str]) -> None:
+    """Registers the policies of a driver that has opted in."""
+    from torch_outboard import _C
+
+    if driver.autocast is None:
+        return
+    _C.register_autocast()
+    for op, policy in overrides.items():
+        _C.set_cast_policy(op, policy)
+    if driver.autocast_dtype is not None:
+        # Torch keeps it by thread: other threads have float16 until they name another.
+        torch.set_autocast_dtype(driver.name, driver.autocast_dtype)
+
+
+def _overloads_for(op: Any, policy: str) -> list[str]:
+    """Gives the overloads that `op` means and that can have the policy; ValueError if there are none."""
+    from torch_outboard import _C
+
+    if not isinstance(policy, str):
+        raise TypeError(f"a policy is a str, not {type(policy).__name__}")
+    if policy != "default" and policy not in POLICIES:
+        raise ValueError(f"there is no cast policy {policy!r}.{nearest(policy, [*POLICIES, 'default'])}")
+    names = _names_of(op)
+    fitting = []
+    refusals = []
+    for name in names:
+        try:
+            _C.check_cast_policy(name, policy)
+            fitting.append(name)
+        except ValueError as refusal:
+            refusals.append(refusal)
+    if not fitting:
+        raise refusals[0]
+    return fitting
+
+
+def _names_of(op: Any) -> list[str]:
+    """Gives the names of the overloads that `op` may mean."""
+    if isinstance(op, torch._ops.OpOverload):
+        return [op._name]
+    if isinstance(op, torch._ops.OpOverloadPacket):
+        op = op._qualified_op_name
+    elif isinstance(op, torch._library.custom_ops.CustomOpDef):
+        op = op._qualname
+    if not isinstance(op, str):
+        raise TypeError(f"an operator is a str or one of torch.ops, not {type(op).__name__}")
+    known: list[str] = torch._C._dispatch_get_all_op_names()
+    if "." in op.rpartition("::")[2]:
+        name = op.removesuffix(".default")
+        if name in known:
+            return [name]
+        raise _unknown(op, known)
+    names = [name for name in known if name.partition(".")[0] == op]
+    if not names:
+        raise _unknown(op, sorted({name.partition(".")[0] for name in known}))
+    return sorted(names)
+
+
+def _unknown(op: str, known: list[str]) -> ValueError:
+    import difflib
+
+    # All of the names would be thousands, and those of another namespace are nearer than they look.
+    matches = difflib.get_close_matches(op if "::" in op else f"aten::{op}", known, n=3, cutoff=0.6)
+    hint = f"Did you mean {' or '.join(map(repr, matches))}?" if matches else "Names are namespace::name.overload."
+    return ValueError(f"there is no operator {op!r}. {hint}")

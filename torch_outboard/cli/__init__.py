@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command `outboard`."""
+
+from __future__ import annotations
+
+import click
+
+from torch_outboard._version import __version__
+from torch_outboard.cli.info import info
+from torch_outboard.cli.memory import memory
+
+__all__ = ["main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="outboard")
+def main() -> None:
+    """PyTorch devices from driver descriptions."""
+
+
+main.add_command(info)
+main.add_command(memory)

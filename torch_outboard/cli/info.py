@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard info`: what is installed, what works, and why the rest does not."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from typing import Any
+
+import click
+
+from torch_outboard._build import build_info, check_torch_version
+from torch_outboard._discovery import FoundDriver, found_drivers
+from torch_outboard._version import __version__
+from torch_outboard.driver import OPTIONAL_ENTRIES, Driver
+
+__all__ = ["info"]
+
+
+@click.command()
+@click.option("--driver", metavar="NAME", help="Attach this driver, and show its devices and entries.")
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(driver: str | None, options: tuple[str, ...], as_json: bool) -> None:
+    """Show versions, drivers, devices, and what each driver entry gives or lacks.
+
+    Works when the extension does not load, and then says why. Exits with 1 if a driver was asked for and can't be
+    attached.
+    """
+    report = _report(driver, _parse(options))
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print(report)
+    if report["attached"] is not None and report["attached"]["error"]:
+        sys.exit(1)
+
+
+def _parse(options: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for option in options:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise click.BadParameter(f"{option!r} has no '='; write KEY=VALUE", param_hint="--option")
+        pairs[key] = value
+    return pairs
+
+
+def _report(driver: str | None, options: dict[str, str]) -> dict[str, Any]:
+    import torch
+
+    from torch_outboard._attach import attached_driver
+
+    attached = attached_driver()  # by OUTBOARD_DRIVER, perhaps
+    if driver is None and attached is not None:
+        driver = attached.name
+    return {
+        "outboard": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "extension": _extension(),
+        "drivers": [_driver(found) for found in found_drivers().values()],
+        "attached": None if driver is None else _attached(driver, options),
+    }
+
+
+def _extension() -> dict[str, Any]:
+    """Says what the extension was built for, and why it does not load."""
+    report: dict[str, Any] = {"torch": None, "python": None, "error": None}
+    try:
+        built = build_info()
+        if built is not None:
+            report |= {"torch": built.torch, "python": built.python}
+        check_torch_version()
+        from torch_outboard import _C  # noqa: F401
+    except ImportError as error:
+        report["error"] = str(error)
+    return report
+
+
+def _driver(found: FoundDriver) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "name": found.name,
+        "target": found.target,
+        "distribution": found.distribution,
+        "options": {},
+        "error": None,
+    }
+    try:
+        driver = found.load()
+    except Exception as error:  # a foreign module may fail in any way; the cause is the answer
+        report["error"] = f"{type(error).__name__}: {error}"
+        return report
+    report["options"] = {
+        name: {"type": option.type.__name__, "default": option.default, "doc": option.doc}
+        for name, option in driver.options.items()
+    }
+    report["error"] = _library_error(driver)
+    return report
+
+
+def _library_error(driver: type[Driver]) -> str | None:
+    """Says why the driver's library does not load; None if it does or there is none."""
+    if driver.library is None:
+        return None
+    import ctypes
+
+    try:
+        ctypes.CDLL(str(driver.library))
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
+    from torch_outboard._attach import attach, attached_driver
+
+    report: dict[str, Any] = {"name": name, "error": None, "devices": [], "entries": {}}
+    try:
+        driver = attached_driver()
+        module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
+    except Exception as error:  # whatever stops the driver is what was asked for
+        report["error"] = f"{type(error).__name__}: {error}"
+        return report
+    from torch_outboard import _C
+
+    report["entries"] = {entry: is_there for entry, is_there in _C.entries().items() if entry in OPTIONAL_ENTRIES}
+    report["devices"] = [_device(module, index) for index in range(module.device_count())]
+    if not report["devices"]:
+        report["error"] = f"driver {module.__name__.rpartition('.')[2]!r} has no device. {_C.probe_error()}".rstrip()
+    return report
+
+
+def _device(module: Any, index: int) -> dict[str, Any]:
+    try:
+        properties = module.get_device_properties(index)
+        free, total = module.mem_get_info(index)
+    except Exception as error:  # one broken device must not hide the others
+        return {"index": index, "error": f"{type(error).__name__}: {error}"}
+    return {
+        "index": index,
+        "name": properties.name,
+        "architecture": properties.architecture,
+        "driver_version": properties.driver_version,
+        "total_memory": total,
+        "free_memory": free,
+        "error": None,
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+
+    def cells(*values: object) -> list[str]:
+        return [escape(str(value)) for value in values]
+
+    console.print(
+        f"torch-outboard {report['outboard']}, torch {report['torch']}, Python {report['python']}, "
+        f"{escape(report['platform'])}"
+    )
+    extension = report["extension"]
+    if extension["error"]:
+        console.print(f"The extension does not load: {escape(extension['error'])}")
+    else:
+        console.print(f"The extension was built for torch {extension['torch']}, Python {extension['python']}.")
+    table = Table("driver", "from", "options", "usable", title="Drivers")
+    for driver in report["drivers"]:
+        reason = driver["error"] or extension["error"]
+        table.add_row(
+            *cells(
+                driver["name"],
+                driver["distribution"],
+                ", ".join(driver["options"]),
+                f"no: {reason}" if reason else "yes",
+            )
+        )
+    console.print(table)
+    if not report["drivers"]:
+        console.print("No driver is installed: none is found in the entry-point group torch_outboard.drivers.")
+    attached = report["attached"]
+    if attached is None:
+        console.print("Name a driver to see its devices: outboard info --driver NAME")
+        return
+    if attached["error"]:
+        console.print(f"Driver {escape(attached['name'])}: {escape(attached['error'])}")
+    if attached["devices"]:
+        devices = Table("device", "name", "memory", "free", "architecture", "driver version", title="Devices")
+        for device in attached["devices"]:
+            if device["error"]:
+                devices.add_row(*cells(device["index"], f"unusable: {device['error']}"))
+                continue
+            devices.add_row(
+                *cells(
+                    device["index"],
+                    device["name"],
+                    _size(device["total_memory"]),
+                    _size(device["free_memory"]),
+                    device["architecture"],
+                    device["driver_version"],
+                )
+            )
+        console.print(devices)
+    if attached["entries"]:
+        entries = Table("optional entry", "there", "without it", title="Entries", caption=_ENTRIES_CAPTION)
+        for name, is_there in attached["entries"].items():
+            entries.add_row(*cells(name, "yes" if is_there else "no", "" if is_there else WITHOUT[name]))
+        console.print(entries)
+
+
+def _size(value: int) -> str:
+    return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
+
+
+_ENTRIES_CAPTION = "An entry that is there may still answer that it is unsupported."
+_NO_IPC = "memory can't be shared between processes"
+_NO_MAP = "no expandable segments"
+_NO_PROGRAMS = "no generated kernels"
+_NO_GRAPHS = "graphs are captured in software"
+_NO_RECORDS = "the profiler times host work and copies with events"
+
+# What driver.h says of each entry that is null.
+WITHOUT = {
+    "destroy": "nothing is called at the end",
+    "device_open": "nothing is opened",
+    "device_close": "nothing is closed",
+    "device_synchronize": "every stream is synchronised",
+    "fill_async": "filled by copies from the host, or through host_address",
+    "copy_nd_async": "through host_address, else through host memory",
+    "mem_info": "total from the properties, free as total less this process's use",
+    "host_alloc": "pinned memory is ordinary memory, and copies wait",
+    "host_free": "pinned memory is ordinary memory, and copies wait",
+    "host_register": "existing memory can't be pinned",
+    "host_unregister": "existing memory can't be pinned",
+    "host_address": "CPU kernels can't run on device memory: operators go through copies",
+    "stream_query": "through an event",
+    "event_synchronize": "event_query is polled",
+    "event_elapsed": "no timing, unless event_timestamp is there",
+    "event_timestamp": "no timestamps",
+    "peer_access": "copies between devices count as going through the host",
+    "mem_reserve": _NO_MAP,
+    "mem_release": _NO_MAP,
+    "mem_map": _NO_MAP,
+    "mem_unmap": _NO_MAP,
+    "ipc_export": _NO_IPC,
+    "ipc_open": _NO_IPC,
+    "ipc_close": _NO_IPC,
+    "host_callback": "host work waits for its stream and runs on the caller's thread",
+    "program_build": _NO_PROGRAMS,
+    "program_destroy": _NO_PROGRAMS,
+    "kernel_get": _NO_PROGRAMS,
+    "kernel_launch": _NO_PROGRAMS,
+    "graph_capture_begin": _NO_GRAPHS,
+    "graph_capture_end": _NO_GRAPHS,
+    "graph_instantiate": _NO_GRAPHS,
+    "graph_launch": _NO_GRAPHS,
+    "graph_destroy": _NO_GRAPHS,
+    "graph_executable_destroy": _NO_GRAPHS,
+    "activity_enable": _NO_RECORDS,
+    "activity_correlate": _NO_RECORDS,
+    "activity_read": _NO_RECORDS,
+    "last_error": "messages say the status only",
+    "kernel_register": "the driver brings no kernels in C",
+}

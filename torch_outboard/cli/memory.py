@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard memory`: what a snapshot of device memory holds, as text or as a page."""
+
+from __future__ import annotations
+
+import collections
+import html
+import io
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+__all__ = ["memory"]
+
+_LARGEST = 50  # blocks that are listed
+_TEMPLATE = Path(__file__).with_name("memory.html")
+
+
+class SnapshotError(Exception):
+    """The file is no snapshot; the message names it."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads dicts, lists, tuples, strings and numbers; a class or a function in the file ends it."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}; a snapshot holds plain data only")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise pickle.UnpicklingError("it asks for objects outside the file; a snapshot holds plain data only")
+
+
+def read_snapshot(path: str) -> dict[str, Any]:
+    """Reads what `_dump_snapshot` wrote, without running anything that the file names."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise SnapshotError(f"{path}: {error.strerror}") from error
+    try:
+        snapshot = _Unpickler(io.BytesIO(data)).load()
+        _check(snapshot)
+    except Exception as error:  # a broken pickle raises nearly anything
+        reason = str(error) or type(error).__name__
+        raise SnapshotError(f"{path} is no memory snapshot: {reason}") from error
+    assert isinstance(snapshot, dict)
+    return snapshot
+
+
+def _check(snapshot: Any) -> None:
+    """Raises for what the rest of this file could not read."""
+    for segment in snapshot["segments"]:
+        _check_numbers(segment, "address", "total_size")
+        for block in segment["blocks"]:
+            _check_numbers(block, "size")
+            _check_frames(block)
+            if not isinstance(block["state"], str):
+                raise TypeError("the state of a block is no text")
+    for trace in snapshot["device_traces"]:
+        for entry in trace:
+            _check_numbers(entry, "size")
+            _check_frames(entry)
+            if entry["action"] != "oom":
+                _check_numbers(entry, "addr")
+
+
+def _check_numbers(entry: dict[str, Any], *keys: str) -> None:
+    for key in keys:
+        if not isinstance(entry[key], int):
+            raise TypeError(f"{key!r} is no number")
+
+
+def _check_frames(entry: dict[str, Any]) -> None:
+    for frame in entry.get("frames", ()):
+        if not {"name", "filename", "line"} <= frame.keys():
+            raise ValueError("a frame lacks its name, file or line")
+
+
+def _stack(entry: dict[str, Any]) -> list[str]:
+    """Gives the stack as lines, innermost first: Python's frames, or all if there are none."""
+    frames = entry.get("frames", ())
+    python = [frame for frame in frames if str(frame["filename"]).endswith(".py")]
+    return [f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in (python or frames)]
+
+
+def summarise(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Gives what the page shows: segments, the largest live blocks, a timeline for each device."""
+    segments = []
+    blocks = []
+    for segment in snapshot["segments"]:
+        address = segment["address"]
+        parts = []
+        for block in segment["blocks"]:
+            parts.append([block["size"], block["state"]])
+            if block["state"] != "inactive":
+                blocks.append((block["size"], block.get("address", address), block))
+            address += block["size"]
+        segments.append(
+            {
+                "device": segment.get("device", 0),
+                "address": hex(segment["address"]),
+                "size": segment["total_size"],
+                "stream": segment.get("stream", 0),
+                "pool": list(segment.get("segment_pool_id", (0, 0))),
+                "blocks": parts,
+            }
+        )
+    segments.sort(key=lambda entry: (entry["device"], -entry["size"]))
+    blocks.sort(key=lambda entry: -entry[0])
+    return {
+        "segments": segments,
+        "largest": [
+            {"size": size, "address": hex(address), "state": block["state"], "stack": _stack(block)}
+            for size, address, block in blocks[:_LARGEST]
+        ],
+        "timelines": [_timeline(snapshot, device, trace) for device, trace in enumerate(snapshot["device_traces"])],
+    }
+
+
+def _timeline(snapshot: dict[str, Any], device: int, trace: list[dict[str, Any]]) -> dict[str, Any]:
+    """Gives the allocated and reserved bytes after each entry, counted back from what the snapshot ends with."""
+    allocated = reserved = 0
+    points = []
+    live: dict[int, int] = {}
+    for number, entry in enumerate(trace):
+        action, size = entry["action"], entry["size"]
+        if action == "alloc":
+            allocated += size
+            live[entry["addr"]] = number
+        elif action == "free_completed":
+            allocated -= size
+            live.pop(entry["addr"], None)
+        elif action in ("segment_alloc", "segment_map"):
+            reserved += size
+        elif action in ("segment_free", "segment_unmap"):
+            reserved -= size
+        points.append([allocated, reserved])
+    ours = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
+    # What there was before the history began.
+    held = sum(
+        block.get("requested_size", block["size"])
+        for segment in ours
+        for block in segment["blocks"]
+        if block["state"] != "inactive"
+    )
+    base = [held - allocated, sum(segment["total_size"] for segment in ours) - reserved]
+    step = max(1, len(points) // 2000)
+    kept = points[::step]
+    return {
+        "device": device,
+        "points": [[max(0, a + base[0]), max(0, r + base[1])] for a, r in kept],
+        "counts": dict(collections.Counter(entry["action"] for entry in trace)),
+        "failures": [
+            {"size": entry["size"], "free": entry.get("device_free", 0), "stack": _stack(entry)}
+            for entry in trace
+            if entry["action"] == "oom"
+        ],
+    }
+
+
+def page(title: str, summary: dict[str, Any]) -> str:
+    """Gives a page that needs nothing but itself."""
+    # "</script>" in a file's name must not end the script.
+    data = json.dumps(summary).replace("<", "\\u003c")
+    return _TEMPLATE.read_text().replace("{{title}}", html.escape(title)).replace("{{data}}", data)
+
+
+@click.command()
+@click.argument("snapshot", type=click.Path())
+@click.option("--html", "output", metavar="FILE", type=click.Path(), help="Write a page: timeline, segments, blocks.")
+def memory(snapshot: str, output: str | None) -> None:
+    """Show what a memory snapshot holds: the SNAPSHOT file that torch.<name>.memory._dump_snapshot wrote.
+
+    The file is read as plain data: nothing that it names is run.
+    """
+    try:
+        summary = summarise(read_snapshot(snapshot))
+    except SnapshotError as error:
+        raise click.ClickException(str(error)) from error
+    if output is not None:
+        Path(output).write_text(page(Path(snapshot).name, summary), encoding="utf-8")
+        click.echo(f"wrote {output}", file=sys.stderr)
+        return
+    for device in sorted({segment["device"] for segment in summary["segments"]}):
+        segments = [segment for segment in summary["segments"] if segment["device"] == device]
+        live = sum(size for segment in segments for size, state in segment["blocks"] if state != "inactive")
+        reserved = sum(segment["size"] for segment in segments)
+        click.echo(f"device {device}: {len(segments)} segments, {_text(reserved)} reserved, {_text(live)} in use")
+    for block in summary["largest"][:10]:
+        click.echo(f"{_text(block['size']):>12}  {block['address']}  {(block['stack'] or ['no stack'])[0]}")
+
+
+def _text(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the parts of torch.<name> share: one device type a process, so module-level state is enough."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+
+from torch_outboard._errors import NotSupportedError
+
+name: str = ""
+
+# Whether the user has asked for the device (set_device, init); opening a device counts too.
+is_initialized: bool = False
+
+
+def set_name(device_name: str) -> None:
+    """Sets the name, once, before any part is used."""
+    global name
+    name = device_name
+
+
+def mark_initialized() -> None:
+    """Records that the device is in use, without opening anything."""
+    global is_initialized
+    is_initialized = True
+
+
+def not_supported(function: str, why: str) -> NoReturn:
+    """Raises NotSupportedError for a function of torch.<name> that is not there."""
+    raise NotSupportedError(f"torch.{name}.{function} is not supported: {why}")
+
+
+def device_index(device: torch.device | int | str | None, *, is_optional: bool = True) -> int:
+    """Gives the index that a device argument means; the current device for None or a device without one.
+
+    ValueError for a device of another type. Whether there is such a device is for the core to say.
+    """
+    if isinstance(device, int):
+        return device
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != name:
+            raise ValueError(f"expected a {name} device, got {device}")
+        if device.index is not None:
+            return device.index
+    elif device is not None:
+        raise TypeError(f"a device is an int, a str or a torch.device, not {type(device).__name__}")
+    if not is_optional:
+        raise ValueError(f"expected a device with an index, got {device}")
+    return torch.accelerator.current_device_index()

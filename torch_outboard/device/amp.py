@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.<name>.amp: automatic mixed precision with the device filled in. torch.amp does the work."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard.device import _context, devices
+
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "get_amp_supported_dtype"]
+
+
+class _NoDtypes(list[torch.dtype]):
+    """No dtypes, with the reason: torch.autocast looks in it when it is to be enabled, and disables itself."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.why = why
+
+    def __contains__(self, dtype: object) -> bool:
+        # Above this are autocast.__init__ and whoever calls it.
+        warnings.warn(f"{self.why}: autocast is disabled, and everything runs in its own dtype.", stacklevel=3)
+        return False
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """Gives the dtypes that torch.autocast may use on the current device: those of the driver's properties.
+
+    There are none if the driver has not opted into autocast or there is no device. torch.autocast then warns, with the
+    reason, and disables itself.
+    """
+    if not _C.has_autocast():
+        return _NoDtypes(
+            f'The driver {_context.name!r} has no autocast policies (its `autocast` is None, which "default" changes)'
+        )
+    if not devices.is_available():
+        return _NoDtypes(f"There is no {_context.name} device")
+    supported = devices.get_device_properties().dtypes
+    return [dtype for dtype in (torch.bfloat16, torch.float16) if dtype in supported]
+
+
+def autocast(
+    enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool | None = None
+) -> torch.amp.autocast:
+    """Gives torch.autocast for the device, a context manager and a decorator.
+
+    Without a dtype it takes the thread's default, or what the device has if it lacks that.
+    """
+    name = _context.name
+    if dtype is None:
+        dtype = torch.get_autocast_dtype(name)
+        supported = get_amp_supported_dtype()
+        if len(supported) == 1:
+            dtype = supported[0]
+    return torch.amp.autocast(name, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
+def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: torch.dtype | None = None) -> Any:
+    """Gives torch.amp.custom_fwd for the device."""
+    return torch.amp.custom_fwd(fwd, device_type=_context.name, cast_inputs=cast_inputs)
+
+
+def custom_bwd(bwd: Callable[..., Any] | None = None) -> Any:
+    """Gives torch.amp.custom_bwd for the device."""
+    return torch.amp.custom_bwd(bwd, device_type=_context.name)
+
+
+class GradScaler(torch.amp.GradScaler):
+    """torch.amp.GradScaler for the device.
+
+    ValueError for a scale that is not positive, which torch.amp.GradScaler takes: no step would ever be made with it.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        if enabled:
+            _check_scale("init_scale", init_scale)
+        super().__init__(_context.name, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Does what torch.amp.GradScaler.update does. A scale in a tensor isn't looked at: that would wait for it."""
+        if self.is_enabled() and isinstance(new_scale, int | float):
+            _check_scale("new_scale", new_scale)
+        super().update(new_scale)
+
+
+def _check_scale(argument: str, scale: float) -> None:
+    if not scale > 0:
+        raise ValueError(f"{argument} must be positive, not {scale!r}: gradients are divided by it")

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Devices of torch.<name>: counting and selecting them opens nothing."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard._properties import DeviceProperties
+from torch_outboard.device import _context
+from torch_outboard.device._context import device_index
+
+__all__ = [
+    "can_device_access_peer",
+    "current_device",
+    "device",
+    "device_count",
+    "device_of",
+    "get_arch_list",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_gencode_flags",
+    "init",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "is_tf32_supported",
+    "set_device",
+    "synchronize",
+]
+
+_Device = torch.device | int | str | None
+
+_properties: dict[int, DeviceProperties] = {}
+
+
+def is_available() -> bool:
+    """Whether there is a device; opens none."""
+    return _C.device_count() > 0
+
+
+def device_count() -> int:
+    """Gives the number of devices; opens none."""
+    return _C.device_count()
+
+
+def is_initialized() -> bool:
+    """Whether the device is in use in this process."""
+    return (_context.is_initialized or _C.any_device_opened()) and not _C.in_bad_fork()
+
+
+def init() -> None:
+    """Does what the first use does, which opens no device either; raises in a forked child of a process that did."""
+    _lazy_init()
+
+
+def _lazy_init() -> None:
+    if _C.in_bad_fork():
+        raise RuntimeError(
+            f"Cannot use {_context.name} in a forked process after a device was opened in its parent. To use it with "
+            "multiprocessing, use the 'spawn' start method."
+        )
+    _context.mark_initialized()
+
+
+def _is_in_bad_fork() -> bool:
+    return _C.in_bad_fork()
+
+
+def current_device() -> int:
+    """Gives the index of this thread's current device."""
+    return torch.accelerator.current_device_index()
+
+
+def set_device(device: torch.device | int | str) -> None:
+    """Makes a device this thread's current one; a negative index changes nothing."""
+    index = device_index(device)
+    if index >= 0:
+        torch.accelerator.set_device_index(index)
+        _context.mark_initialized()
+
+
+def _exchange_device(device: int) -> int:
+    return _C.maybe_exchange_device(device)
+
+
+def _maybe_exchange_device(device: int) -> int:
+    return _C.maybe_exchange_device(device)
+
+
+class _DeviceGuard:
+    """Selects a device by index for a scope."""
+
+    def __init__(self, index: int) -> None:
+        self.idx = index
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = _exchange_device(self.idx)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.idx = _maybe_exchange_device(self.prev_idx)
+
+
+class device:
+    """Selects a device for a scope; None and a negative index change nothing."""
+
+    def __init__(self, device: _Device) -> None:
+        self.idx = -1 if device is None else device_index(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = _exchange_device(self.idx)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.idx = _maybe_exchange_device(self.prev_idx)
+
+
+class device_of(device):
+    """Selects the device of a tensor or storage for a scope; one of another kind of device changes nothing."""
+
+    def __init__(self, obj: torch.Tensor | torch.UntypedStorage | torch.TypedStorage) -> None:
+        where = obj.device if isinstance(obj.device, torch.device) else torch.device(obj.device)
+        super().__init__(where.index if where.type == _context.name else None)
+
+
+def get_device_properties(device: _Device = None) -> DeviceProperties:
+    """Gives what the driver says about a device; asked once. It may open the device's runtime."""
+    index = device_index(device)
+    if index not in _properties:
+        _properties[index] = DeviceProperties.from_table(_C.device_properties(index))
+    return _properties[index]
+
+
+def get_device_name(device: _Device = None) -> str:
+    """Gives the device's name."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: _Device = None) -> tuple[int, int]:
+    """Gives the compute capability, major and minor. `torch.accelerator.get_device_capability` gives the dtypes."""
+    properties = get_device_properties(device)
+    return properties.major, properties.minor
+
+
+def get_arch_list() -> list[str]:
+    """Gives the architectures of the devices, each once."""
+    architectures = (get_device_properties(index).architecture for index in range(device_count()))
+    return list(dict.fromkeys(architecture for architecture in architectures if architecture))
+
+
+def get_gencode_flags() -> str:
+    """Gives the flags that kernels were compiled with ahead of time: none are, hence ''."""
+    return ""
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether the current device's kernels may use bfloat16."""
+    return torch.bfloat16 in get_device_properties().dtypes
+
+
+def is_tf32_supported() -> bool:
+    """Whether the device has TF32, NVIDIA's rounded float32: no."""
+    return False
+
+
+def can_device_access_peer(device: torch.device | int | str, peer_device: torch.device | int | str) -> bool:
+    """Whether one device reaches another's memory without the host; opens both."""
+    return _C.can_access_peer(device_index(device), device_index(peer_device))
+
+
+def synchronize(device: _Device = None) -> None:
+    """Waits for all work of a device, and raises the first failure of it."""
+    torch.accelerator.synchronize(device_index(device))
+
+
+def _get_device(device: torch.device | int | str) -> torch.device:
+    return torch.device(_context.name, device_index(device))
+
+
+def _module_getattr(attribute: str) -> Any:
+    """The attributes of torch.<name> that are computed at each access."""
+    if attribute == "_initialized":
+        return is_initialized()
+    if attribute == "default_generators":
+        from torch_outboard.device.random import default_generators
+
+        return default_generators()
+    raise AttributeError(f"module 'torch.{_context.name}' has no attribute {attribute!r}")

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Memory of torch.<name>, over torch.accelerator's statistics, which have CUDA's names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard.device import _context
+from torch_outboard.device._context import device_index
+from torch_outboard.device._summary import summary_table
+from torch_outboard.device.memory_history import (  # noqa: F401 - likewise
+    _dump_snapshot,
+    _record_memory_history,
+    _save_memory_usage,
+    _save_segment_usage,
+    _snapshot,
+    memory_snapshot,
+)
+from torch_outboard.device.memory_pools import (  # noqa: F401 - also under torch.<name>.memory, as under torch.cuda
+    MemPool,
+    PluggableAllocator,
+    change_current_allocator,
+    use_mem_pool,
+)
+
+__all__ = [
+    "attach_out_of_memory_observer",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "caching_allocator_disabled",
+    "caching_allocator_enable",
+    "device_memory_used",
+    "empty_cache",
+    "get_per_process_memory_fraction",
+    "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
+    "ipc_collect",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_accumulated_host_memory_stats",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_host_memory_stats",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+]
+
+_Device = torch.device | int | str | None
+
+
+def empty_cache() -> None:
+    """Gives the cached memory that nothing uses back to the driver."""
+    torch.accelerator.empty_cache()
+
+
+def memory_stats(device: _Device = None) -> OrderedDict[str, Any]:
+    """Gives the allocator's statistics under CUDA's dotted names, as "allocated_bytes.all.current"."""
+    return torch.accelerator.memory_stats(device_index(device))
+
+
+def memory_stats_as_nested_dict(device: _Device = None) -> dict[str, Any]:
+    """Gives the statistics with a dict a dot: stats["allocated_bytes"]["all"]["current"]."""
+    nested: dict[str, Any] = {}
+    for dotted, value in memory_stats(device).items():
+        *path, last = dotted.split(".")
+        level = nested
+        for part in path:
+            level = level.setdefault(part, {})
+        level[last] = value
+    return nested
+
+
+def memory_allocated(device: _Device = None) -> int:
+    """Gives the bytes that tensors occupy."""
+    return torch.accelerator.memory_allocated(device_index(device))
+
+
+def max_memory_allocated(device: _Device = None) -> int:
+    """Gives the most bytes that tensors occupied since the start or `reset_peak_memory_stats`."""
+    return torch.accelerator.max_memory_allocated(device_index(device))
+
+
+def memory_reserved(device: _Device = None) -> int:
+    """Gives the bytes that the allocator has from the driver."""
+    return torch.accelerator.memory_reserved(device_index(device))
+
+
+def max_memory_reserved(device: _Device = None) -> int:
+    """Gives the most bytes that the allocator had since the start or `reset_peak_memory_stats`."""
+    return torch.accelerator.max_memory_reserved(device_index(device))
+
+
+def memory_cached(device: _Device = None) -> int:
+    """The old name of memory_reserved."""
+    return memory_reserved(device)
+
+
+def max_memory_cached(device: _Device = None) -> int:
+    """The old name of max_memory_reserved."""
+    return max_memory_reserved(device)
+
+
+def reset_peak_memory_stats(device: _Device = None) -> None:
+    """Begins the peaks anew, from what is current."""
+    torch.accelerator.reset_peak_memory_stats(device_index(device))
+
+
+def reset_accumulated_memory_stats(device: _Device = None) -> None:
+    """Sets the totals of what was ever allocated and freed to 0."""
+    torch.accelerator.reset_accumulated_memory_stats(device_index(device))
+
+
+def reset_max_memory_allocated(device: _Device = None) -> None:
+    """The old name of reset_peak_memory_stats, which resets all peaks."""
+    reset_peak_memory_stats(device)
+
+
+def reset_max_memory_cached(device: _Device = None) -> None:
+    """The old name of reset_peak_memory_stats, which resets all peaks."""
+    reset_peak_memory_stats(device)
+
+
+def mem_get_info(device: _Device = None) -> tuple[int, int]:
+    """Gives the device's free and total bytes; opens the device."""
+    free, total = torch.accelerator.get_memory_info(device_index(device))
+    return free, total
+
+
+def device_memory_used(device: _Device = None) -> int:
+    """Gives the bytes in use on the device, by all processes as far as the driver sees them; opens the device."""
+    free, total = mem_get_info(device)
+    return total - free
+
+
+def ipc_collect() -> None:
+    """Frees memory that other processes have released: none is shared between processes, so there is nothing to do."""
+
+
+def memory_summary(device: _Device = None, abbreviated: bool = False) -> str:
+    """Gives the statistics as the table that CUDA prints; abbreviated without the small and the large pool."""
+    index = device_index(device)
+    return summary_table(f"device {_context.name}:{index}", memory_stats(index), abbreviated=abbreviated)
+
+
+def set_per_process_memory_fraction(fraction: float, device: _Device = None) -> None:
+    """Limits what this process may have of a device's memory; beyond it, allocations are out of memory.
+
+    What is reserved already stays. ValueError outside 0 to 1, and where the driver does not say how much there is.
+    """
+    if not isinstance(fraction, (int, float)) or isinstance(fraction, bool):
+        raise TypeError(f"a memory fraction is a float, not {type(fraction).__name__}")
+    _C.set_memory_fraction(device_index(device), fraction)
+
+
+def get_per_process_memory_fraction(device: _Device = None) -> float:
+    """Gives the fraction of the device's memory that this process may have; 1.0 unless it was set."""
+    return _C.memory_fraction(device_index(device))
+
+
+class ObserverHandle:
+    """What `attach_out_of_memory_observer` gives; `remove` detaches the observer, once or more often."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def remove(self) -> None:
+        """Detaches the observer; a call of it that is under way goes on."""
+        _C.detach_out_of_memory_observer(self._number)
+
+
+def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], object]) -> ObserverHandle:
+    """Calls `observer(device, requested, device_total, device_free)` when an allocation finds no memory.
+
+    It runs on the allocating thread, after the cache was emptied and before `torch.OutOfMemoryError`: if it frees
+    tensors, the allocation is tried once more. An exception of the observer takes the error's place.
+    """
+    return ObserverHandle(_C.attach_out_of_memory_observer(observer))
+
+
+def caching_allocator_alloc(size: int, device: _Device = None, stream: torch.Stream | int | None = None) -> int:
+    """Allocates memory of the device for another library and gives its address.
+
+    `stream` is the stream that uses it, or its id; the current one for None. `caching_allocator_delete` frees it.
+    """
+    index = device_index(device)
+    if size < 0:
+        raise ValueError(f"the size of an allocation is at least 0, not {size}")
+    if stream is None:
+        stream = _C.current_stream(index)
+    elif isinstance(stream, torch.Stream):
+        if stream.device != torch.device(_context.name, index):
+            raise ValueError(f"the stream belongs to {stream.device}, the memory to {_context.name}:{index}")
+        stream = stream.stream_id
+    return _C.raw_allocate(index, stream, size)
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Frees what `caching_allocator_alloc` gave; ValueError for any other address, also for the second time."""
+    _C.raw_free(mem_ptr)
+
+
+def caching_allocator_enable(value: bool = True) -> None:
+    """Turns caching on or off, for all devices; with it off each allocation has memory of its own from the driver.
+
+    Memory that is freed meanwhile goes back to the driver at the next allocation on its stream, the next
+    synchronisation or `empty_cache`.
+    """
+    _C.enable_caching(value)
+
+
+@contextlib.contextmanager
+def caching_allocator_disabled() -> Iterator[None]:
+    """Turns caching off for the duration of a `with` statement, in all threads."""
+    was_enabled = _C.is_caching_enabled()
+    _C.enable_caching(False)
+    try:
+        yield
+    finally:
+        _C.enable_caching(was_enabled)
+
+
+def host_memory_stats() -> OrderedDict[str, Any]:
+    """Gives the statistics of pinned host memory under CUDA's dotted names, as "active_bytes.current"."""
+    flat: OrderedDict[str, Any] = OrderedDict()
+    for group, entry in sorted(host_memory_stats_as_nested_dict().items()):
+        if isinstance(entry, dict):
+            flat.update((f"{group}.{key}", entry[key]) for key in sorted(entry))
+        else:
+            flat[group] = entry
+    return flat
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """Gives the statistics of pinned host memory: stats["active_bytes"]["current"]; times in microseconds."""
+    return _C.host_memory_stats()
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Begins the peaks of pinned memory anew, from what is current."""
+    _C.reset_host_memory_stats(True)
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Sets the totals of what was ever pinned and freed to 0."""
+    _C.reset_host_memory_stats(False)

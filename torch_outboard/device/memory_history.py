@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""History and snapshots of torch.<name>.memory, in the form of torch.cuda's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.cuda import _memory_viz as _untyped_viz
+
+from torch_outboard import _C
+from torch_outboard.device._context import device_index
+
+__all__ = ["memory_snapshot"]
+
+_memory_viz: Any = _untyped_viz
+_cuda_memory: Any = torch.cuda.memory
+_Device = torch.device | int | str | None
+_CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
+# In the order of TraceEntry::Action.
+_ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+)
+
+
+def _record_memory_history(
+    enabled: str | None = "all",
+    context: str | None = "all",
+    stacks: str = "all",
+    max_entries: int = sys.maxsize,
+    device: _Device = None,
+    clear_history: bool = False,
+    skip_actions: Sequence[str] | None = None,
+) -> None:
+    """Records what the allocators of all devices do, with stacks, until it is called with None.
+
+    Parameters
+    ----------
+    enabled : {"all", "state", None}
+        With "state" only the stacks of live memory are kept, no history.
+    context : {"all", "alloc", "state", None}
+        Whose stacks: of all entries, of allocations and live memory, of live memory, of nothing.
+    stacks : {"all", "python"}
+        With "python" no C++ frames, which take longest to put into words.
+    max_entries : int
+        The newest that are kept, on each device.
+    device : optional
+        Taken for torch.cuda's sake; must be a device, and changes nothing.
+    clear_history : bool
+        Forgets what was recorded before.
+    skip_actions : list of str, optional
+        Kinds of entries that are not recorded, as "free_completed".
+    """
+    if enabled not in (None, "state", "all"):
+        raise ValueError(f"enabled is 'all', 'state' or None, not {enabled!r}")
+    if context not in _CONTEXTS:
+        raise ValueError(f"context is 'all', 'alloc', 'state' or None, not {context!r}")
+    if stacks not in ("python", "all"):
+        raise ValueError(f"stacks is 'all' or 'python', not {stacks!r}")
+    if max_entries < 0:
+        raise ValueError(f"max_entries is at least 0, not {max_entries}")
+    if device is not None:
+        device_index(device)
+    skipped = 0
+    for action in skip_actions or ():
+        if action not in _ACTIONS:
+            raise ValueError(f"{action!r} is no kind of entry; there are {', '.join(_ACTIONS)}")
+        skipped |= 1 << _ACTIONS.index(action)
+    _C.record_memory_history(
+        enabled is not None,
+        enabled == "all",
+        _CONTEXTS[context],
+        stacks == "all",
+        min(max_entries, sys.maxsize),
+        skipped,
+        clear_history,
+    )
+
+
+def _snapshot(device: _Device = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    """Gives the segments of all devices and what `_record_memory_history` has recorded, as torch.cuda does."""
+    if device is not None:
+        device_index(device)
+    snapshot = _C.memory_snapshot(True)
+    snapshot["external_annotations"] = []
+    if augment_with_fx_traces:
+        snapshot = _cuda_memory._augment_memory_snapshot_stack_traces(snapshot)
+    return snapshot
+
+
+def _dump_snapshot(
+    filename: str | os.PathLike[str] = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
+) -> None:
+    """Writes `_snapshot()` to a file, for `outboard memory`, torch.cuda._memory_viz or pytorch.org/memory_viz."""
+    snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
+    with open(filename, "wb") as file:
+        pickle.dump(snapshot, file)
+
+
+def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: bool = True) -> list[dict[str, Any]]:
+    """Gives the segments of all devices, or of one memory pool, with their blocks."""
+    segments: list[dict[str, Any]] = _C.memory_snapshot(False)["segments"]
+    if mempool_id is None:
+        return segments
+    return [segment for segment in segments if segment["segment_pool_id"] == tuple(mempool_id)]
+
+
+def _save_segment_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
+    """Writes torch's flame graph of the segments; it fetches a script from the network."""
+    with open(filename, "w") as file:
+        file.write(_memory_viz.segments(snapshot or _snapshot()))
+
+
+def _save_memory_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
+    """Writes torch's flame graph of the memory by stacks; it fetches a script from the network."""
+    with open(filename, "w") as file:
+        file.write(_memory_viz.memory(snapshot or _snapshot()))

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Streams and events of torch.<name>: torch's own torch.Stream and torch.Event.
+
+Dynamo, `elapsed_time` and FSDP know these types and no subclass of them. `Stream` and `Event` here are therefore names
+that construct torch's objects; isinstance tells whether one belongs to this device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard.device import _context
+from torch_outboard.device._context import device_index
+
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "get_stream_from_external",
+    "is_current_stream_capturing",
+    "set_stream",
+    "stream",
+]
+
+_Device = torch.device | int | str | None
+
+# The number of PrivateUse1 among torch's device types, as torch.Stream wants it.
+_DEVICE_TYPE = 20
+
+
+class _Names(type):
+    """The type of a class that stands for another: isinstance asks for torch's class and this device."""
+
+    _stands_for: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return (
+            isinstance(instance, cls._stands_for)
+            and getattr(instance, "device", None) is not None
+            and (
+                instance.device.type == _context.name  # type: ignore[attr-defined]
+            )
+        )
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        # Dynamo asks this itself, for isinstance, and in code that it traces, for whether __init__ of what __new__ gave
+        # is to be called; that CPython decides by the true type.
+        if torch.compiler.is_dynamo_compiling():
+            return False
+        return issubclass(subclass, cls._stands_for) or type.__subclasscheck__(cls, subclass)
+
+
+class Stream(metaclass=_Names):
+    """Gives a torch.Stream: the next of the device's pool of 32 streams a priority, -1 being above 0.
+
+    By `stream_id` it gives an existing one, as `torch.Stream(stream_id, device_index, device_type)` does.
+    """
+
+    _stands_for = torch.Stream
+
+    def __new__(cls, device: _Device = None, priority: int = 0, **kwargs: Any) -> torch.Stream:  # type: ignore[misc]
+        if "stream_id" in kwargs:
+            return torch.Stream(**kwargs)
+        if kwargs:
+            raise TypeError(f"Stream() got an unexpected keyword argument {next(iter(kwargs))!r}")
+        return torch.Stream(torch.device(_context.name, device_index(device)), priority=priority)
+
+
+class ExternalStream(metaclass=_Names):
+    """Gives a torch.Stream for a driver's stream handle that somebody else owns and keeps alive."""
+
+    _stands_for = torch.Stream
+
+    def __new__(cls, stream_ptr: int, device: _Device = None, **kwargs: Any) -> torch.Stream:  # type: ignore[misc]
+        return get_stream_from_external(stream_ptr, device)
+
+
+class Event(metaclass=_Names):
+    """Gives a torch.Event; it belongs to the device of its first record.
+
+    `elapsed_time` needs `enable_timing` on both events. `external` events are those of other APIs: there are none.
+    """
+
+    _stands_for = torch.Event
+
+    def __new__(  # type: ignore[misc]
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> torch.Event:
+        if external:
+            _context.not_supported("Event(external=True)", "graphs take no events of other APIs")
+        return torch.Event(_context.name, enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+
+
+class StreamContext:
+    """Makes a stream the current one for a scope, on its device; None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self._previous: list[tuple[int, torch.Stream]] = []
+
+    def __enter__(self) -> torch.Stream | None:
+        if self.stream is not None:
+            # Of the stream's device, so that leaving restores both that and the device that was current.
+            before = torch.accelerator.current_device_index()
+            self._previous.append((before, torch.accelerator.current_stream(self.stream.device)))
+            torch.accelerator.set_stream(self.stream)
+        return self.stream
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._previous:
+            before, stream = self._previous.pop()
+            torch.accelerator.set_stream(stream)
+            torch.accelerator.set_device_index(before)
+
+
+def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
+    """Gives a context manager in which the stream is the current one; None changes nothing."""
+    # The stream is a context manager itself, and the one that Dynamo follows.
+    return contextlib.nullcontext() if stream is None else stream
+
+
+def current_stream(device: _Device = None) -> torch.Stream:
+    """Gives this thread's current stream of a device."""
+    return torch.accelerator.current_stream(device_index(device))
+
+
+def default_stream(device: _Device = None) -> torch.Stream:
+    """Gives the device's default stream."""
+    return torch.Stream(stream_id=0, device_index=_checked(device), device_type=_DEVICE_TYPE)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes a stream this thread's current one, and its device the current device; None changes nothing."""
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+def get_stream_from_external(data_ptr: int, device: _Device = None) -> torch.Stream:
+    """Gives a torch.Stream for a driver's stream handle; the same handle gives an equal stream."""
+    index = _checked(device)
+    return torch.Stream(stream_id=_C.external_stream(index, data_ptr), device_index=index, device_type=_DEVICE_TYPE)
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a graph is being captured on the current stream: no, there are no graphs yet."""
+    return False
+
+
+def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+    _C.set_stream(device_index, stream_id)
+
+
+def _get_current_raw_stream(device: int) -> int:
+    return _C.current_raw_stream(device)
+
+
+def _checked(device: _Device) -> int:
+    index = device_index(device)
+    if not 0 <= index < _C.device_count():
+        raise ValueError(f"device index {index} is out of range: there are {_C.device_count()} {_context.name} devices")
+    return index

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The skeleton driver that others copy: required entries on plain memory, everything else unsupported."""
+
+from torch_outboard.driver import Driver, Option
+from torch_outboard.drivers import library_path
+
+__all__ = ["NullDriver"]
+
+
+class NullDriver(Driver):
+    """Plain host memory and work that is done at once."""
+
+    name = "null"
+    library = library_path("null")
+    options = {"devices": Option(int, None, "Number of devices.")}

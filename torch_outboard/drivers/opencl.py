@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Any OpenCL device with shared virtual memory."""
+
+from torch_outboard.driver import Driver, Option
+from torch_outboard.drivers import library_path
+
+__all__ = ["OpenCLDriver"]
+
+
+class OpenCLDriver(Driver):
+    """GPUs, accelerators and CPUs through their OpenCL runtimes; drivers/opencl/README.md describes it.
+
+    It is attached as "opencl" and its devices are "ocl", since torch keeps torch.device("opencl") for itself.
+    """
+
+    name = "ocl"
+    library = library_path("opencl")
+    autocast = "default"
+    options = {
+        "platform": Option(
+            str,
+            None,
+            "Part of a platform's name, in any case: only its devices are used. Else OUTBOARD_OPENCL_PLATFORM says it.",
+            is_in_environment=False,
+        ),
+        "device_type": Option(str, None, "Only such devices are used.", ("all", "gpu", "cpu", "accelerator")),
+        "library": Option(str, None, "The OpenCL loader; libOpenCL.so.1 if not given."),
+        "cache": Option(bool, None, "Whether compiled programs are kept on disk; true if not given."),
+    }
