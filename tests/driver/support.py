@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the driver tests share."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+
+import torch_outboard
+from torch_outboard import _C
+
+
+def module_of(device: torch.device) -> ModuleType:
+    return torch.get_device_module(device)
+
+
+def has_entry(name: str) -> bool:
+    """Says whether the attached driver has an optional entry of the contract."""
+    return _C.entries()[name]
+
+
+def maps_memory(device: torch.device) -> bool:
+    """Says whether the driver gives address space and maps memory into it."""
+    return has_entry("mem_reserve") and _C.device_properties(device.index)["mem_granularity"] != 0
+
+
+def pins() -> bool:
+    """Says whether the driver has host memory of its own; without, `pin_memory` gives ordinary memory."""
+    return torch.empty(1, pin_memory=True).is_pinned()
+
+
+def reset_waits() -> None:
+    torch_outboard.reset_coverage()
+
+
+def waits() -> dict[str, int]:
+    """Gives the operators whose host calls made the caller wait since `reset_waits`, and how often."""
+    return _C.waited_operators()
+
+
+def assert_same(result: torch.Tensor, expected: torch.Tensor, device: torch.device, tolerance: float = 0.0) -> None:
+    """Asserts that a result is on `device` and has the type, shape and values of a CPU tensor, NaN for NaN."""
+    assert isinstance(result, torch.Tensor)
+    assert result.device == device
+    assert result.requires_grad == expected.requires_grad
+    ours, theirs = result.detach().cpu(), expected.detach()
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a training step may wait for: nothing but `.item()`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torch_outboard
+
+from .support import has_entry, module_of, pins, reset_waits, waits
+
+ITEM = "aten::_local_scalar_dense"
+
+
+class DigitsNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+        self.classifier = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(8 * 16, 10))
+
+    def forward(self, images):
+        return self.classifier(self.features(images))
+
+
+class TransformerNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, tokens):
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], device=tokens.device)
+        return self.head(self.layer(self.embedding(tokens), src_mask=mask, is_causal=True).mean(1))
+
+
+CASES = {
+    "digits": (DigitsNet, lambda: torch.rand(16, 1, 8, 8)),
+    "transformer": (TransformerNet, lambda: torch.randint(0, 50, (4, 12))),
+}
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, 0.01, momentum=0.9),
+    "AdamW foreach": lambda parameters: torch.optim.AdamW(parameters, 0.01, foreach=True),
+    "AdamW fused": lambda parameters: torch.optim.AdamW(parameters, 0.01, fused=True),
+}
+
+
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+@pytest.mark.parametrize("name", CASES)
+def test_no_operator_of_a_training_step_waits(device, name, optimizer_name):
+    if not (has_entry("host_address") and has_entry("host_callback")):
+        pytest.skip("capability: host_address and host_callback, without which each host call drains its stream")
+    if not pins():
+        pytest.skip("capability: host_alloc, without which copies from the host wait")
+    make, make_inputs = CASES[name]
+    model = make().to(device).train()
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+    inputs = make_inputs().pin_memory()
+    targets = torch.randint(0, 10, (len(inputs),)).pin_memory()
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        ours, labels = inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+        loss = nn.functional.cross_entropy(model(ours), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    reset_waits()
+    losses = [step()]
+    torch.accelerator.synchronize(device)
+    if not torch_outboard.coverage().calls(provider="host"):
+        pytest.skip("capability: host_address; the driver has the entry, and it gives no address")
+    reset_waits()
+    losses += [step() for _ in range(3)]
+    assert set(waits()) <= {ITEM}
+    assert module_of(device).memory_allocated(device) > 0
+    assert all(torch.stack(losses).isfinite().tolist())
+
+
+def test_item_waits_for_the_value(device):
+    tensor = torch.zeros(1 << 16, device=device)
+    for _ in range(30):
+        tensor = tensor + 1
+    assert tensor[-1].item() == 30

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A libcuda of host memory, on which everything is done at once: for tests of a driver of CUDA GPUs where there is none.
+// Two devices of compute capability 6.1, 1 GiB each. A module is any text; its kernel "illegal" makes every later call
+// fail, as an illegal address does, and any other does nothing. FAKE_CUDA_DEVICES says how many devices there are.
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace {
+
+constexpr size_t kTotal = size_t{1} << 30;
+constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101, kInvalidPtx = 218, kInvalidHandle = 400,
+              kNotFound = 500, kNotSupported = 801, kAlreadyRegistered = 712, kNotRegistered = 713;
+
+std::atomic<int> sticky{0};
+std::mutex mutex;
+std::map<uint64_t, size_t> blocks;  // device memory
+size_t used = 0;
+std::set<void*> pinned, streams, events, graphs, executables;
+std::set<std::string> kernels;
+thread_local void* current = nullptr;
+char contexts[64];
+
+int devices() {
+  const char* given = std::getenv("FAKE_CUDA_DEVICES");
+  return given != nullptr ? std::atoi(given) : 2;
+}
+
+int make(std::set<void*>& set, void** out) {
+  if (sticky != 0) return sticky;
+  if (current == nullptr) return 201;  // invalid context
+  const std::lock_guard lock(mutex);
+  *out = std::malloc(16);
+  set.insert(*out);
+  return 0;
+}
+
+int check(const std::set<void*>& set, void* handle) {
+  if (sticky != 0) return sticky;
+  if (current == nullptr) return 201;
+  const std::lock_guard lock(mutex);
+  return set.count(handle) != 0 ? 0 : kInvalidHandle;
+}
+
+int drop(std::set<void*>& set, void* handle) {
+  if (const int code = check(set, handle)) return code;
+  const std::lock_guard lock(mutex);
+  set.erase(handle);
+  std::free(handle);
+  return 0;
+}
+
+template <class T>
+int fill(uint64_t dst, T value, size_t count, void* stream) {
+  if (const int code = check(streams, stream)) return code;
+  for (size_t i = 0; i < count; ++i) std::memcpy(reinterpret_cast<char*>(dst) + i * sizeof value, &value, sizeof value);
+  return 0;
+}
+
+struct Ipc {
+  char bytes[64];
+};
+struct Uuid {
+  char bytes[16];
+};
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) {
+  return devices() > 0 ? 0 : 100;
+}
+int cuDriverGetVersion(int* out) {
+  return *out = 12040, 0;
+}
+int cuGetErrorName(int code, const char** out) {
+  *out = code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_FAKE";
+  return 0;
+}
+int cuGetErrorString(int code, const char** out) {
+  *out = code == 700 ? "an illegal memory access was encountered" : "fake";
+  return 0;
+}
+int cuDeviceGetCount(int* out) {
+  return *out = devices(), 0;
+}
+int cuDeviceGet(int* out, int index) {
+  return *out = index, index < devices() ? 0 : kInvalidDevice;
+}
+int cuDeviceGetName(char* out, int size, int) {
+  return std::strncpy(out, "Fake GPU", static_cast<size_t>(size)), 0;
+}
+int cuDeviceGetUuid(Uuid* out, int) {
+  return std::memset(out, 7, sizeof *out), 0;
+}
+int cuDeviceTotalMem_v2(size_t* out, int) {
+  return *out = kTotal, 0;
+}
+int cuDeviceGetAttribute(int* out, int which, int) {
+  switch (which) {
+    case 1:  // threads of a block
+    case 2:
+    case 3:
+    case 4:
+      *out = 1024;
+      break;
+    case 8:
+      *out = 48 << 10;
+      break;
+    case 75:
+      *out = 6;
+      break;
+    case 76:
+      *out = 1;
+      break;
+    case 102:
+      *out = 0;
+      break;
+    default:
+      *out = 65535;
+  }
+  return 0;
+}
+int cuDeviceCanAccessPeer(int* out, int, int) {
+  return *out = 1, 0;
+}
+int cuDevicePrimaryCtxRetain(void** out, int device) {
+  return *out = contexts + device, 0;
+}
+int cuDevicePrimaryCtxRelease_v2(int) {
+  return 0;
+}
+int cuCtxGetCurrent(void** out) {
+  return *out = current, 0;
+}
+int cuCtxSetCurrent(void* context) {
+  return current = context, 0;
+}
+int cuCtxSynchronize() {
+  return sticky;
+}
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return *least = 0, *greatest = -5, 0;
+}
+int cuCtxEnablePeerAccess(void*, unsigned) {
+  return 704;
+}
+
+int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
+  if (sticky != 0) return sticky;
+  const std::lock_guard lock(mutex);
+  if (bytes > kTotal - used) return kOutOfMemory;
+  *out = reinterpret_cast<uint64_t>(std::aligned_alloc(512, (bytes + 511) / 512 * 512));
+  blocks[*out] = bytes;
+  used += bytes;
+  return 0;
+}
+int cuMemFree_v2(uint64_t address) {
+  if (sticky != 0) return sticky;
+  const std::lock_guard lock(mutex);
+  const auto found = blocks.find(address);
+  if (found == blocks.end()) return kInvalidValue;
+  used -= found->second;
+  blocks.erase(found);
+  std::free(reinterpret_cast<void*>(address));
+  return 0;
+}
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  const std::lock_guard lock(mutex);
+  return *free = kTotal - used, *total = kTotal, sticky;
+}
+int cuMemGetAddressRange_v2(uint64_t*, size_t*, uint64_t) {
+  return kNotSupported;
+}
+int cuMemHostAlloc(void** out, size_t bytes, unsigned) {
+  if (sticky != 0) return sticky;
+  if (bytes > kTotal) return kOutOfMemory;
+  *out = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  return 0;
+}
+int cuMemFreeHost(void* pointer) {
+  return std::free(pointer), static_cast<int>(sticky);
+}
+int cuMemHostRegister_v2(void* pointer, size_t, unsigned) {
+  const std::lock_guard lock(mutex);
+  return pinned.insert(pointer).second ? 0 : kAlreadyRegistered;
+}
+int cuMemHostUnregister(void* pointer) {
+  const std::lock_guard lock(mutex);
+  return pinned.erase(pointer) != 0 ? 0 : kNotRegistered;
+}
+int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t bytes, void* stream) {
+  if (const int code = check(streams, stream)) return code;
+  return std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<void*>(src), bytes), 0;
+}
+int cuMemcpyPeerAsync(uint64_t dst, void*, uint64_t src, void*, size_t bytes, void* stream) {
+  return cuMemcpyAsync(dst, src, bytes, stream);
+}
+int cuMemsetD8Async(uint64_t dst, unsigned char value, size_t n, void* stream) {
+  return fill(dst, value, n, stream);
+}
+int cuMemsetD16Async(uint64_t dst, uint16_t value, size_t n, void* stream) {
+  return fill(dst, value, n, stream);
+}
+int cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void* stream) {
+  return fill(dst, value, n, stream);
+}
+int cuMemAddressReserve(uint64_t*, size_t, size_t, uint64_t, unsigned long long) {
+  return kNotSupported;
+}
+int cuMemAddressFree(uint64_t, size_t) {
+  return kNotSupported;
+}
+int cuMemCreate(uint64_t*, size_t, const void*, unsigned long long) {
+  return kNotSupported;
+}
+int cuMemRelease(uint64_t) {
+  return kNotSupported;
+}
+int cuMemMap(uint64_t, size_t, size_t, uint64_t, unsigned long long) {
+  return kNotSupported;
+}
+int cuMemUnmap(uint64_t, size_t) {
+  return kNotSupported;
+}
+int cuMemSetAccess(uint64_t, size_t, const void*, size_t) {
+  return kNotSupported;
+}
+int cuMemGetAllocationGranularity(size_t*, const void*, int) {
+  return kNotSupported;
+}
+int cuIpcGetMemHandle(Ipc* out, uint64_t) {
+  return std::memset(out, 0, sizeof *out), 0;
+}
+int cuIpcOpenMemHandle_v2(uint64_t*, Ipc, unsigned) {
+  return kNotSupported;
+}
+int cuIpcCloseMemHandle(uint64_t) {
+  return kNotSupported;
+}
+
+int cuStreamCreateWithPriority(void** out, unsigned, int priority) {
+  return priority < -5 || priority > 0 ? kInvalidValue : make(streams, out);
+}
+int cuStreamDestroy_v2(void* stream) {
+  return drop(streams, stream);
+}
+int cuStreamSynchronize(void* stream) {
+  return check(streams, stream);
+}
+int cuStreamQuery(void* stream) {
+  return check(streams, stream);
+}
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  const int code = check(streams, stream);
+  return code != 0 ? code : check(events, event);
+}
+int cuStreamAddCallback(void* stream, void (*fn)(void*, int, void*), void* user, unsigned) {
+  const int code = check(streams, stream);
+  if (code == 0) fn(stream, 0, user);
+  return code;
+}
+int cuLaunchHostFunc(void*, void (*)(void*), void*) {
+  return kNotSupported;
+}
+int cuStreamIsCapturing(void*, int* out) {
+  return *out = 0, 0;
+}
+int cuStreamBeginCapture_v2(void*, int) {
+  return kNotSupported;
+}
+int cuStreamEndCapture(void*, void**) {
+  return kNotSupported;
+}
+int cuThreadExchangeStreamCaptureMode(int*) {
+  return 0;
+}
+int cuGraphInstantiateWithFlags(void**, void*, unsigned long long) {
+  return kNotSupported;
+}
+int cuGraphLaunch(void* graph, void*) {
+  return check(executables, graph);
+}
+int cuGraphDestroy(void* graph) {
+  return drop(graphs, graph);
+}
+int cuGraphExecDestroy(void* graph) {
+  return drop(executables, graph);
+}
+
+int cuEventCreate(void** out, unsigned) {
+  return make(events, out);
+}
+int cuEventDestroy_v2(void* event) {
+  return drop(events, event);
+}
+int cuEventRecord(void* event, void* stream) {
+  const int code = check(streams, stream);
+  return code != 0 ? code : check(events, event);
+}
+int cuEventQuery(void* event) {
+  return check(events, event);
+}
+int cuEventSynchronize(void* event) {
+  return check(events, event);
+}
+int cuEventElapsedTime(float* out, void* start, void* end) {
+  *out = 0.25f;
+  const int code = check(events, start);
+  return code != 0 ? code : check(events, end);
+}
+
+int cuModuleLoadDataEx(void** out, const void* image, unsigned, int*, void** values) {
+  if (sticky != 0) return sticky;
+  if (std::strstr(static_cast<const char*>(image), "syntax error") != nullptr) {
+    std::strcpy(static_cast<char*>(values[0]),
+                "ptxas application ptx input, line 2; fatal   : Parsing error near 'error'");
+    return kInvalidPtx;
+  }
+  return *out = const_cast<void*>(image), 0;
+}
+int cuModuleUnload(void*) {
+  return sticky;
+}
+int cuModuleGetFunction(void** out, void*, const char* name) {
+  if (std::strcmp(name, "missing") == 0) return kNotFound;
+  const std::lock_guard lock(mutex);
+  *out = const_cast<char*>(kernels.insert(name).first->c_str());
+  return 0;
+}
+int cuFuncGetAttribute(int* out, int which, void*) {
+  return *out = which == 0 ? 1024 : 0, 0;
+}
+int cuFuncSetAttribute(void*, int, int) {
+  return 0;
+}
+int cuFuncGetParamInfo(void*, size_t index, size_t* offset, size_t* size) {
+  return *offset = 0, *size = 8, index == 0 ? 0 : kInvalidValue;  // one pointer
+}
+int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream,
+                   void**, void**) {
+  const int code = check(streams, stream);
+  if (code == 0 && std::strcmp(static_cast<const char*>(function), "illegal") == 0) sticky = 700;
+  return code;
+}
+
+}  // extern "C"

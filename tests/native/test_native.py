@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiles and runs what is tested without Python: the contract's header, the native drivers, the allocator."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+LIBRARIES = ROOT / "torch_outboard" / "drivers" / "lib"
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+
+
+def run(*command: str | Path, timeout: float = 300, env: dict[str, str] | None = None) -> None:
+    words = [str(word) for word in command]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=os.environ | (env or {}))
+    assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}\n{result.stderr}"
+
+
+def compiler(name: str) -> str:
+    found = shutil.which(name)
+    assert found, f"{name} is needed to compile the native tests"
+    return found
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory):
+    """Compiles a test program once and gives its path."""
+    folder = tmp_path_factory.mktemp("programs")
+    made: dict[str, Path] = {}
+
+    def program(name: str) -> Path:
+        if name not in made:
+            made[name] = folder / name
+            source = HERE / f"{name}.cpp"
+            flags = ["-std=c++20", "-O1", "-g", *STRICT, "-pthread", f"-I{ROOT / 'include'}"]
+            run(compiler("g++"), *flags, source, "-o", made[name], "-ldl")
+        return made[name]
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("tool", "standard", "source"), [("gcc", "c11", "driver_h_c.c"), ("g++", "c++20", "driver_h_cpp.cpp")]
+)
+def test_the_contract_compiles_alone(tool, standard, source):
+    run(compiler(tool), f"-std={standard}", *STRICT, f"-I{ROOT / 'include'}", "-fsyntax-only", HERE / source)
+
+
+@pytest.mark.parametrize(
+    ("program", "driver"),
+    [("test_driver", "null"), ("test_driver", "sim"), ("test_sim", "sim"), ("test_sim_memory", "sim")],
+)
+def test_native_drivers(programs, program, driver):
+    library = LIBRARIES / f"libob_{driver}.so"
+    assert library.exists(), f"{library} is missing: build the package first"
+    run(programs(program), library)
+
+
+@pytest.fixture(scope="session")
+def fakes(tmp_path_factory):
+    """Compiles a stand-in for a vendor's library, under the name that the vendor gives it, and gives its path."""
+    folder = tmp_path_factory.mktemp("fakes")
+
+    def fake(name: str, library: str, *flags: str) -> Path:
+        path = folder / library
+        if not path.exists():
+            sources = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", HERE / f"{name}.cpp"]
+            run(compiler("g++"), *sources, "-o", path, "-Wl,--no-as-needed", *flags, "-ldl")
+        return path
+
+    return fake
+
+
+@pytest.fixture(scope="session")
+def opencl():
+    """The library of the OpenCL driver, where there is a device for it."""
+    code = "import sys, torch_outboard as o; sys.exit(0 if o.attach('opencl').device_count() > 0 else 3)"
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    status = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}).returncode
+    assert status in (0, 3), f"counting the OpenCL devices ended with status {status}"
+    if status != 0:
+        pytest.skip("capability: an OpenCL device. scripts/opencl-runtime installs one or says how")
+    return LIBRARIES / "libob_opencl.so"
+
+
+def test_the_opencl_driver(programs, fakes, opencl, tmp_path):
+    fake = fakes("fake_opencl", "libfake_opencl.so", "-l:libOpenCL.so.1")
+    env = {"OB_FAKE": str(fake), "XDG_CACHE_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / "pocl")}
+    run(programs("test_driver"), opencl, env=env)
+    run(programs("test_opencl"), opencl, env=env, timeout=600)
+
+
+def test_the_cuda_driver_on_a_fake(programs, fakes):
+    fake = fakes("fake_cuda", "libcuda.so.1")
+    library = LIBRARIES / "libob_nv.so"
+    run(programs("test_driver"), library, env={"LD_LIBRARY_PATH": str(fake.parent)})
+    run(programs("test_nv"), library, env={"OB_FAKE": str(fake)})
+
+
+def python_env(**more: str) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "OUTBOARD_FALLBACK": "silent", **more}
+
+
+def test_a_lost_cuda_device(fakes):
+    run(sys.executable, HERE / "lost_device.py", fakes("fake_cuda", "libcuda.so.1"), env=python_env())
+
+
+def test_the_driver_tests_on_a_fake_cuda(fakes):
+    # By the loader's path, not as an option, so that the processes that tests start find it too.
+    env = python_env(LD_LIBRARY_PATH=str(fakes("fake_cuda", "libcuda.so.1").parent))
+    options = ["-q", "-p", "no:cacheprovider", "--driver=nv"]
+    run(sys.executable, "-m", "pytest", ROOT / "tests" / "driver", *options, env=env, timeout=900)
+
+
+def test_the_allocator(tmp_path):
+    import torch
+
+    torch_folder = Path(torch.__file__).parent
+    sources = [*sorted((ROOT / "csrc/core").glob("*.cpp")), *sorted((ROOT / "csrc/memory").glob("*.cpp"))]
+    includes = [ROOT / "include", ROOT / "csrc", ROOT, torch_folder / "include"]
+    includes.append(torch_folder / "include/torch/csrc/api/include")
+    program = tmp_path / "test_allocator"
+    run(
+        compiler("g++"),
+        "-std=c++20",
+        "-O1",
+        f"-DOUTBOARD_TORCH_MINOR={torch.__version__.split('.')[1]}",
+        *(f"-I{folder}" for folder in includes),
+        *sources,
+        HERE / "test_allocator.cpp",
+        "-o",
+        program,
+        f"-L{torch_folder / 'lib'}",
+        f"-Wl,-rpath,{torch_folder / 'lib'}",
+        "-lc10",
+        "-ltorch_cpu",
+        "-pthread",
+        timeout=900,
+    )
+    run(program, "20000")

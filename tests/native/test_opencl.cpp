@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The OpenCL driver: faults of its surroundings, programs and their cache, launches, strided copies. Needs an OpenCL
+// loader and a device. OB_FAKE names the built fake_opencl.cpp; without it the tests that need it say so.
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include <ctime>
+#include <fstream>
+#include <thread>
+
+#include "apart.h"
+#include "gate.h"
+
+namespace {
+
+const char* fake() {
+  return std::getenv("OB_FAKE");
+}
+
+void no_loader(const char* path) {
+  const Library driver(path, {{"library", "/nowhere/libOpenCL.so.1"}});
+  CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
+  CHECK(driver.error_has("there is no OpenCL") && driver.error_has("Install"));
+  CHECK_STATUS(driver->device_open(driver.self(), 0), OB_UNAVAILABLE);
+}
+
+void no_platform(const char* path) {
+  setenv("OCL_ICD_VENDORS", "/nowhere", 1);
+  const Library driver(path);
+  const int32_t count = driver->device_count(driver.self());
+  if (count > 0) return skip("no_platform", "this loader looks elsewhere, too");
+  CHECK(count == -OB_UNAVAILABLE);
+  CHECK(driver.error_has("finds no platform") && driver.error_has("OCL_ICD_VENDORS"));
+}
+
+void no_such_platform(const char* path) {
+  const Library by_option(path, {{"platform", "no such platform"}});
+  CHECK(by_option->device_count(by_option.self()) == -OB_UNAVAILABLE);
+  CHECK(by_option.error_has("no such platform") && by_option.error_has("the platforms are"));
+  setenv("OUTBOARD_OPENCL_PLATFORM", "nor this", 1);
+  const Library by_environment(path);
+  CHECK(by_environment->device_count(by_environment.self()) == -OB_UNAVAILABLE);
+  CHECK(by_environment.error_has("nor this"));
+}
+
+void visible_devices_are_chosen(const char* path) {
+  setenv("OPENCL_VISIBLE_DEVICES", "0", 1);
+  const Library one(path);
+  CHECK(one->device_count(one.self()) == 1);
+  for (const char* none : {"", "99", "-1", "x,0"}) {
+    setenv("OPENCL_VISIBLE_DEVICES", none, 1);
+    const Library hidden(path);
+    CHECK(hidden->device_count(hidden.self()) == -OB_UNAVAILABLE);
+    CHECK(hidden.error_has("OPENCL_VISIBLE_DEVICES"));
+  }
+}
+
+void bad_options_are_refused(const char* path) {
+  CHECK(Library(path, {{"device_type", "toaster"}}).error.find("toaster") != std::string::npos);
+  CHECK(Library(path, {{"cache", "maybe"}}).error.find("maybe") != std::string::npos);
+}
+
+void devices_without_svm_are_left_out(const char* path) {
+  if (fake() == nullptr) return skip("devices_without_svm_are_left_out", "OB_FAKE is not set");
+  setenv("FAKE_OPENCL", "no_svm", 1);
+  const Library driver(path, {{"library", fake()}});
+  CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
+  CHECK(driver.error_has("is left out") && driver.error_has("no shared virtual memory"));
+}
+
+void a_crash_while_counting_is_told(const char* path) {
+  if (fake() == nullptr) return skip("a_crash_while_counting_is_told", "OB_FAKE is not set");
+  setenv("FAKE_OPENCL", "crash", 1);
+  const Library driver(path, {{"library", fake()}});
+  CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
+  CHECK(driver.error_has("signal"));
+}
+
+void a_device_vanishes(const char* path) {
+  if (fake() == nullptr) return skip("a_device_vanishes", "OB_FAKE is not set");
+  const Library driver(path, {{"library", fake()}});
+  driver.open();
+  const uint64_t stream = driver.stream();
+  const uint64_t memory = driver.alloc(1 << 20);
+  setenv("FAKE_OPENCL", "vanish", 1);
+  CHECK_STATUS(driver.copy(stream, memory, 0, memory + 4096, 0, 64), OB_DEVICE_LOST);
+  CHECK(driver.error_has("CL_DEVICE_NOT_AVAILABLE"));
+}
+
+void an_illegal_access_loses_the_device(const char* path) {
+  if (fake() == nullptr) return skip("an_illegal_access_loses_the_device", "OB_FAKE is not set");
+  const Library driver(path, {{"library", fake()}});
+  driver.open();
+  const uint64_t stream = driver.stream();
+  const uint64_t memory = driver.alloc(1 << 20);
+  CHECK_OK(driver.copy(stream, memory, 0, memory + 4096, 0, 64));
+  setenv("FAKE_OPENCL", "illegal", 1);
+  CHECK_STATUS(driver.sync(stream), OB_DEVICE_LOST);
+}
+
+void streams_run_out(const char* path) {
+  if (fake() == nullptr) return skip("streams_run_out", "OB_FAKE is not set");
+  setenv("FAKE_OPENCL", "queues", 1);
+  const Library driver(path, {{"library", fake()}});
+  driver.open();
+  ob_status status = OB_OK;
+  uint64_t stream = 0;
+  for (int i = 0; i < 100 && status == OB_OK; ++i) status = driver->stream_create(driver.self(), 0, 0, &stream);
+  CHECK(status == OB_OUT_OF_MEMORY);
+  CHECK(driver.error_has("no more streams"));
+}
+
+void coarse_memory_has_no_host_address(const char* path) {
+  if (fake() == nullptr) return skip("coarse_memory_has_no_host_address", "OB_FAKE is not set");
+  setenv("FAKE_OPENCL", "coarse", 1);
+  setenv("POCL_DEVICES", "pthread pthread", 1);
+  const Library driver(path, {{"library", fake()}});
+  CHECK(driver->device_count(driver.self()) == 2);
+  driver.open();
+  driver.open(1);
+  const uint64_t memory = driver.alloc(1 << 20);
+  CHECK(driver.host<char>(memory, 1 << 20) == nullptr);
+  void* host = nullptr;
+  CHECK_OK(driver->host_alloc(driver.self(), 1 << 20, &host));  // by way of the runtime
+  CHECK(address_of(host) % 64 == 0);
+  std::memset(host, 5, 1 << 20);
+  const uint64_t stream = driver.stream();
+  CHECK_OK(driver.copy(stream, memory, 0, address_of(host), OB_HOST, 1 << 20));
+  const uint64_t other = driver.alloc(1 << 20, 1);  // of another context: through the host
+  CHECK_OK(driver.copy(stream, other, 1, memory, 0, 1 << 20));
+  std::memset(host, 0, 1 << 20);
+  const uint64_t second = driver.stream(1);
+  CHECK_OK(driver.copy(second, address_of(host), OB_HOST, other, 1, 1 << 20, 1));
+  CHECK_OK(driver.sync(second, 1));
+  CHECK(std::count(static_cast<char*>(host), static_cast<char*>(host) + (1 << 20), 5) == 1 << 20);
+  CHECK_OK(driver->host_free(driver.self(), host));
+  CHECK_STATUS(driver->host_free(driver.self(), host), OB_INVALID_ARGUMENT);
+}
+
+void waits_cross_devices(const char* path) {
+  setenv("POCL_DEVICES", "pthread pthread", 1);
+  const Library driver(path);
+  if (driver->device_count(driver.self()) < 2) return skip("waits_cross_devices", "there is one device");
+  driver.open();
+  driver.open(1);
+  const uint64_t first = driver.stream(0);
+  const uint64_t second = driver.stream(1);
+  const uint64_t event = driver.event();
+  Gate gate;
+  std::atomic<bool> is_after{false};
+  auto mark = [&] { is_after = true; };
+  CHECK_OK(driver.call(first, &gate));
+  CHECK_OK(driver.record(first, event));
+  CHECK_OK(driver.wait(second, event, 1, 0));
+  CHECK_OK(driver.call(second, &mark, 1));
+  CHECK_STATUS(driver->stream_query(driver.self(), 1, second), OB_NOT_READY);
+  CHECK(!is_after);
+  gate.open();
+  CHECK_OK(driver.sync(second, 1));
+  CHECK(is_after);
+}
+
+constexpr const char* kProgram = R"(
+kernel void scale(global float* x, const float factor, local float* scratch) {
+  const size_t i = get_global_id(0);
+  scratch[get_local_id(0)] = x[i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  x[i] = factor * scratch[get_local_id(0)];
+}
+)";
+
+void kernels_run(const char* path) {
+  const Library driver(path, {{"cache", "0"}});
+  driver.open();
+  uint64_t program = 0, kernel = 0, again = 0;
+  if (!CHECK_OK(build(driver, "opencl_c", kProgram, &program))) return;
+  CHECK_STATUS(driver->kernel_get(driver.self(), 0, program, "nothing", &kernel), OB_NOT_FOUND);
+  CHECK_OK(driver->kernel_get(driver.self(), 0, program, "scale", &kernel));
+  CHECK_OK(driver->kernel_get(driver.self(), 0, program, "scale", &again));
+  CHECK(kernel != 0 && kernel == again);
+  const uint64_t stream = driver.stream();
+  const uint64_t memory = driver.alloc(4096);
+  std::vector<float> host(1024, 2.0f);
+  CHECK_OK(driver.copy(stream, memory, 0, address_of(host.data()), OB_HOST, 4096));
+  const float factor = 3;
+  const std::vector<ob_kernel_arg> args = {pointer_arg(memory + 1024), value_arg(factor), local_arg(256)};
+  ob_launch given = launch_of(kernel, 8, 64, args);
+  CHECK_OK(driver->kernel_launch(driver.self(), 0, stream, &given));
+  CHECK_OK(driver.copy(stream, address_of(host.data()), OB_HOST, memory, 0, 4096));
+  CHECK_OK(driver.sync(stream));
+  for (size_t i = 0; i < host.size(); ++i) {
+    if (!CHECK(host[i] == (i >= 256 && i < 768 ? 6.0f : 2.0f))) break;
+  }
+  // What a device can't run is told before anything is queued.
+  given.block[0] = 1 << 20;
+  CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
+  CHECK(driver.error_has("scale") && driver.error_has("work-items"));
+  given.block[0] = 0;
+  CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
+  given.block[0] = 64;
+  given.arg_count = 2;
+  CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
+  CHECK(driver.error_has("takes 3 arguments"));
+  given.arg_count = 3;
+  given.shared_memory = 64;
+  CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
+  given.shared_memory = 0;
+  given.is_cooperative = 1;
+  CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_UNIMPLEMENTED);
+  given.is_cooperative = 0;
+  given.kernel = 12345;
+  CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
+  CHECK_OK(driver->program_destroy(driver.self(), 0, program));
+  given.kernel = kernel;
+  CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
+  CHECK_STATUS(driver->program_destroy(driver.self(), 0, program), OB_INVALID_ARGUMENT);
+}
+
+void one_kernel_from_many_threads(const char* path) {
+  const Library driver(path, {{"cache", "0"}});
+  driver.open();
+  uint64_t program = 0, kernel = 0;
+  CHECK_OK(build(driver, "opencl_c", "kernel void put(global int* x, int v) { x[get_global_id(0)] = v; }", &program));
+  CHECK_OK(driver->kernel_get(driver.self(), 0, program, "put", &kernel));
+  const uint64_t memory = driver.alloc(8 * 256);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      const uint64_t stream = driver.stream();
+      for (int i = 0; i < 200; ++i) {
+        const int value = 1000 * t + i;
+        const std::vector<ob_kernel_arg> args = {pointer_arg(memory + 256u * static_cast<unsigned>(t)),
+                                                 value_arg(value)};
+        const ob_launch given = launch_of(kernel, 1, 64, args);
+        CHECK_OK(driver->kernel_launch(driver.self(), 0, stream, &given));
+      }
+      CHECK_OK(driver.sync(stream));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto bytes = read(driver, driver.stream(), memory, 8 * 256);
+  const int* values = reinterpret_cast<const int*>(bytes.data());
+  for (int i = 0; i < 8 * 64; ++i) {
+    if (!CHECK(values[i] == 1000 * (i / 64) + 199)) break;
+  }
+}
+
+void a_failed_build_shows_log_and_source(const char* path) {
+  const Library driver(path, {{"cache", "0"}});
+  driver.open();
+  uint64_t program = 0;
+  CHECK_STATUS(build(driver, "opencl_c", "kernel void f(global int* x) {\n  x[0] = undeclared_name;\n}\n", &program),
+               OB_INVALID_ARGUMENT);
+  CHECK(driver.error_has("does not build") && driver.error_has("undeclared_name") && driver.error_has("  2 | "));
+  CHECK_STATUS(build(driver, "ptx", "anything", &program), OB_INVALID_ARGUMENT);
+  CHECK(driver.error_has("opencl_c"));
+}
+
+std::vector<std::string> files_of(const std::string& folder) {
+  std::vector<std::string> names;
+  if (DIR* opened = opendir(folder.c_str())) {
+    while (const dirent* entry = readdir(opened)) {
+      if (entry->d_name[0] != '.') names.push_back(folder + "/" + entry->d_name);
+    }
+    closedir(opened);
+  }
+  return names;
+}
+
+unsigned mode_of(const std::string& path) {
+  struct stat about = {};
+  return stat(path.c_str(), &about) == 0 ? about.st_mode & 0777u : 0;
+}
+
+void programs_are_cached(const char* path) {
+  if (fake() == nullptr) return skip("programs_are_cached", "OB_FAKE is not set");
+  char root[] = "/tmp/outboard-cache-XXXXXX";
+  if (!CHECK(mkdtemp(root) != nullptr)) return;
+  setenv("XDG_CACHE_HOME", root, 1);
+  const std::string folder = std::string(root) + "/torch_outboard/opencl";
+  // Builds without a compiler: only the cache can give the program.
+  const auto builds = [&](const char* fault, const char* options) {
+    setenv("FAKE_OPENCL", fault, 1);
+    const Library driver(path, {{"library", fake()}});
+    driver.open();
+    uint64_t program = 0, kernel = 0;
+    if (build(driver, "opencl_c", kProgram, &program, options) != OB_OK) return false;
+    return CHECK_OK(driver->kernel_get(driver.self(), 0, program, "scale", &kernel));
+  };
+  CHECK(!builds("no_compiler", ""));
+  CHECK(builds("", ""));
+  const std::vector<std::string> files = files_of(folder);
+  if (!CHECK(files.size() == 1)) return;
+  CHECK(mode_of(folder) == 0700 && mode_of(files[0]) == 0600);
+  CHECK(builds("no_compiler", ""));
+  CHECK(!builds("no_compiler", "-DOTHER"));  // options are part of the key
+  chmod(files[0].c_str(), 0622);             // others could have written it
+  CHECK(!builds("no_compiler", ""));
+  chmod(files[0].c_str(), 0600);
+  CHECK(builds("no_compiler", ""));
+  {
+    std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(200);
+    file.put('!');
+  }
+  CHECK(!builds("no_compiler", ""));
+  CHECK(builds("", ""));  // and it is written afresh
+  CHECK(builds("no_compiler", ""));
+  CHECK(truncate(files[0].c_str(), 10) == 0);
+  CHECK(!builds("no_compiler", "") && builds("", ""));
+  chmod(folder.c_str(), 0777);
+  CHECK(!builds("no_compiler", "") && builds("", ""));
+  chmod(folder.c_str(), 0700);
+  for (const std::string& file : files_of(folder)) unlink(file.c_str());
+  rmdir(folder.c_str());
+  rmdir((std::string(root) + "/torch_outboard").c_str());
+  rmdir(root);
+}
+
+void strided_copies_are_right(const char* path) {
+  const Library driver(path, {{"cache", "0"}});
+  driver.open();
+  check_strided_copies(driver, 150);
+}
+
+void fills_are_right(const char* path) {
+  const Library driver(path);
+  driver.open();
+  check_fills(driver);
+}
+
+void queries_end(const char* path) {
+  const Library driver(path);
+  driver.open();
+  check_queries_end(driver);
+}
+
+void event_times_are_right(const char* path) {
+  const Library driver(path);
+  driver.open();
+  check_event_times(driver);
+}
+
+void more_than_one_allocation_may_have(const char* path) {
+  const Library driver(path);
+  driver.open();
+  ob_device_properties properties = {};
+  properties.struct_size = sizeof properties;
+  CHECK_OK(driver->device_properties(driver.self(), 0, &properties));
+  uint64_t address = 0;
+  CHECK_STATUS(driver->mem_alloc(driver.self(), 0, properties.max_allocation + 1, &address), OB_OUT_OF_MEMORY);
+  CHECK(driver.error_has("CL_DEVICE_MAX_MEM_ALLOC_SIZE"));
+}
+
+void a_forked_child_is_told(const char* path) {
+  const Library driver(path);
+  driver.open();
+  CHECK(in_child([&] {
+          ob_device_properties properties = {};
+          properties.struct_size = sizeof properties;
+          const bool is_told = driver->device_properties(driver.self(), 0, &properties) == OB_FAILED_PRECONDITION;
+          return is_told && driver.error_has("spawn") ? 0 : 1;
+        }) == 0);
+}
+
+void counting_survives_a_fork(const char* path) {
+  const Library driver(path);
+  const int32_t count = driver->device_count(driver.self());
+  CHECK(count > 0);
+  CHECK(in_child([&] {
+          const Library ours(path);
+          if (ours->device_count(ours.self()) != count) return 1;
+          return ours->device_open(ours.self(), 0) == OB_OK ? 0 : 2;
+        }) == 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_tests_apart(argc, argv,
+                         {{"no_loader", no_loader},
+                          {"no_platform", no_platform},
+                          {"no_such_platform", no_such_platform},
+                          {"visible_devices_are_chosen", visible_devices_are_chosen},
+                          {"bad_options_are_refused", bad_options_are_refused},
+                          {"devices_without_svm_are_left_out", devices_without_svm_are_left_out},
+                          {"a_crash_while_counting_is_told", a_crash_while_counting_is_told},
+                          {"a_device_vanishes", a_device_vanishes},
+                          {"an_illegal_access_loses_the_device", an_illegal_access_loses_the_device},
+                          {"streams_run_out", streams_run_out},
+                          {"coarse_memory_has_no_host_address", coarse_memory_has_no_host_address},
+                          {"waits_cross_devices", waits_cross_devices},
+                          {"kernels_run", kernels_run},
+                          {"one_kernel_from_many_threads", one_kernel_from_many_threads},
+                          {"a_failed_build_shows_log_and_source", a_failed_build_shows_log_and_source},
+                          {"programs_are_cached", programs_are_cached},
+                          {"strided_copies_are_right", strided_copies_are_right},
+                          {"fills_are_right", fills_are_right},
+                          {"queries_end", queries_end},
+                          {"event_times_are_right", event_times_are_right},
+                          {"more_than_one_allocation_may_have", more_than_one_allocation_may_have},
+                          {"a_forked_child_is_told", a_forked_child_is_told},
+                          {"counting_survives_a_fork", counting_survives_a_fork}});
+}

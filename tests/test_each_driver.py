@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs the tests that need a device once for each driver, each in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torch_outboard._discovery import found_drivers
+
+TESTS = Path(__file__).resolve().parent
+
+# What the package itself offers, and the drivers of the examples.
+OWN = [name for name, found in found_drivers().items() if found.target.startswith("torch_outboard.")]
+EXAMPLES = ["examples.pure_python_driver:PythonDriver"]
+
+
+def run_pytest(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    answer = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=environment())
+    print(answer.stdout[-20_000:], answer.stderr[-20_000:], sep="\n")
+    if answer.returncode != 0:
+        pytest.fail(
+            f"{' '.join(command)} ended with status {answer.returncode}; its output stands above", pytrace=False
+        )
+
+
+def environment() -> dict[str, str]:
+    # A worker of pytest-xdist must not hand its own identity down to the pytest that it starts.
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+
+
+# Whether operators run on the device's memory and in its streams, which only a process with the driver can see.
+QUEUES_HOST_CALLS = """
+import sys, torch, torch_outboard
+from torch_outboard import _C
+name = torch_outboard.attach(sys.argv[1]).__name__.rpartition(".")[2]
+torch.ones(2, device=name) + 1
+sys.exit(0 if _C.host_counters()[0] > 0 else 3)
+"""
+
+
+# Whether there is a device, and if not why.
+HAS_DEVICE = """
+import sys, torch_outboard
+from torch_outboard import _C
+if torch_outboard.attach(sys.argv[1]).device_count() == 0:
+    print(_C.probe_error())
+    sys.exit(3)
+"""
+
+
+def run_snippet(code: str, driver: str) -> subprocess.CompletedProcess[str]:
+    """Runs a snippet that answers a question with its status: 0 for yes, 3 for no."""
+    path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
+    answer = subprocess.run(
+        [sys.executable, "-c", code, driver],
+        env={**environment(), "PYTHONPATH": path, "OUTBOARD_FALLBACK": "silent"},
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode in (0, 3), answer.stderr
+    return answer
+
+
+def queues_host_calls(driver: str) -> bool:
+    return run_snippet(QUEUES_HOST_CALLS, driver).returncode == 0
+
+
+@pytest.fixture(autouse=True)
+def _has_device(driver: str) -> None:
+    answer = run_snippet(HAS_DEVICE, driver)
+    if answer.returncode != 0:
+        pytest.skip(f"capability: a device. {driver} has none here: {answer.stdout.strip()}")
+
+
+def workers() -> list[str]:
+    """Gives the options that spread a long run over the cores, in the process that isn't a worker itself."""
+    if importlib.util.find_spec("xdist") is None or "PYTEST_XDIST_WORKER" in os.environ:
+        return []
+    return ["-n", str(os.cpu_count() or 1)]
+
+
+@pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
+def test_driver(driver: str) -> None:
+    run_pytest(str(TESTS / "driver"), f"--driver={driver}")
+
+
+@pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
+def test_mixed_precision(driver: str) -> None:
+    run_pytest(str(TESTS / "amp"), f"--driver={driver}")
+
+
+@pytest.mark.parametrize("driver", OWN)
+def test_operator_database(driver: str) -> None:
+    if not queues_host_calls(driver):
+        pytest.skip(f"{driver} has no host_address, or no host_callback: its operators run through copies or wait")
+    run_pytest(str(TESTS / "opinfo"), f"--driver={driver}", *workers())

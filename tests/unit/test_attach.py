@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What attach refuses. All of it is refused before anything changes, so one process can try it all."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_outboard
+from torch_outboard import Driver, Option, RegistrationError
+from torch_outboard._build import BuildInfo
+
+from .contract import ROOT
+from .toys import Toy
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_attached():
+    yield
+    assert torch_outboard.attached_driver() is None
+    assert torch._C._get_privateuse1_backend_name() == "privateuseone"
+
+
+def named(name: str) -> type[Driver]:
+    return type("Named", (Toy,), {"name": name})
+
+
+@pytest.mark.parametrize(
+    "name, why",
+    [
+        ("", "lower-case letters"),
+        ("Toy", "lower-case letters"),
+        ("toy2", "lower-case letters"),
+        ("my-toy", "lower-case letters"),
+        ("_toy", "lower-case letters"),
+        ("import", "keyword"),
+        ("cpu", "torch reserves the name"),
+        ("cuda", "torch reserves the name"),
+        ("meta", "torch reserves the name"),
+        ("privateuseone", "torch reserves the name"),
+        ("optim", "it would hide torch.optim"),
+        ("requires_grad_", "lower-case letters"),
+        ("requires_grad", "it would hide Tensor.requires_grad"),
+        ("children", "it would hide Module.children"),
+        ("nbytes", "it would hide Tensor.nbytes"),
+    ],
+)
+def test_names_that_torch_cannot_use(name, why):
+    with pytest.raises(RegistrationError, match=why):
+        torch_outboard.attach(named(name))
+
+
+def test_an_unknown_driver_names_the_near_ones():
+    from torch_outboard._discovery import found_drivers
+
+    known = next(iter(found_drivers()))
+    with pytest.raises(RegistrationError, match=f"no driver is called '{known}x'. Did you mean '{known}'"):
+        torch_outboard.attach(known + "x")
+
+
+@pytest.mark.parametrize(
+    "target, why",
+    [
+        ("no_such_module:Driver", "No module named 'no_such_module'"),
+        ("torch_outboard.driver:Nothing", "has no attribute 'Nothing'"),
+        ("torch_outboard.driver:Option", "is no subclass of torch_outboard.Driver"),
+    ],
+)
+def test_a_target_that_is_no_driver(target, why):
+    with pytest.raises(RegistrationError, match=why):
+        torch_outboard.attach(target)
+
+
+def test_other_things_are_no_drivers():
+    with pytest.raises(TypeError, match="a driver is a name or a subclass"):
+        torch_outboard.attach(3)
+    with pytest.raises(RegistrationError, match="options are given to the class"):
+        torch_outboard.attach(Toy(), devices=1)
+
+
+def test_an_init_that_forgets_its_base():
+    class Forgetful(Toy):
+        def __init__(self):
+            pass
+
+    with pytest.raises(RegistrationError, match="must call super"):
+        torch_outboard.attach(Forgetful())
+
+
+def test_a_fallback_mode_that_is_none(monkeypatch):
+    monkeypatch.setenv("OUTBOARD_FALLBACK", "loud")
+    with pytest.raises(ValueError, match="OUTBOARD_FALLBACK is warn, error or silent, not 'loud'"):
+        torch_outboard.attach(Toy)
+
+
+def test_an_extension_for_another_torch(monkeypatch):
+    import torch_outboard._build as build
+
+    monkeypatch.setattr(build, "build_info", lambda: BuildInfo(torch="2.0.1", python="3.11"))
+    with pytest.raises(
+        ImportError, match=rf"built for torch 2.0.1, and torch {torch.__version__.split('+')[0]}.*Rebuild it: "
+    ):
+        torch_outboard.attach(Toy)
+
+
+@pytest.mark.parametrize(
+    "entry, value, why",
+    [
+        ("stream_query", 0, "is an int, but not the address"),
+        ("stream_query", -1, "is an int, but not the address"),
+        ("stream_query", "text", "must be a method, or the address"),
+        ("kernel_register", print, "cannot be a Python method"),
+        ("host_alloc", print, "host_alloc, host_free come together"),
+        ("graph_launch", print, "come together, all or none"),
+    ],
+)
+def test_entries_that_cannot_be_bound(entry, value, why):
+    with pytest.raises(RegistrationError, match=why):
+        torch_outboard.attach(type("Bad", (Toy,), {entry: value}))
+
+
+def test_another_version_of_the_contract():
+    with pytest.raises(RegistrationError, match="built for version 2 of the contract.*Rebuild"):
+        torch_outboard.attach(type("Newer", (Toy,), {"abi": (2, 0)}))
+
+
+# -- Libraries --------------------------------------------------------------------------------------------------------
+
+
+class LibraryDriver(Driver):
+    name = "toy"
+    options = {"devices": Option(int, None, "Number of devices.")}
+
+
+def test_a_library_that_is_missing(tmp_path):
+    driver = type("Missing", (LibraryDriver,), {"library": tmp_path / "no.so"})
+    with pytest.raises(RegistrationError, match="its library does not load: .*no.so"):
+        torch_outboard.attach(driver)
+
+
+def test_a_library_that_is_none(tmp_path):
+    path = tmp_path / "text.so"
+    path.write_text("not a library")
+    with pytest.raises(RegistrationError, match="its library does not load: .*text.so"):
+        torch_outboard.attach(type("Text", (LibraryDriver,), {"library": path}))
+
+
+TABLE = """
+#include <torch_outboard/driver.h>
+#include <stdio.h>
+#include <string.h>
+OB_EXPORT ob_status {symbol}(const ob_options* options, ob_driver* out_driver, char* error, size_t error_size) {{
+  (void)options;
+  (void)error;
+  (void)error_size;
+  {body}
+}}
+"""
+
+
+@pytest.fixture(scope="session")
+def compile_library(tmp_path_factory):
+    """Compiles the body of ob_driver_table into a driver library."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    include = Path(torch_outboard.__file__).parent / "include"
+    if not include.is_dir():
+        include = ROOT / "include"
+
+    def compile_body(body: str, symbol: str = "ob_driver_table") -> Path:
+        folder = tmp_path_factory.mktemp("library")
+        (folder / "driver.c").write_text(TABLE.format(symbol=symbol, body=body))
+        command = [compiler, "-shared", "-fPIC", f"-I{include}", "driver.c", "-o", "driver.so"]
+        subprocess.run(command, cwd=folder, check=True)
+        return folder / "driver.so"
+
+    return compile_body
+
+
+@pytest.mark.parametrize(
+    "body, why",
+    [
+        ('snprintf(error, error_size, "no such chip"); return OB_UNAVAILABLE;', "cannot be attached: no such chip"),
+        ("return OB_ABORTED;", r"ob_driver_table failed with ABORTED \(10\)"),
+        ("out_driver->abi_major = 7; return OB_OK;", "built for version 7 of the contract"),
+        ("out_driver->abi_major = 1; out_driver->struct_size = 40; return OB_OK;", "struct_size is 40 bytes"),
+        ("out_driver->abi_major = 1; out_driver->struct_size *= 2; return OB_OK;", "more than the"),
+        ("out_driver->abi_major = 1; return OB_OK;", "lacks required entries: device_count, device_properties"),
+    ],
+    ids=["reason", "status", "abi", "short struct", "long struct", "empty"],
+)
+def test_a_library_whose_table_is_refused(compile_library, body, why):
+    with pytest.raises(RegistrationError, match=why):
+        torch_outboard.attach(type("Refused", (LibraryDriver,), {"library": compile_library(body)}))
+
+
+def test_a_library_without_the_symbol(compile_library):
+    path = compile_library("return OB_OK;", symbol="other_table")
+    with pytest.raises(RegistrationError, match="does not export ob_driver_table"):
+        torch_outboard.attach(type("Other", (LibraryDriver,), {"library": path}))
+
+
+# -- What changes the process -----------------------------------------------------------------------------------------
+
+ATTACH = """
+import sys
+import pytest, torch, torch_outboard
+from torch_outboard import RegistrationError
+from unit.toys import Toy
+"""
+
+
+def test_attaching_again(run_python):
+    run_python(
+        ATTACH
+        + """
+class Other(Toy):
+    name = "other"
+with pytest.raises(RegistrationError):
+    torch_outboard.attach("nothing_like_it")
+module = torch_outboard.attach(Toy, devices=3)
+assert module is torch.toy and module.device_count() == 3
+assert torch_outboard.attach(Toy, devices="3") is module
+with pytest.raises(RegistrationError, match="attached already, with the options .*another process"):
+    torch_outboard.attach(Toy)
+with pytest.raises(RegistrationError, match="'toy' is attached already.*start another process for 'other'"):
+    torch_outboard.attach(Other)
+assert torch_outboard.attached_driver().opened == []
+"""
+    )
+
+
+def test_attaching_goes_on_where_it_failed(run_python):
+    run_python(
+        ATTACH
+        + """
+class WithKernel(Toy):
+    kernels = {"aten::no_such_operator": print}
+with pytest.raises((ValueError, RuntimeError), match="no_such_operator"):
+    torch_outboard.attach(WithKernel)
+assert torch_outboard.attached_driver() is None
+WithKernel.kernels = {}
+assert torch_outboard.attach(WithKernel) is torch.toy
+assert torch.empty(2, device="toy").is_toy
+"""
+    )
+
+
+def test_another_package_has_taken_the_device_type(run_python):
+    run_python(
+        ATTACH
+        + """
+torch.utils.rename_privateuse1_backend("foreign")
+with pytest.raises(RegistrationError, match="another package has taken .*'foreign'. Uninstall it"):
+    torch_outboard.attach(Toy)
+assert torch.ones(2).sum() == 2
+"""
+    )
+
+
+def test_no_device_is_no_obstacle_to_attaching(run_python):
+    run_python(
+        ATTACH
+        + """
+module = torch_outboard.attach(Toy, devices=0)
+assert not module.is_available() and module.device_count() == 0
+assert torch.device("toy").type == "toy"
+torch.manual_seed(0)
+with pytest.raises(ValueError, match="driver 'toy' has 0 devices"):
+    torch.empty(1, device="toy")
+"""
+    )
+
+
+def test_a_failing_probe_says_why_at_first_use(run_python):
+    run_python(
+        ATTACH
+        + """
+class Broken(Toy):
+    def device_count(self):
+        raise torch_outboard.DriverError("the kernel module is not loaded", torch_outboard.Status.UNAVAILABLE)
+module = torch_outboard.attach(Broken)
+assert module.device_count() == 0
+with pytest.raises(ValueError, match="UNAVAILABLE .14.: the kernel module is not loaded"):
+    torch.empty(1, device="toy")
+"""
+    )
+
+
+def test_this_process_is_clean():
+    # The tests above ran in this process, unless each has its own.
+    assert "torch.toy" not in sys.modules

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attaching while torch is imported. Nothing may stop `import torch`."""
+
+from __future__ import annotations
+
+import time
+
+# An entry point of the group torch.backends, as a vendor has it, in front of torch-outboard's own.
+VENDOR = """
+import importlib.metadata, sys
+from importlib.metadata import EntryPoint
+genuine = importlib.metadata.entry_points
+def entry_points(**selection):
+    found = genuine(**selection)
+    if selection.get("group") == "torch.backends":
+        own = [entry for entry in found if entry.name == "outboard"]
+        return [EntryPoint("vendor", "__main__:vendor", "torch.backends"), *own]
+    return found
+importlib.metadata.entry_points = entry_points
+"""
+
+
+def test_unset_it_imports_nothing(run_python):
+    answer = run_python(
+        "import torch, sys; print(sorted(name for name in sys.modules if name.startswith('torch_outboard')))"
+    )
+    assert answer.stdout == "['torch_outboard_autoload']\n"
+    assert answer.stderr == ""
+
+
+def test_unset_it_takes_no_time():
+    import torch_outboard_autoload
+
+    start = time.perf_counter()
+    torch_outboard_autoload.autoload()
+    assert time.perf_counter() - start < 0.005
+
+
+def test_it_attaches_what_the_variable_names(run_python):
+    answer = run_python(
+        "import torch; print(torch.toy.device_count(), torch.device('toy:1'))",
+        env={"OUTBOARD_DRIVER": "unit.toys:Toy", "OUTBOARD_TOY_DEVICES": "3"},
+    )
+    assert answer.stdout == "3 toy:1\n"
+    assert answer.stderr == ""
+
+
+def test_importing_the_package_first_works_too(run_python):
+    answer = run_python(
+        "import torch_outboard, torch; print(torch_outboard.attached_driver().name, torch.toy.device_count())",
+        env={"OUTBOARD_DRIVER": "unit.toys:Toy"},
+    )
+    assert answer.stdout == "toy 2\n"
+    assert answer.stderr == ""
+
+
+def test_nonsense_warns_once_and_torch_goes_on(run_python):
+    answer = run_python(
+        "import torch, torch_outboard_autoload; torch_outboard_autoload.autoload(); print(torch.ones(2).sum().item())",
+        env={"OUTBOARD_DRIVER": "nonsense"},
+    )
+    assert answer.stdout == "2.0\n"
+    assert (
+        answer.stderr.count("OUTBOARD_DRIVER=nonsense failed: RegistrationError: no driver is called 'nonsense'") == 1
+    )
+
+
+def test_where_warnings_are_errors_it_is_told_on_stderr(run_python):
+    answer = run_python(
+        "import torch; print(1)", env={"OUTBOARD_DRIVER": "nonsense"}, flags=("-W", "error::UserWarning")
+    )
+    assert answer.stdout == "1\n"
+    assert "Warning: OUTBOARD_DRIVER=nonsense failed" in answer.stderr
+
+
+def test_an_option_that_is_wrong_is_told(run_python):
+    answer = run_python(
+        "import torch; print(1)", env={"OUTBOARD_DRIVER": "unit.toys:Toy", "OUTBOARD_TOY_DEVICES": "many"}
+    )
+    assert answer.stdout == "1\n"
+    assert "OUTBOARD_TOY_DEVICES must be int, not 'many'" in answer.stderr
+
+
+def test_autoload_can_be_switched_off(run_python):
+    answer = run_python(
+        "import torch; print(hasattr(torch, 'toy'))",
+        env={"OUTBOARD_DRIVER": "unit.toys:Toy", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+    )
+    assert answer.stdout == "False\n"
+
+
+VENDOR_AUTOLOAD = (
+    VENDOR
+    + """
+def vendor():
+    import torch_outboard
+    torch_outboard.autoload("examples.pure_python_driver:PythonDriver")
+import torch, torch_outboard
+torch_outboard.autoload("examples.pure_python_driver:PythonDriver")
+print(torch_outboard.attached_driver().name)
+"""
+)
+
+
+def test_the_first_vendor_wins(run_python):
+    answer = run_python(
+        VENDOR_AUTOLOAD
+        + """
+torch_outboard.autoload("unit.toys:Toy")
+torch_outboard.autoload("unit.toys:Toy")
+print(torch_outboard.attached_driver().name)
+"""
+    )
+    assert answer.stdout == "python\npython\n"
+    assert answer.stderr.count("does not load driver 'unit.toys:Toy': 'python' is attached") == 1
+
+
+def test_a_vendor_is_loaded_where_the_package_is_imported_before_torch(run_python):
+    answer = run_python(VENDOR_AUTOLOAD.replace("import torch, torch_outboard\n", "import torch_outboard, torch\n"))
+    assert answer.stdout == "python\n"
+    assert answer.stderr == ""
+
+
+def test_the_variable_wins_over_a_vendor(run_python):
+    answer = run_python(VENDOR_AUTOLOAD, env={"OUTBOARD_DRIVER": "unit.toys:Toy"})
+    assert answer.stdout == "toy\n"
+    assert answer.stderr.count("OUTBOARD_DRIVER names 'unit.toys:Toy'") == 1
+
+
+def test_a_foreign_backend_that_comes_first_leaves_a_warning(run_python):
+    answer = run_python(
+        VENDOR
+        + """
+def vendor():
+    import torch
+    torch.utils.rename_privateuse1_backend("foreign")
+import torch
+print(torch.ones(2).sum().item())
+""",
+        env={"OUTBOARD_DRIVER": "unit.toys:Toy"},
+    )
+    assert answer.stdout == "2.0\n"
+    assert answer.stderr.count("another package has taken PyTorch's only free device type, as 'foreign'") == 1

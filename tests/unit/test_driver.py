@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Descriptions: entries, options, properties; nothing is attached."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+
+import pytest
+import torch
+
+from torch_outboard import DeviceProperties, Driver, Option, RegistrationError
+from torch_outboard._properties import DTYPES, dtype_bits, to_table
+from torch_outboard.driver import OPTIONAL_ENTRIES, REQUIRED_ENTRIES, driver_entries
+
+from . import contract
+from .toys import Toy
+
+
+def test_the_entries_are_those_of_the_header():
+    required, optional = contract.table_entries()
+    assert list(REQUIRED_ENTRIES) == required
+    assert set(OPTIONAL_ENTRIES) == set(optional)
+
+
+def test_every_entry_is_documented():
+    assert all(getattr(Driver, name).__doc__ for name in (*REQUIRED_ENTRIES, *OPTIONAL_ENTRIES[:-2]))
+
+
+def test_properties_and_dtypes_are_those_of_the_header():
+    fields = [
+        field for field in contract.struct_fields("ob_device_properties") if field not in ("struct_size", "reserved")
+    ]
+    assert sorted(fields) == sorted(field.name for field in dataclasses.fields(DeviceProperties))
+    names = {"OB_" + str(dtype).removeprefix("torch.").upper(): number for dtype, number in DTYPES.items()}
+    block = contract.header().split("typedef int32_t ob_dtype;")[1].split("};")[0]
+    assert {
+        f"OB_{name}": number for name, number in contract.enumerators("OB_").items() if f"OB_{name} = " in block
+    } == names
+
+
+def test_a_driver_has_the_entries_that_it_defines():
+    entries = driver_entries(Toy())
+    assert set(entries) == {*REQUIRED_ENTRIES, "device_open"}
+    assert entries["device_count"]() == 2
+
+
+def test_a_missing_required_entry_is_named():
+    class Incomplete(Toy):
+        mem_free = None
+        event_query = Driver.event_query
+
+    with pytest.raises(RegistrationError, match="lacks the required entries mem_free, event_query"):
+        driver_entries(Incomplete())
+
+
+def test_a_misspelt_entry_is_named():
+    class Misspelt(Toy):
+        def mem_inof(self, device):
+            return 0, 0
+
+    with pytest.raises(RegistrationError, match="'mem_inof' is no entry. Did you mean 'mem_info'"):
+        driver_entries(Misspelt())
+
+
+def test_ctypes_functions_are_bound_by_address():
+    class WithAddress(Toy):
+        stream_destroy = ctypes.CDLL(None).getpid
+        stream_query = 4096
+
+    entries = driver_entries(WithAddress())
+    assert isinstance(entries["stream_destroy"], int)
+    assert entries["stream_query"] == 4096
+
+
+OPTIONS = {
+    "count": Option(int, 3, "A number."),
+    "ratio": Option(float, None, "A ratio."),
+    "on": Option(bool, False, "A switch."),
+    "mode": Option(str, "fast", "A mode.", choices=("fast", "slow")),
+}
+
+
+class Optional(Toy):
+    name = "toy"
+    options = OPTIONS
+
+
+def test_options_are_converted():
+    values = Optional(count="0x10", ratio="0.5", on="yes", mode="slow").option_values
+    assert values == {"count": 16, "ratio": 0.5, "on": True, "mode": "slow"}
+    assert Optional().option_values == {"count": 3, "ratio": None, "on": False, "mode": "fast"}
+
+
+def test_options_come_from_the_environment_unless_given(monkeypatch):
+    monkeypatch.setenv("OUTBOARD_TOY_COUNT", "5")
+    monkeypatch.setenv("OUTBOARD_TOY_MODE", "")
+    assert Optional().option_values["count"] == 5
+    assert Optional().option_values["mode"] == "fast"
+    assert Optional(count=4).option_values["count"] == 4
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"cuont": 1}, "no option 'cuont'. Did you mean 'count'"),
+        ({"zzz": 1}, "no option 'zzz'. There are: count, mode, on, ratio"),
+        ({"count": "many"}, "option 'count' must be int, not 'many'. A number."),
+        ({"count": 1.5}, "option 'count' must be a whole number, not 1.5"),
+        ({"count": True}, "option 'count' must be int, not bool"),
+        ({"on": "maybe"}, "option 'on' must be true or false, not 'maybe'"),
+        ({"mode": "medium"}, "option 'mode' must be one of fast, slow, not 'medium'"),
+        ({"ratio": []}, "option 'ratio' must be float, not list"),
+    ],
+)
+def test_bad_options_say_what_to_write(given, message):
+    with pytest.raises(RegistrationError, match=message):
+        Optional(**given)
+
+
+def test_a_bad_option_of_the_environment_names_the_variable(monkeypatch):
+    monkeypatch.setenv("OUTBOARD_TOY_COUNT", "many")
+    with pytest.raises(RegistrationError, match="OUTBOARD_TOY_COUNT must be int, not 'many'"):
+        Optional()
+
+
+def test_properties_become_a_table():
+    assert to_table({"name": "x", "dtypes": [torch.float32, torch.bool]})["dtypes"] == 1 << 6 | 1 << 11
+    assert to_table(DeviceProperties(name="x"))["dtypes"] == dtype_bits(DTYPES)
+    with pytest.raises(ValueError, match="no property 'names'. Did you mean 'name'"):
+        to_table({"names": "x"})
+    with pytest.raises(ValueError, match="torch.qint8 has no number"):
+        to_table({"dtypes": [torch.qint8]})
+    with pytest.raises(TypeError, match="must return a dict or DeviceProperties, not int"):
+        to_table(3)
+
+
+def test_no_dtypes_mean_all():
+    table = {field.name: getattr(DeviceProperties(), field.name) for field in dataclasses.fields(DeviceProperties)}
+    assert DeviceProperties.from_table({**table, "dtypes": 0}).dtypes == set(DTYPES)
+    assert DeviceProperties.from_table({**table, "dtypes": 1 << 6}).dtypes == {torch.float32}

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard info`."""
+
+from __future__ import annotations
+
+import json
+
+from torch_outboard.cli.info import WITHOUT
+from torch_outboard.driver import OPTIONAL_ENTRIES
+
+RUN = """
+import sys
+from torch_outboard.cli import main
+main(sys.argv[1:], prog_name="outboard")
+"""
+
+
+def test_every_optional_entry_is_explained():
+    assert set(WITHOUT) == set(OPTIONAL_ENTRIES)
+
+
+def test_it_lists_versions_and_drivers(run_python):
+    report = json.loads(run_python(RUN, "info", "--json").stdout)
+    assert report["extension"]["error"] is None
+    assert report["drivers"] and all(driver["error"] is None for driver in report["drivers"])
+    assert report["attached"] is None
+    text = run_python(RUN, "info", env={"COLUMNS": "200"}).stdout
+    assert f"torch-outboard {report['outboard']}, torch {report['torch']}" in text
+    assert all(driver["name"] in text for driver in report["drivers"])
+
+
+def test_it_shows_devices_and_entries(run_python):
+    arguments = ("info", "--driver", "unit.toys:Toy", "-o", "devices=3")
+    report = json.loads(run_python(RUN, *arguments, "--json").stdout)["attached"]
+    assert [device["name"] for device in report["devices"]] == ["Toy 0", "Toy 1", "Toy 2"]
+    assert report["entries"]["device_open"] and not report["entries"]["host_address"]
+    text = run_python(RUN, *arguments, env={"COLUMNS": "200"}).stdout
+    assert "Toy 2" in text and "1.00 GiB" in text and WITHOUT["host_address"] in text
+
+
+def test_it_says_why_a_driver_is_not_usable(run_python):
+    answer = run_python(RUN, "info", "--driver", "nothing", env={"COLUMNS": "300"}, status=1)
+    assert "no driver is called 'nothing'" in answer.stdout
+    answer = run_python(RUN, "info", "--driver", "unit.toys:Toy", "-o", "devices=0", status=1)
+    assert "driver 'toy' has no device" in answer.stdout
+    answer = run_python(RUN, "info", "-o", "devices", status=2)
+    assert "write KEY=VALUE" in answer.stderr
+
+
+def test_it_shows_what_the_variable_attached(run_python):
+    answer = run_python(RUN, "info", "--json", env={"OUTBOARD_DRIVER": "unit.toys:Toy"})
+    assert json.loads(answer.stdout)["attached"]["name"] == "toy"
+
+
+def test_it_works_when_the_extension_does_not_load(run_python):
+    broken = """
+import torch_outboard._build as build
+build.build_info = lambda: build.BuildInfo(torch="2.0.1", python="3.11")
+"""
+    answer = run_python(broken + RUN, "info", env={"COLUMNS": "300"})
+    assert "The extension does not load: torch-outboard was built for torch 2.0.1, and torch" in answer.stdout
+    missing = "import sys; sys.modules['torch_outboard._C'] = None\n"
+    report = json.loads(run_python(missing + RUN, "info", "--json").stdout)
+    assert "torch_outboard._C" in report["extension"]["error"]
