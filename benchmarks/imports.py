@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measures what `import torch_outboard` adds to `import torch`, and what the autoload hook adds when it is not used.
+
+Each figure is the median over fresh processes, which take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+PROGRAMS = {
+    "import torch": "import torch",
+    "import torch_outboard": "import torch; mark(); import torch_outboard",
+    "autoload hook, unset": "import torch; mark(); from torch_outboard_autoload import autoload; autoload()",
+}
+LIMITS_MS = {"import torch_outboard": 30.0, "autoload hook, unset": 5.0}
+PRELUDE = """
+import time
+start = time.perf_counter()
+def mark():
+    global start
+    start = time.perf_counter()
+{program}
+print(time.perf_counter() - start)
+"""
+
+
+def milliseconds(program: str) -> float:
+    # torch calls the hook while it is imported; here it is called once more, alone, so torch must not call it first.
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    environment.pop("OUTBOARD_DRIVER", None)
+    command = [sys.executable, "-c", PRELUDE.format(program=program)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return float(done.stdout) * 1e3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path, default=RESULTS / "imports.json")
+    options = parser.parse_args()
+    samples: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    for number in range(-1, options.rounds):
+        for name, program in PROGRAMS.items():
+            value = milliseconds(program)
+            # The first turn fills the file cache.
+            if number >= 0:
+                samples[name].append(value)
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    print("| program | ms | to reach |\n|---|---:|---|")
+    for name, value in medians.items():
+        print(f"| {name} | {value:.1f} | {f'≤ {LIMITS_MS[name]:.0f} ms' if name in LIMITS_MS else ''} |")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps({"rounds": options.rounds, "milliseconds": medians}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
