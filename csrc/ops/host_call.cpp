@@ -33,6 +33,9 @@ struct QueuedCall {
   ThreadSettings settings{1, 0};
   torch::jit::Stack stack;  // arguments as shells; results after the run
   c10::SmallVector<at::Tensor, 4> outputs;  // shells of fresh outputs
+  // The written shells of a call with several results. torch's boxing holds such results by reference while it drops the
+  // arguments, so the stack must not be their only owner.
+  c10::SmallVector<at::Tensor, 4> held;
   bool target_fills_outputs = false;  // an out= kernel was given them; else the results are copied there
   std::vector<std::unique_ptr<std::byte[]>> copies;  // of larger CPU operands
   size_t scalars = 0;
@@ -49,6 +52,7 @@ struct QueuedCall {
   void clear() {
     stack.clear();
     outputs.clear();
+    held.clear();
     copies.clear();
     scalars = 0;
     is_waited = false;
@@ -294,6 +298,9 @@ bool fill_arguments(const Call& call, QueuedCall& queued, ArgumentMaker& maker) 
     queued.stack.push_back(maker.make(i));
     if (call.plan().args[i].is_written && call.arg(i).isTensor()) {
       queued.has_lazy_output |= call.arg(i).toTensor().is_conj() || call.arg(i).toTensor().is_neg();
+      if (call.plan().returned_arg.size() > 1) {
+        queued.held.push_back(queued.stack.back().toTensor());
+      }
     }
   }
   return maker.is_reachable();
@@ -320,6 +327,9 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
     queued->target_fills_outputs = true;
     for (const at::Tensor& output : outputs) {
       queued->stack.emplace_back(maker.shell(output));  // another shell: a kernel may change its strides
+      if (outputs.size() > 1) {
+        queued->held.push_back(queued->stack.back().toTensor());
+      }
     }
   }
   if (!maker.is_reachable()) {
