@@ -4,6 +4,7 @@
 #include "bindings/python.h"
 #include "core/error.h"
 #include "core/process.h"
+#include "torch/autograd_threads.h"
 
 namespace outboard::bindings {
 
@@ -211,6 +212,7 @@ PyObject* py_shut_down(PyObject*, PyObject*) {
   {
     // A driver's threads may need the lock to finish what is queued.
     const WithoutGil without_gil;
+    drain_autograd_threads();
     shut_down();
   }
   mark_python_gone();

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// `backward()` returns when the last gradient is there. The device's autograd thread drops its share of the pass a little
+// later, and with it a Python object that torch keeps in the thread-local state (torch/autograd/graph.py, "context"). If
+// Python has ended by then, taking its lock ends the thread in a destructor, which aborts the process.
+//
+// The thread takes one task after the other: when it runs a task of ours, it has dropped all that it finished before.
+// Ours is started by a thread of C++, so its own thread-local state holds nothing of Python's.
+#include "torch/autograd_threads.h"
+
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+#include <type_traits>
+
+#include "core/device.h"
+#include "core/process.h"
+
+namespace outboard {
+
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Engine;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+constexpr std::chrono::seconds kPatience{5};
+
+struct Nothing : Node {
+  variable_list apply(variable_list&&) override { return {}; }
+};
+
+// A node's owner is a shared_ptr up to torch 2.11 and an intrusive_ptr from then on.
+template <class Owner>
+Owner make_nothing() {
+  if constexpr (std::is_same_v<Owner, std::shared_ptr<Node>>) {
+    return std::make_shared<Nothing>();
+  } else {
+    return c10::make_intrusive<Nothing>();
+  }
+}
+
+void run_nothing(c10::DeviceIndex device) {
+  const at::Tensor gradient = at::empty({0}, at::TensorOptions(c10::Device(kDeviceType, device)));
+  auto node = make_nothing<decltype(Edge::function)>();
+  node->add_input_metadata(gradient);
+  Engine::get_default_engine().execute({Edge(node, 0)}, {gradient}, /*keep_graph=*/false, /*create_graph=*/false,
+                                       /*accumulate_grad=*/false);
+}
+
+}  // namespace
+
+void drain_autograd_threads() {
+  if (driver_is_gone() || !any_device_opened()) {
+    return;
+  }
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> is_done = done->get_future();
+  std::thread([done] {
+    try {
+      for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+        if (is_open(device)) {
+          run_nothing(device);
+        }
+      }
+    } catch (const std::exception& error) {
+      TORCH_WARN("waiting for autograd's threads at exit: ", error.what());
+    }
+    done->set_value();
+  }).detach();
+  // A pass that never ends, in a daemon thread say, must not keep the process from ending.
+  is_done.wait_for(kPatience);
+}
+
+}  // namespace outboard

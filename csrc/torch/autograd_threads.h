@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "core/export.h"
+
+namespace outboard {
+
+// Returns when autograd's threads of the opened devices have let go of every finished backward pass, or after five
+// seconds. To be called before Python ends, without its lock.
+OUTBOARD_API void drain_autograd_threads();
+
+}  // namespace outboard

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What shows only at the end of a process, or under an allocator that overwrites what is freed."""
+
+from __future__ import annotations
+
+import pytest
+
+ATTACH = """
+import sys, torch, torch_outboard
+torch_outboard.attach(sys.argv[1])
+device = torch_outboard.attached_driver().name
+"""
+
+
+@pytest.mark.parametrize("driver", ["sim", "examples.pure_python_driver:PythonDriver"])
+def test_a_program_may_end_with_a_backward_pass(run_python, driver):
+    # Autograd's thread drops the pass after backward() has returned; it aborted every third process without the wait.
+    code = ATTACH + "x = torch.randn(4, 4, device=device, requires_grad=True)\n(x @ x).sum().backward()\n"
+    for _ in range(4):
+        run_python(code, driver)
+
+
+def test_results_of_a_kernel_with_several_outputs_live_long_enough(run_python):
+    # torch's boxing drops the arguments before it takes the results, which are references to them.
+    code = ATTACH + """
+values, labels = torch.randn(5, 7), torch.randint(0, 7, (5,))
+there = values.to(device), labels.to(device)
+for _ in range(50):
+    loss, weight = torch.ops.aten.nll_loss_forward(*there, None, 1, -100)
+    top, where = torch.topk(there[0], 3)
+    torch.max(there[0], 1, out=(torch.empty(5, device=device), torch.empty(5, dtype=torch.long, device=device)))
+assert loss.cpu() == torch.nn.functional.nll_loss(values, labels)
+assert torch.equal(top.cpu(), values.topk(3)[0])
+"""
+    run_python(code, "sim", env={"MALLOC_PERTURB_": "165"})
