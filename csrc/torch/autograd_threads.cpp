@@ -50,7 +50,7 @@ void run_nothing(c10::DeviceIndex device) {
   auto node = make_nothing<decltype(Edge::function)>();
   node->add_input_metadata(gradient);
   Engine::get_default_engine().execute({Edge(node, 0)}, {gradient}, /*keep_graph=*/false, /*create_graph=*/false,
-                                       /*accumulate_grad=*/false);
+                                       /*accumulate_grad=*/true);
 }
 
 }  // namespace

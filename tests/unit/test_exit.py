@@ -17,7 +17,7 @@ def test_a_program_may_end_with_a_backward_pass(run_python, driver):
     # Autograd's thread drops the pass after backward() has returned; it aborted every third process without the wait.
     code = ATTACH + "x = torch.randn(4, 4, device=device, requires_grad=True)\n(x @ x).sum().backward()\n"
     for _ in range(4):
-        run_python(code, driver)
+        assert run_python(code, driver).stderr == ""
 
 
 def test_results_of_a_kernel_with_several_outputs_live_long_enough(run_python):
@@ -32,4 +32,4 @@ for _ in range(50):
 assert loss.cpu() == torch.nn.functional.nll_loss(values, labels)
 assert torch.equal(top.cpu(), values.topk(3)[0])
 """
-    run_python(code, "sim", env={"MALLOC_PERTURB_": "165"})
+    assert run_python(code, "sim", env={"MALLOC_PERTURB_": "165"}).stderr == ""
