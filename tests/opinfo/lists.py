@@ -124,6 +124,7 @@ TOLERANCES: dict[str, Tolerance] = {
     "linalg.lstsq": _LSTSQ,
     "linalg.lstsq.grad_oriented": _LSTSQ,
     "linalg.svd": _STRIDES,
+    "linalg.svdvals": _STRIDES,
     "nn.functional.linear_cross_entropy.chunked": Tolerance(
         4, "torch picks the type of the sums by the device's type: float32 on the CPU, the input's elsewhere"
     ),
