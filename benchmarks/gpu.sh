@@ -33,9 +33,10 @@ for stage in "${stages[@]}"; do
 done
 
 libraries=torch_outboard/drivers/lib
+cxx=${CXX:-g++}  # CMake's choice too
 
 native_program() {
-  g++ -std=c++20 -O1 -g -pthread -Iinclude "tests/native/$1.cpp" -o "$work/$1" -ldl
+  "$cxx" -std=c++20 -O1 -g -pthread -Iinclude "tests/native/$1.cpp" -o "$work/$1" -ldl
 }
 
 # A compiler that comes without the shared C++ library puts a copy of it into each library that it links. Two copies in
@@ -43,7 +44,7 @@ native_program() {
 shared_cxx_library() {
   local shared
   echo '#include <string>
-    std::string text(int n) { return std::to_string(n); }' | g++ -x c++ -O1 -fPIC -shared - -o "$work/probe.so" || return
+    std::string text(int n) { return std::to_string(n); }' | "$cxx" -x c++ -O1 -fPIC -shared - -o "$work/probe.so" || return
   grep -q 'libstdc++\.so' "$work/probe.so" && return
   shared=$(ldconfig -p | awk '/libstdc\+\+\.so\.6 / { print $NF; exit }')
   printf '%s\n' -DCMAKE_{SHARED,MODULE}_LINKER_FLAGS=-nostdlib++ "-DCMAKE_CXX_STANDARD_LIBRARIES=$shared"

@@ -95,6 +95,8 @@ def in_forked_child(work):
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
+        # A CUDA build of torch warns here where it has a GPU of its own.
+        warnings.simplefilter("ignore", UserWarning)
         try:
             os.write(writing, work().encode()[:4000])
         except BaseException as error:
