@@ -27,7 +27,12 @@ def maps_memory(device: torch.device) -> bool:
 
 def pins() -> bool:
     """Says whether the driver has host memory of its own; without, `pin_memory` gives ordinary memory."""
-    return torch.empty(1, pin_memory=True).is_pinned()
+    return pinned(1).is_pinned()
+
+
+def pinned(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Gives page-locked host memory. A CUDA build of torch with a GPU takes CUDA's for torch.empty(pin_memory=True)."""
+    return torch.empty(shape, dtype=dtype).pin_memory()
 
 
 def reset_waits() -> None:

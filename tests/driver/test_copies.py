@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .support import assert_same, pins
+from .support import assert_same, pinned, pins
 
 LAYOUTS = {
     "contiguous": lambda t: t,
@@ -154,12 +154,12 @@ def test_host_values_given_to_queued_work_are_read_at_once(device):
 def test_pinned_memory(device):
     host = torch.arange(1 << 12, dtype=torch.float32)
     assert not host.is_pinned()
-    pinned = host.pin_memory()
-    assert pinned.is_pinned() == pinned[10:20].is_pinned() == pins()
-    assert pinned.device.type == "cpu" and torch.equal(pinned, host)
-    ours = pinned.to(device, non_blocking=True)
+    locked = host.pin_memory()
+    assert locked.is_pinned() == locked[10:20].is_pinned() == pins()
+    assert locked.device.type == "cpu" and torch.equal(locked, host)
+    ours = locked.to(device, non_blocking=True)
     assert_same(ours, host, device)
-    back = torch.empty(1 << 12, pin_memory=True)
+    back = pinned(1 << 12)
     back.copy_(ours * 2, non_blocking=True)
     torch.accelerator.current_stream(device).synchronize()
     assert torch.equal(back, host * 2)

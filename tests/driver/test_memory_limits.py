@@ -8,7 +8,7 @@ import gc
 import pytest
 import torch
 
-from .support import module_of
+from .support import module_of, pinned
 
 MIB = 1 << 20
 ABSURD = 1 << 52
@@ -145,7 +145,7 @@ def test_without_caching_memory_goes_back(device):
 def test_statistics_of_pinned_memory(device):
     module = module_of(device)
     module.reset_peak_host_memory_stats()
-    pinned = torch.empty(3 * MIB, dtype=torch.uint8, pin_memory=True)
+    locked = pinned(3 * MIB, dtype=torch.uint8)
     after = module.host_memory_stats()
     nested = module.host_memory_stats_as_nested_dict()
     assert after["active_requests.current"] >= 1
@@ -154,7 +154,7 @@ def test_statistics_of_pinned_memory(device):
     if TORCH_MINOR >= 13:  # torch 2.11 subtracts a wrong size when a block comes back after its events
         assert after["allocated_bytes.peak"] >= after["active_bytes.current"]
     assert {"num_host_alloc", "host_alloc_time.avg", "host_free_time.total"} <= after.keys()
-    del pinned
+    del locked
     module.reset_accumulated_host_memory_stats()
     assert module.host_memory_stats()["active_requests.allocated"] == 0
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from .support import module_of
+from .support import module_of, pinned
 
 POOL_SIZE = 32
 ELEMENTS = 1 << 16
@@ -229,11 +229,11 @@ def test_synchronize_waits_for_every_stream(device):
             tensors.append(torch.zeros(ELEMENTS, device=device))
             count_up(tensors[-1], 20)
     module.synchronize(device)
-    pinned = [torch.empty(ELEMENTS, pin_memory=True) for _ in tensors]
-    for target, source in zip(pinned, tensors, strict=True):
+    locked = [pinned(ELEMENTS) for _ in tensors]
+    for target, source in zip(locked, tensors, strict=True):
         target.copy_(source, non_blocking=True)
     module.synchronize()
-    assert [target.unique().tolist() for target in pinned] == [[20]] * 4
+    assert [target.unique().tolist() for target in locked] == [[20]] * 4
 
 
 def test_threads_use_the_device_at_once(device):
