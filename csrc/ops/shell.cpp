@@ -16,7 +16,9 @@ c10::Storage wrap(void* data, size_t nbytes, bool is_resizable) {
       is_resizable ? c10::GetAllocator(c10::DeviceType::CPU) : nullptr, is_resizable);
 }
 
-at::Tensor wrap(c10::Storage storage, const c10::TensorImpl& like) {
+}  // namespace
+
+at::Tensor make_shell(c10::Storage storage, const c10::TensorImpl& like) {
   at::Tensor shell = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
                                                               c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
   c10::TensorImpl* impl = shell.unsafeGetTensorImpl();
@@ -33,15 +35,13 @@ at::Tensor wrap(c10::Storage storage, const c10::TensorImpl& like) {
   return shell;
 }
 
-}  // namespace
-
 at::Tensor ShellMaker::make(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const c10::Storage& storage = impl.unsafe_storage();
   const c10::StorageImpl* key = storage.unsafeGetStorageImpl();
   for (const auto& [known, shell_storage] : storages_) {
     if (known == key) {
-      return wrap(shell_storage, impl);
+      return make_shell(shell_storage, impl);
     }
   }
   void* data = nullptr;
@@ -51,7 +51,7 @@ at::Tensor ShellMaker::make(const at::Tensor& tensor) {
   }
   c10::Storage shell_storage = wrap(data, key->nbytes(), is_resizable_);
   storages_.emplace_back(key, shell_storage);
-  return wrap(std::move(shell_storage), impl);
+  return make_shell(std::move(shell_storage), impl);
 }
 
 at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like) {

@@ -31,4 +31,7 @@ class ShellMaker {
 // A CPU tensor over `data`, which stays the caller's.
 at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like);
 
+// The CPU tensor that is to `storage` what `like` is to its own.
+at::Tensor make_shell(c10::Storage storage, const c10::TensorImpl& like);
+
 }  // namespace outboard

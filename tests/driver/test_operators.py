@@ -161,6 +161,17 @@ def test_out_that_overlaps_an_input(device):
     with pytest.raises(RuntimeError, match="(?i)overlap|single memory location"):
         torch.add(ours[:1].expand(4, 4), 1, out=ours[:1].expand(4, 4))
         torch.accelerator.synchronize(device)
+    with pytest.raises(RuntimeError, match="(?i)overlap|single memory location"):
+        torch.add(ours[:3], 1, out=ours[1:])
+        torch.accelerator.synchronize(device)
+
+
+def test_tensors_of_a_list_may_share_a_storage(device):
+    ours, host = both(device, 6, 4)
+    for tensor in (ours, host):
+        torch._foreach_add_([tensor[0], tensor[2:4], tensor[5, 1:3]], [1.0, 2.0, 3.0])
+        tensor[1].copy_(tensor[2]).mul_(tensor[3])
+    assert_same(ours, host, device)
 
 
 def test_complex_arithmetic(device):
