@@ -75,6 +75,11 @@ int main(int argc, char** argv) {
   const uint64_t from = driver.alloc(kBytes);
   const uint64_t to = driver.alloc(kBytes);
   std::vector<char> host_from(kBytes, 1), host_to(kBytes, 2);
+  // Both sides are written first: reading memory that nobody wrote reads one page of zeros, which is twice as fast.
+  for (const uint64_t block : {from, to}) {
+    CHECK_OK(driver.copy(stream, block, 0, reinterpret_cast<uint64_t>(host_from.data()), OB_HOST, kBytes));
+    CHECK_OK(driver.sync(stream));
+  }
   compare(
       "copy of 256 MB against memcpy",
       [&] {
