@@ -73,5 +73,5 @@ def contract_header() -> str:
 
 
 def _read(path: str) -> str:
-    installed = _HERE / "skeletons" / Path(path).name
+    installed = _HERE / "skeleton_sources" / Path(path).name
     return (installed if installed.is_file() else _SOURCE / path).read_text(encoding="utf-8")
