@@ -19,6 +19,13 @@ def count_up(tensor, times):
         tensor.add_(1)
 
 
+def keep_busy(device):
+    """Queues some milliseconds of work on the current stream, so that what fails to wait for it comes too early."""
+    block = torch.ones(1 << 22, device=device)
+    for _ in range(4):
+        block.exp_().log_()
+
+
 def test_streams_come_from_a_pool_in_turn(device):
     streams = [torch.Stream(device) for _ in range(70)]
     assert {stream.device for stream in streams} == {device}
@@ -82,6 +89,7 @@ def test_wait_stream_orders_work(device):
     tensor = torch.zeros(ELEMENTS, device=device)
     first.wait_stream(module.current_stream(device))
     with module.stream(first):
+        keep_busy(device)
         count_up(tensor, 30)
     second.wait_stream(first)
     with module.stream(second):
@@ -98,6 +106,7 @@ def test_an_event_stands_for_its_latest_record_at_the_time_of_the_wait(device):
     torch.accelerator.synchronize(device)
     event = torch.Event(device)
     with module.stream(first):
+        keep_busy(device)
         count_up(tensor, 10)
         event.record(first)
     with module.stream(second):
@@ -119,6 +128,7 @@ def test_an_event_dropped_after_the_wait_still_binds(device):
     tensor = torch.zeros(ELEMENTS, device=device)
     torch.accelerator.synchronize(device)
     with module.stream(first):
+        keep_busy(device)
         count_up(tensor, 20)
         event = first.record_event()
     second.wait_event(event)
@@ -136,6 +146,7 @@ def test_queries_and_synchronisation(device):
     event.synchronize()
     with module_of(device).stream(stream):
         tensor = torch.zeros(ELEMENTS, device=device)
+        keep_busy(device)
         count_up(tensor, 20)
         event.record()
     event.synchronize()
@@ -155,6 +166,8 @@ def test_many_events_on_many_streams_form_a_chain(device):
         if previous is not None:
             stream.wait_event(previous)
         with module.stream(stream):
+            if previous is None:
+                keep_busy(device)
             tensor.mul_(1.0).add_(1)
         previous = stream.record_event()
     previous.synchronize()
