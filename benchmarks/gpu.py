@@ -221,7 +221,7 @@ class Bench:
         return self.torch.ones(COUNT).pin_memory()
 
     def graph(self) -> Any:
-        """Captures 100 copies of 1 MB to and fro, the first of them into `graph_block`."""
+        """Captures 100 copies of 1 MB between two blocks, the first of them into `graph_block`."""
         make = getattr(self.module, "CUDAGraph", None) or getattr(self.module, "Graph", None)
         if make is None or not hasattr(self.module, "graph"):
             raise NotThere(f"torch.{self.name} has no graphs")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Options and fixtures of all tests. tests/README.md says how the suite runs once for each driver.
+"""What runs with a driver and what without. tests/README.md says how the suite runs once for each driver.
 
 A process has one driver: `--driver` names it, and what needs one without it is run by tests/test_each_driver.py, in a
 process for each.
@@ -7,14 +7,10 @@ process for each.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folders whose tests run against an attached driver.
@@ -26,34 +22,8 @@ STRESS = ROOT / "tests" / "stress"
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("torch-outboard")
-    group.addoption("--driver", metavar="NAME", help='attach this driver: a name, or "package.module:Class"')
-    group.addoption("--driver-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the driver")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    name = config.getoption("--driver")
-    if name is None:
-        return
-    import torch_outboard
-
-    # A driver whose memory the host can't touch goes through the fallback everywhere, and warnings are errors here.
-    os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
-    options = dict(option.split("=", 1) for option in config.getoption("--driver-option"))
-    try:
-        torch_outboard.attach(name, **options)
-    except (torch_outboard.RegistrationError, ImportError) as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    import torch_outboard
-
-    driver = torch_outboard.attached_driver()
-    attached = "none" if driver is None else f"{driver.name} {driver.option_values}"
-    return [f"torch {torch.__version__}, driver: {attached}"]
+# The option --driver and the fixtures are the package's: drivers elsewhere run these tests too.
+pytest_plugins = ["torch_outboard.testing.plugin"]
 
 
 def _needs_device(path: Path) -> bool:
@@ -78,75 +48,3 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     asked = [argument for argument in session.config.args if _needs_device(Path(argument.split("::")[0]).resolve())]
     if asked and not session.items and session.config.getoption("--driver") is None:
         raise pytest.UsageError(f"{asked[0]} needs a driver; name one: --driver=NAME")
-
-
-@pytest.fixture(scope="session")
-def driver_name() -> str:
-    """The attached driver's name, which is its device's type."""
-    import torch_outboard
-
-    driver = torch_outboard.attached_driver()
-    assert driver is not None, "run with --driver=NAME"
-    return driver.name
-
-
-@pytest.fixture(scope="session")
-def device(driver_name: str) -> torch.device:
-    """Device 0 of the attached driver."""
-    return torch.device(driver_name, 0)
-
-
-@pytest.fixture(scope="session")
-def second_device(driver_name: str) -> torch.device:
-    """Device 1 of the attached driver."""
-    if torch.get_device_module(driver_name).device_count() < 2:
-        pytest.skip("needs two devices")
-    return torch.device(driver_name, 1)
-
-
-@pytest.fixture(autouse=True)
-def _clean_device(request: pytest.FixtureRequest) -> object:
-    """Ends each test of a device with all queued work done, on the first device and its default stream."""
-    yield
-    if "device" in request.fixturenames:
-        module = torch.get_device_module(request.getfixturevalue("device"))
-        for index in range(module.device_count()):
-            module.synchronize(index)
-            module.set_stream(module.default_stream(index))
-        module.set_device(0)
-
-
-RunPython = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="session")
-def run_python() -> RunPython:
-    """Runs a snippet in a fresh process: run_python(code, env={…}, status=0), and gives its output.
-
-    The environment has no OUTBOARD_ variable but those given. A status other than `status` fails the test with what the
-    process wrote.
-    """
-
-    def run(
-        code: str,
-        *arguments: str,
-        env: dict[str, str] | None = None,
-        status: int | None = 0,
-        flags: tuple[str, ...] = (),
-    ) -> subprocess.CompletedProcess[str]:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")}
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in (*sys.path, str(ROOT)) if path)
-        environment |= env or {}
-        answer = subprocess.run(
-            [sys.executable, *flags, "-c", code, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=ROOT / "tests",
-        )
-        if status is not None and answer.returncode != status:
-            pytest.fail(f"status {answer.returncode}, not {status}\n{answer.stdout}\n{answer.stderr}")
-        return answer
-
-    return run

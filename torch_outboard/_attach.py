@@ -152,13 +152,6 @@ def _fallback_mode() -> str:
 
 
 def _check_name(name: str) -> None:
-    def refuse(why: str) -> RegistrationError:
-        return RegistrationError(f"a driver cannot be called {name!r}: {why}. Set another `name`.")
-
-    if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name):
-        raise refuse("torch parses device names of lower-case letters, joined by single underscores, only")
-    if keyword.iskeyword(name):
-        raise refuse("it is a keyword of Python, so torch.<name> could not be written")
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
         raise RegistrationError(
@@ -166,6 +159,19 @@ def _check_name(name: str) -> None:
             f"{taken!r}. Uninstall it, or keep it from loading itself with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and attach "
             "by torch_outboard.attach."
         )
+    check_name(name)
+
+
+def check_name(name: str) -> None:
+    """Raises RegistrationError unless torch leaves `name` to a device of ours."""
+
+    def refuse(why: str) -> RegistrationError:
+        return RegistrationError(f"a driver cannot be called {name!r}: {why}. Set another `name`.")
+
+    if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name):
+        raise refuse("torch parses device names of lower-case letters, joined by single underscores, only")
+    if keyword.iskeyword(name):
+        raise refuse("it is a keyword of Python, so torch.<name> could not be written")
     if _is_torch_device(name):
         raise refuse("torch reserves the name for a device of its own")
     if hasattr(torch, name):

@@ -82,7 +82,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def environment_name(driver: str, option: str) -> str:
-    """Names the variable that sets an option: OUTBOARD_SIM_DEVICES for `devices` of `sim`."""
+    """Names the variable that sets an option: OUTBOARD_MYCHIP_DEVICES for `devices` of `mychip`."""
     return f"OUTBOARD_{driver}_{option}".upper()
 
 

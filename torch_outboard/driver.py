@@ -49,8 +49,8 @@ class Driver:
     Attributes
     ----------
     name : str
-        What the device is called in torch: "sim" gives torch.device("sim") and torch.sim. Lower-case letters and
-        underscores, since torch parses nothing else.
+        What the device is called in torch: "mychip" gives torch.device("mychip") and torch.mychip. Lower-case letters
+        and underscores, since torch parses nothing else.
     options : mapping of str to Option
         What `attach` accepts beside the name; also read from the environment, as OUTBOARD_<NAME>_<OPTION>.
     library : path or None

@@ -30,7 +30,7 @@ OUTBOARD_API void install_driver(const std::string& name, const ob_driver& table
 // Whether install_driver has succeeded.
 OUTBOARD_API bool is_attached() noexcept;
 
-// The name under which the driver is attached ("sim"), "" before.
+// The name under which the driver is attached ("mychip"), "" before.
 OUTBOARD_API const std::string& driver_name();
 
 // The probe's answer, asked once and kept; 0 before attach. A failing probe counts as 0 devices and its reason is in

@@ -240,7 +240,7 @@ class DeviceHeap {
   ErrorSlot deferred_error_;
 };
 
-// "sim:0", for messages.
+// "mychip:0", for messages.
 std::string device_text(c10::DeviceIndex device);
 
 // Of any index below kMaxDevices; opens nothing.

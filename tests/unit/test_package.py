@@ -8,6 +8,7 @@ import sys
 
 import torch_outboard
 from torch_outboard import Coverage, CoverageRow
+from torch_outboard._discovery import found_drivers
 
 from .contract import ROOT
 
@@ -81,6 +82,41 @@ with pytest.raises(ValueError, match="'warn', 'error' or 'silent', not 'loud'"):
 def test_the_example_is_short():
     lines = (ROOT / "examples" / "pure_python_driver.py").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 120
+
+
+def test_only_drivers_know_the_names_of_drivers():
+    own = {name: found for name, found in found_drivers().items() if found.target.startswith("torch_outboard.")}
+    assert own
+    words = set()
+    for name, found in own.items():
+        driver = found.load()
+        words |= {name, driver.name, driver.__name__, f"libob_{name}"}
+    # Languages of kernels are named after languages: opencl_c. "null" is a word of C, and a driver's only in quotes.
+    quoted = {word for word in words if word == "null"}
+    pattern = re.compile(
+        "|".join(
+            [rf"(?<![a-z]){word}(?!_c\b)(?![a-z])" for word in sorted(words - quoted)]
+            + [rf"[\"'`]{word}[\"'`]" for word in quoted]
+        ),
+        re.IGNORECASE,
+    )
+    assert pattern.search('attach("sim")') and pattern.search("OUTBOARD_SIM_DEVICES") and pattern.search('"null"')
+    assert not pattern.search("opencl_c simple null")
+    files = [
+        path
+        for folder in ("csrc", "torch_outboard")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".pyi", ".cpp", ".h", ".c", ".jinja", ".html"}
+        and not path.is_relative_to(ROOT / "torch_outboard" / "drivers")
+    ]
+    assert len(files) > 80
+    named = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not named, "\n".join(named)
 
 
 def test_this_process_has_no_driver():

@@ -8,6 +8,8 @@ import click
 from torch_outboard._version import __version__
 from torch_outboard.cli.info import info
 from torch_outboard.cli.memory import memory
+from torch_outboard.cli.new import new
+from torch_outboard.cli.test import test
 
 __all__ = ["main"]
 
@@ -20,3 +22,5 @@ def main() -> None:
 
 main.add_command(info)
 main.add_command(memory)
+main.add_command(new)
+main.add_command(test)

@@ -15,7 +15,7 @@ from torch_outboard._discovery import FoundDriver, found_drivers
 from torch_outboard._version import __version__
 from torch_outboard.driver import OPTIONAL_ENTRIES, Driver
 
-__all__ = ["info"]
+__all__ = ["info", "parse_options"]
 
 
 @click.command()
@@ -28,7 +28,7 @@ def info(driver: str | None, options: tuple[str, ...], as_json: bool) -> None:
     Works when the extension does not load, and then says why. Exits with 1 if a driver was asked for and can't be
     attached.
     """
-    report = _report(driver, _parse(options))
+    report = _report(driver, parse_options(options))
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
@@ -37,7 +37,8 @@ def info(driver: str | None, options: tuple[str, ...], as_json: bool) -> None:
         sys.exit(1)
 
 
-def _parse(options: tuple[str, ...]) -> dict[str, str]:
+def parse_options(options: tuple[str, ...]) -> dict[str, str]:
+    """Reads KEY=VALUE; click.BadParameter for what is none."""
     pairs = {}
     for option in options:
         key, separator, value = option.partition("=")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the documentation quotes and links to is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from torch_outboard.cli.new import project_files
+
+from .contract import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+QUOTE = re.compile(r"<!-- from: (?P<path>\S+) -->\n```\w*\n(?P<code>.*?)```", re.DOTALL)
+
+
+def quotes(text: str) -> list[tuple[str, str]]:
+    """Gives the file and the text of each quoted piece; a line of "…" separates two of one block."""
+    return [
+        (match["path"], piece.strip("\n"))
+        for match in QUOTE.finditer(text)
+        for piece in re.split(r"^…\n", match["code"], flags=re.MULTILINE)
+    ]
+
+
+def test_quoted_code_is_in_the_source():
+    found = [(page, *quote) for page in PAGES for quote in quotes(page.read_text(encoding="utf-8"))]
+    assert len(found) > 10
+    stale = [
+        f"{page.name}: {path} has no longer\n{piece}"
+        for page, path, piece in found
+        if piece not in (ROOT / path).read_text(encoding="utf-8")
+    ]
+    assert not stale, "\n\n".join(stale)
+
+
+def test_a_quote_that_is_not_there_would_be_seen():
+    page = "<!-- from: a.cpp -->\n```cpp\none\n…\ntwo\n```\n"
+    assert quotes(page) == [("a.cpp", "one"), ("a.cpp", "two")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [target.split("#")[0] for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text)]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing, f"{page.name} links to {missing}"
+
+
+def test_the_guide_speaks_of_the_project_that_is_made():
+    guide = (ROOT / "docs" / "writing-a-driver.md").read_text(encoding="utf-8")
+    files = project_files("mychip", "c")
+    for path in ("src/driver.c", "torch_mychip/__init__.py", "include/torch_outboard/driver.h", "tests/test_driver.py"):
+        assert f"`{path}`" in guide and path in files
+    # The reader replaces an entry of the made driver by the one in the guide, which uses what is there.
+    (entry,) = re.findall(r"```c\n(.*?)```", guide, re.DOTALL)
+    signature, *body = entry.splitlines()
+    assert signature in files["src/driver.c"]
+    assert (
+        "static ob_status check_range(driver* d, int32_t device, uint64_t address, uint64_t bytes)"
+        in files["src/driver.c"]
+    )

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard new`."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import click
+import jinja2
+
+from torch_outboard._attach import check_name
+from torch_outboard._discovery import found_drivers
+from torch_outboard._errors import RegistrationError
+from torch_outboard._version import __version__
+
+__all__ = ["new", "project_files"]
+
+_TEMPLATES = Path(__file__).parent / "project"
+LANGUAGES = ("c", "python")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--language", type=click.Choice(LANGUAGES), default="c", show_default=True, help="Of the driver.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where to make the project; ./NAME if not given.")
+def new(name: str, language: str, folder: Path | None) -> None:
+    """Make a driver project that builds, attaches and passes the driver tests.
+
+    NAME is what the device is called in torch: torch.device("NAME"), torch.NAME. The folder must be empty or not there.
+    """
+    _check(name)
+    folder = folder or Path(name)
+    files = project_files(name, language)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise click.ClickException(
+                f"{folder} is there already and {'is not empty' if folder.is_dir() else 'is no folder'}. "
+                "Name another: --folder FOLDER"
+            )
+        for path, text in files.items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"the project cannot be written: {error}") from error
+    click.echo(f"Made {folder}, {len(files)} files. Next:")
+    click.echo(f"  cd {folder}")
+    click.echo("  pip install --no-build-isolation -e '.[test]'")
+    click.echo(f"  outboard test {name}")
+
+
+def _check(name: str) -> None:
+    try:
+        check_name(name)
+    except RegistrationError as error:
+        raise click.BadParameter(str(error), param_hint="NAME") from error
+    if (found := found_drivers().get(name)) is not None:
+        raise click.BadParameter(
+            f"a driver {name!r} is installed already, by {found.distribution}. Choose another name.", param_hint="NAME"
+        )
+    package = _package(name)
+    if (spec := importlib.util.find_spec(package)) is not None:
+        raise click.BadParameter(
+            f"the project's package would be {package}, which {spec.origin or 'another package'} is already. "
+            "Choose another name.",
+            param_hint="NAME",
+        )
+
+
+def _package(name: str) -> str:
+    return f"torch_{name}"
+
+
+def _target(template: Path, package: str) -> str:
+    """Gives a template's path in the project. Names with a leading dot are written dot_, so that wheels carry them."""
+    path = template.with_suffix("").as_posix()
+    return path.replace("dot_", ".").replace("package/", f"{package}/")
+
+
+def project_files(name: str, language: str) -> dict[str, str]:
+    """Gives the project's files: their texts by their paths in it."""
+    from torch_outboard.drivers.skeletons import class_name, contract_header, skeleton
+
+    package = _package(name)
+    values = {
+        "name": name,
+        "language": language,
+        "package": package,
+        "distribution": package.replace("_", "-"),
+        "class": class_name(name),
+        "outboard": __version__,
+    }
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    files: dict[str, str] = {}
+    for part in ("common", language):
+        root = _TEMPLATES / part
+        for template in sorted(root.rglob("*.jinja")):
+            files[_target(template.relative_to(root), package)] = environment.from_string(
+                template.read_text(encoding="utf-8")
+            ).render(values)
+    if language == "c":
+        files["src/driver.c"] = skeleton(language, name)
+        files["include/torch_outboard/driver.h"] = contract_header()
+    else:
+        files[f"{package}/__init__.py"] = skeleton(language, name)
+    return files

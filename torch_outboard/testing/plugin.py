@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The pytest plugin of tests that run against one driver: `--driver` attaches it, fixtures give its devices.
+
+    pytest -p torch_outboard.testing.plugin --driver=NAME [--driver-option=KEY=VALUE]
+
+A process has one driver, so it is attached when pytest starts. Without `--driver` only `run_python` is of use.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from torch_outboard.testing import suite
+
+__all__ = ["RunPython"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("torch-outboard")
+    group.addoption("--driver", metavar="NAME", help='attach this driver: a name, or "package.module:Class"')
+    group.addoption("--driver-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the driver")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    name = config.getoption("--driver")
+    if name is None:
+        return
+    import torch_outboard
+
+    # A driver whose memory the host can't touch goes through the fallback everywhere, and warnings are errors here.
+    os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
+    options = dict(option.split("=", 1) for option in config.getoption("--driver-option"))
+    try:
+        torch_outboard.attach(name, **options)
+    except (torch_outboard.RegistrationError, ImportError) as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    import torch_outboard
+
+    driver = torch_outboard.attached_driver()
+    attached = "none" if driver is None else f"{driver.name} {driver.option_values}"
+    return [f"torch {torch.__version__}, driver: {attached}"]
+
+
+@pytest.fixture(scope="session")
+def driver_name() -> str:
+    """The attached driver's name, which is its device's type."""
+    import torch_outboard
+
+    driver = torch_outboard.attached_driver()
+    assert driver is not None, "run with --driver=NAME"
+    return driver.name
+
+
+@pytest.fixture(scope="session")
+def device(driver_name: str) -> torch.device:
+    """Device 0 of the attached driver."""
+    return torch.device(driver_name, 0)
+
+
+@pytest.fixture(scope="session")
+def second_device(driver_name: str) -> torch.device:
+    """Device 1 of the attached driver."""
+    if torch.get_device_module(driver_name).device_count() < 2:
+        pytest.skip("needs two devices")
+    return torch.device(driver_name, 1)
+
+
+@pytest.fixture(autouse=True)
+def _clean_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ends each test of a device with all queued work done, on the first device and its default stream."""
+    yield
+    if "device" in request.fixturenames:
+        module = torch.get_device_module(request.getfixturevalue("device"))
+        for index in range(module.device_count()):
+            module.synchronize(index)
+            module.set_stream(module.default_stream(index))
+        module.set_device(0)
+
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def run_python() -> RunPython:
+    """Runs a snippet in a fresh process: run_python(code, env={…}, status=0), and gives its output.
+
+    The environment has no OUTBOARD_ variable but those given. A status other than `status` fails the test with what the
+    process wrote.
+    """
+
+    def run(
+        code: str,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        status: int | None = 0,
+        flags: tuple[str, ...] = (),
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        environment |= env or {}
+        answer = subprocess.run(
+            [sys.executable, *flags, "-c", code, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=suite().folder.parent,
+        )
+        if status is not None and answer.returncode != status:
+            pytest.fail(f"status {answer.returncode}, not {status}\n{answer.stdout}\n{answer.stderr}")
+        return answer
+
+    return run
