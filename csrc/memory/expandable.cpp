@@ -117,7 +117,8 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested) {
   Block* head = nullptr;
   Block* spare = nullptr;
   size_t bytes = 0;
-  for (bool may_reserve = true;; may_reserve = false) {
+  // Again and again, since another thread may release what was just reserved, as it has no memory yet.
+  for (;;) {
     {
       const Lock lock(mutex_);
       block = find_unmapped(pool, size, granularity, &bytes);
@@ -144,7 +145,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested) {
         break;
       }
     }
-    if (!may_reserve || !reserve(pool, size)) {
+    if (!reserve(pool, size)) {
       return nullptr;
     }
   }
@@ -335,6 +336,21 @@ Block* DeviceHeap::detach_free_ranges(SegmentFilter filter) {
       }
       add(range);
       block = range;
+    }
+  }
+  return list;
+}
+
+// Takes the expandable segments that have no memory left out of the heap, in front of a list of detached segments.
+Segment* DeviceHeap::detach_unmapped_segments(Segment* list) noexcept {
+  for (Segment *segment = segments_, *next = nullptr; segment; segment = next) {
+    next = segment->next;
+    if (segment->is_expandable && segment->is_unmapped()) {
+      remove_unmapped(segment->first);
+      detach(segment);
+      segment->release = Segment::Release::Drained;
+      segment->next = list;
+      list = segment;
     }
   }
   return list;

@@ -466,6 +466,14 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
       add(*segment);
     }
   }
+  // What the driver would not unmap is reserved still, and belongs to nothing: each range shows as a segment of its own.
+  for (const Block* block = stuck_ranges_; block; block = block->ring_next) {
+    begin(*block->segment, block->address);
+    SegmentInfo& info = result.back();
+    info.is_expandable = false;
+    info.total_size = block->size();
+    info.blocks.emplace_back().size = block->size();
+  }
   return result;
 }
 

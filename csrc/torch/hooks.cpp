@@ -7,6 +7,9 @@
 #include <c10/core/Storage.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <string>
 
 #include "core/device.h"
 #include "core/driver.h"
@@ -15,6 +18,7 @@
 #include "core/stream.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
+#include "memory/sharing.h"
 #include "torch/generator.h"
 
 namespace outboard {
@@ -41,6 +45,18 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override { return exchange_device(device); }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
     return device < 0 ? current_device() : exchange_device(device);
+  }
+
+  c10::Device getDeviceFromPtr(void* pointer) const override {
+    const c10::DeviceIndex device = device_of_address(reinterpret_cast<uint64_t>(pointer));
+    if (device < 0) {
+      char address[32];
+      std::snprintf(address, sizeof(address), "0x%" PRIx64, reinterpret_cast<uint64_t>(pointer));
+      raise(ErrorKind::InvalidArgument, OB_NOT_FOUND,
+            std::string("no device has allocated what lies at ") + address +
+                ": name the device of foreign memory, as from_blob's `device` or `target_device`");
+    }
+    return {kDeviceType, device};
   }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
