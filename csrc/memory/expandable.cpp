@@ -59,6 +59,7 @@ void DeviceHeap::split(Block* block, size_t size, Block* rest) noexcept {
   block->next = rest;
   block->set_size(size);
   rest->set_state(BlockState::Transit);
+  rest->is_expandable = true;
 }
 
 // Makes a block in transit an unmapped one, joined with its unmapped neighbours.
@@ -276,6 +277,7 @@ bool DeviceHeap::reserve(SizePool& pool, size_t size) {
   block->pool = &pool;
   block->address = segment->address;
   block->set_size(span);
+  block->is_expandable = true;
   segment->first = block;
   stats_.segment[0].increase(1);
   stats_.segment[pool.stat_type()].increase(1);
