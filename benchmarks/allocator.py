@@ -4,8 +4,8 @@
     python benchmarks/allocator.py --driver NAME
 
 Both sides take turns; each figure is the median over the rounds. The fragmentation is that of recorded training runs
-(traces/), and a run may keep some of what it allocates, as a cache does. The C++ path alone is compiled and measured too,
-which takes half a minute: not with `--no-native`.
+(traces/), and a run may keep some of what it allocates, as a cache does. The C++ path alone is compiled and measured
+too, which takes half a minute: not with `--no-native`.
 """
 
 from __future__ import annotations
