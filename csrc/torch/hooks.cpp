@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <limits>
 #include <string>
 
 #include "core/device.h"
@@ -68,6 +69,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_bytes) const override {
     c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
+    TORCH_CHECK_VALUE(new_bytes <= static_cast<size_t>(std::numeric_limits<int64_t>::max()),
+                      "a storage can't have a negative size: ", static_cast<int64_t>(new_bytes),
+                      " bytes were asked for");
     const c10::DeviceIndex device = impl->device().index();
     Stream& stream = current_stream(device);
     c10::DataPtr data = allocate(stream, new_bytes);

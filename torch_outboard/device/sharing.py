@@ -37,8 +37,8 @@ _untyped: Any = reductions
 _Device = torch.device | int | str | None
 _RECEIVED = b"\1"
 
-# Guards the tables below. No driver entry is called with it held.
-_lock = threading.Lock()
+# Guards the tables below. No driver entry is called with it held; reentrant, since a collection of garbage may come in.
+_lock = threading.RLock()
 
 
 class _Sent:
