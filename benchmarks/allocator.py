@@ -3,24 +3,32 @@
 
     python benchmarks/allocator.py --driver NAME
 
-Both sides take turns; each figure is the median over the rounds. The C++ path alone is measured by
-benchmarks/native/bench_allocator.cpp.
+Both sides take turns; each figure is the median over the rounds. The fragmentation is that of recorded training runs
+(traces/), and a run may keep some of what it allocates, as a cache does. The C++ path alone is compiled and measured
+too, which takes half a minute: not with `--no-native`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import statistics
+import sys
+import tempfile
 import time
+from pathlib import Path
 
 import torch
+from _traces import NAMES, SimpleAllocator, load
 
 import torch_outboard
 
 MIB = 1 << 20
 LIVE = 64
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def churn_sizes(count: int, seed: int) -> list[int]:
@@ -39,110 +47,107 @@ def time_churn(device: torch.device, sizes: list[int], victims: list[int]) -> fl
     return (time.perf_counter_ns() - start) / len(sizes)
 
 
-Trace = list[tuple[int, int]]  # (number of a tensor, its bytes, or -1: it is freed)
-
-
-def training_trace(length_of: list[int], keeps: bool = False) -> Trace:
-    """Gives the allocations of a transformer's training steps, of the sequence lengths given.
-
-    Activations live until the backward pass reaches their layer, gradients until the step's end; a state of each
-    parameter stays for good, and with `keeps` a tensor of each step, as in a cache of keys and values.
-    """
-    trace: Trace = []
-    number = 0
-
-    def allocate(size: int) -> int:
-        nonlocal number
-        number += 1
-        trace.append((number, size))
-        return number
-
-    hidden, layers = 512, 6
-    for _ in range(layers):
-        allocate(hidden * hidden * 4 * 12)
-    for length in length_of:
-        activations = []
-        for _ in range(layers):
-            layer = [allocate(length * hidden * 4 * scale) for scale in (1, 3, 1, 4, 4, 1)]
-            scores = allocate(length * length * 4 * 8)
-            trace.append((scores, -1))
-            if keeps and len(activations) == 2:
-                allocate(length * hidden * 4 * 4)
-            activations.append(layer)
-        gradients = []
-        for layer in reversed(activations):
-            flowing = allocate(length * hidden * 4)
-            gradients.append(allocate(hidden * hidden * 4 * 12))
-            for tensor in reversed(layer):
-                trace.append((tensor, -1))
-            trace.append((flowing, -1))
-        for tensor in gradients:
-            trace.append((tensor, -1))
-    return trace
-
-
-def time_trace(device: torch.device, trace: Trace) -> float:
+def time_trace(device: torch.device, trace: list[int]) -> float:
     """Gives the nanoseconds of an entry of the trace."""
     empty, uint8 = torch.empty, torch.uint8
     live = {}
+    count = 0
     start = time.perf_counter_ns()
-    for number, size in trace:
-        if size < 0:
-            del live[number]
+    for number in trace:
+        if number < 0:
+            del live[-number]
         else:
-            live[number] = empty(size, dtype=uint8, device=device)
+            count += 1
+            live[count] = empty(number, dtype=uint8, device=device)
     return (time.perf_counter_ns() - start) / len(trace)
 
 
-ANY_LENGTH = random.Random(1).sample(range(64, 512), 24)
-TRACES = {
-    "one length": training_trace([256] * 6),
-    "three lengths": training_trace([128, 512, 256] * 3),
-    "any length": training_trace(ANY_LENGTH),
-    "any, some kept": training_trace(ANY_LENGTH, keeps=True),
-}
+def kept_trace(trace: list[int], every: int) -> list[int]:
+    """Leaves out some frees, as if a part of the activations were cached for good."""
+    frees = (number for number, entry in enumerate(trace) if entry < 0)
+    kept = set(list(frees)[::every])
+    return [entry for number, entry in enumerate(trace) if number not in kept]
 
 
-def fragmentation(name: str, device: torch.device, trace: Trace) -> None:
-    """Prints peak reserved over peak allocated, and what stays stuck, with both kinds of segments."""
+def replay(device: torch.device, trace: list[int], is_expandable: bool) -> tuple[float, float, float]:
+    """Gives peak reserved over peak allocated, and the MiB in holes at the end, before and after `empty_cache`.
+
+    A hole is free memory with live memory beside it in its segment: inactive_split_bytes.
+    """
     module = torch.get_device_module(device)
-    line = f"{name:16}"
-    for is_expandable in (False, True):
-        torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{is_expandable}")
+    torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{is_expandable}")
+    module.empty_cache()
+    module.reset_peak_memory_stats(device)
+
+    def holes() -> float:
+        return module.memory_stats(device)["inactive_split_bytes.all.current"] / MIB
+
+    live = {}
+    count = 0
+    with module.stream(torch.Stream(device)):
+        for number in trace:
+            if number < 0:
+                del live[-number]
+            else:
+                count += 1
+                live[count] = torch.empty(number, dtype=torch.uint8, device=device)
+        ratio = module.max_memory_reserved(device) / module.max_memory_allocated(device)
+        before = holes()
         module.empty_cache()
-        module.reset_peak_memory_stats(device)
-        with module.stream(torch.Stream(device)):
-            live = {}
-            for number, size in trace:
-                if size < 0:
-                    del live[number]
-                else:
-                    live[number] = torch.empty(size, dtype=torch.uint8, device=device)
-            ratio = module.max_memory_reserved(device) / module.max_memory_allocated(device)
-            module.empty_cache()
-            stuck = module.memory_stats(device)["inactive_split_bytes.all.current"] / MIB
-        kind = "expandable" if is_expandable else "fixed"
-        line += f"  {kind}: reserved/allocated {ratio:.3f}, stuck {stuck:6.1f} MiB"
-        del live
+        after = holes()
+        live.clear()
+        module.empty_cache()
     torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
-    print(line)
+    return ratio, before, after
+
+
+def fragmentation(device: torch.device) -> dict[str, list[tuple[float, float, float]]]:
+    """Prints what each trace needs with both kinds of segments, beside a simple allocator."""
+    print(f"\n{'peak reserved / peak allocated':32} {'fixed':>8} {'expandable':>11} {'simple':>8}")
+    traces = {name: load(name) for name in NAMES}
+    results = {}
+    for name, trace in traces.items():
+        results[name] = [replay(device, trace, is_expandable) for is_expandable in (False, True)]
+        fixed, expandable = results[name]
+        print(f"{name:32} {fixed[0]:8.3f} {expandable[0]:11.3f} {SimpleAllocator().replay(trace):8.3f}")
+    name = NAMES[-1]
+    results[f"{name}, some kept"] = [replay(device, kept_trace(traces[name], 40), kind) for kind in (False, True)]
+    print(f"\n{'MiB in holes at the end':48} {'fixed':>8} {'expandable':>11} {'ratio':>8}")
+    for name, ((_, *fixed), (_, *expandable)) in results.items():
+        for when, one, other in zip(("", " (cache emptied)"), fixed, expandable, strict=True):
+            print(f"{name + when:48} {one:8.1f} {other:11.1f} {other / one:8.2f}")
+    print("(bar of the last one: 0.50; mapped memory that is free counts as a hole until the cache is emptied)")
+    return results
+
+
+def native() -> str:
+    """Compiles and runs native/bench_allocator.cpp."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from native import allocator_program
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = ROOT / "benchmarks" / "native" / "bench_allocator.cpp"
+        program = allocator_program.build(source, Path(folder), "-O3", "-DNDEBUG")
+        return allocator_program.run([str(program)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--driver", default="sim", help="whose memory")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--native", action=argparse.BooleanOptionalAction, default=True, help="the C++ path too")
     arguments = parser.parse_args()
     torch_outboard.attach(arguments.driver)
     ours, cpu = torch.device(arguments.driver, 0), torch.device("cpu")
     sizes = churn_sizes(20_000, 1)
     draw = random.Random(2)
     victims = [draw.randrange(LIVE) for _ in sizes]
-    trace = TRACES["three lengths"]
+    trace = load("transformer")
+    figures_of: dict[str, object] = {"torch": torch.__version__, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for name, measure in (
         ("allocate + free, 1 B to 4 MiB, 64 live", lambda device: time_churn(device, sizes, victims)),
-        ("replay of training steps, an entry", lambda device: time_trace(device, trace)),
+        ("replay of a recorded training, an entry", lambda device: time_trace(device, trace)),
     ):
         figures: dict[torch.device, list[float]] = {ours: [], cpu: []}
         for _ in range(arguments.rounds):
@@ -150,8 +155,12 @@ def main() -> None:
                 figures[device].append(measure(device))
         one, other = (statistics.median(figures[device]) for device in (ours, cpu))
         print(f"{name:40} {arguments.driver} {one:7.0f} ns, cpu {other:7.0f} ns, ratio {one / other:.2f} (bar 1.00)")
-    for name, steps in TRACES.items():
-        fragmentation(name, ours, steps)
+        figures_of[name] = {arguments.driver: one, "cpu": other}
+    figures_of["fragmentation"] = fragmentation(ours)
+    if arguments.native:
+        figures_of["native"] = native()
+        print(f"\n{figures_of['native']}")
+    (RESULTS / "allocator.json").write_text(json.dumps(figures_of, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ PyObject* py_memory_snapshot(PyObject*, PyObject* argument) {
     {
       const WithoutGil without_gil;
       for (int i = 0; i < device_count(); ++i) {
-        snapshots.push_back(memory_history_snapshot(static_cast<c10::DeviceIndex>(i)));
+        snapshots.push_back(memory_history_snapshot(static_cast<c10::DeviceIndex>(i), with_traces != 0));
       }
     }
     Stacks stacks;
@@ -189,10 +189,8 @@ PyObject* py_memory_snapshot(PyObject*, PyObject* argument) {
         segments.append(to_dict(segment, stacks));
       }
       py::list trace;
-      if (with_traces) {
-        for (const TraceEntry& entry : snapshot.trace) {
-          trace.append(to_dict(entry, stacks));
-        }
+      for (const TraceEntry& entry : snapshot.trace) {
+        trace.append(to_dict(entry, stacks));
       }
       traces.append(trace);
     }

@@ -105,6 +105,7 @@ extern PyMethodDef stream_methods[];
 extern PyMethodDef memory_methods[];
 extern PyMethodDef memory_pool_methods[];
 extern PyMethodDef memory_history_methods[];
+extern PyMethodDef storage_methods[];
 extern PyMethodDef ops_methods[];
 extern PyMethodDef amp_methods[];
 extern PyMethodDef generator_methods[];

@@ -4,6 +4,9 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -54,14 +57,17 @@ struct alignas(64) Block {
   uint64_t state_bits : 4;
   uint64_t is_oversize : 1;  // counted in the oversize statistics
   uint64_t in_tree : 1;      // a node of the free index's tree, rather than a member of a node's ring
+  uint64_t is_expandable : 1;  // the segment's, whose line need not be touched for it
   Block* prev;               // neighbours in the segment, null at its ends
   Block* next;
   union {
     size_t requested;  // Allocated, Parked: bytes that the caller asked for
-    Block* ring_next;  // Free: blocks of the same size. Unmapped: the others of the size pool. Transit: a list
+    Block*
+        ring_next;  // Free: blocks of the same size, null at the end of a bin's list, a ring in a tree. Unmapped: the
+    // others of the size pool. Transit: a list
   };
   union {
-    StreamUse* uses;   // Allocated
+    StreamUse* uses;  // Allocated
     Block* ring_prev;  // Free, Unmapped
   };
 
@@ -100,9 +106,9 @@ class OUTBOARD_API FreeIndex {
 
   Block* bins_[kBins] = {};
   uint64_t bin_words_[kWords] = {};
-  uint32_t bin_summary_ = 0;   // bit i: bin_words_[i] is not 0
+  uint32_t bin_summary_ = 0;  // bit i: bin_words_[i] is not 0
   uint64_t tree_summary_ = 0;  // bit i: trees_[i] is not null
-  Block* trees_[64] = {};      // by the position of the highest bit of a size in units
+  Block* trees_[64] = {};  // by the position of the highest bit of a size in units
 };
 
 // The memory pool of what is allocated with caching disabled: its segments are as large as what was asked for.
@@ -159,7 +165,7 @@ struct Segment {
   bool has_host = false;
   bool is_expandable = false;
   bool is_oversize = false;  // counted in the oversize statistics
-  bool is_counted = false;   // counted in the statistics at all
+  bool is_counted = false;  // counted in the statistics at all
   enum class Release : uint8_t { NotYet, Drained, DrainFailed, Freed, FreeFailed } release = Release::NotYet;
 
   bool is_free() const { return !is_expandable && first->state() == BlockState::Free && !first->is_split(); }
@@ -167,7 +173,15 @@ struct Segment {
   bool is_unmapped() const { return first->state() == BlockState::Unmapped && !first->is_split(); }
 };
 
-// Recycles objects; gives none back to the system, so that a pointer to one stays readable for good.
+// A hint: the system may have none.
+inline void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) noexcept {
+#ifdef MADV_HUGEPAGE
+  static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
+#endif
+}
+
+// Recycles objects; gives none back to the system, so that a pointer to one stays readable for good. Many of them lie
+// in huge pages, where the system has them: victims at random cost a miss of the address translation else.
 template <typename T>
 class Slab {
  public:
@@ -188,18 +202,50 @@ class Slab {
 
  private:
   static constexpr size_t kChunk = 64;
-  void grow() {
-    auto chunk = std::make_unique<T[]>(kChunk);
-    if (free_.capacity() < made_ + kChunk) {
-      free_.reserve(2 * (made_ + kChunk));
+  static constexpr size_t kHugePage = size_t{2} << 20;
+  static constexpr size_t kManyObjects = 2048;
+
+  struct Chunk {
+    T* objects = nullptr;
+    size_t count = 0;
+    Chunk(size_t bytes, size_t alignment)
+        : objects(static_cast<T*>(::operator new(bytes, std::align_val_t{alignment}))),
+          count(bytes / sizeof(T)),
+          alignment_(alignment) {}
+    Chunk(Chunk&& other) noexcept
+        : objects(std::exchange(other.objects, nullptr)), count(other.count), alignment_(other.alignment_) {}
+    Chunk& operator=(Chunk&&) = delete;
+    ~Chunk() {
+      if (objects) {
+        std::destroy_n(objects, count);
+        ::operator delete(objects, std::align_val_t{alignment_});
+      }
     }
+
+   private:
+    size_t alignment_;
+  };
+
+  void grow() {
+    const bool is_huge = made_ >= kManyObjects;
+    const size_t bytes = is_huge ? kHugePage : kChunk * sizeof(T);
+    const size_t count = bytes / sizeof(T);
+    if (free_.capacity() < made_ + count) {
+      free_.reserve(2 * (made_ + count));
+    }
+    chunks_.reserve(chunks_.size() + 1);
+    Chunk chunk(bytes, is_huge ? kHugePage : alignof(T));
+    if (is_huge) {
+      ask_for_huge_pages(chunk.objects, bytes);
+    }
+    std::uninitialized_value_construct_n(chunk.objects, count);
     chunks_.push_back(std::move(chunk));
-    made_ += kChunk;
-    for (size_t i = kChunk; i-- > 0;) {
-      free_.push_back(&chunks_.back()[i]);
+    made_ += count;
+    for (size_t i = count; i-- > 0;) {
+      free_.push_back(&chunks_.back().objects[i]);
     }
   }
-  std::vector<std::unique_ptr<T[]>> chunks_;
+  std::vector<Chunk> chunks_;
   std::vector<T*> free_;
   size_t made_ = 0;
 };

@@ -13,6 +13,7 @@
 #include "core/process.h"
 #include "memory/device_heap.h"
 #include "memory/host_allocator.h"
+#include "memory/sharing.h"
 
 namespace outboard {
 
@@ -35,6 +36,7 @@ DeviceHeap& heap_of(c10::DeviceIndex device) {
 namespace {
 
 using memory::Block;
+using memory::block_of;
 using memory::heap_of;
 
 // The deleter of every DataPtr of ours; it is also how one is known.
@@ -44,10 +46,6 @@ void free_block(void* context) {
     auto* block = static_cast<Block*>(context);
     block->pool->heap->free(block);
   }
-}
-
-Block* block_of(const c10::DataPtr& ptr) {
-  return ptr.get_deleter() == &free_block ? static_cast<Block*>(ptr.get_context()) : nullptr;
 }
 
 class Allocator final : public c10::DeviceAllocator {
@@ -115,18 +113,16 @@ class Allocator final : public c10::DeviceAllocator {
   // Whose memory an address is; the current device's if it is nobody's.
   static int32_t device_of(uint64_t address) {
     const c10::DeviceIndex current = current_device();
-    if (!heap_of(current).owns(address)) {
-      for (int i = 0; i < device_count(); ++i) {
-        if (heap_of(static_cast<c10::DeviceIndex>(i)).owns(address)) {
-          return i;
-        }
-      }
-    }
-    return current;
+    const c10::DeviceIndex owner = heap_of(current).owns(address) ? current : device_of_address(address);
+    return owner >= 0 ? owner : current;
   }
 };
 
 }  // namespace
+
+memory::Block* memory::block_of(const c10::DataPtr& ptr) noexcept {
+  return ptr.get_deleter() == &free_block ? static_cast<Block*>(ptr.get_context()) : nullptr;
+}
 
 c10::DeviceAllocator& device_allocator() {
   static auto* const allocator = new Allocator();

@@ -65,7 +65,7 @@ class DeviceHeap {
   void end_route(c10::MempoolId_t mempool, std::thread::id tag);
   // history.cpp
   void record_history(const HistorySettings& settings);
-  MemorySnapshot history_snapshot();
+  MemorySnapshot history_snapshot(bool with_trace);
 
   bool was_used();  // whether anything was ever asked of the driver
 
@@ -173,6 +173,7 @@ class DeviceHeap {
   void make_unmapped(Block* block) noexcept;
   Block* find_unmapped(const SizePool& pool, size_t size, size_t granularity, size_t* out_bytes) noexcept;
   Block* detach_free_ranges(SegmentFilter filter);
+  Segment* detach_unmapped_segments(Segment* list) noexcept;
 
   // Likewise, without it: these call the driver.
   bool is_expandable(const SizePool& pool);
@@ -245,5 +246,8 @@ std::string device_text(c10::DeviceIndex device);
 
 // Of any index below kMaxDevices; opens nothing.
 DeviceHeap& heap_of(c10::DeviceIndex device);
+
+// The block that a DataPtr owns, null for memory that is not the allocator's.
+Block* block_of(const c10::DataPtr& ptr) noexcept;
 
 }  // namespace outboard::memory

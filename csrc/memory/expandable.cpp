@@ -59,6 +59,7 @@ void DeviceHeap::split(Block* block, size_t size, Block* rest) noexcept {
   block->next = rest;
   block->set_size(size);
   rest->set_state(BlockState::Transit);
+  rest->is_expandable = true;
 }
 
 // Makes a block in transit an unmapped one, joined with its unmapped neighbours.
@@ -117,7 +118,8 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested) {
   Block* head = nullptr;
   Block* spare = nullptr;
   size_t bytes = 0;
-  for (bool may_reserve = true;; may_reserve = false) {
+  // Again and again, since another thread may release what was just reserved, as it has no memory yet.
+  for (;;) {
     {
       const Lock lock(mutex_);
       block = find_unmapped(pool, size, granularity, &bytes);
@@ -144,7 +146,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested) {
         break;
       }
     }
-    if (!may_reserve || !reserve(pool, size)) {
+    if (!reserve(pool, size)) {
       return nullptr;
     }
   }
@@ -275,6 +277,7 @@ bool DeviceHeap::reserve(SizePool& pool, size_t size) {
   block->pool = &pool;
   block->address = segment->address;
   block->set_size(span);
+  block->is_expandable = true;
   segment->first = block;
   stats_.segment[0].increase(1);
   stats_.segment[pool.stat_type()].increase(1);
@@ -335,6 +338,21 @@ Block* DeviceHeap::detach_free_ranges(SegmentFilter filter) {
       }
       add(range);
       block = range;
+    }
+  }
+  return list;
+}
+
+// Takes the expandable segments that have no memory left out of the heap, in front of a list of detached segments.
+Segment* DeviceHeap::detach_unmapped_segments(Segment* list) noexcept {
+  for (Segment *segment = segments_, *next = nullptr; segment; segment = next) {
+    next = segment->next;
+    if (segment->is_expandable && segment->is_unmapped()) {
+      remove_unmapped(segment->first);
+      detach(segment);
+      segment->release = Segment::Release::Drained;
+      segment->next = list;
+      list = segment;
     }
   }
   return list;

@@ -7,7 +7,8 @@ namespace outboard::memory {
 
 namespace {
 
-// Blocks of one size form a ring; the first of it stands in a bin or in a tree.
+// Blocks of one size in a tree form a ring, of which one is the node. In a bin they form a list: taking the first and
+// putting one in front, which is what nearly always happens, then touch one other block.
 void make_ring(Block* block) noexcept {
   block->ring_next = block->ring_prev = block;
 }
@@ -37,11 +38,13 @@ void FreeIndex::insert(Block* block) noexcept {
     return;
   }
   const size_t bin = units - 1;
-  if (Block* first = bins_[bin]) {
-    // In front, as the most recently used is the likeliest to be in the cache.
-    add_to_ring(first->ring_prev, block);
+  // In front, as the most recently used is the likeliest to be in the cache.
+  Block* first = bins_[bin];
+  block->ring_prev = nullptr;
+  block->ring_next = first;
+  if (first) {
+    first->ring_prev = block;
   } else {
-    make_ring(block);
     bin_words_[bin / 64] |= uint64_t{1} << (bin % 64);
     bin_summary_ |= uint32_t{1} << (bin / 64);
   }
@@ -55,18 +58,21 @@ void FreeIndex::erase(Block* block) noexcept {
     return;
   }
   const size_t bin = units - 1;
-  if (block->ring_next == block) {
-    bins_[bin] = nullptr;
+  Block* next = block->ring_next;
+  if (next) {
+    next->ring_prev = block->ring_prev;
+  }
+  if (block->ring_prev) {
+    block->ring_prev->ring_next = next;
+    return;
+  }
+  bins_[bin] = next;
+  if (!next) {
     bin_words_[bin / 64] &= ~(uint64_t{1} << (bin % 64));
     if (bin_words_[bin / 64] == 0) {
       bin_summary_ &= ~(uint32_t{1} << (bin / 64));
     }
-    return;
   }
-  if (bins_[bin] == block) {
-    bins_[bin] = block->ring_next;
-  }
-  leave_ring(block);
 }
 
 Block* FreeIndex::best_fit(size_t size) const noexcept {

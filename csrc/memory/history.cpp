@@ -103,10 +103,10 @@ void DeviceHeap::note_freed(const Block* block, TraceEntry::Action action) noexc
   }
 }
 
-MemorySnapshot DeviceHeap::history_snapshot() {
+MemorySnapshot DeviceHeap::history_snapshot(bool with_trace) {
   MemorySnapshot result;
-  const ContextScope context(history_, RecordContext::ALL);
-  {
+  if (with_trace) {
+    const ContextScope context(history_, RecordContext::ALL);
     const Lock lock(mutex_);
     note(TraceEntry::SNAPSHOT, 0, static_cast<size_t>(stats_.reserved_bytes[0].current), nullptr,
          ContextScope::current());
@@ -127,9 +127,9 @@ void record_memory_history(const HistorySettings& settings) {
   }
 }
 
-MemorySnapshot memory_history_snapshot(c10::DeviceIndex device) {
+MemorySnapshot memory_history_snapshot(c10::DeviceIndex device, bool with_trace) {
   check_device_index(device);
-  return memory::heap_of(device).history_snapshot();
+  return memory::heap_of(device).history_snapshot(with_trace);
 }
 
 }  // namespace outboard

@@ -35,12 +35,13 @@ struct HistorySettings {
 OUTBOARD_API void record_memory_history(const HistorySettings& settings);
 
 // The segments, with the stacks of live blocks, and the trace entries of a device, oldest first. Times are microseconds
-// since 1970, `stream` holds the outboard::Stream's address.
+// since 1970, `stream` holds the outboard::Stream's address. Without the trace nothing is copied, and the snapshot itself
+// is not noted.
 struct MemorySnapshot {
   std::vector<SegmentInfo> segments;
   std::vector<TraceEntry> trace;
 };
-OUTBOARD_API MemorySnapshot memory_history_snapshot(c10::DeviceIndex device);
+OUTBOARD_API MemorySnapshot memory_history_snapshot(c10::DeviceIndex device, bool with_trace = true);
 
 namespace memory {
 

@@ -117,8 +117,89 @@ class HostAllocatorImpl final : public Base {
   struct Range {
     uintptr_t start = 0;
     size_t size = 0;
-    bool is_pinned = false;  // by the driver
+    bool is_pinned = false;      // by the driver
+    bool is_registered = false;  // not ours: it was there before
+    bool is_busy = false;        // registered, while the driver is asked
   };
+
+  void register_memory(void* pointer, size_t bytes) {
+    if (!driver().host_register) {
+      raise_not_supported("host_register", "pinning memory that exists; pin_memory() gives a pinned copy");
+    }
+    const auto start = reinterpret_cast<uintptr_t>(pointer);
+    if (pointer == nullptr || bytes == 0 || start + bytes < start) {
+      raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, "there is no memory to be pinned: 0 bytes were given");
+    }
+    check_device_index(current_device());
+    ensure_open(current_device());
+    bool is_free = false;
+    {
+      // Before the driver is asked, so that of two that overlap one is refused.
+      const std::unique_lock lock(ranges_mutex_);
+      const auto next = ranges_.lower_bound(start);
+      const bool meets_next = next != ranges_.end() && next->first - start < bytes;
+      const bool meets_last = next != ranges_.begin() && start - std::prev(next)->first < std::prev(next)->second.size;
+      is_free = !meets_next && !meets_last;
+      if (is_free) {
+        ranges_.emplace(start, Range{start, bytes, false, true, true});
+      }
+    }
+    if (!is_free) {
+      raise(ErrorKind::InvalidArgument, OB_ALREADY_EXISTS,
+            "part of that memory is pinned already: each byte can be registered once");
+    }
+    const ob_status status = driver().host_register(driver().self, pointer, bytes);
+    {
+      const std::unique_lock lock(ranges_mutex_);
+      if (status == OB_OK) {
+        ranges_[start].is_pinned = true;
+        ranges_[start].is_busy = false;
+      } else {
+        ranges_.erase(start);
+      }
+    }
+    if (is_unimplemented(status)) {
+      raise_not_supported("host_register", "pinning memory that exists; pin_memory() gives a pinned copy");
+    }
+    check(status, "host_register", OB_HOST);
+  }
+
+  void unregister_memory(void* pointer) {
+    if (driver_is_gone()) {
+      return;
+    }
+    const auto start = reinterpret_cast<uintptr_t>(pointer);
+    bool is_known = false;
+    {
+      const std::unique_lock lock(ranges_mutex_);
+      const auto it = ranges_.find(start);
+      is_known = it != ranges_.end() && it->second.is_registered && !it->second.is_busy;
+      if (is_known) {
+        it->second.is_busy = true;
+      }
+    }
+    if (!is_known) {
+      raise(ErrorKind::InvalidArgument, OB_NOT_FOUND,
+            "that memory is not registered: host_unregister takes what host_register was given, once");
+    }
+    const auto restore = [&] {
+      const std::unique_lock lock(ranges_mutex_);
+      ranges_[start].is_busy = false;
+    };
+    try {
+      for (int i = 0; i < device_count(); ++i) {
+        if (is_open(static_cast<c10::DeviceIndex>(i))) {
+          synchronize_device(static_cast<c10::DeviceIndex>(i));
+        }
+      }
+      check(driver().host_unregister(driver().self, pointer), "host_unregister", OB_HOST);
+    } catch (...) {
+      restore();
+      throw;
+    }
+    const std::unique_lock lock(ranges_mutex_);
+    ranges_.erase(start);
+  }
 
   // Size 0 if the address is in none.
   Range find_range(const void* pointer) const {
@@ -174,7 +255,7 @@ class HostAllocatorImpl final : public Base {
               "the system has no " + c10::CachingAllocator::format_size(size) + " of host memory left");
       }
     }
-    const Range range{reinterpret_cast<uintptr_t>(*out), size, is_pinned};
+    const Range range{reinterpret_cast<uintptr_t>(*out), size, is_pinned, false, false};
     try {
       const std::unique_lock lock(ranges_mutex_);
       ranges_.emplace(range.start, range);
@@ -190,7 +271,7 @@ class HostAllocatorImpl final : public Base {
       return;
     }
     if (address != 0) {
-      check(free_range({address, 0, true}), "host_free", OB_HOST);
+      check(free_range({address, 0, true, false, false}), "host_free", OB_HOST);
     }
     raise(ErrorKind::Driver, OB_INTERNAL,
           "driver '" + driver_name() + "': host_alloc returned OK with " +
@@ -323,8 +404,16 @@ bool is_host_block(const void* pointer) {
 
 bool record_host_block(const void* pointer, const c10::DataPtr& ptr, Stream& stream) {
   const HostAllocatorImpl::Range range = allocator().impl_->find_range(pointer);
-  return range.is_pinned &&
-         allocator().record_event(reinterpret_cast<void*>(range.start), ptr.get_context(), to_c10(stream));
+  return range.is_pinned && (range.is_registered || allocator().record_event(reinterpret_cast<void*>(range.start),
+                                                                             ptr.get_context(), to_c10(stream)));
+}
+
+void register_host_memory(void* pointer, size_t bytes) {
+  allocator().impl_->register_memory(pointer, bytes);
+}
+
+void unregister_host_memory(void* pointer) {
+  allocator().impl_->unregister_memory(pointer);
 }
 
 void settle_host_blocks() {

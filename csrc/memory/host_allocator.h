@@ -22,7 +22,17 @@ OUTBOARD_API bool is_pinned(const void* pointer);
 // torch shows as Tensor.is_pinned, so that `pin_memory` means the same with every driver; a copy asks is_pinned.
 OUTBOARD_API bool is_host_block(const void* pointer);
 
-// Keeps a pinned block until the work now queued on `stream` is done. False if `pointer` is not pinned.
+// Pins existing memory of the host, as good as host_alloc's from then on: copies may still be under way when they return,
+// so the memory must live until it is unregistered. Opens the current device. NotSupportedError where the driver can't;
+// ValueError for no bytes, and for what overlaps pinned memory.
+OUTBOARD_API void register_host_memory(void* pointer, size_t bytes);
+
+// Undoes it, when all devices have done what was queued. ValueError for an address that is not registered; if the driver
+// fails the memory stays registered. Does nothing in a forked child.
+OUTBOARD_API void unregister_host_memory(void* pointer);
+
+// Keeps a pinned block until the work now queued on `stream` is done. False if `pointer` is not pinned. Registered
+// memory is kept by whoever registered it.
 OUTBOARD_API bool record_host_block(const void* pointer, const c10::DataPtr& ptr, Stream& stream);
 
 // Records and polls the events of pinned blocks that were freed with streams recorded. Never waits; a failure is raised

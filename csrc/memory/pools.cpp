@@ -46,10 +46,10 @@ StreamPools& DeviceHeap::pools_of(Stream& stream, c10::MempoolId_t mempool) {
 Block* DeviceHeap::find_block(SizePool& pool, size_t size, size_t requested) {
   ++pool.searches;
   Block* block = pool.index.best_fit(size);
-  if (!block || (!block->segment->is_expandable && !may_use(block->size(), size))) {
+  if (!block || (!block->is_expandable && !may_use(block->size(), size))) {
     return nullptr;
   }
-  const bool is_expandable = block->segment->is_expandable;
+  const bool is_expandable = block->is_expandable;
   // Whatever may throw comes before the first change.
   Block* spare = should_split(pool, block->size(), size, is_expandable) ? blocks_.take() : nullptr;
   pool.index.erase(block);
@@ -64,6 +64,7 @@ Block* DeviceHeap::carve(Block* block, size_t size, size_t requested, Block* spa
   if (spare) {
     spare->segment = block->segment;
     spare->pool = &pool;
+    spare->is_expandable = block->is_expandable;
     spare->address = block->address + size;
     spare->set_size(block->size() - size);
     spare->prev = block;
@@ -465,6 +466,14 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
     if (segment->is_counted) {
       add(*segment);
     }
+  }
+  // What the driver would not unmap is reserved still, and belongs to nothing: each range shows as a segment of its own.
+  for (const Block* block = stuck_ranges_; block; block = block->ring_next) {
+    begin(*block->segment, block->address);
+    SegmentInfo& info = result.back();
+    info.is_expandable = false;
+    info.total_size = block->size();
+    info.blocks.emplace_back().size = block->size();
   }
   return result;
 }

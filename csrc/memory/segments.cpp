@@ -378,6 +378,7 @@ size_t DeviceHeap::release_cached(SegmentFilter filter) {
       segment->next = list;
       list = segment;
     }
+    list = detach_unmapped_segments(list);  // whose first mem_map failed, or whose memory went without them
     if (!list && !ranges) {
       return 0;
     }
@@ -388,16 +389,7 @@ size_t DeviceHeap::release_cached(SegmentFilter filter) {
   if (released != 0) {
     const Lock lock(mutex_);
     ++changes_;
-    for (Segment *segment = segments_, *next = nullptr; segment; segment = next) {
-      next = segment->next;
-      if (segment->is_expandable && segment->is_unmapped()) {
-        remove_unmapped(segment->first);
-        detach(segment);
-        segment->release = Segment::Release::Drained;
-        segment->next = list;
-        list = segment;
-      }
-    }
+    list = detach_unmapped_segments(list);
   }
   released += release(list, &transit, &error);
   if (error) {

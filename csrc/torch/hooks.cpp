@@ -7,6 +7,10 @@
 #include <c10/core/Storage.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <limits>
+#include <string>
 
 #include "core/device.h"
 #include "core/driver.h"
@@ -15,6 +19,7 @@
 #include "core/stream.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
+#include "memory/sharing.h"
 #include "torch/generator.h"
 
 namespace outboard {
@@ -43,6 +48,18 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return device < 0 ? current_device() : exchange_device(device);
   }
 
+  c10::Device getDeviceFromPtr(void* pointer) const override {
+    const c10::DeviceIndex device = device_of_address(reinterpret_cast<uint64_t>(pointer));
+    if (device < 0) {
+      char address[32];
+      std::snprintf(address, sizeof(address), "0x%" PRIx64, reinterpret_cast<uint64_t>(pointer));
+      raise(ErrorKind::InvalidArgument, OB_NOT_FOUND,
+            std::string("no device has allocated what lies at ") + address +
+                ": name the device of foreign memory, as from_blob's `device` or `target_device`");
+    }
+    return {kDeviceType, device};
+  }
+
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override { return new_generator(device); }
 
@@ -52,6 +69,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_bytes) const override {
     c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
+    TORCH_CHECK_VALUE(new_bytes <= static_cast<size_t>(std::numeric_limits<int64_t>::max()),
+                      "a storage can't have a negative size: ", static_cast<int64_t>(new_bytes),
+                      " bytes were asked for");
     const c10::DeviceIndex device = impl->device().index();
     Stream& stream = current_stream(device);
     c10::DataPtr data = allocate(stream, new_bytes);

@@ -403,8 +403,8 @@ typedef struct ob_driver {
   ob_status (*host_unregister)(void* self, void* pointer);
 
   /* An address through which the host may touch [address, address + bytes) once the stream that uses it is drained, or
-     0 if there is none. Host minus device is constant over one mem_alloc or mapped range until it is freed: the core
-     asks once a segment. It is what lets CPU kernels run on device memory. Null: none. */
+     0 if there is none. Host minus device is constant over one mem_alloc or one whole mem_reserve until it is freed: the
+     core asks once a segment, and of a reserved range once it is mapped. It is what lets CPU kernels run on device memory. Null: none. */
   ob_status (*host_address)(void* self, int32_t device, uint64_t address, uint64_t bytes, uint64_t* out_address);
 
   /* OB_OK if all work of the stream is done, OB_NOT_READY if not. Never blocks. Null: through an event of the core. */
@@ -425,7 +425,8 @@ typedef struct ob_driver {
 
   /* Address space without memory, memory mapped into a part of it, and back: expandable segments. Sizes and offsets are
      multiples of the device's mem_granularity. mem_unmap and mem_release come only when no queued work uses the range.
-     mem_map may give OB_OUT_OF_MEMORY. Null, for all four: unsupported. */
+     mem_map may give OB_OUT_OF_MEMORY. host_address is one constant apart over the whole of a mem_reserve, mapped or
+     not, or 0 throughout: blocks lie across what was mapped separately. Null, for all four: unsupported. */
   ob_status (*mem_reserve)(void* self, int32_t device, uint64_t bytes, uint64_t* out_address);
   ob_status (*mem_release)(void* self, int32_t device, uint64_t address, uint64_t bytes);
   ob_status (*mem_map)(void* self, int32_t device, uint64_t address, uint64_t bytes);

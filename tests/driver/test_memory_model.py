@@ -1,21 +1,31 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The allocator against a simple model of it, with random steps. `OUTBOARD_MODEL_STEPS` makes the run longer."""
+"""The allocator against a simple model of it, with random operations.
+
+`OUTBOARD_MODEL_OPERATIONS` says how many, `OUTBOARD_MODEL_SEED` repeats a run: each prints its seed.
+"""
 
 from __future__ import annotations
 
+import bisect
 import gc
+import itertools
 import os
+import random
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+import torch_outboard
+
 from .support import maps_memory, module_of
 
-STEPS = int(os.environ.get("OUTBOARD_MODEL_STEPS", "600"))
+SEED = int(os.environ.get("OUTBOARD_MODEL_SEED") or random.randrange(1 << 32))
 STEPS_A_RUN = 100
+OPERATIONS_A_RUN = 1500  # about, with bursts
+MOST_LIVE = 300
 STREAMS = 3
 MIB = 1 << 20
 SIZES = st.one_of(st.integers(1, 5000), st.integers(1, 3 * MIB), st.sampled_from([512, 513, MIB, MIB + 1, 12 * MIB]))
@@ -26,15 +36,18 @@ class Model(RuleBasedStateMachine):
 
     device: torch.device
     streams: list[torch.Stream]
-    steps = 0
+    operations = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.module = module_of(self.device)
-        self.live: list[tuple[torch.Tensor, int, int]] = []  # tensor, bytes of its block, value
+        self.live: list[tuple[torch.Tensor, int, int | None]] = []  # tensor, bytes of its block, value
         self.before = self.module.memory_allocated(self.device)
-        self.active_before = self.module.memory_stats(self.device)["active_bytes.all.current"]
-        self.parked = 0
+        self.count_before = self.module.memory_stats(self.device)["allocation.all.current"]
+        self.ranges: list[tuple[int, int]] = []  # of what is live, by address
+        # What was dropped while another stream used it: its range, and an event behind that work.
+        self.parked: list[tuple[int, int, torch.Event]] = []
+        self.owners: dict[int, torch.Stream] = {}  # by address: the stream that a block was allocated on
         self.stream = 0
         self.pool = self.module.MemPool()
         self.is_in_pool = False
@@ -42,39 +55,105 @@ class Model(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.live.clear()
+        self.parked.clear()
         torch.accelerator.synchronize(self.device)
         del self.pool
         assert self.module.memory_allocated(self.device) == self.before
 
-    @rule(size=SIZES)
-    def allocate(self, size: int) -> None:
-        self.count += 1
-        value = self.count % 251
+    def take(self, size: int, value: int | None) -> None:
+        """Allocates, and checks at once what the new block may not touch. Without a value nothing is written."""
         with self.module.stream(self.streams[self.stream]):
             if self.is_in_pool:
                 with self.module.use_mem_pool(self.pool, self.device):
                     tensor = torch.empty(size, dtype=torch.uint8, device=self.device)
             else:
                 tensor = torch.empty(size, dtype=torch.uint8, device=self.device)
-            tensor.fill_(value)
+            if value is not None:
+                tensor.fill_(value)
+        start = tensor.data_ptr()
+        end = start + size
+        place = bisect.bisect_left(self.ranges, (start, end))
+        assert place == 0 or self.ranges[place - 1][1] <= start, "it overlaps a live block"
+        assert place == len(self.ranges) or end <= self.ranges[place][0], "it overlaps a live block"
+        self.ranges.insert(place, (start, end))
+        for parked in [parked for parked in self.parked if parked[0] < end and start < parked[1]]:
+            assert parked[2].query(), "it was handed out while another stream uses it"
+            self.parked.remove(parked)
+        self.owners[start] = self.streams[self.stream]
         self.live.append((tensor, (size + 511) // 512 * 512, value))
+
+    def give(self, place: int) -> None:
+        tensor, _, _ = self.live[place]
+        self.ranges.remove((tensor.data_ptr(), tensor.data_ptr() + tensor.numel()))
+        self.live[place] = self.live[-1]
+        self.live.pop()
+
+    def park(self, place: int, other: torch.Stream) -> None:
+        """Drops a block that another stream was just given to read."""
+        tensor, _, _ = self.live[place]
+        for stream in self.streams:
+            if stream != other:
+                other.wait_stream(stream)
+        with self.module.stream(other):
+            tensor.clone()
+        tensor.record_stream(other)
+        start = tensor.data_ptr()
+        if self.owners[start] != other:  # its own stream's work is in order with the reuse
+            self.parked.append((start, start + tensor.numel(), other.record_event()))
+        del tensor
+        self.give(place)
+
+    @rule(size=SIZES)
+    def allocate(self, size: int) -> None:
+        Model.operations += 1
+        self.count += 1
+        self.take(size, self.count % 251)
+
+    @rule(number=st.integers(0, 2**32 - 1), count=st.integers(50, 400))
+    def burst(self, number: int, count: int) -> None:
+        """Many operations of one random number, each with what is cheap to check. Nothing is written."""
+        draw = random.Random(number)
+        for _ in range(count):
+            Model.operations += 1
+            what = draw.random()
+            if what < 0.5 and len(self.live) < MOST_LIVE:
+                self.take(int(2 ** draw.uniform(0, 15 if draw.random() < 0.9 else 21.5)), None)
+            elif what < 0.93:
+                if self.live:
+                    self.give(draw.randrange(len(self.live)))
+            elif what < 0.96:
+                if self.live:
+                    self.park(draw.randrange(len(self.live)), draw.choice(self.streams))
+            elif what < 0.99:
+                self.stream = draw.randrange(STREAMS)
+            else:
+                self.is_in_pool = not self.is_in_pool
+            stats = torch._C._accelerator_getDeviceStats(self.device.index)
+            assert stats["allocation"]["all"]["current"] - self.count_before == len(self.live)
+            assert stats["active"]["all"]["current"] >= stats["allocation"]["all"]["current"]
+            assert stats["reserved_bytes"]["all"]["current"] >= stats["active_bytes"]["all"]["current"]
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
     def free(self, data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(self.live) - 1))
+        Model.operations += 1
         tensor, _, value = self.live[place]
-        if data.draw(st.booleans()):
+        if value is not None and data.draw(st.booleans()):
             self.module.synchronize(self.device)
             assert tensor[0].item() == value == tensor[-1].item()
-        del self.live[place]
+        self.give(place)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
     def use_on_another_stream(self, data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(self.live) - 1))
         other = self.streams[data.draw(st.integers(0, STREAMS - 1))]
+        Model.operations += 1
         tensor, _, value = self.live[place]
+        if value is None:
+            self.park(place, other)
+            return
         for stream in self.streams:
             if stream != other:
                 other.wait_stream(stream)
@@ -82,7 +161,7 @@ class Model(RuleBasedStateMachine):
             copy = tensor.clone()
         tensor.record_stream(other)
         if data.draw(st.booleans()):
-            del self.live[place]
+            self.give(place)
             del tensor
         other.synchronize()
         assert copy[0].item() == value == copy[-1].item()
@@ -114,7 +193,6 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def statistics_are_the_models(self) -> None:
-        Model.steps += 1
         stats = self.module.memory_stats(self.device)
         least = sum(size for _, size, _ in self.live)
         # A large block is not split for a rest of up to 1 MiB.
@@ -148,19 +226,30 @@ class Model(RuleBasedStateMachine):
         assert stats["allocated_bytes.all.current"] - self.before == ours
 
 
+def operations() -> int:
+    """200,000 in all on a driver that is made for tests, since both runs below are of that length."""
+    driver = torch_outboard.attached_driver()
+    assert driver is not None
+    return int(os.environ.get("OUTBOARD_MODEL_OPERATIONS", "100000" if "schedule" in driver.options else "4000"))
+
+
 def run(device):
+    wanted = operations()
     gc.collect()
     torch.accelerator.synchronize(device)
     module_of(device).empty_cache()
     Model.device = device
     Model.streams = [torch.Stream(device) for _ in range(STREAMS)]
-    Model.steps = 0
+    Model.operations = 0
+    print(f"OUTBOARD_MODEL_SEED={SEED}")
     # Many of Hypothesis's runs are short, so there are as many of them as it takes.
-    while Model.steps < STEPS:
+    for number in itertools.count(SEED):
+        if Model.operations >= wanted:
+            break
         run_state_machine_as_test(
-            Model,
+            seed(number)(Model),
             settings=settings(
-                max_examples=max(1, STEPS // STEPS_A_RUN),
+                max_examples=max(1, wanted // OPERATIONS_A_RUN),
                 stateful_step_count=STEPS_A_RUN,
                 deadline=None,
                 print_blob=True,
@@ -168,7 +257,7 @@ def run(device):
                 suppress_health_check=list(HealthCheck),
             ),
         )
-    print(f"{Model.steps} steps")
+    print(f"{Model.operations} operations")
     gc.collect()
 
 

@@ -4,6 +4,7 @@
 // n-th call when told to, remembers what is live, and aborts when the core breaks a rule of driver.h.
 #pragma once
 
+#include <sys/mman.h>
 #include <torch_outboard/driver.h>
 
 #include <array>
@@ -11,8 +12,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace fake {
@@ -48,6 +51,9 @@ struct Driver {
   std::array<std::map<uint64_t, uint64_t>, kDevices> memory;  // address to bytes
   std::array<uint64_t, kDevices> used{};
   std::array<uint64_t, kDevices> capacity;
+  std::array<std::map<uint64_t, uint64_t>, kDevices> ranges;  // reserved: address to bytes
+  std::array<std::map<uint64_t, uint64_t>, kDevices> mapped;  // address to bytes
+  std::array<bool, kDevices> has_reserved{};                  // ever
   std::map<void*, uint64_t> host_memory;
   std::vector<StreamState> streams;
   std::map<uint64_t, EventState> events;
@@ -56,6 +62,7 @@ struct Driver {
   uint64_t calls = 0;      // since the last set_fault
   uint64_t fault_at = 0;   // the number of the call that fails; 0: none
   ob_status fault = OB_OK;
+  const char* faulty_entry = "";
   uint64_t refused = 0;    // mem_allocs that found no room
   bool has_host_address = true;
   std::function<uint64_t(uint64_t)> change_address;  // what mem_alloc gives instead of its address
@@ -70,6 +77,13 @@ struct Driver {
     calls = 0;
     fault_at = at;
     fault = status;
+    faulty_entry = "";
+  }
+
+  // The entry that failed since set_fault, "" if none did.
+  std::string last_fault() {
+    const std::lock_guard lock(mutex);
+    return faulty_entry;
   }
 
   bool was_fault_reached() {
@@ -77,12 +91,16 @@ struct Driver {
     return calls >= fault_at;
   }
 
-  ob_status enter(int32_t device) {
+  ob_status enter(int32_t device, const char* entry) {
     if (on_entry) {
       on_entry(device);
     }
     const std::lock_guard lock(mutex);
-    return ++calls == fault_at ? fault : OB_OK;
+    if (++calls != fault_at) {
+      return OB_OK;
+    }
+    faulty_entry = entry;
+    return fault;
   }
 
   uint64_t queue_work(uint64_t stream, uint64_t address, uint64_t bytes) {
@@ -133,6 +151,11 @@ struct Driver {
     const std::lock_guard lock(mutex);
     return used[static_cast<size_t>(device)];
   }
+
+  uint64_t live_ranges(int device) {
+    const std::lock_guard lock(mutex);
+    return ranges[static_cast<size_t>(device)].size();
+  }
 };
 
 inline Driver& driver() {
@@ -142,7 +165,7 @@ inline Driver& driver() {
 
 inline ob_status mem_alloc(void*, int32_t device, uint64_t bytes, uint64_t* out) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(device); status != OB_OK) {
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
     return status;
   }
   const auto i = static_cast<size_t>(device);
@@ -172,7 +195,7 @@ inline ob_status mem_alloc(void*, int32_t device, uint64_t bytes, uint64_t* out)
 
 inline ob_status mem_free(void*, int32_t device, uint64_t address) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(device); status != OB_OK) {
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
     return status;
   }
   if (d.on_mem_free) {
@@ -193,8 +216,105 @@ inline ob_status mem_free(void*, int32_t device, uint64_t address) {
   return OB_OK;
 }
 
+constexpr uint64_t kGranularity = uint64_t{2} << 20;
+
+inline ob_status mem_reserve(void*, int32_t device, uint64_t bytes, uint64_t* out) {
+  Driver& d = driver();
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
+    return status;
+  }
+  if (bytes == 0 || bytes % kGranularity != 0) {
+    broken("mem_reserve of no whole number of pages");
+  }
+  // A page more than asked for, to align what is given.
+  void* base = mmap(nullptr, bytes + kGranularity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    return OB_OUT_OF_MEMORY;
+  }
+  const uint64_t start = reinterpret_cast<uint64_t>(base);
+  *out = (start + kGranularity - 1) / kGranularity * kGranularity;
+  if (*out != start) {
+    munmap(base, *out - start);
+  }
+  if (const uint64_t rest = start + kGranularity - *out) {
+    munmap(reinterpret_cast<void*>(*out + bytes), rest);
+  }
+  const std::lock_guard lock(d.mutex);
+  d.ranges[static_cast<size_t>(device)][*out] = bytes;
+  d.has_reserved[static_cast<size_t>(device)] = true;
+  return OB_OK;
+}
+
+inline ob_status mem_release(void*, int32_t device, uint64_t address, uint64_t bytes) {
+  Driver& d = driver();
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
+    return status;
+  }
+  const auto i = static_cast<size_t>(device);
+  const std::lock_guard lock(d.mutex);
+  const auto it = d.ranges[i].find(address);
+  if (it == d.ranges[i].end() || it->second != bytes) {
+    broken("mem_release of what mem_reserve did not give");
+  }
+  const auto mapped = d.mapped[i].lower_bound(address);
+  if (mapped != d.mapped[i].end() && mapped->first < address + bytes) {
+    broken("mem_release of a range with memory in it");
+  }
+  munmap(reinterpret_cast<void*>(address), bytes);
+  d.ranges[i].erase(it);
+  return OB_OK;
+}
+
+inline ob_status mem_map(void*, int32_t device, uint64_t address, uint64_t bytes) {
+  Driver& d = driver();
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
+    return status;
+  }
+  const auto i = static_cast<size_t>(device);
+  const std::lock_guard lock(d.mutex);
+  auto range = d.ranges[i].upper_bound(address);
+  if (range == d.ranges[i].begin() || address % kGranularity != 0 || bytes % kGranularity != 0 || bytes == 0 ||
+      address + bytes > std::prev(range)->first + std::prev(range)->second) {
+    broken("mem_map outside of a reserved range, or of no whole pages");
+  }
+  if (bytes > d.capacity[i] - d.used[i]) {
+    ++d.refused;
+    return OB_OUT_OF_MEMORY;
+  }
+  for (uint64_t page = address; page < address + bytes; page += kGranularity) {
+    if (!d.mapped[i].emplace(page, kGranularity).second) {
+      broken("mem_map of what is mapped");
+    }
+  }
+  mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
+  d.used[i] += bytes;
+  return OB_OK;
+}
+
+inline ob_status mem_unmap(void*, int32_t device, uint64_t address, uint64_t bytes) {
+  Driver& d = driver();
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
+    return status;
+  }
+  const auto i = static_cast<size_t>(device);
+  const std::lock_guard lock(d.mutex);
+  if (d.is_in_use_locked(device, address, bytes, ~uint64_t{0})) {
+    broken("mem_unmap while queued work uses the memory");
+  }
+  for (uint64_t page = address; page < address + bytes; page += kGranularity) {
+    if (d.mapped[i].erase(page) != 1) {
+      broken("mem_unmap of what is not mapped");
+    }
+  }
+  // Whoever touches it now faults.
+  mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+       0);
+  d.used[i] -= bytes;
+  return OB_OK;
+}
+
 inline ob_status copy_async(void*, int32_t device, uint64_t, const ob_copy* copy) {
-  if (const ob_status status = driver().enter(device); status != OB_OK) {
+  if (const ob_status status = driver().enter(device, __func__); status != OB_OK) {
     return status;
   }
   std::memcpy(reinterpret_cast<void*>(copy->dst), reinterpret_cast<const void*>(copy->src), copy->bytes);
@@ -203,7 +323,7 @@ inline ob_status copy_async(void*, int32_t device, uint64_t, const ob_copy* copy
 
 inline ob_status stream_create(void*, int32_t device, int32_t, uint64_t* out) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(device); status != OB_OK) {
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
     return status;
   }
   const std::lock_guard lock(d.mutex);
@@ -213,11 +333,11 @@ inline ob_status stream_create(void*, int32_t device, int32_t, uint64_t* out) {
 }
 
 inline ob_status stream_destroy(void*, int32_t device, uint64_t) {
-  return driver().enter(device);
+  return driver().enter(device, __func__);
 }
 
 inline ob_status stream_synchronize(void*, int32_t device, uint64_t stream) {
-  if (const ob_status status = driver().enter(device); status != OB_OK) {
+  if (const ob_status status = driver().enter(device, __func__); status != OB_OK) {
     return status;
   }
   driver().finish_all(stream);
@@ -226,7 +346,7 @@ inline ob_status stream_synchronize(void*, int32_t device, uint64_t stream) {
 
 inline ob_status event_create(void*, int32_t device, uint32_t, uint64_t* out) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(device); status != OB_OK) {
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
     return status;
   }
   const std::lock_guard lock(d.mutex);
@@ -237,7 +357,7 @@ inline ob_status event_create(void*, int32_t device, uint32_t, uint64_t* out) {
 
 inline ob_status event_destroy(void*, int32_t device, uint64_t event) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(device); status != OB_OK) {
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
     return status;
   }
   const std::lock_guard lock(d.mutex);
@@ -247,7 +367,7 @@ inline ob_status event_destroy(void*, int32_t device, uint64_t event) {
 
 inline ob_status event_record(void*, int32_t device, uint64_t stream, uint64_t event) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(device); status != OB_OK) {
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
     return status;
   }
   const std::lock_guard lock(d.mutex);
@@ -257,7 +377,7 @@ inline ob_status event_record(void*, int32_t device, uint64_t stream, uint64_t e
 
 inline ob_status event_query(void*, int32_t device, uint64_t event) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(device); status != OB_OK) {
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
     return status;
   }
   const std::lock_guard lock(d.mutex);
@@ -267,7 +387,7 @@ inline ob_status event_query(void*, int32_t device, uint64_t event) {
 
 inline ob_status event_synchronize(void*, int32_t device, uint64_t event) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(device); status != OB_OK) {
+  if (const ob_status status = d.enter(device, __func__); status != OB_OK) {
     return status;
   }
   const std::lock_guard lock(d.mutex);
@@ -277,18 +397,19 @@ inline ob_status event_synchronize(void*, int32_t device, uint64_t event) {
 }
 
 inline ob_status stream_wait_event(void*, int32_t device, uint64_t, int32_t, uint64_t) {
-  return driver().enter(device);
+  return driver().enter(device, __func__);
 }
 
 inline ob_status device_properties(void*, int32_t device, ob_device_properties* out) {
   std::strcpy(out->name, "fake");
   out->total_memory = driver().capacity[static_cast<size_t>(device)];
+  out->mem_granularity = kGranularity;
   return OB_OK;
 }
 
 inline ob_status host_alloc(void*, uint64_t bytes, void** out) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(OB_HOST); status != OB_OK) {
+  if (const ob_status status = d.enter(OB_HOST, __func__); status != OB_OK) {
     return status;
   }
   *out = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -299,7 +420,7 @@ inline ob_status host_alloc(void*, uint64_t bytes, void** out) {
 
 inline ob_status host_free(void*, void* pointer) {
   Driver& d = driver();
-  if (const ob_status status = d.enter(OB_HOST); status != OB_OK) {
+  if (const ob_status status = d.enter(OB_HOST, __func__); status != OB_OK) {
     return status;
   }
   const std::lock_guard lock(d.mutex);
@@ -314,7 +435,7 @@ inline ob_status host_free(void*, void* pointer) {
 constexpr uint64_t kHostDelta = uint64_t{1} << 40;
 
 inline ob_status host_address(void*, int32_t device, uint64_t address, uint64_t, uint64_t* out) {
-  if (const ob_status status = driver().enter(device); status != OB_OK) {
+  if (const ob_status status = driver().enter(device, __func__); status != OB_OK) {
     return status;
   }
   *out = driver().has_host_address ? address + kHostDelta : 0;
@@ -330,6 +451,10 @@ inline ob_driver table() {
   t.device_properties = device_properties;
   t.mem_alloc = mem_alloc;
   t.mem_free = mem_free;
+  t.mem_reserve = mem_reserve;
+  t.mem_release = mem_release;
+  t.mem_map = mem_map;
+  t.mem_unmap = mem_unmap;
   t.copy_async = copy_async;
   t.stream_create = stream_create;
   t.stream_destroy = stream_destroy;

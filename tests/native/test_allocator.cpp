@@ -24,140 +24,12 @@
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
 #include "memory/size_policy.h"
+#include "tests/native/allocator_checks.h"
 #include "tests/native/fake_driver.h"
 
 namespace {
 
-using c10::DataPtr;
-using outboard::allocate;
-using outboard::Stream;
-
-constexpr size_t KiB = 1024;
-constexpr size_t MiB = 1024 * KiB;
-
-#define CHECK(condition)                                                                 \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);       \
-      std::abort();                                                                      \
-    }                                                                                    \
-  } while (false)
-
-template <typename Error, typename F>
-std::string check_raises(F f, const std::string& part) {
-  try {
-    f();
-  } catch (const Error& error) {
-    const std::string what = error.what();
-    if (what.find(part) == std::string::npos) {
-      std::fprintf(stderr, "expected '%s' in: %s\n", part.c_str(), what.c_str());
-      std::abort();
-    }
-    return what;
-  }
-  std::fprintf(stderr, "nothing was raised; expected: %s\n", part.c_str());
-  std::abort();
-}
-
-uint64_t address_of(const DataPtr& ptr) {
-  return reinterpret_cast<uint64_t>(ptr.get());
-}
-
-c10::DeviceAllocator& allocator() {
-  return outboard::device_allocator();
-}
-
-auto stats_of(int device) {
-  return allocator().getDeviceStats(static_cast<c10::DeviceIndex>(device));
-}
-
-Stream& stream_of(int device, int index) {
-  auto& stream = index == 0 ? outboard::default_stream(static_cast<c10::DeviceIndex>(device))
-                            : outboard::get_stream(static_cast<c10::DeviceIndex>(device), index);
-  outboard::stream_handle(stream);
-  return stream;
-}
-
-// Everything is freed: the device has no memory of ours.
-void check_empty(int device) {
-  for (int i = 0; i < 8; ++i) {
-    fake::driver().finish_all(stream_of(device, i).handle);
-  }
-  outboard::process_deferred(static_cast<c10::DeviceIndex>(device));
-  allocator().emptyCache();
-  const auto stats = stats_of(device);
-  CHECK(fake::driver().live_bytes(device) == 0);
-  for (const auto* array :
-       {&stats.allocation, &stats.active, &stats.segment, &stats.inactive_split, &stats.allocated_bytes,
-        &stats.active_bytes, &stats.reserved_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
-    for (const auto& stat : *array) {
-      CHECK(stat.current == 0);
-    }
-  }
-  CHECK(stats.oversize_allocations.current == 0 && stats.oversize_segments.current == 0);
-}
-
-// What holds at any time: segments are covered by their blocks, no two free neighbours, statistics are the sums.
-void check_consistent(int device) {
-  const auto segments = outboard::memory_snapshot(static_cast<c10::DeviceIndex>(device));
-  const auto stats = stats_of(device);
-  struct Sums {
-    int64_t segment = 0, reserved = 0, allocation = 0, allocated = 0, active = 0, active_bytes = 0, requested = 0,
-            inactive_split = 0, inactive_split_bytes = 0;
-  } sums[3];
-  for (const auto& segment : segments) {
-    for (const int type : {0, segment.is_large ? 2 : 1}) {
-      Sums& s = sums[type];
-      ++s.segment;
-      s.reserved += static_cast<int64_t>(segment.total_size);
-      size_t covered = 0;
-      bool is_last_free = false;
-      for (const auto& block : segment.blocks) {
-        const auto size = static_cast<int64_t>(block.size);
-        CHECK(block.size > 0 && block.size % 512 == 0);
-        covered += block.size;
-        CHECK(block.active || !is_last_free);
-        is_last_free = !block.active;
-        if (block.active) {
-          ++s.active;
-          s.active_bytes += size;
-          s.requested += static_cast<int64_t>(block.requested_size);
-        } else if (segment.blocks.size() > 1) {
-          ++s.inactive_split;
-          s.inactive_split_bytes += size;
-        }
-        if (block.allocated) {
-          ++s.allocation;
-          s.allocated += size;
-        }
-      }
-      CHECK(covered == segment.total_size);
-    }
-  }
-  for (size_t i = 0; i < 3; ++i) {
-    CHECK(stats.segment[i].current == sums[i].segment);
-    CHECK(stats.reserved_bytes[i].current == sums[i].reserved);
-    CHECK(stats.allocation[i].current == sums[i].allocation);
-    CHECK(stats.allocated_bytes[i].current == sums[i].allocated);
-    CHECK(stats.active[i].current == sums[i].active);
-    CHECK(stats.active_bytes[i].current == sums[i].active_bytes);
-    CHECK(stats.requested_bytes[i].current == sums[i].requested);
-    CHECK(stats.inactive_split[i].current == sums[i].inactive_split);
-    CHECK(stats.inactive_split_bytes[i].current == sums[i].inactive_split_bytes);
-    for (const auto* array :
-         {&stats.segment, &stats.reserved_bytes, &stats.allocation, &stats.allocated_bytes, &stats.active,
-          &stats.active_bytes, &stats.requested_bytes, &stats.inactive_split, &stats.inactive_split_bytes}) {
-      CHECK((*array)[i].allocated - (*array)[i].freed == (*array)[i].current);
-      CHECK((*array)[i].peak >= (*array)[i].current);
-    }
-  }
-  CHECK(stats.num_device_alloc - stats.num_device_free == stats.segment[0].current);
-  CHECK(fake::driver().live_bytes(device) == static_cast<uint64_t>(stats.reserved_bytes[0].current));
-}
-
-void set_config(const std::string& text) {
-  c10::CachingAllocator::setAllocatorSettings(text);
-}
+using namespace checks;
 
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -486,12 +358,14 @@ void test_settings() {
 }
 
 // The k-th driver call fails, k = 1, 2, 3, …, until the workload runs through.
-void test_faults() {
+void test_faults(bool is_expandable) {
   fake::Driver& d = fake::driver();
   constexpr int device = 1;
   d.capacity[device] = 100 * MiB;
+  set_config(is_expandable ? "expandable_segments:True" : "expandable_segments:False");
   for (const ob_status status : {OB_INTERNAL, OB_OUT_OF_MEMORY}) {
     int raised = 0;
+    std::set<std::string> failed;
     for (uint64_t k = 1;; ++k) {
       d.set_fault(k, status);
       bool is_through = false;
@@ -505,6 +379,7 @@ void test_faults() {
           d.queue_work(stream_of(device, 2).handle, address_of(live.back()), size / 2);
         }
         live.erase(live.begin(), live.begin() + 6);
+        allocator().emptyCache();                                  // from the middle of expandable segments
         live.push_back(allocate(stream_of(device, 0), 25 * MiB));  // only with parked memory and the other's cache
         outboard::process_deferred(device);
         live.clear();
@@ -514,6 +389,7 @@ void test_faults() {
       } catch (const c10::Error&) {
         ++raised;
       }
+      failed.insert(d.last_fault());
       d.set_fault(0, OB_OK);
       check_consistent(device);
       try {
@@ -521,15 +397,20 @@ void test_faults() {
       } catch (const c10::Error&) {
         ++raised;
       }
-      check_empty(device);
+      check_empty(device);  // no memory and no range of addresses is left with the driver
       if (is_through) {
         std::printf("  status %d: each of %llu driver calls failed once, %d failures were raised\n", status,
                     static_cast<unsigned long long>(k - 1), raised);
         CHECK(k > 20 && (raised > 0));
+        for (const char* entry : is_expandable ? std::vector{"mem_reserve", "mem_map", "mem_unmap", "mem_release"}
+                                               : std::vector{"mem_alloc", "mem_free", "event_record"}) {
+          CHECK(failed.contains(entry));
+        }
         break;
       }
     }
   }
+  set_config("expandable_segments:False");
   d.capacity[device] = uint64_t{4} << 30;
 }
 
@@ -822,7 +703,8 @@ int main(int argc, char** argv) {
   run("settings", test_settings);
   run("pinned", test_pinned);
   run("fork", test_fork);
-  run("faults", test_faults);
+  run("faults", [] { test_faults(false); });
+  run("faults with expandable segments", [] { test_faults(true); });
   run("model", [&] {
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       test_model(seed, steps);

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from native import allocator_program
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -119,29 +120,18 @@ def test_the_driver_tests_on_a_fake_cuda(fakes):
     run(sys.executable, "-m", "pytest", ROOT / "tests" / "driver", *options, env=env, timeout=900)
 
 
-def test_the_allocator(tmp_path):
-    import torch
+@pytest.fixture(scope="session")
+def allocator_objects(tmp_path_factory):
+    """Where the core is compiled, once for the programs below."""
+    return tmp_path_factory.mktemp("allocator")
 
-    torch_folder = Path(torch.__file__).parent
-    sources = [*sorted((ROOT / "csrc/core").glob("*.cpp")), *sorted((ROOT / "csrc/memory").glob("*.cpp"))]
-    includes = [ROOT / "include", ROOT / "csrc", ROOT, torch_folder / "include"]
-    includes.append(torch_folder / "include/torch/csrc/api/include")
-    program = tmp_path / "test_allocator"
-    run(
-        compiler("g++"),
-        "-std=c++20",
-        "-O1",
-        f"-DOUTBOARD_TORCH_MINOR={torch.__version__.split('.')[1]}",
-        *(f"-I{folder}" for folder in includes),
-        *sources,
-        HERE / "test_allocator.cpp",
-        "-o",
-        program,
-        f"-L{torch_folder / 'lib'}",
-        f"-Wl,-rpath,{torch_folder / 'lib'}",
-        "-lc10",
-        "-ltorch_cpu",
-        "-pthread",
-        timeout=900,
+
+def test_the_allocator(allocator_objects):
+    print(
+        allocator_program.run([str(allocator_program.build(HERE / "test_allocator.cpp", allocator_objects)), "20000"])
     )
-    run(program, "20000")
+
+
+def test_many_threads_for_a_moment(allocator_objects):
+    # For a minute and with sanitizers: tests/stress/test_allocator_threads.py.
+    print(allocator_program.run([str(allocator_program.build(HERE / "stress_allocator.cpp", allocator_objects)), "3"]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Memory under adversarial schedules and with every driver call failing in turn: many processes, for minutes.
 
-`OUTBOARD_STRESS_SEEDS`, `OUTBOARD_STRESS_FAULTS` and `OUTBOARD_MODEL_STEPS` set how many seeds, failing calls and steps
-of the model are tried.
+`OUTBOARD_STRESS_SEEDS`, `OUTBOARD_STRESS_FAULTS` and `OUTBOARD_MODEL_OPERATIONS` set how many seeds, failing calls and
+operations of the model are tried.
 """
 
 from __future__ import annotations
@@ -97,11 +97,12 @@ def test_with_record_stream_no_schedule_fails(driver, run_python):
 FAULT_SWEEP = (
     FORKS
     + """
-name, entry, last = sys.argv[1], sys.argv[2], int(sys.argv[3])
+name, entry, last, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 
 def run(number):
     module = torch_outboard.attach(name, schedule="inline", fault=f"{entry}:{number}:INTERNAL")
     device = torch.device(name, 0)
+    torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{kind == 'expandable'}")
     failed = 0
 
     def work():
@@ -136,23 +137,31 @@ def run(number):
 print(json.dumps(children(range(1, last + 1), run)))
 """
 )
-ENTRIES = ["mem_alloc", "mem_free", "event_create", "event_record", "event_query", "stream_synchronize", "host_address"]
+ANYWHERE = ["event_create", "event_record", "event_query", "stream_synchronize", "host_address"]
+ENTRIES = [
+    *((entry, "fixed") for entry in ("mem_alloc", "mem_free", *ANYWHERE)),
+    *((entry, "expandable") for entry in ("mem_reserve", "mem_map", "mem_unmap", "mem_release", *ANYWHERE)),
+]
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(("entry", "kind"), ENTRIES)
 @pytest.mark.parametrize("driver", drivers_with("fault"))
-def test_every_failing_call_ends_clean(driver, entry, run_python):
-    counts = outcomes(run_python, FAULT_SWEEP, driver, entry, str(FAULTS))
-    print(f"{entry}: {len(counts.get(1, []))} calls failed and were survived, {len(counts.get(0, []))} never came")
-    assert set(counts) <= {0, 1}, counts
+def test_every_failing_call_ends_clean(driver, entry, kind, run_python):
+    counts = outcomes(run_python, FAULT_SWEEP, driver, entry, str(FAULTS), kind)
+    print(
+        f"{entry}, {kind}: {len(counts.get(1, []))} calls failed and were survived, {len(counts.get(0, []))} never came"
+    )
+    assert set(counts) <= {0, 1} and counts.get(1), counts
 
 
 @pytest.mark.parametrize("driver", drivers_with("schedule"))
 def test_the_model_for_long(driver):
-    steps = os.environ.get("OUTBOARD_MODEL_STEPS", "200000")
+    count = os.environ.get("OUTBOARD_MODEL_OPERATIONS", "1000000")
     model = Path(__file__).parent.parent / "driver" / "test_memory_model.py"
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", str(model), f"--driver={driver}"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    answer = subprocess.run(command, env={**environment, "OUTBOARD_MODEL_STEPS": steps}, capture_output=True, text=True)
+    answer = subprocess.run(
+        command, env={**environment, "OUTBOARD_MODEL_OPERATIONS": count}, capture_output=True, text=True
+    )
     print(answer.stdout[-20_000:], answer.stderr[-20_000:], sep="\n")
     assert answer.returncode == 0

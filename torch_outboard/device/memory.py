@@ -28,6 +28,7 @@ from torch_outboard.device.memory_pools import (  # noqa: F401 - also under torc
     change_current_allocator,
     use_mem_pool,
 )
+from torch_outboard.device.sharing import from_blob, host_register, host_unregister, ipc_collect
 
 __all__ = [
     "attach_out_of_memory_observer",
@@ -37,9 +38,12 @@ __all__ = [
     "caching_allocator_enable",
     "device_memory_used",
     "empty_cache",
+    "from_blob",
     "get_per_process_memory_fraction",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
+    "host_register",
+    "host_unregister",
     "ipc_collect",
     "max_memory_allocated",
     "max_memory_cached",
@@ -145,10 +149,6 @@ def device_memory_used(device: _Device = None) -> int:
     """Gives the bytes in use on the device, by all processes as far as the driver sees them; opens the device."""
     free, total = mem_get_info(device)
     return total - free
-
-
-def ipc_collect() -> None:
-    """Frees memory that other processes have released: none is shared between processes, so there is nothing to do."""
 
 
 def memory_summary(device: _Device = None, abbreviated: bool = False) -> str:

@@ -110,8 +110,12 @@ def _dump_snapshot(
 
 
 def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: bool = True) -> list[dict[str, Any]]:
-    """Gives the segments of all devices, or of one memory pool, with their blocks."""
-    segments: list[dict[str, Any]] = _C.memory_snapshot(False)["segments"]
+    """Gives the segments of all devices, or of one memory pool, with their blocks.
+
+    Without `include_traces` what was recorded is not gathered, and the history has no entry of this snapshot: with a
+    long history that takes far less time.
+    """
+    segments: list[dict[str, Any]] = _C.memory_snapshot(include_traces)["segments"]
     if mempool_id is None:
         return segments
     return [segment for segment in segments if segment["segment_pool_id"] == tuple(mempool_id)]

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiles a program of this folder with the core's and the allocators' sources, for a driver in its own process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+TORCH = Path(torch.__file__).parent
+
+
+def build(source: Path, folder: Path, *flags: str) -> Path:
+    """Gives the path of the program. Objects stay in the folder, so a second program compiles one file.
+
+    CMAKE_CXX_COMPILER_LAUNCHER, as `ccache`, serves here too; MAX_JOBS says how many compile at once, 2 if unset.
+    """
+    compiler = shutil.which("g++")
+    assert compiler, "g++ is needed to compile the native tests"
+    includes = [ROOT / "include", ROOT / "csrc", ROOT, TORCH / "include", TORCH / "include/torch/csrc/api/include"]
+    # Else g++ may compile against another standard library's ABI than torch was.
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    minor = torch.__version__.split(".")[1]
+    options = ["-std=c++20", "-O1", "-g1", abi, f"-DOUTBOARD_TORCH_MINOR={minor}", *flags, "-pthread"]
+    options += [f"-I{path}" for path in includes]
+    launcher = os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "").split()
+
+    def compile_one(path: Path) -> Path:
+        made = folder / f"{path.parent.name}-{path.stem}.o"
+        if not made.exists():
+            run([*launcher, compiler, *options, "-c", str(path), "-o", str(made)])
+        return made
+
+    sources = [source, *sorted((ROOT / "csrc/core").glob("*.cpp")), *sorted((ROOT / "csrc/memory").glob("*.cpp"))]
+    with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS", "2"))) as pool:
+        objects = list(pool.map(compile_one, sources))
+    program = folder / source.stem
+    libraries = [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-lc10", "-ltorch_cpu"]
+    run([compiler, *flags, *map(str, objects), "-o", str(program), *libraries, "-pthread"])
+    return program
+
+
+def run(command: list[str], env: dict[str, str] | None = None, timeout: float = 1200) -> str:
+    """Gives what the command wrote; a status other than 0 fails the test with it."""
+    result = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ | (env or {}))
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, f"{' '.join(command)}\nstatus {result.returncode}\n{output[-20_000:]}"
+    return output

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Storages that processes share, memory of other libraries as tensors, and host memory that is pinned where it lies.
+
+A sender gives the driver's handle of the segment and keeps the storage until the receiver is done. Both meet in a file
+of the sender with one byte a message: the receiver locks the byte for as long as it uses the memory, and sets it, so
+that the sender can tell a message that is under way from one that has ended. The system drops the locks of a process
+that dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing import util
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.device import _context
+from torch_outboard.device._context import device_index
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["from_blob", "host_register", "host_unregister", "ipc_collect"]
+
+_untyped: Any = reductions
+_Device = torch.device | int | str | None
+_RECEIVED = b"\1"
+
+# Guards the tables below. No driver entry is called with it held; reentrant, since a collection of garbage may come in.
+_lock = threading.RLock()
+
+
+class _Sent:
+    """The storages that other processes may be using, and the file in which they say so."""
+
+    def __init__(self) -> None:
+        self.file, self.path = tempfile.mkstemp(prefix="torch_outboard-")
+        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.free: list[int] = []
+        # Runs in processes of multiprocessing too, which leave without atexit.
+        util.Finalize(None, _remove, args=(self.path, os.getpid()), exitpriority=0)
+        _C.attach_out_of_memory_observer(lambda *_: self.collect())
+
+    def add(self, storage: torch.UntypedStorage) -> int:
+        with _lock:
+            slot = self.free.pop() if self.free else len(self.storages)
+            os.pwrite(self.file, b"\0", slot)
+            self.storages[slot] = storage
+        return slot
+
+    def take(self, slot: int) -> torch.UntypedStorage:
+        """Gives back what this process sent to itself."""
+        with _lock:
+            self.free.append(slot)
+            return self.storages.pop(slot)
+
+    def collect(self) -> None:
+        ended = []  # dropped after the lock
+        with _lock:
+            for slot in [slot for slot in self.storages if self._has_ended(slot)]:
+                ended.append(self.storages.pop(slot))
+                self.free.append(slot)
+
+    def _has_ended(self, slot: int) -> bool:
+        if os.pread(self.file, 1, slot) != _RECEIVED:
+            return False
+        try:
+            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+        except BlockingIOError:
+            return False
+        fcntl.lockf(self.file, fcntl.LOCK_UN, 1, slot)
+        return True
+
+
+class _Segment:
+    """Memory of another process, mapped here once however many storages lie in it."""
+
+    def __init__(self, key: tuple[int, bytes], address: int) -> None:
+        self.key = key
+        self.address = address
+        self.leases = 1
+
+
+class _Lease:
+    """What a received storage owns. It ends on any thread, inside anything: what is to be done waits for `_settle`."""
+
+    def __init__(self, segment: _Segment, file: int, slot: int) -> None:
+        self.parts = (segment, file, slot)
+
+    def __del__(self) -> None:
+        _ended.append(self.parts)
+
+
+_sent: _Sent | None = None
+_segments: dict[tuple[int, bytes], _Segment] = {}
+_files: dict[str, int] = {}  # of senders. Never closed: that would drop this process's locks.
+_ended: deque[tuple[_Segment, int, int]] = deque()
+
+
+def _remove(path: str, process: int) -> None:
+    if os.getpid() == process:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _settle() -> None:
+    """Ends the use of what was received and dropped: waits for the device, since queued work may still use it."""
+    ended = []
+    with contextlib.suppress(IndexError):
+        while True:
+            ended.append(_ended.popleft())
+    try:
+        for index in {segment.key[0] for segment, _, _ in ended}:
+            torch.accelerator.synchronize(index)
+    except BaseException:
+        _ended.extend(ended)
+        raise
+    failures: list[Exception] = []
+    for segment, file, slot in ended:
+        with _lock:
+            segment.leases -= 1
+            is_last = segment.leases == 0
+            if is_last:
+                del _segments[segment.key]
+        try:
+            if is_last:
+                _C.close_shared(segment.key[0], segment.address)
+        except Exception as error:
+            failures.append(error)  # the sender gets its memory back all the same
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, slot)
+    if failures:
+        raise failures[0]
+
+
+def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., torch.UntypedStorage], tuple[Any, ...]]:
+    """Pickles a storage of the device for another process, as torch.multiprocessing does for the CPU's.
+
+    Waits for the device. The storage is kept until the receiver has dropped it or has ended.
+    """
+    index = storage.device.index
+    if storage.nbytes() == 0:
+        return _rebuild_empty, (_context.name, index)
+    if fcntl is None:
+        raise NotSupportedError("memory shared between processes needs file locks, which this system lacks")
+    ipc_collect()
+    handle, segment_bytes, offset = _C.share_storage(storage)
+    torch.accelerator.synchronize(index)
+    global _sent
+    if _sent is None:
+        _sent = _Sent()
+    slot = _sent.add(storage)
+    where = (handle, segment_bytes, offset, storage.nbytes())
+    return _rebuild, (_context.name, index, where, os.getpid(), _sent.path, slot)
+
+
+def _check_attached(name: str) -> None:
+    if _context.name != name:
+        raise RuntimeError(
+            f"a tensor of the {name} device was received, and this process has no such device: call "
+            f"torch_outboard.attach({name!r}, …) first, at the top of the main module, or set OUTBOARD_DRIVER={name}"
+        )
+
+
+def _rebuild_empty(name: str, index: int) -> torch.UntypedStorage:
+    _check_attached(name)
+    return torch.UntypedStorage(0, device=f"{name}:{index}")  # type: ignore[no-untyped-call]
+
+
+def _rebuild(
+    name: str, index: int, where: tuple[bytes, int, int, int], process: int, path: str, slot: int
+) -> torch.UntypedStorage:
+    _check_attached(name)
+    if _sent is not None and process == os.getpid() and path == _sent.path:
+        return _sent.take(slot)
+    _settle()
+    handle, segment_bytes, offset, size = where
+    file = _file_of(path)
+    fcntl.lockf(file, fcntl.LOCK_SH, 1, slot)
+    lease = None
+    try:
+        known = ("torch_outboard", path, index, *where)
+        storage: torch.UntypedStorage | None = _untyped.storage_from_cache(torch.UntypedStorage, known)
+        if storage is None:
+            lease = _Lease(_segment_of(index, handle), file, slot)
+            storage = _C.storage_at(index, lease.parts[0].address + offset, size, lease)
+            _untyped.shared_cache[known] = _untyped.StorageWeakRef(storage)
+        return storage
+    finally:
+        # Also after a failure: the message will not come again. A lease unlocks when it ends; without one there was a
+        # failure, or the lock of an earlier message keeps the memory.
+        os.pwrite(file, _RECEIVED, slot)
+        if lease is None:
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, slot)
+
+
+def _file_of(path: str) -> int:
+    with _lock:
+        if path not in _files:
+            try:
+                _files[path] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise RuntimeError(
+                    "a tensor was received from a process that has ended: keep the sender until it has arrived"
+                ) from None
+        return _files[path]
+
+
+def _segment_of(index: int, handle: bytes) -> _Segment:
+    key = (index, handle)
+    with _lock:
+        segment = _segments.get(key)
+        if segment is not None:
+            segment.leases += 1
+            return segment
+    address = _C.open_shared(index, handle)
+    with _lock:
+        segment = _segments.get(key)
+        if segment is None:
+            segment = _segments[key] = _Segment(key, address)
+            return segment
+        segment.leases += 1
+    _C.close_shared(index, address)  # another thread was first
+    return segment
+
+
+def ipc_collect() -> None:
+    """Frees shared memory that has been dropped: here by its receivers, and elsewhere what was received from them.
+
+    Each send and each receipt does so too, and an allocation that finds no memory. Waits for the device if something
+    that was received has been dropped.
+    """
+    _settle()
+    if _sent is not None:
+        _sent.collect()
+
+
+def from_blob(
+    address: int,
+    size: Sequence[int],
+    stride: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+    device: _Device = None,
+    owner: object = None,
+) -> torch.Tensor:
+    """Makes a tensor over memory that is there already, without a copy.
+
+    Parameters
+    ----------
+    address : int
+        A device address, of the allocator's or of another library's memory.
+    size, stride : sequence of int
+        In elements; without strides the tensor is contiguous.
+    dtype : torch.dtype, optional
+        torch's default type if it is not given.
+    device : optional
+        Where the memory lies. Without it the address must lie in the allocator's memory, else ValueError.
+    owner : object, optional
+        Kept for as long as the tensor's storage lives. The allocator knows nothing of the tensor: the memory must
+        outlive it, `record_stream` is ignored, and its storage can't be resized.
+    """
+    index = _C.device_of_address(address) if device is None else device_index(device)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    strides = torch.empty(tuple(size), device="meta").stride() if stride is None else tuple(stride)
+    if len(strides) != len(size) or any(number < 0 for number in (*size, *strides)):
+        raise ValueError(f"size {tuple(size)} and stride {strides} must have one number a dimension, none below 0")
+    last = sum((count - 1) * step for count, step in zip(size, strides, strict=True)) if 0 not in size else -1
+    storage = _C.storage_at(index, address, (last + 1) * dtype.itemsize, owner)
+    empty = torch.empty(0, dtype=dtype, device=storage.device)
+    return empty.set_(storage, 0, tuple(size), strides)
+
+
+# The storages, kept for as long as the driver may touch their memory.
+_registered: dict[int, torch.UntypedStorage] = {}
+
+
+def host_register(tensor: torch.Tensor) -> None:
+    """Pins the memory of a CPU tensor where it lies: all of its storage, for views too.
+
+    From then on it is as good as what `pin_memory` gives: `is_pinned` is true, and non-blocking copies don't wait. The
+    storage is kept until `host_unregister`, and must not be resized before. NotSupportedError where the driver can't;
+    ValueError for memory that is pinned already.
+    """
+    storage = _host_storage(tensor)
+    _C.host_register(storage.data_ptr(), storage.nbytes())
+    _registered[storage.data_ptr()] = storage
+
+
+def host_unregister(tensor: torch.Tensor) -> None:
+    """Undoes `host_register` once all devices have done what was queued; ValueError for what is not registered."""
+    storage = _host_storage(tensor)
+    _C.host_unregister(storage.data_ptr())
+    _registered.pop(storage.data_ptr(), None)
+
+
+def _host_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    if tensor.device.type != "cpu":
+        raise ValueError(f"host memory is a CPU tensor's, and this one is on {tensor.device}")
+    return tensor.untyped_storage()
