@@ -31,6 +31,7 @@ from torch_outboard._attach import attach, attached_driver  # noqa: E402
 from torch_outboard._autoload import autoload  # noqa: E402
 from torch_outboard._coverage import Coverage, CoverageRow, coverage, reset_coverage  # noqa: E402
 from torch_outboard._errors import (  # noqa: E402
+    CaptureError,
     DriverError,
     NotSupportedError,
     OutboardError,
@@ -44,6 +45,7 @@ from torch_outboard._version import __version__  # noqa: E402
 from torch_outboard.driver import Driver  # noqa: E402
 
 __all__ = [
+    "CaptureError",
     "Coverage",
     "CoverageRow",
     "DeviceProperties",

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/blocking.h"
+#include "core/capture.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/process.h"
@@ -200,6 +201,7 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
 
 void synchronize_device(c10::DeviceIndex device) {
   check_device_index(device);
+  refuse_device_wait(device);
   if (!is_open(device)) {
     const DeviceState state = device_state[device].load();
     if (state == DeviceState::Lost || state == DeviceState::Forked) {

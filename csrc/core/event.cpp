@@ -57,20 +57,44 @@ void Event::reset() noexcept {
   handle_ = 0;
   device_ = -1;
   stream_ = nullptr;
+  mark_.reset();
+}
+
+// The mark of a capture is nothing that the host could ask for.
+void Event::refuse_captured(const char* what) const {
+  if (C10_LIKELY(!mark_)) {
+    return;
+  }
+  if (mark_->capture->is_active(mark_->id)) {
+    mark_->capture->refuse(std::string(what) + " of an event that was recorded on a capturing stream");
+  }
+  raise(ErrorKind::Capture, OB_FAILED_PRECONDITION,
+        std::string(what) + " of an event whose latest record was captured in a graph: record it again, outside");
 }
 
 void Event::record(Stream& stream) {
   const uint64_t stream_raw = stream_handle(stream);
+  if (device_ >= 0 && device_ != stream.device) {
+    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
+          "Event device " + std::to_string(static_cast<int>(device_)) + " does not match recording stream's device " +
+              std::to_string(static_cast<int>(stream.device)) + ": an event belongs to the device of its first record");
+  }
+  std::unique_ptr<CaptureMark> mark;
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    mark = std::make_unique<CaptureMark>(capture->mark(stream));
+    if (!capture->is_native()) {
+      mark_ = std::move(mark);
+      device_ = stream.device;
+      stream_ = &stream;
+      return;
+    }
+  }
   if (handle_ == 0) {
     if (flags_ >= kFlagCombinations) {
       raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, "unknown event flags " + std::to_string(flags_));
     }
     handle_ = take_event(stream.device, flags_);
     device_ = stream.device;
-  } else if (device_ != stream.device) {
-    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
-          "Event device " + std::to_string(static_cast<int>(device_)) + " does not match recording stream's device " +
-              std::to_string(static_cast<int>(stream.device)) + ": an event belongs to the device of its first record");
   }
   const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
   if (status != OB_OK) {
@@ -80,15 +104,25 @@ void Event::record(Stream& stream) {
     raise_status(status, "event_record", stream.device);
   }
   stream_ = &stream;
+  mark_ = std::move(mark);
 }
 
 void Event::block(Stream& stream) const {
+  if (C10_UNLIKELY(mark_ != nullptr)) {
+    mark_->capture->join(stream, *mark_);
+    if (!mark_->capture->is_native()) {
+      return;
+    }
+  } else if (handle_ != 0) {
+    refuse_in_capture(stream, "a wait for an event that was recorded outside the capture");
+  }
   if (handle_ != 0) {
     OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
   }
 }
 
 bool Event::query() const {
+  refuse_captured("query");
   if (handle_ == 0) {
     return true;
   }
@@ -101,6 +135,7 @@ bool Event::query() const {
 }
 
 void Event::synchronize() const {
+  refuse_captured("synchronize");
   if (handle_ == 0) {
     return;
   }
@@ -133,6 +168,8 @@ void Event::finish_wait() const {
 }
 
 double Event::elapsed_ms(const Event& end) const {
+  refuse_captured("elapsed_time");
+  end.refuse_captured("elapsed_time");
   if (handle_ == 0 || end.handle_ == 0) {
     raise(ErrorKind::InvalidArgument, OB_FAILED_PRECONDITION,
           "Both events must be recorded before calculating elapsed time.");

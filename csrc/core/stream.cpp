@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "core/blocking.h"
+#include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/event.h"
@@ -157,6 +158,7 @@ void set_current_stream(Stream& stream) noexcept {
 }
 
 bool query_stream(Stream& stream) {
+  refuse_in_capture(stream, "query of a stream that captures");
   if (!stream.is_made.load(std::memory_order_acquire)) {
     return true;
   }
@@ -176,6 +178,11 @@ bool query_stream(Stream& stream) {
 }
 
 void synchronize_stream(Stream& stream) {
+  refuse_in_capture(stream, "synchronize of a stream that captures");
+  drain_stream(stream);
+}
+
+void drain_stream(Stream& stream) {
   if (!stream.is_made.load(std::memory_order_acquire)) {
     if (in_bad_fork()) {
       ensure_open(stream.device);
@@ -183,6 +190,10 @@ void synchronize_stream(Stream& stream) {
     return;
   }
   ensure_open(stream.device);
+  // What the driver captures is not under way, and what was is done since the capture began.
+  if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
+    return;
+  }
   ob_status status;
   {
     BlockingRegion blocking;
@@ -198,6 +209,7 @@ bool has_host_queue() noexcept {
 }
 
 bool queue_host_work(Stream& stream, ob_host_fn fn, void* user) {
+  refuse_in_capture(stream, "host work that runs once");
   const uint64_t handle = stream_handle(stream);
   if (C10_LIKELY(driver().host_callback != nullptr)) {
     const ob_status status = driver().host_callback(driver().self, stream.device, handle, fn, user);
@@ -249,6 +261,7 @@ void forget_streams() noexcept {
     if (DeviceStreams* streams = slot.load()) {
       for (Stream& stream : streams->fixed) {
         stream.is_made.store(false);
+        stream.capture.store(nullptr);
       }
     }
   }

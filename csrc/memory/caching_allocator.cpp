@@ -7,10 +7,12 @@
 #include <exception>
 #include <memory>
 
+#include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/process.h"
+#include "core/queue.h"
 #include "memory/device_heap.h"
 #include "memory/host_allocator.h"
 
@@ -71,7 +73,8 @@ class Allocator final : public c10::DeviceAllocator {
     copy.src_device = device_of(copy.src);
     const auto device = static_cast<c10::DeviceIndex>(copy.dst_device);
     Stream& stream = current_stream(device);
-    OB_CALL(copy_async, device, stream_handle(stream), &copy);
+    refuse_in_capture(stream, "a clone of memory by the allocator, which waits for its copy,");
+    queue_copy(stream, copy);
     synchronize_stream(stream);
   }
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "core/device.h"
-#include "core/error.h"
+#include "core/queue.h"
 #include "ops/boxed.h"
 #include "ops/factories.h"
 #include "ops/tensor_utils.h"
@@ -29,15 +29,8 @@ bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value) {
                  }),
                  AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
                  AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
-  Stream& stream = current_stream(self.device().index());
-  const ob_status status = driver().fill_async(
-      driver().self, stream.device, stream_handle(stream), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
-      static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
-  if (is_unimplemented(status)) {
-    return false;
-  }
-  check(status, "fill_async", stream.device);
-  return true;
+  return queue_fill(current_stream(self.device().index()), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
+                    static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
 }
 
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
