@@ -105,9 +105,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
 #if OUTBOARD_TORCH_MINOR >= 13
-  bool isStreamCapturing(const c10::Stream& stream) const override {
-    return capture_of(from_c10(stream)) != nullptr;
-  }
+  bool isStreamCapturing(const c10::Stream& stream) const override { return capture_of(from_c10(stream)) != nullptr; }
 #endif
   bool queryStream(const c10::Stream& stream) const override { return query_stream(from_c10(stream)); }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(from_c10(stream)); }
