@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_PARTS = ("_attach", "_autoload", "_coverage", "_errors", "_kernels", "_options", "_properties", "driver")
+_PARTS = ("_attach", "_autoload", "_coverage", "_errors", "_extension", "_kernels", "_options", "_properties", "driver")
 
 
 def __getattr__(name: str) -> Any:
@@ -38,6 +38,7 @@ from torch_outboard._errors import (  # noqa: E402
     RegistrationError,
     Status,
 )
+from torch_outboard._extension import include_paths, library_paths  # noqa: E402
 from torch_outboard._kernels import register_kernel  # noqa: E402
 from torch_outboard._options import Option  # noqa: E402
 from torch_outboard._properties import DeviceProperties  # noqa: E402
@@ -62,6 +63,8 @@ __all__ = [
     "attached_driver",
     "autoload",
     "coverage",
+    "include_paths",
+    "library_paths",
     "register_kernel",
     "reset_coverage",
 ]

@@ -22,7 +22,9 @@ def test_a_program_may_end_with_a_backward_pass(run_python, driver):
 
 def test_results_of_a_kernel_with_several_outputs_live_long_enough(run_python):
     # torch's boxing drops the arguments before it takes the results, which are references to them.
-    code = ATTACH + """
+    code = (
+        ATTACH
+        + """
 values, labels = torch.randn(5, 7), torch.randint(0, 7, (5,))
 there = values.to(device), labels.to(device)
 for _ in range(50):
@@ -32,4 +34,5 @@ for _ in range(50):
 assert loss.cpu() == torch.nn.functional.nll_loss(values, labels)
 assert torch.equal(top.cpu(), values.topk(3)[0])
 """
+    )
     assert run_python(code, "sim", env={"MALLOC_PERTURB_": "165"}).stderr == ""
