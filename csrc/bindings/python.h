@@ -112,6 +112,7 @@ extern PyMethodDef ops_methods[];
 extern PyMethodDef amp_methods[];
 extern PyMethodDef generator_methods[];
 extern PyMethodDef graph_methods[];
+extern PyMethodDef host_view_methods[];
 
 void install_raiser();          // errors.cpp
 void install_blocking_hooks();  // gil.cpp

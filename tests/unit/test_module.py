@@ -303,3 +303,13 @@ x = torch.empty(4, device="toy")
 assert compiled(x).shape == (2, 2)
 """
     )
+
+
+def test_torch_still_needs_help_with_the_dlpack_device(run_python):
+    run_python(
+        """
+import torch, torch_outboard
+from torch_outboard._compat import every_torch
+assert every_torch.needs_dlpack_device(), "upstream knows renamed devices: remove name_dlpack_device"
+"""
+    )

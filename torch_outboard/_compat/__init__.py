@@ -10,6 +10,9 @@ __all__ = ["apply"]
 
 def apply(device: str) -> None:
     """Applies what the running torch needs for the attached device; once."""
+    from torch_outboard._compat import every_torch
+
+    every_torch.name_dlpack_device(device)
     minor = tuple(map(int, torch.__version__.split(".")[:2]))
     if minor < (2, 13):
         from torch_outboard._compat import torch_2_11
