@@ -15,7 +15,17 @@ std::vector<Capture*>& captures() {
   return *list;
 }
 
+thread_local bool repeated_host_work = false;
+
 }  // namespace
+
+bool is_repeated_host_work() noexcept {
+  return repeated_host_work;
+}
+
+void detail::set_repeated_host_work(bool is_repeated) noexcept {
+  repeated_host_work = is_repeated;
+}
 
 void enter_capture(Capture& capture) {
   const std::lock_guard lock(captures_mutex);

@@ -86,6 +86,12 @@ class OUTBOARD_API Capture {
   [[noreturn]] virtual void refuse(const std::string& what) = 0;
 };
 
+// True on the thread that calls host_callback for a driver's capture: what it passes is then called once each launch.
+OUTBOARD_API bool is_repeated_host_work() noexcept;
+namespace detail {
+OUTBOARD_API void set_repeated_host_work(bool is_repeated) noexcept;
+}
+
 inline Capture* capture_of(const Stream& stream) noexcept {
   return stream.capture.load(std::memory_order_acquire);
 }

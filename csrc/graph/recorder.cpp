@@ -25,6 +25,20 @@ std::string text_of(const Stream& stream) {
          std::to_string(static_cast<int>(stream.device));
 }
 
+// Host work in a graph of the driver's, called by it once each launch.
+struct NativeHostWork final : HostCommand {
+  NativeHostWork(std::unique_ptr<HostCommand> work, Body& of) : command(std::move(work)), body(of) {}
+  void run(Stream& on) noexcept override { command->run(on); }
+  std::string describe() const override { return command->describe(); }
+  std::unique_ptr<HostCommand> command;
+  Body& body;
+};
+
+void run_native(void* user) {
+  auto* work = static_cast<NativeHostWork*>(user);
+  work->run(*work->body.replaying);
+}
+
 struct FreeRecorders {
   std::mutex mutex;
   std::vector<Recorder*> list;
@@ -240,13 +254,6 @@ void Recorder::add(Stream& stream, std::unique_ptr<HostCommand> command) {
   if (!driver().host_callback) {
     refuse(command->describe() + ", which runs on the host, with a driver that captures but has no host_callback,");
   }
-  struct NativeHostWork final : HostCommand {
-    NativeHostWork(std::unique_ptr<HostCommand> work, Body& of) : command(std::move(work)), body(of) {}
-    void run(Stream& on) noexcept override { command->run(on); }
-    std::string describe() const override { return command->describe(); }
-    std::unique_ptr<HostCommand> command;
-    Body& body;
-  };
   NativeHostWork* raw = nullptr;
   {
     Lock lock(mutex_);
@@ -255,13 +262,10 @@ void Recorder::add(Stream& stream, std::unique_ptr<HostCommand> command) {
     raw = work.get();
     body_->host_commands.push_back(std::move(work));
   }
-  OB_CALL(
-      host_callback, stream.device, stream_handle(stream),
-      [](void* user) {
-        auto* native = static_cast<NativeHostWork*>(user);
-        native->run(*native->body.replaying);
-      },
-      raw);
+  detail::set_repeated_host_work(true);
+  const ob_status status = driver().host_callback(driver().self, stream.device, stream_handle(stream), run_native, raw);
+  detail::set_repeated_host_work(false);
+  outboard::check(status, "host_callback", stream.device);
 }
 
 void Recorder::keep(std::shared_ptr<const void> object) {
