@@ -10,6 +10,7 @@
 #include "core/event.h"
 #include "core/process.h"
 #include "core/stream.h"
+#include "core/trace.h"
 
 namespace outboard {
 
@@ -234,6 +235,7 @@ void synchronize_device(c10::DeviceIndex device) {
         },
         nullptr);
   }
+  trace_order(TraceOrder::DeviceSync, device, 0);
   detail::for_each_made_stream(device, [](Stream& stream, void*) { stream.error.raise(); }, nullptr);
   detail::after_wait(device);
 }

@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/process.h"
+#include "core/trace.h"
 
 namespace outboard {
 
@@ -105,6 +106,7 @@ void Event::record(Stream& stream) {
   }
   stream_ = &stream;
   mark_ = std::move(mark);
+  trace_order(TraceOrder::EventRecord, device_, stream.id, device_, handle_);
 }
 
 void Event::block(Stream& stream) const {
@@ -118,6 +120,7 @@ void Event::block(Stream& stream) const {
   }
   if (handle_ != 0) {
     OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
+    trace_order(TraceOrder::EventWait, stream.device, stream.id, device_, handle_);
   }
 }
 
@@ -130,6 +133,7 @@ bool Event::query() const {
   const ob_status status = driver().event_query(driver().self, device_, handle_);
   if (status != OB_NOT_READY) {
     check(status, "event_query", device_);
+    trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
   }
   return status == OB_OK;
 }
@@ -163,6 +167,7 @@ void Event::synchronize() const {
 }
 
 void Event::finish_wait() const {
+  trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
   stream_->error.raise();
   detail::after_wait(device_);
 }

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/event.h"
 #include "core/process.h"
+#include "core/trace.h"
 
 namespace outboard {
 
@@ -168,6 +169,7 @@ bool query_stream(Stream& stream) {
     if (!is_unimplemented(status)) {
       if (status != OB_NOT_READY) {
         check(status, "stream_query", stream.device);
+        trace_order(TraceOrder::StreamSync, stream.device, stream.id);
       }
       return status == OB_OK;
     }
@@ -200,6 +202,7 @@ void drain_stream(Stream& stream) {
     status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
   }
   check(status, "stream_synchronize", stream.device);
+  trace_order(TraceOrder::StreamSync, stream.device, stream.id);
   stream.error.raise();
   detail::after_wait(stream.device);
 }

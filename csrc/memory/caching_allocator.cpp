@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/process.h"
 #include "core/queue.h"
+#include "core/trace.h"
 #include "memory/device_heap.h"
 #include "memory/host_allocator.h"
 
@@ -143,7 +144,11 @@ c10::DataPtr allocate(Stream& stream, size_t bytes) {
   }
   ensure_open(stream.device);
   Block* block = heap_of(stream.device).allocate(stream, bytes);
-  return {reinterpret_cast<void*>(block->address), block, &free_block, device};
+  c10::DataPtr data(reinterpret_cast<void*>(block->address), block, &free_block, device);
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    active->allocate(stream.device, block->address);
+  }
+  return data;
 }
 
 bool host_address(const c10::DataPtr& ptr, size_t bytes, void** out_address) {

@@ -19,6 +19,7 @@
 #include "ops/host_call.h"
 #include "ops/plan.h"
 #include "ops/tensor_utils.h"
+#include "ops/trace.h"
 
 namespace outboard {
 
@@ -283,6 +284,14 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
   const bool to_our_device = is_ours(*dst.unsafeGetTensorImpl());
   TORCH_CHECK((from_device || src.device().is_cpu()) && (to_our_device || dst.device().is_cpu()), "a copy from ",
               src.device(), " to ", dst.device(), " is not supported: copy to the CPU first");
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    // A copy between devices reads and writes on the source's stream, and the destination's waits for that.
+    const c10::DeviceIndex device = (from_device ? src : dst).device().index();
+    trace_tensors(*active, "aten::copy_", device, dst, src);
+    if (from_device && to_our_device && dst.device() != src.device()) {
+      trace_tensors(*active, "aten::copy_", dst.device().index(), dst, {});
+    }
+  }
   if (from_device && to_our_device) {
     if (src.device() == dst.device()) {
       within_device(src, dst);

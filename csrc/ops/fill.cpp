@@ -11,6 +11,7 @@
 #include "ops/boxed.h"
 #include "ops/factories.h"
 #include "ops/tensor_utils.h"
+#include "ops/trace.h"
 
 namespace outboard {
 
@@ -34,6 +35,9 @@ bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value) {
 }
 
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    trace_tensors(*active, "aten::fill_", self.device().index(), self, {});
+  }
   if (self.numel() > 0 && !fill_by_driver(self, value)) {
     static OpPlan& plan = plan_for(*c10::Dispatcher::singleton().findSchema({"aten::fill_", "Scalar"}));
     torch::jit::Stack stack{self, value};

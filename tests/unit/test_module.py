@@ -313,3 +313,21 @@ from torch_outboard._compat import every_torch
 assert every_torch.needs_dlpack_device(), "upstream knows renamed devices: remove name_dlpack_device"
 """
     )
+
+
+def test_the_sanitizer_by_its_variable(run_python):
+    code = """
+import torch, torch_outboard
+module = torch_outboard.attach("sim")
+x = torch.ones(4, device="sim")
+module.synchronize()
+for stream in (module.Stream(), module.Stream()):
+    with module.stream(stream):
+        x.add_(1)
+"""
+    assert run_python(code).stderr == ""
+    assert run_python(code, env={"OUTBOARD_SANITIZER": "1"}).stderr.count("a possible race") == 1
+    raised = run_python(code, env={"OUTBOARD_SANITIZER": "raise"}, status=1).stderr
+    assert "StreamRaceError: a possible race" in raised
+    wrong = run_python(code, env={"OUTBOARD_SANITIZER": "yes"}, status=1).stderr
+    assert "ValueError: OUTBOARD_SANITIZER is 0, 1 or raise, not 'yes'" in wrong
