@@ -5,7 +5,18 @@ from __future__ import annotations
 
 from typing import Any
 
-_PARTS = ("_attach", "_autoload", "_coverage", "_errors", "_kernels", "_options", "_properties", "driver")
+_PARTS = (
+    "_attach",
+    "_autoload",
+    "_coverage",
+    "_errors",
+    "_extension",
+    "_host_view",
+    "_kernels",
+    "_options",
+    "_properties",
+    "driver",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -31,12 +42,15 @@ from torch_outboard._attach import attach, attached_driver  # noqa: E402
 from torch_outboard._autoload import autoload  # noqa: E402
 from torch_outboard._coverage import Coverage, CoverageRow, coverage, reset_coverage  # noqa: E402
 from torch_outboard._errors import (  # noqa: E402
+    CaptureError,
     DriverError,
     NotSupportedError,
     OutboardError,
     RegistrationError,
     Status,
 )
+from torch_outboard._extension import include_paths, library_paths  # noqa: E402
+from torch_outboard._host_view import host_view  # noqa: E402
 from torch_outboard._kernels import register_kernel  # noqa: E402
 from torch_outboard._options import Option  # noqa: E402
 from torch_outboard._properties import DeviceProperties  # noqa: E402
@@ -44,6 +58,7 @@ from torch_outboard._version import __version__  # noqa: E402
 from torch_outboard.driver import Driver  # noqa: E402
 
 __all__ = [
+    "CaptureError",
     "Coverage",
     "CoverageRow",
     "DeviceProperties",
@@ -60,6 +75,9 @@ __all__ = [
     "attached_driver",
     "autoload",
     "coverage",
+    "host_view",
+    "include_paths",
+    "library_paths",
     "register_kernel",
     "reset_coverage",
 ]

@@ -34,6 +34,7 @@ __all__ = ["attach", "attached_driver", "is_attached_as"]
 
 _PROBE_OPENS = 1  # OB_DRIVER_PROBE_OPENS
 FALLBACK_MODES = ("warn", "error", "silent")
+SANITIZER_MODES = ("0", "1", "raise")
 
 
 @dataclass
@@ -73,7 +74,7 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
     RegistrationError
         The description can't be attached; nothing was changed unless the message says so.
     ValueError
-        OUTBOARD_FALLBACK has none of its values, or the driver's `autocast` makes no sense.
+        OUTBOARD_FALLBACK or OUTBOARD_SANITIZER has none of its values, or the driver's `autocast` makes no sense.
     ImportError
         The extension was not built, or was built for another torch.
     """
@@ -85,6 +86,7 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
                 raise _another_is_attached(_attachment.driver, described)
             return _finish(_attachment)
         fallback = _fallback_mode()
+        sanitizer = _sanitizer_mode()
         _check_name(described.name)
         entries = _entries(described)
         check_torch_version()
@@ -92,6 +94,7 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
         _install(described, entries)
         _attachment = _Attachment(described, driver if isinstance(driver, str) else described.name, policies)
         _run(_attachment, "fallback", lambda: _set_fallback(fallback))
+        _run(_attachment, "sanitizer", lambda: _set_sanitizer(sanitizer))
         return _finish(_attachment)
 
 
@@ -148,6 +151,14 @@ def _fallback_mode() -> str:
     mode = os.environ.get("OUTBOARD_FALLBACK") or "warn"
     if mode not in FALLBACK_MODES:
         raise ValueError(f"OUTBOARD_FALLBACK is {', '.join(FALLBACK_MODES[:-1])} or {FALLBACK_MODES[-1]}, not {mode!r}")
+    return mode
+
+
+def _sanitizer_mode() -> str:
+    mode = os.environ.get("OUTBOARD_SANITIZER") or "0"
+    if mode not in SANITIZER_MODES:
+        choice = f"{', '.join(SANITIZER_MODES[:-1])} or {SANITIZER_MODES[-1]}"
+        raise ValueError(f"OUTBOARD_SANITIZER is {choice}, not {mode!r}")
     return mode
 
 
@@ -216,6 +227,13 @@ def _set_fallback(mode: str) -> None:
     from torch_outboard import _C
 
     _C.set_fallback_mode(mode)
+
+
+def _set_sanitizer(mode: str) -> None:
+    if mode != "0":
+        from torch_outboard import sanitizer
+
+        sanitizer.enable(is_raising=mode == "raise")
 
 
 def _run(attachment: _Attachment, step: str, action: Callable[[], object]) -> None:

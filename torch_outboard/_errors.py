@@ -6,6 +6,7 @@
         ├── DriverError(code)        an entry of the driver failed
         ├── NotSupportedError        the driver has no such entry, or torch-outboard no such function (yet);
         │                            also a NotImplementedError
+        ├── CaptureError             a graph cannot be captured, or something cannot be captured in one
         └── RegistrationError        a driver description that cannot be attached
 
 Beside these: `torch.OutOfMemoryError` when a device has no more memory, `torch.AcceleratorError` once a device is lost,
@@ -17,7 +18,7 @@ from __future__ import annotations
 import enum
 import re
 
-__all__ = ["DriverError", "NotSupportedError", "OutboardError", "RegistrationError", "Status"]
+__all__ = ["CaptureError", "DriverError", "NotSupportedError", "OutboardError", "RegistrationError", "Status"]
 
 
 class Status(enum.IntEnum):
@@ -85,6 +86,10 @@ class NotSupportedError(OutboardError, NotImplementedError):
     """What was asked for is not there, neither in the driver nor as a default."""
 
 
+class CaptureError(OutboardError):
+    """A graph cannot be captured or replayed like this, or a call cannot be captured; the message names the call."""
+
+
 class RegistrationError(OutboardError):
     """A driver description cannot be attached; the message says what to fix."""
 
@@ -110,6 +115,8 @@ def from_core(kind: int, code: int, message: str) -> OutboardError:
         return NotSupportedError(message)
     if kind == 2:
         return RegistrationError(message)
+    if kind == 7:
+        return CaptureError(message)
     match = _ENTRY.match(message)
     if match is None:
         return DriverError(message, code)

@@ -33,7 +33,8 @@ void set_outboard_error(ErrorKind kind, ob_status code, const std::string& messa
 
 // Returns for the kinds that torch has a C++ class for, and when Python can't be asked any more.
 void raise_python(ErrorKind kind, ob_status code, const std::string& message) {
-  const bool is_ours = kind == ErrorKind::Driver || kind == ErrorKind::NotSupported || kind == ErrorKind::Registration;
+  const bool is_ours = kind == ErrorKind::Driver || kind == ErrorKind::NotSupported ||
+                       kind == ErrorKind::Registration || kind == ErrorKind::Capture;
   if (!is_ours || python_is_gone()) {
     return;
   }

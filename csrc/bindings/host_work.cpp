@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "core/capture.h"
+
 namespace outboard::bindings {
 
 enum class WorkState : int { Offered, Accepted, Run, Refused };
@@ -12,6 +14,7 @@ struct HostWork {
   void* user;
   std::atomic<WorkState> state{WorkState::Offered};
   std::atomic<int> owners{2};  // the callable, and the trampoline until it has settled
+  bool is_repeated = is_repeated_host_work();  // of a captured graph: called once each launch
 };
 
 namespace {
@@ -34,7 +37,7 @@ void drop(HostWork* work) {
   if (work->owners.fetch_sub(1) != 1) {
     return;
   }
-  if (work->state.load() == WorkState::Accepted) {
+  if (work->state.load() == WorkState::Accepted && !work->is_repeated) {
     complain();
     work->fn(work->user);
   }
@@ -43,6 +46,9 @@ void drop(HostWork* work) {
 
 // True if it is this caller who runs it.
 bool claim(HostWork* work) {
+  if (work->is_repeated) {
+    return true;
+  }
   WorkState state = work->state.load();
   while (state == WorkState::Offered || state == WorkState::Accepted) {
     if (work->state.compare_exchange_weak(state, WorkState::Run)) {

@@ -5,8 +5,6 @@
 
 namespace outboard::bindings {
 
-namespace {
-
 bool to_mempool(PyObject* object, c10::MempoolId_t* out) {
   unsigned long long first = 0;
   unsigned long long second = 0;
@@ -18,9 +16,14 @@ bool to_mempool(PyObject* object, c10::MempoolId_t* out) {
   return true;
 }
 
-PyObject* py_new_mempool_id(PyObject*, PyObject*) {
-  const c10::MempoolId_t id = new_mempool_id();
+PyObject* from_mempool(c10::MempoolId_t id) {
   return Py_BuildValue("(KK)", static_cast<unsigned long long>(id.first), static_cast<unsigned long long>(id.second));
+}
+
+namespace {
+
+PyObject* py_new_mempool_id(PyObject*, PyObject*) {
+  return from_mempool(new_mempool_id());
 }
 
 PyObject* py_use_pool(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

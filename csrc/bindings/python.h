@@ -9,6 +9,7 @@
 #endif
 #include <Python.h>
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -85,6 +86,8 @@ inline bool to_uint64(PyObject* object, uint64_t* out) {
 }
 // Any device index; whether there is such a device is for the core to say.
 bool to_device(PyObject* object, c10::DeviceIndex* out);
+bool to_mempool(PyObject* object, c10::MempoolId_t* out);
+PyObject* from_mempool(c10::MempoolId_t id);
 bool to_text(PyObject* object, const char* what, std::string* out);
 
 inline PyObject* none() {
@@ -109,6 +112,9 @@ extern PyMethodDef storage_methods[];
 extern PyMethodDef ops_methods[];
 extern PyMethodDef amp_methods[];
 extern PyMethodDef generator_methods[];
+extern PyMethodDef graph_methods[];
+extern PyMethodDef host_view_methods[];
+extern PyMethodDef trace_methods[];
 
 void install_raiser();          // errors.cpp
 void install_blocking_hooks();  // gil.cpp

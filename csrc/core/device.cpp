@@ -5,10 +5,12 @@
 #include <mutex>
 
 #include "core/blocking.h"
+#include "core/capture.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/process.h"
 #include "core/stream.h"
+#include "core/trace.h"
 
 namespace outboard {
 
@@ -200,6 +202,7 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
 
 void synchronize_device(c10::DeviceIndex device) {
   check_device_index(device);
+  refuse_device_wait(device);
   if (!is_open(device)) {
     const DeviceState state = device_state[device].load();
     if (state == DeviceState::Lost || state == DeviceState::Forked) {
@@ -232,6 +235,7 @@ void synchronize_device(c10::DeviceIndex device) {
         },
         nullptr);
   }
+  trace_order(TraceOrder::DeviceSync, device, 0);
   detail::for_each_made_stream(device, [](Stream& stream, void*) { stream.error.raise(); }, nullptr);
   detail::after_wait(device);
 }

@@ -21,6 +21,7 @@ enum class ErrorKind : int {
   OutOfMemory = 4,   // torch.OutOfMemoryError
   DeviceLost = 5,    // torch.AcceleratorError
   BadFork = 6,       // RuntimeError with the advice to use spawn
+  Capture = 7,       // CaptureError: a graph capture that cannot be, or what it cannot record
 };
 
 // Raises; `code` is an ob_status. The bindings install a raiser that makes the Python exception; without one (a C++

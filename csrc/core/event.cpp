@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/process.h"
+#include "core/trace.h"
 
 namespace outboard {
 
@@ -57,20 +58,44 @@ void Event::reset() noexcept {
   handle_ = 0;
   device_ = -1;
   stream_ = nullptr;
+  mark_.reset();
+}
+
+// The mark of a capture is nothing that the host could ask for.
+void Event::refuse_captured(const char* what) const {
+  if (C10_LIKELY(!mark_)) {
+    return;
+  }
+  if (mark_->capture->is_active(mark_->id)) {
+    mark_->capture->refuse(std::string(what) + " of an event that was recorded on a capturing stream");
+  }
+  raise(ErrorKind::Capture, OB_FAILED_PRECONDITION,
+        std::string(what) + " of an event whose latest record was captured in a graph: record it again, outside");
 }
 
 void Event::record(Stream& stream) {
   const uint64_t stream_raw = stream_handle(stream);
+  if (device_ >= 0 && device_ != stream.device) {
+    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
+          "Event device " + std::to_string(static_cast<int>(device_)) + " does not match recording stream's device " +
+              std::to_string(static_cast<int>(stream.device)) + ": an event belongs to the device of its first record");
+  }
+  std::unique_ptr<CaptureMark> mark;
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    mark = std::make_unique<CaptureMark>(capture->mark(stream));
+    if (!capture->is_native()) {
+      mark_ = std::move(mark);
+      device_ = stream.device;
+      stream_ = &stream;
+      return;
+    }
+  }
   if (handle_ == 0) {
     if (flags_ >= kFlagCombinations) {
       raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, "unknown event flags " + std::to_string(flags_));
     }
     handle_ = take_event(stream.device, flags_);
     device_ = stream.device;
-  } else if (device_ != stream.device) {
-    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
-          "Event device " + std::to_string(static_cast<int>(device_)) + " does not match recording stream's device " +
-              std::to_string(static_cast<int>(stream.device)) + ": an event belongs to the device of its first record");
   }
   const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
   if (status != OB_OK) {
@@ -80,15 +105,27 @@ void Event::record(Stream& stream) {
     raise_status(status, "event_record", stream.device);
   }
   stream_ = &stream;
+  mark_ = std::move(mark);
+  trace_order(TraceOrder::EventRecord, device_, stream.id, device_, handle_);
 }
 
 void Event::block(Stream& stream) const {
+  if (C10_UNLIKELY(mark_ != nullptr)) {
+    mark_->capture->join(stream, *mark_);
+    if (!mark_->capture->is_native()) {
+      return;
+    }
+  } else if (handle_ != 0) {
+    refuse_in_capture(stream, "a wait for an event that was recorded outside the capture");
+  }
   if (handle_ != 0) {
     OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
+    trace_order(TraceOrder::EventWait, stream.device, stream.id, device_, handle_);
   }
 }
 
 bool Event::query() const {
+  refuse_captured("query");
   if (handle_ == 0) {
     return true;
   }
@@ -96,11 +133,13 @@ bool Event::query() const {
   const ob_status status = driver().event_query(driver().self, device_, handle_);
   if (status != OB_NOT_READY) {
     check(status, "event_query", device_);
+    trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
   }
   return status == OB_OK;
 }
 
 void Event::synchronize() const {
+  refuse_captured("synchronize");
   if (handle_ == 0) {
     return;
   }
@@ -128,11 +167,14 @@ void Event::synchronize() const {
 }
 
 void Event::finish_wait() const {
+  trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
   stream_->error.raise();
   detail::after_wait(device_);
 }
 
 double Event::elapsed_ms(const Event& end) const {
+  refuse_captured("elapsed_time");
+  end.refuse_captured("elapsed_time");
   if (handle_ == 0 || end.handle_ == 0) {
     raise(ErrorKind::InvalidArgument, OB_FAILED_PRECONDITION,
           "Both events must be recorded before calculating elapsed time.");

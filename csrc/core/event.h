@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/capture.h"
 #include "core/export.h"
 #include "core/stream.h"
 
@@ -21,7 +22,8 @@ class OUTBOARD_API Event {
       : device_(std::exchange(other.device_, -1)),
         flags_(other.flags_),
         handle_(std::exchange(other.handle_, 0)),
-        stream_(other.stream_) {}
+        stream_(other.stream_),
+        mark_(std::move(other.mark_)) {}
   Event& operator=(Event&& other) noexcept {
     if (this != &other) {
       reset();
@@ -29,18 +31,21 @@ class OUTBOARD_API Event {
       flags_ = other.flags_;
       handle_ = std::exchange(other.handle_, 0);
       stream_ = other.stream_;
+      mark_ = std::move(other.mark_);
     }
     return *this;
   }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  bool is_recorded() const noexcept { return handle_ != 0; }
+  bool is_recorded() const noexcept { return handle_ != 0 || mark_; }
   c10::DeviceIndex device() const noexcept { return device_; }  // -1 before the first record
   uint32_t flags() const noexcept { return flags_; }
   uint64_t handle() const noexcept { return handle_; }  // 0 before the first record
 
-  // Queues a mark. An event belongs to the device of its first record; ValueError for a stream of another.
+  // Queues a mark. An event belongs to the device of its first record; ValueError for a stream of another. On a stream
+  // that captures, the event becomes a point of the capture: streams may wait for it, and then take part in the capture,
+  // the host may not, neither while the capture lasts nor afterwards (CaptureError).
   void record(Stream& stream);
   // Queues a wait for the latest record at the time of this call, also across devices; nothing if there is none.
   void block(Stream& stream) const;
@@ -56,11 +61,13 @@ class OUTBOARD_API Event {
  private:
   void reset() noexcept;
   void finish_wait() const;  // raises what the work before the event failed with
+  void refuse_captured(const char* what) const;
 
   c10::DeviceIndex device_ = -1;
   uint32_t flags_;
   uint64_t handle_ = 0;
   Stream* stream_ = nullptr;  // of the latest record; streams live as long as the process
+  std::unique_ptr<CaptureMark> mark_;  // the latest record, if it was on a stream that captures
 };
 
 }  // namespace outboard

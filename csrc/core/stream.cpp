@@ -6,10 +6,12 @@
 #include <deque>
 
 #include "core/blocking.h"
+#include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/process.h"
+#include "core/trace.h"
 
 namespace outboard {
 
@@ -157,6 +159,7 @@ void set_current_stream(Stream& stream) noexcept {
 }
 
 bool query_stream(Stream& stream) {
+  refuse_in_capture(stream, "query of a stream that captures");
   if (!stream.is_made.load(std::memory_order_acquire)) {
     return true;
   }
@@ -166,6 +169,7 @@ bool query_stream(Stream& stream) {
     if (!is_unimplemented(status)) {
       if (status != OB_NOT_READY) {
         check(status, "stream_query", stream.device);
+        trace_order(TraceOrder::StreamSync, stream.device, stream.id);
       }
       return status == OB_OK;
     }
@@ -176,6 +180,11 @@ bool query_stream(Stream& stream) {
 }
 
 void synchronize_stream(Stream& stream) {
+  refuse_in_capture(stream, "synchronize of a stream that captures");
+  drain_stream(stream);
+}
+
+void drain_stream(Stream& stream) {
   if (!stream.is_made.load(std::memory_order_acquire)) {
     if (in_bad_fork()) {
       ensure_open(stream.device);
@@ -183,12 +192,17 @@ void synchronize_stream(Stream& stream) {
     return;
   }
   ensure_open(stream.device);
+  // What the driver captures is not under way, and what was is done since the capture began.
+  if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
+    return;
+  }
   ob_status status;
   {
     BlockingRegion blocking;
     status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
   }
   check(status, "stream_synchronize", stream.device);
+  trace_order(TraceOrder::StreamSync, stream.device, stream.id);
   stream.error.raise();
   detail::after_wait(stream.device);
 }
@@ -198,6 +212,7 @@ bool has_host_queue() noexcept {
 }
 
 bool queue_host_work(Stream& stream, ob_host_fn fn, void* user) {
+  refuse_in_capture(stream, "host work that runs once");
   const uint64_t handle = stream_handle(stream);
   if (C10_LIKELY(driver().host_callback != nullptr)) {
     const ob_status status = driver().host_callback(driver().self, stream.device, handle, fn, user);
@@ -249,6 +264,7 @@ void forget_streams() noexcept {
     if (DeviceStreams* streams = slot.load()) {
       for (Stream& stream : streams->fixed) {
         stream.is_made.store(false);
+        stream.capture.store(nullptr);
       }
     }
   }

@@ -35,6 +35,8 @@ class OUTBOARD_API ErrorSlot {
   std::exception_ptr error_;
 };
 
+class Capture;
+
 struct StreamState {
   c10::DeviceIndex device = 0;
   int8_t priority = 0;
@@ -43,6 +45,7 @@ struct StreamState {
   std::atomic<bool> is_made{false};
   uint64_t handle = 0;  // valid once is_made
   ErrorSlot error;
+  std::atomic<Capture*> capture{nullptr};  // the graph capture that takes what is queued; see core/capture.h
 };
 
 using Stream = StreamState;  // outboard::Stream& is how the core names a stream
@@ -66,14 +69,17 @@ OUTBOARD_API Stream& external_stream(c10::DeviceIndex device, uint64_t handle);
 OUTBOARD_API Stream& current_stream(c10::DeviceIndex device) noexcept;
 OUTBOARD_API void set_current_stream(Stream& stream) noexcept;
 
-// Whether all queued work is done. Never blocks, never raises what the work failed with.
+// Whether all queued work is done. Never blocks, never raises what the work failed with. CaptureError on a stream that
+// captures, which has nothing to ask for; so do the next.
 OUTBOARD_API bool query_stream(Stream& stream);
 // Waits (in a BlockingRegion), then raises the first failure of the work queued before, once.
 OUTBOARD_API void synchronize_stream(Stream& stream);
+// The same, also on a stream that captures: waits for what the driver was given before the capture. For the allocators.
+OUTBOARD_API void drain_stream(Stream& stream);
 
 // Runs fn(user) in the stream's order: through the driver's host_callback, or else after a wait on the calling thread.
 // Returns true if it was queued, false if it has already run. Once this returned, fn was or will be called exactly
-// once; if it raises, fn is not called.
+// once; if it raises, fn is not called. CaptureError on a stream that captures: what can run again is a HostCommand.
 OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user);
 // Whether queue_host_work queues.
 OUTBOARD_API bool has_host_queue() noexcept;

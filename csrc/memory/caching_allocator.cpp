@@ -7,10 +7,13 @@
 #include <exception>
 #include <memory>
 
+#include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/process.h"
+#include "core/queue.h"
+#include "core/trace.h"
 #include "memory/device_heap.h"
 #include "memory/host_allocator.h"
 #include "memory/sharing.h"
@@ -69,7 +72,8 @@ class Allocator final : public c10::DeviceAllocator {
     copy.src_device = device_of(copy.src);
     const auto device = static_cast<c10::DeviceIndex>(copy.dst_device);
     Stream& stream = current_stream(device);
-    OB_CALL(copy_async, device, stream_handle(stream), &copy);
+    refuse_in_capture(stream, "a clone of memory by the allocator, which waits for its copy,");
+    queue_copy(stream, copy);
     synchronize_stream(stream);
   }
 
@@ -136,7 +140,11 @@ c10::DataPtr allocate(Stream& stream, size_t bytes) {
   }
   ensure_open(stream.device);
   Block* block = heap_of(stream.device).allocate(stream, bytes);
-  return {reinterpret_cast<void*>(block->address), block, &free_block, device};
+  c10::DataPtr data(reinterpret_cast<void*>(block->address), block, &free_block, device);
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    active->allocate(stream.device, block->address);
+  }
+  return data;
 }
 
 bool host_address(const c10::DataPtr& ptr, size_t bytes, void** out_address) {

@@ -2,6 +2,7 @@
 // Blocks that were freed while other streams may still use them. A free only parks the block: events are recorded and
 // polled here, on the next thread that allocates, synchronises or empties the cache, where the driver may be called
 // and may fail. An event that is recorded later than the free covers more work than it must, never less.
+#include "core/capture.h"
 #include "core/driver.h"
 #include "core/process.h"
 #include "memory/device_heap.h"
@@ -45,11 +46,17 @@ void DeviceHeap::settle_parked(Wait wait) {
   }
 
   UseList done;
+  UseList captured;
   size_t recorded = 0;
   size_t finished = 0;
   std::exception_ptr error;
   try {
     while (StreamUse* use = fresh.head) {
+      if (C10_UNLIKELY(capture_of(*use->stream) != nullptr)) {
+        // An event would be a part of the graph. The block waits for the end of the capture.
+        captured.append(fresh.pop());
+        continue;
+      }
       EventQueue& queue = queue_of(*use->stream);
       use->event.record(*use->stream);
       fresh.pop();
@@ -78,6 +85,7 @@ void DeviceHeap::settle_parked(Wait wait) {
     const Lock lock(mutex_);
     if (!is_closed_) {
       unrecorded_.splice_front(fresh);
+      unrecorded_.splice_front(captured);
       recorded_count_ += recorded;
       recorded_count_ -= finished;
       while (done.head) {

@@ -372,7 +372,7 @@ size_t DeviceHeap::unmap_ranges(Block* list, std::exception_ptr* out_error) noex
     bool is_drained = false;
     ob_status status = OB_OK;
     try {
-      synchronize_stream(stream);
+      drain_stream(stream);
       is_drained = true;
       const BlockingRegion blocking;
       status = driver().mem_unmap(driver().self, device_, block->address, block->size());

@@ -19,6 +19,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
@@ -94,6 +95,10 @@ class HostAllocatorImpl final : public Base {
       // A stream reaches its marks in their order: don't ask behind one that is not done.
       const bool is_behind =
           std::any_of(marks.begin(), it, [&](const MarkPtr& earlier) { return earlier->stream == mark.stream; });
+      if (C10_UNLIKELY(!mark.is_recorded && capture_of(*mark.stream) != nullptr)) {
+        ++it;  // recorded at the end of the capture
+        continue;
+      }
       try {
         if (!mark.is_recorded) {
           mark.event.record(*mark.stream);

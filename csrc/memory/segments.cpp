@@ -415,7 +415,7 @@ size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* 
     Stream* stream = segment->pool->stream;
     Release state = Release::Drained;
     try {
-      synchronize_stream(*stream);
+      drain_stream(*stream);
     } catch (...) {
       keep_first(std::current_exception());
       state = Release::DrainFailed;

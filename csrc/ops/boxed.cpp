@@ -13,6 +13,7 @@
 #include "ops/call.h"
 #include "ops/fallback.h"
 #include "ops/host_call.h"
+#include "ops/trace.h"
 
 namespace outboard {
 
@@ -53,8 +54,9 @@ torch::Library& library_for(const std::string& space) {
 
 }  // namespace
 
-void run_chain(OpPlan& plan, torch::jit::Stack* stack) {
-  const Call call(plan, *stack);
+namespace {
+
+void run_providers(OpPlan& plan, const Call& call, torch::jit::Stack* stack) {
   if (const NativeKernel* native = plan.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
     if (run_native(*native, call, stack)) {
       return;
@@ -64,6 +66,20 @@ void run_chain(OpPlan& plan, torch::jit::Stack* stack) {
     return;
   }
   run_on_copies(call, stack);
+}
+
+}  // namespace
+
+void run_chain(OpPlan& plan, torch::jit::Stack* stack) {
+  const Call call(plan, *stack);
+  Trace* active = trace();
+  if (C10_UNLIKELY(active != nullptr)) {
+    trace_arguments(*active, call);
+  }
+  run_providers(plan, call, stack);
+  if (C10_UNLIKELY(active != nullptr)) {
+    trace_results(*active, plan, *stack);
+  }
 }
 
 void chain_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

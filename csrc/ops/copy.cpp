@@ -10,14 +10,16 @@
 
 #include <cstring>
 
+#include "core/capture.h"
 #include "core/device.h"
-#include "core/error.h"
 #include "core/event.h"
+#include "core/queue.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
 #include "ops/host_call.h"
 #include "ops/plan.h"
 #include "ops/tensor_utils.h"
+#include "ops/trace.h"
 
 namespace outboard {
 
@@ -76,6 +78,21 @@ void copy_bits(const at::Tensor& from, const at::Tensor& to) {
   to._set_neg(from.is_neg());
 }
 
+// To be called before a copy is queued that is then waited for.
+void refuse_waiting_copy(const Stream& stream) {
+  refuse_in_capture(stream, "a copy between host and device that the caller waits for (not pinned, or without"
+                            " non_blocking=True)");
+}
+
+// A pinned block in use by a copy: kept until that is done, or as long as the graph that the copy belongs to.
+void keep_pinned(const at::Tensor& tensor, Stream& stream) {
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    capture->keep(std::make_shared<c10::Storage>(tensor.storage()));
+    return;
+  }
+  record_host_block(tensor.const_data_ptr(), tensor.storage().data_ptr(), stream);
+}
+
 void wait_for_copy(Stream& stream) {
   count_wait("aten::_copy_from");
   synchronize_stream(stream);
@@ -103,16 +120,12 @@ bool copy_strided_by_driver(const at::Tensor& src, const at::Tensor& dst, Stream
   copy.sizes = src.sizes().data();
   copy.dst_strides = dst.strides().data();
   copy.src_strides = src.strides().data();
-  const ob_status status = driver().copy_nd_async(driver().self, stream.device, stream_handle(stream), &copy);
-  if (is_unimplemented(status)) {
-    return false;
-  }
-  check(status, "copy_nd_async", stream.device);
-  return true;
+  return queue_copy_nd(stream, copy);
 }
 
 // The elements of a strided device tensor as a strided CPU tensor: the whole span in one linear copy. Waits.
 at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
+  refuse_waiting_copy(stream);
   const size_t nbytes = span_bytes(tensor.sizes(), tensor.strides(), tensor.element_size());
   at::Tensor flat = at::detail::empty_cpu({static_cast<int64_t>(nbytes / tensor.element_size())}, tensor.scalar_type());
   copy_bytes(stream, flat.data_ptr(), c10::Device(c10::kCPU), tensor.const_data_ptr(), tensor.device(), nbytes);
@@ -124,6 +137,9 @@ at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
 
 void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(dst.device().index());
+  if (!non_blocking || !is_linear(given, dst) || !is_pinned(given.const_data_ptr())) {
+    refuse_waiting_copy(stream);
+  }
   at::Tensor src = given;
   if (!is_linear(src, dst)) {
     src = cpu_like(dst, dst.scalar_type());
@@ -141,7 +157,7 @@ void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blo
   const void* data = src.const_data_ptr();
   if (is_pinned(data)) {
     copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
-    record_host_block(data, src.storage().data_ptr(), stream);
+    keep_pinned(src, stream);
     if (!non_blocking) {
       wait_for_copy(stream);
     }
@@ -160,6 +176,9 @@ void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blo
 
 void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(given.device().index());
+  if (!non_blocking || !is_pinned(dst.const_data_ptr())) {
+    refuse_waiting_copy(stream);
+  }
   if (!is_linear(given, dst)) {
     if (is_dense(*given.unsafeGetTensorImpl())) {
       const at::Tensor staging = at::detail::empty_strided_cpu(given.sizes(), given.strides(), given.scalar_type());
@@ -180,7 +199,7 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
   }
   copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), bytes_of(given));
   if (non_blocking && is_pinned(dst.const_data_ptr())) {
-    record_host_block(dst.const_data_ptr(), dst.storage().data_ptr(), stream);
+    keep_pinned(dst, stream);
     return;
   }
   wait_for_copy(stream);
@@ -250,7 +269,7 @@ void copy_bytes(Stream& stream, void* dst, c10::Device dst_device, const void* s
   copy.bytes = bytes;
   copy.dst_device = dst_device.is_cpu() ? OB_HOST : dst_device.index();
   copy.src_device = src_device.is_cpu() ? OB_HOST : src_device.index();
-  OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
+  queue_copy(stream, copy);
 }
 
 at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
@@ -265,6 +284,14 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
   const bool to_our_device = is_ours(*dst.unsafeGetTensorImpl());
   TORCH_CHECK((from_device || src.device().is_cpu()) && (to_our_device || dst.device().is_cpu()), "a copy from ",
               src.device(), " to ", dst.device(), " is not supported: copy to the CPU first");
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    // A copy between devices reads and writes on the source's stream, and the destination's waits for that.
+    const c10::DeviceIndex device = (from_device ? src : dst).device().index();
+    trace_tensors(*active, "aten::copy_", device, dst, src);
+    if (from_device && to_our_device && dst.device() != src.device()) {
+      trace_tensors(*active, "aten::copy_", dst.device().index(), dst, {});
+    }
+  }
   if (from_device && to_our_device) {
     if (src.device() == dst.device()) {
       within_device(src, dst);

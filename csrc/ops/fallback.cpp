@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/capture.h"
 #include "core/error.h"
+#include "core/stream.h"
 #include "ops/arguments.h"
 #include "ops/copy.h"
 #include "ops/random.h"
@@ -139,6 +141,9 @@ void set_fallback_mode(FallbackMode mode) {
 
 void run_on_copies(const Call& call, torch::jit::Stack* stack) {
   OpPlan& plan = call.plan();
+  if (Capture* capture = capture_of(current_stream(call.device())); C10_UNLIKELY(capture != nullptr)) {
+    capture->refuse(plan.name + ", which runs on a copy of its arguments on the CPU,");
+  }
   report(plan);
   CopyMaker maker(call);
   torch::jit::Stack arguments;

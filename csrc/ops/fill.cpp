@@ -7,10 +7,11 @@
 #include <cstring>
 
 #include "core/device.h"
-#include "core/error.h"
+#include "core/queue.h"
 #include "ops/boxed.h"
 #include "ops/factories.h"
 #include "ops/tensor_utils.h"
+#include "ops/trace.h"
 
 namespace outboard {
 
@@ -29,18 +30,14 @@ bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value) {
                  }),
                  AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
                  AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
-  Stream& stream = current_stream(self.device().index());
-  const ob_status status = driver().fill_async(
-      driver().self, stream.device, stream_handle(stream), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
-      static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
-  if (is_unimplemented(status)) {
-    return false;
-  }
-  check(status, "fill_async", stream.device);
-  return true;
+  return queue_fill(current_stream(self.device().index()), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
+                    static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
 }
 
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    trace_tensors(*active, "aten::fill_", self.device().index(), self, {});
+  }
   if (self.numel() > 0 && !fill_by_driver(self, value)) {
     static OpPlan& plan = plan_for(*c10::Dispatcher::singleton().findSchema({"aten::fill_", "Scalar"}));
     torch::jit::Stack stack{self, value};

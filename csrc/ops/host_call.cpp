@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "ops/arguments.h"
@@ -190,8 +191,7 @@ std::exception_ptr with_operator_name(const OpPlan& plan) {
   }
 }
 
-void run_queued_call(void* user) {
-  auto* call = static_cast<QueuedCall*>(user);
+void run_call(QueuedCall* call) {
   try {
     call->settings.apply();
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
@@ -213,14 +213,58 @@ void run_queued_call(void* user) {
       call->stream->error.set(std::move(error));
     }
   }
+}
+
+void run_queued_call(void* user) {
+  auto* call = static_cast<QueuedCall*>(user);
+  run_call(call);
   call->is_done.store(true, std::memory_order_release);
   release(call);
 }
 
+// A call of a graph: each replay runs a copy of it, with shells of its own and fresh random numbers.
+class CapturedCall final : public HostCommand {
+ public:
+  CapturedCall(std::unique_ptr<QueuedCall> call, std::vector<std::pair<size_t, RandomDraw>> draws)
+      : call_(std::move(call)), draws_(std::move(draws)) {}
+
+  void run(Stream& stream) noexcept override {
+    QueuedCall copy;
+    copy.plan = call_->plan;
+    copy.target = call_->target;
+    copy.stream = &stream;
+    copy.settings = call_->settings;
+    copy.target_fills_outputs = call_->target_fills_outputs;
+    copy.has_lazy_output = call_->has_lazy_output;
+    copy.outputs = call_->outputs;
+    copy.stack.reserve(call_->stack.size());
+    for (size_t i = 0; i < call_->stack.size(); ++i) {
+      copy.stack.push_back(copy_argument(i));
+    }
+    for (const auto& [index, draw] : draws_) {
+      copy.stack[index] = cpu_generator(draw);
+    }
+    run_call(&copy);
+  }
+  std::string describe() const override { return call_->plan->name; }
+
+ private:
+  // Behind the operator's own arguments stand the outputs of its out= overload.
+  c10::IValue copy_argument(size_t index) const {
+    static const ArgInfo output{ArgKind::Tensor, true, false};
+    const auto& args = call_->plan->args;
+    return map_tensors(index < args.size() ? args[index] : output, call_->stack[index], copy_shell);
+  }
+
+  std::unique_ptr<QueuedCall> call_;
+  std::vector<std::pair<size_t, RandomDraw>> draws_;  // by argument
+};
+
 // Replaces the device's arguments by what the CPU kernel takes.
 class ArgumentMaker {
  public:
-  ArgumentMaker(const Call& call, QueuedCall& queued) : call_(call), queued_(queued), shells_(queued.is_waited) {}
+  ArgumentMaker(const Call& call, QueuedCall& queued, Capture* capture = nullptr)
+      : call_(call), queued_(queued), capture_(capture), shells_(queued.is_waited) {}
 
   bool is_reachable() const { return shells_.is_reachable(); }
 
@@ -229,6 +273,10 @@ class ArgumentMaker {
     const c10::IValue& value = call_.arg(index);
     switch (info.kind) {
       case ArgKind::Generator:
+        if (C10_UNLIKELY(capture_ != nullptr)) {
+          draws_.emplace_back(index, captured_draw(call_, *capture_));
+          return {};
+        }
         return cpu_generator_for(call_);
       case ArgKind::Device:
         return map_device(value, c10::DeviceType::CPU);
@@ -236,6 +284,9 @@ class ArgumentMaker {
         return map_tensors(info, value, [this](const at::Tensor& tensor) { return shell(tensor); });
     }
   }
+
+  // The random arguments of a captured call, which `make` leaves out.
+  std::vector<std::pair<size_t, RandomDraw>> take_draws() { return std::move(draws_); }
 
   at::Tensor shell(const at::Tensor& tensor) {
     if (C10_UNLIKELY(is_sparse_coo(tensor))) {
@@ -256,6 +307,10 @@ class ArgumentMaker {
     if (queued_.is_waited) {
       return tensor;
     }
+    if (C10_UNLIKELY(capture_ != nullptr && tensor.dim() > 0)) {
+      // A replay would see the values of the capture for ever, which a number may be meant to be, a tensor hardly.
+      capture_->refuse(call_.plan().name + " with a CPU tensor as an argument");
+    }
     const at::Tensor source = tensor.contiguous();
     const size_t nbytes = source.nbytes();
     void* data;
@@ -273,6 +328,8 @@ class ArgumentMaker {
 
   const Call& call_;
   QueuedCall& queued_;
+  Capture* capture_;
+  std::vector<std::pair<size_t, RandomDraw>> draws_;
   ShellMaker shells_;
 };
 
@@ -311,7 +368,8 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   Stream& stream = current_stream(call.device());
   resize_written(call, shape);
   std::unique_ptr<QueuedCall> queued = start(call, stream);
-  ArgumentMaker maker(call, *queued);
+  Capture* capture = capture_of(stream);
+  ArgumentMaker maker(call, *queued, capture);
   if (!fill_arguments(call, *queued, maker)) {
     return false;
   }
@@ -335,6 +393,11 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   if (!maker.is_reachable()) {
     return false;
   }
+  if (C10_UNLIKELY(capture != nullptr)) {
+    capture->add(stream, std::make_unique<CapturedCall>(std::move(queued), maker.take_draws()));
+    return_results(call, shape, outputs, stack);
+    return true;
+  }
   QueuedCall* raw = queued.release();
   bool is_queued = false;
   try {
@@ -354,6 +417,10 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
 bool run_waited(const Call& call, torch::jit::Stack* stack) {
   OpPlan& plan = call.plan();
   Stream& stream = current_stream(call.device());
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    capture->refuse(plan.name + (is_deterministic() ? ", for which the caller waits in deterministic mode,"
+                                                    : ", for whose result the caller waits,"));
+  }
   std::unique_ptr<QueuedCall> queued = start(call, stream);
   queued->is_waited = true;
   ArgumentMaker maker(call, *queued);

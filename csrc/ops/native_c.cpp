@@ -3,10 +3,15 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <cstring>
 #include <deque>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
+#include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "ops/api.h"
@@ -18,9 +23,12 @@ namespace outboard {
 
 namespace {
 
-// An argument list as the driver sees it; owns the arrays that the values point into.
+// An argument list as the driver sees it; owns the arrays that the values point into. One that is kept (for a graph)
+// also owns what else the tensors would.
 class DriverValues {
  public:
+  explicit DriverValues(bool is_kept = false) : is_kept_(is_kept) {}
+
   void add(const ArgInfo& info, const c10::IValue& value) {
     ob_value result{};
     result.struct_size = sizeof(result);
@@ -59,7 +67,7 @@ class DriverValues {
     } else if (value.isString()) {
       result.kind = OB_VALUE_STRING;
       result.count = value.toStringRef().size();
-      result.string = value.toStringRef().c_str();
+      result.string = is_kept_ ? strings_.emplace_back(value.toStringRef()).c_str() : value.toStringRef().c_str();
     } else if (!value.isNone()) {
       is_complete_ = false;
     }
@@ -77,8 +85,14 @@ class DriverValues {
         described.dtype = static_cast<ob_dtype>(tensor.scalar_type());
         described.device = tensor.device().is_cpu() ? OB_HOST : tensor.device().index();
         described.ndim = static_cast<int32_t>(tensor.dim());
-        described.sizes = tensor.sizes().data();
-        described.strides = tensor.strides().data();
+        described.sizes = is_kept_ ? ints_.emplace_back(tensor.sizes().vec()).data() : tensor.sizes().data();
+        described.strides = is_kept_ ? ints_.emplace_back(tensor.strides().vec()).data() : tensor.strides().data();
+        if (is_kept_ && tensor.device().is_cpu() && tensor.numel() > 0) {
+          // A CPU scalar: its value now.
+          auto& bytes = bytes_.emplace_back(std::make_unique<std::byte[]>(tensor.nbytes()));
+          std::memcpy(bytes.get(), tensor.const_data_ptr(), tensor.nbytes());
+          described.data = reinterpret_cast<uint64_t>(bytes.get());
+        }
         is_complete_ &= !tensor.is_conj() && !tensor.is_neg() && tensor.layout() == c10::kStrided;
       }
       result.push_back(described);
@@ -91,16 +105,79 @@ class DriverValues {
   bool is_complete() const { return is_complete_; }
 
  private:
+  bool is_kept_;
   std::vector<ob_value> values_;
   std::deque<std::vector<ob_tensor>> tensors_;
   std::deque<std::vector<int64_t>> ints_;
   std::deque<std::vector<double>> doubles_;
+  std::deque<std::string> strings_;
+  std::deque<std::unique_ptr<std::byte[]>> bytes_;
   bool is_complete_ = true;
+};
+
+struct Outputs {
+  const ob_tensor* tensors;
+  size_t count;
+};
+
+ob_status call_kernel(ob_operator_fn fn, void* user, const OpPlan& plan, Stream& stream, const DriverValues& values,
+                      Outputs outputs) {
+  ob_kernel_call call{};
+  call.struct_size = sizeof(call);
+  call.op = plan.name.c_str();
+  call.device = stream.device;
+  call.stream = stream_handle(stream);
+  call.arg_count = values.values().size();
+  call.arg_stride = sizeof(ob_value);
+  call.args = values.values().data();
+  call.output_count = outputs.count;
+  call.output_stride = sizeof(ob_tensor);
+  call.outputs = outputs.tensors;
+  return fn(user, &call);
+}
+
+// A call in a graph.
+class KernelCommand final : public DriverCommand {
+ public:
+  KernelCommand(ob_operator_fn fn, void* user, const OpPlan& plan, DriverValues values, Outputs outputs)
+      : fn_(fn), user_(user), plan_(plan), values_(std::move(values)), outputs_(outputs) {}
+  void queue(Stream& stream) override {
+    check(call_kernel(fn_, user_, plan_, stream, values_, outputs_), plan_.name.c_str(), stream.device);
+  }
+  std::string describe() const override { return plan_.name; }
+
+ private:
+  ob_operator_fn fn_;
+  void* user_;
+  const OpPlan& plan_;
+  DriverValues values_;
+  Outputs outputs_;
+};
+
+// The calls that a kernel has handed on, by signature: in a capture, where it is not called, nothing else tells.
+class Declined {
+ public:
+  void add(uint64_t signature) {
+    const std::lock_guard lock(mutex_);
+    if (signatures_.size() < kMaxSignatures) {
+      signatures_.insert(signature);
+    }
+  }
+  bool contains(uint64_t signature) {
+    const std::lock_guard lock(mutex_);
+    return signatures_.contains(signature);
+  }
+
+ private:
+  static constexpr size_t kMaxSignatures = 1024;
+  std::mutex mutex_;
+  std::unordered_set<uint64_t> signatures_;
 };
 
 struct DriverKernel {
   ob_operator_fn fn;
   void* user;
+  std::shared_ptr<Declined> declined = std::make_shared<Declined>();
 
   bool operator()(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
     OpPlan& plan = plan_for(op);
@@ -115,37 +192,40 @@ struct DriverKernel {
     for (const auto& [index, wanted] : shape->resized) {
       resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
     }
-    DriverValues values;
+    ensure_open(call.device());
+    Stream& stream = current_stream(call.device());
+    Capture* capture = capture_of(stream);
+    if (C10_UNLIKELY(capture != nullptr)) {
+      capture->check(stream);
+      if (declined->contains(call.hash())) {
+        return false;
+      }
+    }
+    const bool is_kept = capture && !capture->is_native();
+    DriverValues values(is_kept);
     for (size_t i = 0; i < plan.args.size(); ++i) {
       values.add(plan.args[i], call.arg(i));
     }
     if (!values.is_complete()) {
       return false;
     }
-    ensure_open(call.device());
-    Stream& stream = current_stream(call.device());
     std::vector<at::Tensor> outputs;
     for (const OutputShape& output : shape->outputs) {
       outputs.push_back(output.is_defined
                             ? make_device_tensor(stream, output.dtype, output.sizes, output.strides, output.nbytes)
                             : at::Tensor());
     }
-    ob_kernel_call kernel_call{};
-    kernel_call.struct_size = sizeof(kernel_call);
-    kernel_call.op = plan.name.c_str();
-    kernel_call.device = call.device();
-    kernel_call.stream = stream_handle(stream);
-    kernel_call.arg_count = values.values().size();
-    kernel_call.arg_stride = sizeof(ob_value);
-    kernel_call.args = values.values().data();
-    kernel_call.output_count = outputs.size();
-    kernel_call.output_stride = sizeof(ob_tensor);
-    kernel_call.outputs = values.add_tensors(outputs);
-    const ob_status status = fn(user, &kernel_call);
-    if (is_unimplemented(status)) {
-      return false;
+    const Outputs described{values.add_tensors(outputs), outputs.size()};
+    if (C10_UNLIKELY(is_kept)) {
+      capture->add(stream, std::make_unique<KernelCommand>(fn, user, plan, std::move(values), described));
+    } else {
+      const ob_status status = call_kernel(fn, user, plan, stream, values, described);
+      if (is_unimplemented(status)) {
+        declined->add(call.hash());
+        return false;
+      }
+      check(status, plan.name.c_str(), call.device());
     }
-    check(status, plan.name.c_str(), call.device());
     return_results(call, *shape, outputs, stack);
     return true;
   }

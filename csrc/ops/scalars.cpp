@@ -3,10 +3,12 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_local_scalar_dense.h>
 
+#include "core/capture.h"
 #include "core/stream.h"
 #include "ops/copy.h"
 #include "ops/factories.h"
 #include "ops/plan.h"
+#include "ops/trace.h"
 
 namespace outboard {
 
@@ -14,6 +16,10 @@ namespace {
 
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   Stream& stream = current_stream(self.device().index());
+  refuse_in_capture(stream, "item(), for whose result the caller waits,");
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    trace_tensors(*active, "aten::_local_scalar_dense", self.device().index(), {}, self);
+  }
   const at::Tensor host = at::detail::empty_cpu({}, self.scalar_type());
   copy_bytes(stream, host.data_ptr(), host.device(), self.const_data_ptr(), self.device(), self.element_size());
   count_wait("aten::_local_scalar_dense");

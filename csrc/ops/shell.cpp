@@ -54,6 +54,10 @@ at::Tensor ShellMaker::make(const at::Tensor& tensor) {
   return make_shell(std::move(shell_storage), impl);
 }
 
+at::Tensor copy_shell(const at::Tensor& shell) {
+  return wrap(shell.storage(), *shell.unsafeGetTensorImpl());
+}
+
 at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like) {
   at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(wrap(data, nbytes, /*is_resizable=*/false),
                                                              c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());

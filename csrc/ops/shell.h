@@ -28,6 +28,9 @@ class ShellMaker {
   bool is_resizable_;
 };
 
+// Another shell of the same memory: what a kernel does to one shell's sizes and strides, the other does not see.
+at::Tensor copy_shell(const at::Tensor& shell);
+
 // A CPU tensor over `data`, which stays the caller's.
 at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like);
 

@@ -12,6 +12,8 @@
 
 #include "core/device.h"
 #include "core/driver.h"
+#include "core/error.h"
+#include "core/stream.h"
 
 namespace outboard {
 
@@ -19,10 +21,21 @@ namespace {
 
 constexpr size_t kStateBytes = 16;  // 8 of seed, 8 of offset: what DTensor's random module reads, as on CUDA
 
-// Shared by the generators that graphsafe_get_state hands out.
-struct SharedState {
+constexpr uint64_t rounded(uint64_t increment) {
+  return (increment + 3) / 4 * 4;
+}
+
+// Shared by the generators that graphsafe_get_state hands out, and by graphs that draw from them.
+struct SharedState final : RandomSource {
   std::mutex mutex;
   PhiloxState value{c10::default_rng_seed_val, 0};
+
+  RandomCell take(uint64_t increment) override {
+    const std::lock_guard lock(mutex);
+    const RandomCell taken{value.seed, value.offset};
+    value.offset += increment;
+    return taken;
+  }
 };
 
 class PhiloxGenerator final : public c10::GeneratorImpl {
@@ -35,11 +48,13 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   static c10::DeviceType device_type() { return kDeviceType; }
 
   void set_current_seed(uint64_t seed) override {
+    refuse_change("manual_seed");
     std::lock_guard lock(state_->mutex);
     state_->value = {seed, 0};
   }
   void set_offset(uint64_t offset) override {
     TORCH_CHECK(offset % 4 == 0, "offset must be a multiple of 4, but is ", offset);
+    refuse_change("set_offset");
     std::lock_guard lock(state_->mutex);
     state_->value.offset = offset;
   }
@@ -65,6 +80,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
       std::memcpy(&value.offset, bytes + sizeof(uint64_t), sizeof(uint64_t));
     }
     TORCH_CHECK(value.offset % 4 == 0, "offset must be a multiple of 4, but is ", value.offset);
+    refuse_change("set_state");
     std::lock_guard lock(state_->mutex);
     state_->value = value;
   }
@@ -89,11 +105,18 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   PhiloxState reserve(uint64_t increment) {
     std::lock_guard lock(state_->mutex);
     const PhiloxState taken = state_->value;
-    state_->value.offset += (increment + 3) / 4 * 4;
+    state_->value.offset += rounded(increment);
     return taken;
   }
+  std::shared_ptr<SharedState> shared_state() const { return state_; }
 
  private:
+  // It would not be part of the graph: the draws that follow it in the capture would not see it in a replay.
+  void refuse_change(const char* what) const {
+    if (device().has_index() && is_attached()) {
+      refuse_in_capture(current_stream(device().index()), what);
+    }
+  }
   PhiloxState load() const {
     std::lock_guard lock(state_->mutex);
     return state_->value;
@@ -127,11 +150,26 @@ at::Generator new_generator(c10::DeviceIndex device) {
   return at::make_generator<PhiloxGenerator>(index);
 }
 
-PhiloxState reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment) {
+namespace {
+
+PhiloxGenerator& philox(const at::Generator& generator, c10::DeviceIndex device) {
   const at::Generator& source = generator.defined() ? generator : default_generator(device);
   TORCH_CHECK(source.device().type() == kDeviceType, "Expected a '", c10::Device(kDeviceType, device),
               "' generator device but found '", source.device(), "'");
-  return static_cast<PhiloxGenerator*>(source.unsafeGetGeneratorImpl())->reserve(increment);
+  return *static_cast<PhiloxGenerator*>(source.unsafeGetGeneratorImpl());
+}
+
+}  // namespace
+
+PhiloxState reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment) {
+  PhiloxGenerator& source = philox(generator, device);
+  refuse_in_capture(current_stream(device), "a draw of random numbers outside an operator that runs on the host");
+  return source.reserve(increment);
+}
+
+RandomDraw capture_philox(Capture& capture, const at::Generator& generator, c10::DeviceIndex device,
+                          uint64_t increment) {
+  return capture.draw(philox(generator, device).shared_state(), rounded(increment));
 }
 
 }  // namespace outboard

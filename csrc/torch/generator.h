@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/capture.h"
 #include "core/export.h"
 
 namespace outboard {
@@ -23,6 +24,11 @@ struct PhiloxState {
 
 // Takes the next numbers of the generator (the device's default one if undefined): draws never overlap.
 // `increment` is rounded up to a multiple of 4.
+// CaptureError if the device's current stream captures: there it is `capture_philox`.
 OUTBOARD_API PhiloxState reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment);
+
+// The same for a captured draw, whose replays take numbers of their own.
+OUTBOARD_API RandomDraw capture_philox(Capture& capture, const at::Generator& generator, c10::DeviceIndex device,
+                                       uint64_t increment);
 
 }  // namespace outboard

@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/event.h"
@@ -103,6 +104,9 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return capability;
   }
 
+#if OUTBOARD_TORCH_MINOR >= 13
+  bool isStreamCapturing(const c10::Stream& stream) const override { return capture_of(from_c10(stream)) != nullptr; }
+#endif
   bool queryStream(const c10::Stream& stream) const override { return query_stream(from_c10(stream)); }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(from_c10(stream)); }
   void synchronizeDevice(const c10::DeviceIndex index) const override {

@@ -16,6 +16,7 @@
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/process.h"
+#include "core/queue.h"
 #include "core/stream.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
@@ -83,7 +84,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
       copy.bytes = kept;
       copy.dst_device = device;
       copy.src_device = device;
-      OB_CALL(copy_async, device, stream_handle(stream), &copy);
+      queue_copy(stream, copy);
     }
     // The old block goes back to its stream's pool; if that is another stream, its reuse must wait for this copy.
     record_stream(impl->data_ptr(), stream);

@@ -9,9 +9,11 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "graph/graph.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
 #include "ops/register.h"
+#include "torch/graphs.h"
 #include "torch/guard.h"
 #include "torch/hooks.h"
 
@@ -25,9 +27,13 @@ void register_with_torch() {
   std::call_once(once, [] {
     register_guard();
     c10::SetAllocator(kDeviceType, &device_allocator());
-    set_after_wait(process_deferred);
+    set_after_wait([](c10::DeviceIndex device) {
+      free_retired_graphs();
+      process_deferred(device);
+    });
     at::setHostAllocator(kDeviceType, &host_allocator());
     register_hooks();
+    register_graphs();
     register_operators();
   });
 }

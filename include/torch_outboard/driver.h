@@ -441,8 +441,8 @@ typedef struct ob_driver {
 
   /* Queues a call of `fn(user)` on a thread of the driver's choice, like any work: it begins when the work before it
      is done, and the work after it begins when it returns. It calls no entry of the driver and does not throw. Once
-     this entry returned OB_OK, `fn` is called exactly once, also on a stream with a failure. Null: the core waits for
-     the stream and runs `fn` itself. */
+     this entry returned OB_OK, `fn` is called exactly once, also on a stream with a failure; if it was captured into a
+     graph, once each launch. Null: the core waits for the stream and runs `fn` itself. */
   ob_status (*host_callback)(void* self, int32_t device, uint64_t stream, ob_host_fn fn, void* user);
 
   /* Builds a program; never 0. A failure's last_error is the build log. Waits. program_destroy comes when no queued

@@ -25,6 +25,13 @@ def maps_memory(device: torch.device) -> bool:
     return has_entry("mem_reserve") and _C.device_properties(device.index)["mem_granularity"] != 0
 
 
+def reaches_memory(device: torch.device) -> bool:
+    """Says whether operators without a kernel of the driver's run on the device's memory, not on copies of it."""
+    torch_outboard.reset_coverage()
+    torch.ones(2, device=device).lgamma()
+    return not any(row.provider == "fallback" for row in torch_outboard.coverage())
+
+
 def pins() -> bool:
     """Says whether the driver has host memory of its own; without, `pin_memory` gives ordinary memory."""
     return pinned(1).is_pinned()

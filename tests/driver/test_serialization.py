@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -111,3 +112,38 @@ def test_a_loader_with_pinned_memory(device, workers):
         assert_same(ours, data.tensors[0][labels], device)
         seen += labels.tolist()
     assert seen == list(range(20))
+
+
+def test_map_location_in_every_form(device, second_device):
+    data = saved(torch.arange(4.0, device=device))
+    for location, where in (
+        ({str(device): str(second_device)}, second_device),
+        ({str(device): "cpu"}, torch.device("cpu")),
+        ({"cpu": "meta"}, device),
+        (lambda storage, place: storage, torch.device("cpu")),
+        (lambda storage, place: storage.to(device=second_device), second_device),
+        (None, device),
+    ):
+        result = torch.load(io.BytesIO(data), map_location=location, weights_only=True)
+        assert result.device == where and result.tolist() == [0, 1, 2, 3]
+
+
+def test_a_distributed_checkpoint(device, tmp_path):
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 3).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 4, device=device)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 7}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own: no process group, storages of the typed kind
+        checkpoint.save(state, checkpoint_id=tmp_path, no_dist=True)
+        torch.manual_seed(2)
+        fresh = torch.nn.Linear(4, 3).to(device)
+        restored = {"model": fresh.state_dict(), "step": 0}
+        checkpoint.load(restored, checkpoint_id=tmp_path, no_dist=True)
+    assert restored["step"] == 7
+    for name, value in model.state_dict().items():
+        assert restored["model"][name].device == device
+        assert torch.equal(restored["model"][name].cpu(), value.cpu())

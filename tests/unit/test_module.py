@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
+
+API_TABLE = str(Path(__file__).resolve().parents[2] / "scripts" / "api_table")
 
 
 def _names(text: str) -> list[str]:
@@ -66,17 +71,24 @@ def test_it_has_what_is_expected_of_a_device(names):
         assert set(expected) <= there
 
 
-# What torch.xpu has and torch.<name> has under another name, or not at all.
-NOT_OURS = {
-    "XPUGraph": "torch.<name>.Graph",
-    "XPUPluggableAllocator": "torch.<name>.memory.PluggableAllocator",
-}
+def test_every_difference_from_the_in_tree_devices_has_a_reason(run_python):
+    run_python(
+        CHECK
+        + """
+from torch_outboard.device import parity
+assert parity.unexplained(module) == []
+del parity.ABSENT["CUDAGraph"], parity.OURS["Graph"]
+parity.ABSENT["synchronize"] = "a wrong entry"
+assert [line.split()[0] for line in parity.unexplained(module)] == ["CUDAGraph", "Graph", "synchronize"]
+"""
+    )
 
 
-def test_it_has_what_the_newest_in_tree_device_has(names):
-    torch_xpu = pytest.importorskip("torch.xpu")
-    there, _ = names
-    assert set(torch_xpu.__all__) - there <= set(NOT_OURS)
+@pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the page is made with torch 2.13")
+def test_the_page_of_names_is_up_to_date(run_python):
+    run_python(
+        f"import runpy, sys; sys.argv = ['api_table', '--check']; runpy.run_path({API_TABLE!r}, run_name='__main__')"
+    )
 
 
 def test_what_is_not_there_says_so(run_python):
@@ -197,6 +209,19 @@ assert external.native_handle == 12345 and external == module.ExternalStream(123
 with pytest.raises(ValueError, match="out of range"):
     module.default_stream(5)
 assert module.is_current_stream_capturing() is False
+import copy
+for thing in (stream, event):
+    for refused in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="cannot pickle"):
+            refused(thing)
+with pytest.raises(NotImplementedError, match="ipc is not supported"):
+    module.Event(interprocess=True).ipc_handle()
+with pytest.raises(NotImplementedError, match="ipc is not supported"):
+    torch.Event.from_ipc_handle(torch.device("toy:0"), bytes(64))
+unknown = module.Stream(stream_id=99999, device_index=0, device_type=stream.device_type)
+for use in (unknown.synchronize, unknown.query, lambda: module.set_stream(unknown), lambda: event.record(unknown)):
+    with pytest.raises(ValueError, match="no stream with id 99999"):
+        use()
 pool = {module.Stream().stream_id for _ in range(70)}
 assert len(pool) == 32
 """
@@ -278,3 +303,31 @@ x = torch.empty(4, device="toy")
 assert compiled(x).shape == (2, 2)
 """
     )
+
+
+def test_torch_still_needs_help_with_the_dlpack_device(run_python):
+    run_python(
+        """
+import torch, torch_outboard
+from torch_outboard._compat import every_torch
+assert every_torch.needs_dlpack_device(), "upstream knows renamed devices: remove name_dlpack_device"
+"""
+    )
+
+
+def test_the_sanitizer_by_its_variable(run_python):
+    code = """
+import torch, torch_outboard
+module = torch_outboard.attach("sim")
+x = torch.ones(4, device="sim")
+module.synchronize()
+for stream in (module.Stream(), module.Stream()):
+    with module.stream(stream):
+        x.add_(1)
+"""
+    assert run_python(code).stderr == ""
+    assert run_python(code, env={"OUTBOARD_SANITIZER": "1"}).stderr.count("a possible race") == 1
+    raised = run_python(code, env={"OUTBOARD_SANITIZER": "raise"}, status=1).stderr
+    assert "StreamRaceError: a possible race" in raised
+    wrong = run_python(code, env={"OUTBOARD_SANITIZER": "yes"}, status=1).stderr
+    assert "ValueError: OUTBOARD_SANITIZER is 0, 1 or raise, not 'yes'" in wrong

@@ -11,6 +11,7 @@ from torch_outboard.device import (
     _utils,
     amp,
     devices,
+    graphs,
     memory,
     memory_history,
     memory_pools,
@@ -22,9 +23,9 @@ from torch_outboard.driver import Driver
 
 __all__ = ["build_module"]
 
-_PARTS = (devices, streams, memory, memory_history, memory_pools, random, unsupported)
+_PARTS = (devices, streams, graphs, memory, memory_history, memory_pools, random, unsupported)
 # What is reachable as torch.<name>.<part>, as under torch.cuda.
-_SUBMODULES = {"amp": amp, "memory": memory, "random": random, "streams": streams}
+_SUBMODULES = {"amp": amp, "memory": memory, "random": random, "streams": streams, "graphs": graphs}
 # Names with an underscore that torch asks for.
 _PRIVATE = {
     devices: (

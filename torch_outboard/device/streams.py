@@ -25,7 +25,6 @@ __all__ = [
     "current_stream",
     "default_stream",
     "get_stream_from_external",
-    "is_current_stream_capturing",
     "set_stream",
     "stream",
 ]
@@ -149,11 +148,6 @@ def get_stream_from_external(data_ptr: int, device: _Device = None) -> torch.Str
     """Gives a torch.Stream for a driver's stream handle; the same handle gives an equal stream."""
     index = _checked(device)
     return torch.Stream(stream_id=_C.external_stream(index, data_ptr), device_index=index, device_type=_DEVICE_TYPE)
-
-
-def is_current_stream_capturing() -> bool:
-    """Whether a graph is being captured on the current stream: no, there are no graphs yet."""
-    return False
 
 
 def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:

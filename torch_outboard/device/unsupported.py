@@ -9,11 +9,8 @@ from typing import Any, NoReturn
 from torch_outboard.device._context import not_supported
 
 __all__ = [
-    "Graph",
     "clock_rate",
-    "graph",
     "list_gpu_processes",
-    "make_graphed_callables",
     "memory_usage",
     "power_draw",
     "set_sync_debug_mode",
@@ -21,7 +18,6 @@ __all__ = [
     "utilization",
 ]
 
-_GRAPHS = "graphs are not there yet"
 _SENSORS = "the driver contract has no sensors"
 
 
@@ -34,23 +30,8 @@ def _missing(name: str, why: str) -> Callable[..., NoReturn]:
     return function
 
 
-class Graph:
-    """Raises NotSupportedError: graphs are not there yet."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        not_supported("Graph", _GRAPHS)
-
-
-class graph:
-    """Raises NotSupportedError: graphs are not there yet."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        not_supported("graph", _GRAPHS)
-
-
 clock_rate: Any = _missing("clock_rate", _SENSORS)
 list_gpu_processes: Any = _missing("list_gpu_processes", "the driver contract does not list processes")
-make_graphed_callables: Any = _missing("make_graphed_callables", _GRAPHS)
 memory_usage: Any = _missing("memory_usage", _SENSORS)
 power_draw: Any = _missing("power_draw", _SENSORS)
 set_sync_debug_mode: Any = _missing("set_sync_debug_mode", "warnings at waits are not there yet")

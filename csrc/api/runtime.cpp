@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <torch_outboard/runtime.h>
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/capture.h"
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/queue.h"
+#include "core/stream.h"
+#include "ops/copy.h"
+#include "ops/run_state.h"
+#include "ops/shell.h"
+#include "ops/tensor_utils.h"
+
+namespace torch_outboard {
+
+using outboard::Stream;
+
+namespace {
+
+c10::DeviceIndex index_of(c10::DeviceIndex device) {
+  const c10::DeviceIndex index = device < 0 ? outboard::current_device() : device;
+  outboard::check_device_index(index);
+  return index;
+}
+
+Stream& ours(c10::Stream stream) {
+  TORCH_CHECK_VALUE(stream.device_type() == kDeviceType, "expected a stream of ", c10::Device(kDeviceType), ", got ",
+                    stream);
+  return outboard::from_c10(stream);
+}
+
+using Tensors = std::vector<at::Tensor>;
+
+// One launch: shells, which own no memory of the device's, and what to do with them.
+class HostLaunch final : public outboard::HostCommand {
+ public:
+  HostLaunch(const char* name, Body body, Tensors outputs, Tensors inputs)
+      : name_(name),
+        body_(std::move(body)),
+        outputs_(std::move(outputs)),
+        inputs_(std::move(inputs)),
+        settings_(outboard::ThreadSettings::capture()) {}
+
+  void run(Stream& stream) noexcept override {
+    try {
+      settings_.apply();
+      const c10::impl::ForceDispatchKeyGuard below_autograd(outboard::below_autograd_keys());
+      // Shells of each run's own: the body may change their sizes.
+      body_(copies_of(outputs_), copies_of(inputs_));
+    } catch (...) {
+      stream.error.set(with_name());
+    }
+  }
+  std::string describe() const override { return name_; }
+
+ private:
+  static Tensors copies_of(const Tensors& shells) {
+    Tensors copies;
+    for (const at::Tensor& shell : shells) {
+      copies.push_back(outboard::copy_shell(shell));
+    }
+    return copies;
+  }
+
+  // To be called while the exception is handled.
+  std::exception_ptr with_name() const {
+    const std::string where = "in " + name_ + ", which ran on the device's stream";
+    try {
+      throw;
+    } catch (c10::Error& error) {
+      error.add_context(where);
+      return std::current_exception();
+    } catch (const std::exception& error) {
+      return std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                                std::string(error.what()) + " (" + where + ")"));
+    } catch (...) {
+      return std::make_exception_ptr(
+          c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "an unknown exception " + where));
+    }
+  }
+
+  std::string name_;
+  Body body_;
+  Tensors outputs_;
+  Tensors inputs_;
+  outboard::ThreadSettings settings_;
+};
+
+struct OneRun {
+  std::unique_ptr<HostLaunch> launch;
+  Stream* stream;
+};
+
+void run_once(void* user) {
+  const std::unique_ptr<OneRun> run(static_cast<OneRun*>(user));
+  run->launch->run(*run->stream);
+}
+
+c10::DeviceIndex device_of(const char* name, at::TensorList outputs, at::TensorList inputs) {
+  TORCH_CHECK_VALUE(!outputs.empty() || !inputs.empty(), name, ": launch needs a tensor, which tells the device");
+  const c10::Device device = outputs.empty() ? inputs.front().device() : outputs.front().device();
+  for (const at::TensorList list : {outputs, inputs}) {
+    for (const at::Tensor& tensor : list) {
+      TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == c10::kStrided, name, ": launch takes dense tensors");
+      TORCH_CHECK(tensor.device() == device,
+                  "Expected all tensors to be on the same device, but found at least two"
+                  " devices, ",
+                  device, " and ", tensor.device(), "! (in ", name, ")");
+    }
+  }
+  TORCH_CHECK_VALUE(device.type() == kDeviceType, name, ": launch takes tensors of ", c10::Device(kDeviceType),
+                    ", got ", device);
+  return device.index();
+}
+
+void run_on_copies(const char* name, Stream& stream, at::TensorList outputs, at::TensorList inputs, const Body& body) {
+  outboard::refuse_in_capture(stream, name);
+  const auto copy = [](at::TensorList tensors) {
+    Tensors copies;
+    for (const at::Tensor& tensor : tensors) {
+      copies.push_back(outboard::to_cpu(tensor));
+    }
+    return copies;
+  };
+  const Tensors results = copy(outputs);
+  {
+    const c10::impl::ForceDispatchKeyGuard below_autograd(outboard::below_autograd_keys());
+    body(results, copy(inputs));
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    outboard::copy_from(results[i], outputs[i], /*non_blocking=*/false);
+  }
+}
+
+}  // namespace
+
+const std::string& device_name() {
+  return outboard::driver_name();
+}
+
+c10::DeviceIndex device_count() noexcept {
+  return static_cast<c10::DeviceIndex>(outboard::device_count());
+}
+
+c10::DeviceIndex current_device() noexcept {
+  return outboard::current_device();
+}
+
+c10::Stream get_stream_from_pool(c10::DeviceIndex device, int priority) {
+  return to_c10(outboard::pool_stream(index_of(device), priority));
+}
+
+c10::Stream current_stream(c10::DeviceIndex device) {
+  return to_c10(outboard::current_stream(index_of(device)));
+}
+
+c10::Stream default_stream(c10::DeviceIndex device) {
+  return to_c10(outboard::default_stream(index_of(device)));
+}
+
+void set_current_stream(c10::Stream stream) {
+  outboard::set_current_stream(ours(stream));
+}
+
+uint64_t stream_handle(c10::Stream stream) {
+  return outboard::stream_handle(ours(stream));
+}
+
+void device_synchronize(c10::DeviceIndex device) {
+  outboard::synchronize_device(index_of(device));
+}
+
+void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Body body) {
+  const c10::DeviceIndex device = device_of(name, outputs, inputs);
+  outboard::ensure_open(device);
+  Stream& stream = outboard::current_stream(device);
+  outboard::ShellMaker maker;
+  const auto shells = [&](at::TensorList tensors) {
+    Tensors made;
+    for (const at::Tensor& tensor : tensors) {
+      made.push_back(maker.make(tensor));
+    }
+    return made;
+  };
+  Tensors output_shells = shells(outputs);
+  Tensors input_shells = shells(inputs);
+  if (!outboard::driver().host_address || !maker.is_reachable()) {
+    run_on_copies(name, stream, outputs, inputs, body);
+    return;
+  }
+  auto work = std::make_unique<HostLaunch>(name, std::move(body), std::move(output_shells), std::move(input_shells));
+  if (outboard::Capture* capture = outboard::capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    capture->add(stream, std::move(work));
+    return;
+  }
+  auto run = std::make_unique<OneRun>(OneRun{std::move(work), &stream});
+  const bool is_queued = outboard::queue_host_work(stream, run_once, run.get());  // if it raises, it is not called
+  static_cast<void>(run.release());
+  if (!is_queued) {
+    stream.error.raise();  // it ran on this thread: its error is known now
+  }
+}
+
+uint64_t build_kernel(c10::DeviceIndex device, const ob_program_source& source, const char* name) {
+  const c10::DeviceIndex index = index_of(device);
+  outboard::ensure_open(index);
+  if (!outboard::driver().program_build) {
+    outboard::raise_not_supported("program_build", "building kernels");
+  }
+  uint64_t program = 0;
+  uint64_t kernel = 0;
+  OB_CALL(program_build, index, &source, &program);
+  OB_CALL(kernel_get, index, program, name, &kernel);
+  return kernel;
+}
+
+void launch(c10::Stream stream, const ob_launch& launch) {
+  outboard::queue_launch(ours(stream), launch);
+}
+
+}  // namespace torch_outboard

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/capture.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace outboard {
+
+namespace {
+
+std::atomic<int> capture_count{0};
+std::mutex captures_mutex;
+std::vector<Capture*>& captures() {
+  static auto* const list = new std::vector<Capture*>();
+  return *list;
+}
+
+thread_local bool repeated_host_work = false;
+
+}  // namespace
+
+bool is_repeated_host_work() noexcept {
+  return repeated_host_work;
+}
+
+void detail::set_repeated_host_work(bool is_repeated) noexcept {
+  repeated_host_work = is_repeated;
+}
+
+void enter_capture(Capture& capture) {
+  const std::lock_guard lock(captures_mutex);
+  captures().push_back(&capture);
+  capture_count.fetch_add(1);
+}
+
+void leave_capture(Capture& capture) noexcept {
+  const std::lock_guard lock(captures_mutex);
+  capture_count.fetch_sub(static_cast<int>(std::erase(captures(), &capture)));
+}
+
+void refuse_device_wait(c10::DeviceIndex device) {
+  if (C10_LIKELY(capture_count.load(std::memory_order_acquire) == 0)) {
+    return;
+  }
+  Capture* forbidding = nullptr;
+  {
+    const std::lock_guard lock(captures_mutex);
+    const auto it = std::find_if(captures().begin(), captures().end(),
+                                 [&](Capture* capture) { return capture->forbids_wait_for(device); });
+    forbidding = it == captures().end() ? nullptr : *it;
+  }
+  if (forbidding) {
+    forbidding->refuse("synchronize of a device");
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/queue.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/capture.h"
+#include "core/driver.h"
+#include "core/error.h"
+
+namespace outboard {
+
+namespace {
+
+void call_copy(Stream& stream, const ob_copy& copy) {
+  OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
+}
+
+ob_status call_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t pattern_size, uint64_t count) {
+  const ob_status status =
+      driver().fill_async(driver().self, stream.device, stream_handle(stream), dst, pattern, pattern_size, count);
+  if (!is_unimplemented(status)) {
+    check(status, "fill_async", stream.device);
+  }
+  return status;
+}
+
+class CopyCommand final : public DriverCommand {
+ public:
+  explicit CopyCommand(const ob_copy& copy) : copy_(copy) {}
+  void queue(Stream& stream) override { call_copy(stream, copy_); }
+  std::string describe() const override { return "copy of " + std::to_string(copy_.bytes) + " bytes"; }
+
+ private:
+  ob_copy copy_;
+};
+
+class FillCommand final : public DriverCommand {
+ public:
+  FillCommand(uint64_t dst, const void* pattern, uint32_t pattern_size, uint64_t count)
+      : dst_(dst), pattern_size_(pattern_size), count_(count) {
+    std::memcpy(pattern_, pattern, pattern_size);
+  }
+  void queue(Stream& stream) override {
+    check(call_fill(stream, dst_, pattern_, pattern_size_, count_), "fill_async", stream.device);
+  }
+  std::string describe() const override { return "fill of " + std::to_string(pattern_size_ * count_) + " bytes"; }
+
+ private:
+  uint64_t dst_;
+  std::byte pattern_[16];
+  uint32_t pattern_size_;
+  uint64_t count_;
+};
+
+class LaunchCommand final : public DriverCommand {
+ public:
+  explicit LaunchCommand(const ob_launch& launch) : launch_(launch), values_(launch.arg_count) {
+    const auto* next = reinterpret_cast<const std::byte*>(launch.args);
+    for (size_t i = 0; i < launch.arg_count; ++i, next += launch.arg_stride) {
+      ob_kernel_arg arg{};
+      std::memcpy(&arg, next, std::min(sizeof(arg), launch.arg_stride));
+      if (arg.kind == OB_ARG_VALUE) {
+        const auto* value = static_cast<const std::byte*>(arg.value);
+        values_[i].assign(value, value + arg.size);
+        arg.value = values_[i].data();
+      }
+      args_.push_back(arg);
+    }
+    launch_.args = args_.data();
+    launch_.arg_stride = sizeof(ob_kernel_arg);
+  }
+  void queue(Stream& stream) override { OB_CALL(kernel_launch, stream.device, stream_handle(stream), &launch_); }
+  std::string describe() const override { return "launch of a kernel"; }
+
+ private:
+  ob_launch launch_;
+  std::vector<ob_kernel_arg> args_;
+  std::vector<std::vector<std::byte>> values_;
+};
+
+// The stream's capture if it takes the call in the driver's place.
+Capture* software_capture(Stream& stream) {
+  Capture* capture = capture_of(stream);
+  if (C10_LIKELY(capture == nullptr)) {
+    return nullptr;
+  }
+  capture->check(stream);
+  return capture->is_native() ? nullptr : capture;
+}
+
+}  // namespace
+
+void queue_copy(Stream& stream, const ob_copy& copy) {
+  if (Capture* capture = software_capture(stream)) {
+    capture->add(stream, std::make_unique<CopyCommand>(copy));
+    return;
+  }
+  call_copy(stream, copy);
+}
+
+bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy) {
+  if (!driver().copy_nd_async || software_capture(stream)) {
+    return false;
+  }
+  const ob_status status = driver().copy_nd_async(driver().self, stream.device, stream_handle(stream), &copy);
+  if (is_unimplemented(status)) {
+    return false;
+  }
+  check(status, "copy_nd_async", stream.device);
+  return true;
+}
+
+bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t pattern_size, uint64_t count) {
+  if (!driver().fill_async) {
+    return false;
+  }
+  if (Capture* capture = software_capture(stream)) {
+    capture->add(stream, std::make_unique<FillCommand>(dst, pattern, pattern_size, count));
+    return true;
+  }
+  return !is_unimplemented(call_fill(stream, dst, pattern, pattern_size, count));
+}
+
+void queue_launch(Stream& stream, const ob_launch& launch) {
+  if (!driver().kernel_launch) {
+    raise_not_supported("kernel_launch", "launching a kernel");
+  }
+  if (Capture* capture = software_capture(stream)) {
+    capture->add(stream, std::make_unique<LaunchCommand>(launch));
+    return;
+  }
+  OB_CALL(kernel_launch, stream.device, stream_handle(stream), &launch);
+}
+
+}  // namespace outboard

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What an observer of streams is told: accesses to memory, and what orders them. The stream sanitizer is one. Without
+// an observer each site costs one load.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/macros/Macros.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/export.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+struct TraceAccess {
+  uint64_t storage;  // address of the storage's first byte
+  bool is_write;
+};
+
+enum class TraceOrder : int {
+  EventRecord = 0,  // on the stream
+  EventWait = 1,    // the stream waits for the event
+  EventSync = 2,    // the host has waited for the event, or has seen that it is done
+  StreamSync = 3,   // the same of a stream
+  DeviceSync = 4    // the same of all streams of a device
+};
+
+// Called on the thread that queues the work, with no lock held. A member that raises makes the traced call fail.
+class OUTBOARD_API Trace {
+ public:
+  virtual ~Trace() = default;
+  virtual void access(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) = 0;
+  // `event` is the driver's handle, 0 if there is none in it, of a device of its own where a stream waits for it.
+  virtual void order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
+                     uint64_t event) = 0;
+  // Memory at this address has been given out: what was known of it is over.
+  virtual void allocate(c10::DeviceIndex device, uint64_t address) = 0;
+};
+
+namespace detail {
+OUTBOARD_API extern std::atomic<Trace*> active_trace;
+}
+
+inline Trace* trace() noexcept {
+  return detail::active_trace.load(std::memory_order_acquire);
+}
+// Null for none. The trace must live as long as the process.
+inline void set_trace(Trace* trace) noexcept {
+  detail::active_trace.store(trace, std::memory_order_release);
+}
+
+inline void trace_order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream,
+                        c10::DeviceIndex event_device = 0, uint64_t event = 0) {
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    active->order(kind, device, stream, event_device, event);
+  }
+}
+
+}  // namespace outboard

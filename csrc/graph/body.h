@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a capture leaves behind: all that a replay needs, and all that it must keep alive.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/capture.h"
+#include "core/event.h"
+
+namespace outboard::graph {
+
+// Neighbouring host commands are one host callback of a replay.
+struct HostBatch {
+  std::vector<std::unique_ptr<HostCommand>> commands;
+};
+
+struct Step {
+  Stream* stream = nullptr;                // that it was captured on
+  std::unique_ptr<DriverCommand> command;  // null: `batch`
+  std::unique_ptr<HostBatch> batch;
+};
+
+struct RandomUse {
+  std::shared_ptr<RandomSource> source;
+  std::unique_ptr<RandomCell> cell;  // its address is what the commands hold
+  uint64_t increment = 0;            // of one replay
+};
+
+struct Body {
+  Stream* stream = nullptr;  // that the capture began on
+  bool is_native = false;
+  std::vector<Step> steps;  // in an order in which they may all run one by one
+  // Of a native graph: what the driver's host callbacks call, and its handles.
+  std::deque<std::unique_ptr<HostCommand>> host_commands;
+  Stream* replaying = nullptr;  // written and read in stream order
+  uint64_t graph = 0;
+  uint64_t executable = 0;
+
+  std::vector<RandomUse> random;
+  std::vector<std::shared_ptr<const void>> kept;
+  c10::MempoolId_t pool{0, 0};
+  std::vector<c10::DeviceIndex> pool_devices;  // on which the pool is in use
+
+  Event last_replay;  // its end
+  Stream* last_stream = nullptr;
+};
+
+// Frees a body, once its last replay is done, on a thread that may call the driver. Never fails.
+void retire(std::unique_ptr<Body> body) noexcept;
+// Frees what was retired and is done; to be called with no lock held.
+void free_retired();
+// Frees it at once; no replay is under way any more.
+void free_body(std::unique_ptr<Body> body);
+
+}  // namespace outboard::graph

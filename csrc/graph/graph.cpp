@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "graph/graph.h"
+
+#include <sstream>
+
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/process.h"
+#include "graph/body.h"
+#include "graph/recorder.h"
+#include "memory/management.h"
+
+namespace outboard {
+
+using graph::Body;
+using graph::HostBatch;
+using graph::Recorder;
+using graph::Step;
+
+namespace {
+
+[[noreturn]] void raise_capture(const std::string& message) {
+  raise(ErrorKind::Capture, OB_FAILED_PRECONDITION, message);
+}
+
+// One replay of a batch. The body outlives it: graphs are freed when their last replay is done.
+struct BatchRun {
+  HostBatch* batch;
+  Stream* stream;
+};
+
+void run_batch(void* user) {
+  const std::unique_ptr<BatchRun> run(static_cast<BatchRun*>(user));
+  for (const std::unique_ptr<HostCommand>& command : run->batch->commands) {
+    command->run(*run->stream);
+  }
+}
+
+// New numbers for one replay.
+struct CellUpdate {
+  RandomCell* cell;
+  RandomCell value;
+};
+
+void set_cell(void* user) {
+  const std::unique_ptr<CellUpdate> update(static_cast<CellUpdate*>(user));
+  *update->cell = update->value;
+}
+
+// The stream to which a native graph's host commands report.
+struct Replaying {
+  Body* body;
+  Stream* stream;
+};
+
+void set_replaying(void* user) {
+  const std::unique_ptr<Replaying> now(static_cast<Replaying*>(user));
+  now->body->replaying = now->stream;
+}
+
+template <class Work>
+void queue_work(Stream& stream, ob_host_fn fn, std::unique_ptr<Work> work) {
+  queue_host_work(stream, fn, work.get());  // if it raises, fn is not called
+  static_cast<void>(work.release());
+}
+
+// Makes what is queued on `to` from now on wait for what is on `from`.
+void order(Stream& from, Stream& to) {
+  if (&from != &to) {
+    Event event;
+    event.record(from);
+    event.block(to);
+  }
+}
+
+// On the replaying stream; what was captured on another device on the stream that it was captured on.
+void queue_steps(Body& body, Stream& stream) {
+  Stream* previous = &stream;
+  for (Step& step : body.steps) {
+    Stream& target = step.stream->device == stream.device ? stream : *step.stream;
+    order(*previous, target);
+    previous = &target;
+    if (step.command) {
+      step.command->queue(target);
+    } else {
+      queue_work(target, run_batch, std::make_unique<BatchRun>(BatchRun{step.batch.get(), &target}));
+    }
+  }
+  order(*previous, stream);
+  stream.error.raise();  // only with a driver that has no host queue: the work has run on this thread
+}
+
+}  // namespace
+
+Graph::Graph(bool keep_graph) : keep_graph_(keep_graph) {}
+
+Graph::~Graph() {
+  if (driver_is_gone()) {
+    static_cast<void>(body_.release());  // what it holds would call the driver
+    return;
+  }
+  if (recorder_ && recorder_->is_active(capture_id_)) {
+    try {
+      recorder_->abort();
+    } catch (const std::exception& error) {
+      TORCH_WARN("a graph was dropped while its capture was under way, and the driver failed to end it: ",
+                 error.what());
+    }
+  }
+  graph::retire(std::move(body_));
+}
+
+void Graph::capture_begin(c10::MempoolId_t pool, CaptureMode mode) {
+  graph::free_retired();
+  if (recorder_) {
+    raise_capture("this graph is being captured already: captures don't nest");
+  }
+  if (body_) {
+    raise_capture("this graph holds a capture already: reset() it, or make another graph");
+  }
+  const c10::DeviceIndex device = current_device();
+  check_device_index(device);
+  Stream& stream = current_stream(device);
+  if (stream.id == 0) {
+    raise_capture("a graph cannot be captured on a device's default stream, as on CUDA: enter torch." + driver_name() +
+                  ".stream(torch." + driver_name() + ".Stream()) first, or use torch." + driver_name() + ".graph");
+  }
+  if (pool == c10::MempoolId_t{0, 0}) {
+    pool = new_mempool_id();
+  }
+  Recorder& recorder = Recorder::take();
+  recorder.begin(stream, pool, static_cast<graph::Mode>(mode));
+  recorder_ = &recorder;
+  stream_ = &stream;
+  capture_id_ = recorder.mark(stream).id;
+}
+
+void Graph::capture_end() {
+  if (!recorder_) {
+    raise_capture("capture_end without capture_begin");
+  }
+  Stream& current = current_stream(stream_->device);
+  if (&current != stream_) {
+    raise_capture("a capture ends on the stream that it began on, and another one is current: make that one current and"
+                  " call capture_end again, or reset() the graph");
+  }
+  Recorder& recorder = *std::exchange(recorder_, nullptr);
+  body_ = recorder.end();
+  if (!keep_graph_) {
+    instantiate();
+  }
+}
+
+void Graph::instantiate() {
+  if (!body_) {
+    raise_capture("there is no captured graph to instantiate");
+  }
+  if (body_->is_native && body_->executable == 0) {
+    OB_CALL(graph_instantiate, body_->stream->device, body_->graph, &body_->executable);
+    if (!keep_graph_) {
+      OB_CALL(graph_destroy, body_->stream->device, std::exchange(body_->graph, 0));
+    }
+  }
+}
+
+void Graph::replay() {
+  if (!body_) {
+    raise_capture("there is no captured graph to replay: capture_begin and capture_end come first");
+  }
+  Body& body = *body_;
+  const c10::DeviceIndex device = body.stream->device;
+  ensure_open(device);
+  Stream& stream = current_stream(device);
+  refuse_in_capture(stream, "the replay of a graph");
+  instantiate();
+  if (body.last_stream && body.last_stream != &stream) {
+    body.last_replay.block(stream);
+  }
+  for (const graph::RandomUse& use : body.random) {
+    queue_work(stream, set_cell,
+               std::make_unique<CellUpdate>(CellUpdate{use.cell.get(), use.source->take(use.increment)}));
+  }
+  if (body.is_native) {
+    if (!body.host_commands.empty()) {
+      queue_work(stream, set_replaying, std::make_unique<Replaying>(Replaying{&body, &stream}));
+    }
+    OB_CALL(graph_launch, device, stream_handle(stream), body.executable);
+  } else {
+    queue_steps(body, stream);
+  }
+  body.last_replay.record(stream);
+  body.last_stream = &stream;
+}
+
+void Graph::reset() {
+  if (driver_is_gone()) {
+    static_cast<void>(body_.release());
+    recorder_ = nullptr;
+    return;
+  }
+  if (recorder_) {
+    std::exchange(recorder_, nullptr)->abort();
+  }
+  if (body_) {
+    body_->last_replay.synchronize();
+    graph::free_body(std::move(body_));
+  }
+}
+
+c10::MempoolId_t Graph::pool() const {
+  if (!body_) {
+    raise_capture("a graph has a memory pool once it is captured");
+  }
+  return body_->pool;
+}
+
+std::string Graph::describe() const {
+  if (!body_) {
+    raise_capture("there is no captured graph to show");
+  }
+  if (body_->is_native) {
+    raise_not_supported("graph_capture_begin", "showing what the driver has captured");
+  }
+  std::ostringstream text;
+  text << "digraph {\n";
+  size_t count = 0;
+  const auto add = [&](const std::string& what) {
+    text << "  n" << count << " [label=\"" << what << "\"];\n";
+    if (count > 0) {
+      text << "  n" << count - 1 << " -> n" << count << ";\n";
+    }
+    ++count;
+  };
+  for (const Step& step : body_->steps) {
+    if (step.command) {
+      add(step.command->describe());
+      continue;
+    }
+    for (const std::unique_ptr<HostCommand>& command : step.batch->commands) {
+      add(command->describe());
+    }
+  }
+  text << "}\n";
+  return text.str();
+}
+
+void free_retired_graphs() {
+  graph::free_retired();
+}
+
+}  // namespace outboard

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A graph: work captured from streams, replayed on a stream. Where the driver captures, its own graph; else the core
+// keeps the calls and makes them again.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <memory>
+#include <string>
+
+#include "core/export.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+namespace graph {
+struct Body;
+class Recorder;
+}  // namespace graph
+
+enum class CaptureMode : int { Default = 0, Global = 1, ThreadLocal = 2, Relaxed = 3 };
+
+// One thread at a time may use a graph; replays of one graph on different streams wait for each other in stream order.
+class OUTBOARD_API Graph {
+ public:
+  // With keep_graph, a native graph is instantiated by `instantiate` or the first replay, not at the end of the capture.
+  explicit Graph(bool keep_graph = false);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  // Captures what is queued from now on on the current stream of the current device, which may not be its default one,
+  // and on streams that wait for its events. What those streams allocate comes from `pool`, {0, 0} for one of its own.
+  // CaptureError for a stream that captures already, and if the graph holds a capture.
+  void capture_begin(c10::MempoolId_t pool = {0, 0}, CaptureMode mode = CaptureMode::Default);
+  // CaptureError, and no graph, if something could not be captured; also if the current stream is another one than the
+  // capture's, which then goes on.
+  void capture_end();
+  void instantiate();
+  // Queues the work on the current stream of the graph's device.
+  void replay();
+  // Gives up the graph or the capture, once its last replay is done: waits for that.
+  void reset();
+  c10::MempoolId_t pool() const;
+  bool is_captured() const noexcept { return body_ != nullptr; }
+  bool is_capturing() const noexcept { return recorder_ != nullptr; }
+  // The steps as a graph of Graphviz.
+  std::string describe() const;
+
+ private:
+  bool keep_graph_;
+  std::unique_ptr<graph::Body> body_;
+  graph::Recorder* recorder_ = nullptr;
+  Stream* stream_ = nullptr;  // of the capture under way
+  uint64_t capture_id_ = 0;
+};
+
+// Frees the graphs that were dropped while a replay was under way, where that is done. Raises what the driver does.
+OUTBOARD_API void free_retired_graphs();
+
+}  // namespace outboard

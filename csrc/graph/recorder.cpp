@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "graph/recorder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/process.h"
+#include "memory/management.h"
+
+namespace outboard::graph {
+
+namespace {
+
+std::atomic<uint64_t> next_id{1};
+
+[[noreturn]] void raise_capture(const std::string& message) {
+  raise(ErrorKind::Capture, OB_FAILED_PRECONDITION, message);
+}
+
+std::string text_of(const Stream& stream) {
+  return "stream " + std::to_string(stream.id) + " of " + driver_name() + ":" +
+         std::to_string(static_cast<int>(stream.device));
+}
+
+// Host work in a graph of the driver's, called by it once each launch.
+struct NativeHostWork final : HostCommand {
+  NativeHostWork(std::unique_ptr<HostCommand> work, Body& of) : command(std::move(work)), body(of) {}
+  void run(Stream& on) noexcept override { command->run(on); }
+  std::string describe() const override { return command->describe(); }
+  std::unique_ptr<HostCommand> command;
+  Body& body;
+};
+
+void run_native(void* user) {
+  auto* work = static_cast<NativeHostWork*>(user);
+  work->run(*work->body.replaying);
+}
+
+struct FreeRecorders {
+  std::mutex mutex;
+  std::vector<Recorder*> list;
+};
+FreeRecorders& free_recorders() {
+  static auto* const made = new FreeRecorders();
+  return *made;
+}
+
+}  // namespace
+
+Recorder& Recorder::take() {
+  const std::lock_guard lock(free_recorders().mutex);
+  if (free_recorders().list.empty()) {
+    return *new Recorder();
+  }
+  Recorder* recorder = free_recorders().list.back();
+  free_recorders().list.pop_back();
+  return *recorder;
+}
+
+void Recorder::begin(Stream& stream, c10::MempoolId_t pool, Mode mode) {
+  const bool is_native = driver().graph_capture_begin != nullptr;
+  const uint64_t handle = stream_handle(stream);
+  if (is_native) {
+    drain_stream(stream);  // from here on the stream can't be waited for
+  }
+  auto body = std::make_unique<Body>();
+  body->stream = &stream;
+  body->is_native = is_native;
+  body->pool = pool;
+  Lock lock(mutex_);
+  is_native_ = is_native;
+  mode_ = mode;
+  thread_ = std::this_thread::get_id();
+  cause_.clear();
+  participants_.clear();
+  participants_.push_back({&stream, 0, {0}});
+  body_ = std::move(body);
+  id_.store(next_id.fetch_add(1), std::memory_order_release);
+  Capture* none = nullptr;
+  if (!stream.capture.compare_exchange_strong(none, this)) {
+    id_.store(0);
+    body_.reset();
+    lock.unlock();
+    {
+      const std::lock_guard free_lock(free_recorders().mutex);
+      free_recorders().list.push_back(this);
+    }
+    raise_capture(text_of(stream) + " captures a graph already: captures don't nest. End that one first, or use another"
+                                    " stream");
+  }
+  lock.unlock();
+  enter_capture(*this);
+  try {
+    use_pool_on(stream.device);
+    if (is_native) {
+      const ob_status status = driver().graph_capture_begin(driver().self, stream.device, handle);
+      if (status != OB_OK) {
+        // Nothing was begun at the driver, so nothing is to be ended there.
+        const Lock again(mutex_);
+        body_->is_native = false;
+        is_native_ = false;
+      }
+      if (!is_unimplemented(status)) {
+        outboard::check(status, "graph_capture_begin", stream.device);
+      }
+    }
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+void Recorder::use_pool_on(c10::DeviceIndex device) {
+  c10::MempoolId_t pool;
+  {
+    const Lock lock(mutex_);
+    auto& devices = body_->pool_devices;
+    if (std::find(devices.begin(), devices.end(), device) != devices.end()) {
+      return;
+    }
+    devices.push_back(device);
+    pool = body_->pool;
+  }
+  try {
+    begin_allocate_to_pool(device, pool, [this](Stream& stream) { return capture_of(stream) == this; });
+  } catch (...) {
+    const Lock lock(mutex_);
+    std::erase(body_->pool_devices, device);
+    throw;
+  }
+}
+
+// With what the driver says; `out_cause` is why the capture has failed, if it has.
+std::unique_ptr<Body> Recorder::finish(std::string* out_cause, std::exception_ptr* out_error) {
+  std::unique_ptr<Body> body;
+  {
+    const Lock lock(mutex_);
+    const Participant& origin = participants_.front();
+    for (size_t i = 0; i < participants_.size(); ++i) {
+      const uint64_t seen = i < origin.seen.size() ? origin.seen[i] : 0;
+      if (cause_.empty() && i > 0 && seen < participants_[i].ticks) {
+        cause_ = text_of(*participants_[i].stream) + " was made a part of the capture by an event, and " +
+                 text_of(*origin.stream) + ", on which the capture began, does not wait for its work";
+      }
+      participants_[i].stream->capture.store(nullptr, std::memory_order_release);
+    }
+    participants_.clear();
+    body = std::move(body_);
+    *out_cause = std::exchange(cause_, {});
+    id_.store(0, std::memory_order_release);
+  }
+  leave_capture(*this);
+  if (!driver_is_gone()) {
+    for (const c10::DeviceIndex device : body->pool_devices) {
+      end_allocate_to_pool(device, body->pool);
+    }
+    if (body->is_native) {
+      const ob_status status =
+          driver().graph_capture_end(driver().self, body->stream->device, stream_handle(*body->stream), &body->graph);
+      try {
+        outboard::check(status, "graph_capture_end", body->stream->device);
+      } catch (...) {
+        body->graph = 0;
+        *out_error = std::current_exception();
+      }
+    }
+  }
+  {
+    const std::lock_guard lock(free_recorders().mutex);
+    free_recorders().list.push_back(this);
+  }
+  return body;
+}
+
+std::unique_ptr<Body> Recorder::end() {
+  std::string cause;
+  std::exception_ptr error;
+  std::unique_ptr<Body> body = finish(&cause, &error);
+  if (cause.empty() && !error) {
+    return body;
+  }
+  free_body(std::move(body));
+  if (!cause.empty()) {
+    raise_capture("the graph was not captured: " + cause);
+  }
+  std::rethrow_exception(error);
+}
+
+void Recorder::abort() {
+  std::string cause;
+  std::exception_ptr error;  // of a capture that is given up anyway
+  free_body(finish(&cause, &error));
+}
+
+void Recorder::check_active(Lock& lock) {
+  if (id_.load(std::memory_order_relaxed) == 0) {
+    lock.unlock();
+    raise_capture("the graph capture ended while another thread was queuing work on its stream");
+  }
+  if (!cause_.empty()) {
+    const std::string message = "the graph capture has failed and takes no more work: " + cause_;
+    lock.unlock();
+    raise_capture(message);
+  }
+}
+
+Recorder::Participant* Recorder::find(const Stream& stream) {
+  for (Participant& one : participants_) {
+    if (one.stream == &stream) {
+      return &one;
+    }
+  }
+  return nullptr;
+}
+
+Recorder::Participant& Recorder::participant(Lock& lock, Stream& stream) {
+  check_active(lock);
+  Participant* found = find(stream);
+  if (!found) {
+    lock.unlock();
+    raise_capture("the graph capture ended while another thread was queuing work on its stream");
+  }
+  return *found;
+}
+
+void Recorder::check(Stream& stream) {
+  Lock lock(mutex_);
+  Participant& on = participant(lock, stream);
+  const auto index = static_cast<size_t>(&on - participants_.data());
+  on.seen[index] = ++on.ticks;
+}
+
+void Recorder::add(Stream& stream, std::unique_ptr<DriverCommand> command) {
+  Lock lock(mutex_);
+  participant(lock, stream);
+  body_->steps.push_back({&stream, std::move(command), nullptr});
+}
+
+void Recorder::add(Stream& stream, std::unique_ptr<HostCommand> command) {
+  check(stream);
+  if (!is_native_) {
+    Lock lock(mutex_);
+    participant(lock, stream);
+    auto& steps = body_->steps;
+    if (steps.empty() || !steps.back().batch || steps.back().stream->device != stream.device) {
+      steps.push_back({&stream, nullptr, std::make_unique<HostBatch>()});
+    }
+    steps.back().batch->commands.push_back(std::move(command));
+    return;
+  }
+  if (!driver().host_callback) {
+    refuse(command->describe() + ", which runs on the host, with a driver that captures but has no host_callback,");
+  }
+  NativeHostWork* raw = nullptr;
+  {
+    Lock lock(mutex_);
+    participant(lock, stream);
+    auto work = std::make_unique<NativeHostWork>(std::move(command), *body_);
+    raw = work.get();
+    body_->host_commands.push_back(std::move(work));
+  }
+  detail::set_repeated_host_work(true);
+  const ob_status status = driver().host_callback(driver().self, stream.device, stream_handle(stream), run_native, raw);
+  detail::set_repeated_host_work(false);
+  outboard::check(status, "host_callback", stream.device);
+}
+
+void Recorder::keep(std::shared_ptr<const void> object) {
+  Lock lock(mutex_);
+  check_active(lock);
+  body_->kept.push_back(std::move(object));
+}
+
+RandomDraw Recorder::draw(const std::shared_ptr<RandomSource>& source, uint64_t increment) {
+  Lock lock(mutex_);
+  check_active(lock);
+  auto use = std::find_if(body_->random.begin(), body_->random.end(),
+                          [&](const RandomUse& known) { return known.source == source; });
+  if (use == body_->random.end()) {
+    body_->random.push_back({source, std::make_unique<RandomCell>(), 0});
+    use = std::prev(body_->random.end());
+  }
+  return {use->cell.get(), std::exchange(use->increment, use->increment + increment)};
+}
+
+CaptureMark Recorder::mark(Stream& stream) {
+  Lock lock(mutex_);
+  return {this, id_.load(), participant(lock, stream).seen};
+}
+
+void Recorder::join(Stream& stream, const CaptureMark& mark) {
+  Lock lock(mutex_);
+  if (id_.load() != mark.id) {
+    lock.unlock();
+    raise_capture("a wait for an event whose latest record was captured in a graph, and that capture has ended: record"
+                  " the event again, outside");
+  }
+  check_active(lock);
+  Participant* joined = find(stream);
+  if (!joined) {
+    if (is_native_) {
+      lock.unlock();
+      drain_stream(stream);
+      lock.lock();
+      check_active(lock);
+    }
+    Capture* none = nullptr;
+    if (!stream.capture.compare_exchange_strong(none, this)) {
+      lock.unlock();
+      refuse("a wait of " + text_of(stream) + ", which takes part in another capture,");
+    }
+    participants_.push_back({&stream, 0, {}});
+    for (Participant& one : participants_) {
+      one.seen.resize(participants_.size());
+    }
+    lock.unlock();
+    use_pool_on(stream.device);
+    lock.lock();
+    joined = &participant(lock, stream);
+  }
+  for (size_t i = 0; i < mark.seen.size(); ++i) {
+    joined->seen[i] = std::max(joined->seen[i], mark.seen[i]);
+  }
+}
+
+bool Recorder::is_active(uint64_t id) const noexcept {
+  return id_.load(std::memory_order_acquire) == id;
+}
+
+bool Recorder::forbids_wait_for(c10::DeviceIndex device) const noexcept {
+  const std::lock_guard lock(mutex_);
+  if (id_.load() == 0 || mode_ == Mode::Relaxed ||
+      (mode_ == Mode::ThreadLocal && thread_ != std::this_thread::get_id())) {
+    return false;
+  }
+  return std::any_of(participants_.begin(), participants_.end(),
+                     [&](const Participant& one) { return one.stream->device == device; });
+}
+
+void Recorder::refuse(const std::string& what) {
+  const std::string message = what + " cannot be captured in a graph";
+  {
+    const std::lock_guard lock(mutex_);
+    if (id_.load() != 0 && cause_.empty()) {
+      cause_ = message;
+    }
+  }
+  raise_capture(message + ". The capture is lost: end it, move this before or after it, and capture again");
+}
+
+}  // namespace outboard::graph

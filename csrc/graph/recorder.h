@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The capture that csrc/core reports to. It writes one list of steps: the order of the calls is one in which all of
+// them may run one by one, whatever streams they were on. Vector clocks over the streams tell whether all work was
+// joined to the stream that the capture began on.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/capture.h"
+#include "graph/body.h"
+
+namespace outboard::graph {
+
+enum class Mode : int { Default = 0, Global = 1, ThreadLocal = 2, Relaxed = 3 };
+
+class Recorder final : public Capture {
+ public:
+  // One that no capture uses; recorders are used again and never freed.
+  static Recorder& take();
+
+  // Makes the stream capture. CaptureError if it does already.
+  void begin(Stream& stream, c10::MempoolId_t pool, Mode mode);
+  // Ends the capture on all its streams and gives what was recorded; CaptureError, with the first cause, if it failed.
+  // The recorder is free afterwards in any case.
+  std::unique_ptr<Body> end();
+  // Ends it without a result. Raises only what the driver raises.
+  void abort();
+
+  bool is_native() const noexcept override { return is_native_; }
+  void add(Stream& stream, std::unique_ptr<DriverCommand> command) override;
+  void add(Stream& stream, std::unique_ptr<HostCommand> command) override;
+  void check(Stream& stream) override;
+  void keep(std::shared_ptr<const void> object) override;
+  RandomDraw draw(const std::shared_ptr<RandomSource>& source, uint64_t increment) override;
+  CaptureMark mark(Stream& stream) override;
+  void join(Stream& stream, const CaptureMark& mark) override;
+  bool is_active(uint64_t id) const noexcept override;
+  bool forbids_wait_for(c10::DeviceIndex device) const noexcept override;
+  [[noreturn]] void refuse(const std::string& what) override;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  struct Participant {
+    Stream* stream;
+    uint64_t ticks = 0;          // work so far
+    std::vector<uint64_t> seen;  // how much of each participant's work lies before what comes next on this stream
+  };
+
+  // Each with the lock held; they raise with it given up.
+  void check_active(Lock& lock);
+  Participant& participant(Lock& lock, Stream& stream);
+  Participant* find(const Stream& stream);
+
+  void use_pool_on(c10::DeviceIndex device);
+  std::unique_ptr<Body> finish(std::string* out_cause, std::exception_ptr* out_error);
+
+  mutable std::mutex mutex_;
+  std::atomic<uint64_t> id_{0};  // of the capture under way, 0 if there is none
+  std::atomic<bool> is_native_{false};
+  Mode mode_ = Mode::Default;
+  std::thread::id thread_;
+  std::string cause_;  // why the capture has failed; "" if it has not
+  std::vector<Participant> participants_;
+  std::unique_ptr<Body> body_;
+};
+
+}  // namespace outboard::graph

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "core/export.h"
+
+namespace outboard {
+
+// A CPU tensor over the memory of a device tensor, which it keeps alive. Waits for the device's current stream; what is
+// queued later is not waited for. NotSupportedError where the host cannot reach the memory.
+OUTBOARD_API at::Tensor host_view(const at::Tensor& tensor);
+
+}  // namespace outboard

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The stream sanitizer finds accesses that nothing orders, and only those."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.driver.support import module_of, reaches_memory
+from torch_outboard import sanitizer
+
+
+@pytest.fixture(autouse=True)
+def watched(device: torch.device) -> Iterator[None]:
+    torch.accelerator.synchronize(device)
+    sanitizer.enable()
+    try:
+        yield
+    finally:
+        sanitizer.disable()
+
+
+@pytest.fixture
+def queued(device: torch.device) -> None:
+    if not reaches_memory(device):
+        pytest.skip("operators run on copies, which wait: nothing is left unordered")
+
+
+@pytest.fixture
+def streams(device: torch.device) -> tuple[torch.Stream, torch.Stream]:
+    return torch.Stream(device), torch.Stream(device)
+
+
+def test_a_read_that_nothing_orders_behind_a_write(device, queued, streams, capfd):
+    module = module_of(device)
+    first, second = streams
+    with module.stream(first):
+        x = torch.ones(16, device=device)
+        x.mul_(2)
+    with module.stream(second):
+        y = x + 1
+    assert len(sanitizer.races()) == 1
+    race = sanitizer.races()[0]
+    assert (race.first.op, race.second.op) == ("aten::mul_.Tensor", "aten::add.Tensor")
+    assert race.first.is_write and not race.second.is_write
+    assert race.first.stream == (device.index, first.stream_id)
+    printed = capfd.readouterr().err
+    assert "OUTBOARD_SANITIZER: a possible race" in printed
+    assert "x.mul_(2)" in printed and "y = x + 1" in printed, "both stacks"
+    del y
+
+
+@pytest.mark.parametrize("kind", ["write after read", "write after write", "copy", "fill", "item"])
+def test_every_kind_of_conflict(device, queued, streams, kind):
+    module = module_of(device)
+    x = torch.ones(16, device=device)
+    torch.accelerator.synchronize()
+    with module.stream(streams[0]):
+        y = x.sum() if kind == "write after read" else x.mul_(2)
+    with module.stream(streams[1]):
+        if kind == "copy":
+            torch.empty(16, device=device).copy_(x)
+        elif kind == "fill":
+            x.zero_()
+        elif kind == "item":
+            x[3].item()
+        else:
+            x.add_(1)
+    assert len(sanitizer.races()) == 1
+    del y
+
+
+@pytest.mark.parametrize(
+    "way", ["wait_stream", "event", "synchronize", "event.synchronize", "stream.synchronize", "item"]
+)
+def test_what_is_ordered_is_no_race(device, streams, way):
+    module = module_of(device)
+    first, second = streams
+    event = torch.Event(device)
+    with module.stream(first):
+        x = torch.ones(16, device=device)
+        x.mul_(2)
+        event.record()
+        if way == "item":
+            x[0].item()
+    if way == "wait_stream":
+        second.wait_stream(first)
+    elif way == "event":
+        second.wait_event(event)
+    elif way == "synchronize":
+        torch.accelerator.synchronize()
+    elif way == "event.synchronize":
+        event.synchronize()
+    elif way == "stream.synchronize":
+        first.synchronize()
+    with module.stream(second):
+        x.add_(1)
+    assert sanitizer.races() == []
+
+
+def test_reads_on_two_streams_are_no_race(device, queued, streams):
+    module = module_of(device)
+    x = torch.ones(16, device=device)
+    torch.accelerator.synchronize()
+    for stream in streams:
+        with module.stream(stream):
+            x.sum()
+    assert sanitizer.races() == []
+    with module.stream(streams[0]):
+        x.zero_()
+    assert len(sanitizer.races()) == 1, "the write meets the read on the other stream"
+
+
+def test_order_is_passed_on(device, streams):
+    module = module_of(device)
+    third = torch.Stream(device)
+    with module.stream(streams[0]):
+        x = torch.ones(16, device=device)
+    streams[1].wait_stream(streams[0])
+    third.wait_stream(streams[1])
+    with module.stream(third):
+        x.add_(1)
+    assert sanitizer.races() == []
+
+
+def test_memory_that_was_given_out_again_has_no_past(device, streams):
+    module = module_of(device)
+    for _ in range(20):
+        with module.stream(streams[0]):
+            x = torch.ones(16, device=device)
+        streams[1].wait_stream(streams[0])
+        with module.stream(streams[1]):
+            x.add_(1)
+            x.record_stream(streams[1])
+        del x
+    assert sanitizer.races() == []
+
+
+def test_other_threads_and_backward_passes_are_watched(device, streams):
+    module = module_of(device)
+    with module.stream(streams[0]):
+        x = torch.ones(16, device=device, requires_grad=True)
+        (x * x).sum().backward()
+
+    def work() -> None:
+        with module.stream(streams[1]):
+            x.grad.add_(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(sanitizer.races()) == 1
+
+
+def test_a_place_is_reported_once_and_it_can_raise(device, streams):
+    module = module_of(device)
+    x = torch.ones(16, device=device)
+    for _ in range(3):
+        for stream in streams:
+            with module.stream(stream):
+                x.add_(1)
+    assert 1 <= len(sanitizer.races()) <= 3
+    torch.accelerator.synchronize()
+    sanitizer.enable(is_raising=True)
+    with module.stream(streams[0]):
+        x.add_(1)
+    with pytest.raises(sanitizer.StreamRaceError, match="possible race"), module.stream(streams[1]):
+        x.add_(1)
+
+
+def test_a_training_step_has_no_race(device):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8).to(device, non_blocking=True)).square().mean().backward()
+        optimizer.step()
+    assert sanitizer.races() == []

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Graphs of a driver that captures itself: a driver in Python that writes down the calls of a capture."""
+
+from __future__ import annotations
+
+DRIVER = """
+import gc, pytest, torch, torch_outboard
+from examples.pure_python_driver import PythonDriver
+from torch_outboard import CaptureError, DriverError
+
+class CapturingDriver(PythonDriver):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.capturing = {}
+        self.graphs = {}
+        self.executables = {}
+        self.launches = 0
+        self.fails = set()
+
+    def call(self, stream, work):
+        self.capturing[stream].append(work) if stream in self.capturing else work()
+
+    def copy_async(self, device, stream, *arguments):
+        self.call(stream, lambda: PythonDriver.copy_async(self, device, stream, *arguments))
+
+    def fill_async(self, device, stream, *arguments):
+        self.call(stream, lambda: PythonDriver.fill_async(self, device, stream, *arguments))
+
+    def host_callback(self, device, stream, work):
+        self.call(stream, work)
+
+    def stream_synchronize(self, device, stream):
+        assert stream not in self.capturing, "the core waits for a capturing stream"
+
+    def graph_capture_begin(self, device, stream):
+        if "begin" in self.fails:
+            raise DriverError("no capture today")
+        self.capturing[stream] = []
+
+    def graph_capture_end(self, device, stream):
+        calls = self.capturing.pop(stream)
+        if "end" in self.fails:
+            raise DriverError("the capture is broken")
+        graph = next(self.handles)
+        self.graphs[graph] = calls
+        return graph
+
+    def graph_instantiate(self, device, graph):
+        executable = next(self.handles)
+        self.executables[executable] = list(self.graphs[graph])
+        return executable
+
+    def graph_launch(self, device, stream, executable):
+        self.launches += 1
+        for work in self.executables[executable]:
+            work()
+
+    def graph_destroy(self, device, graph):
+        del self.graphs[graph]
+
+    def graph_executable_destroy(self, device, executable):
+        del self.executables[executable]
+
+driver = CapturingDriver()
+module = torch_outboard.attach(driver)
+x = torch.zeros(8, device="python")
+graph = module.Graph()
+"""
+
+
+def test_the_drivers_graph_is_replayed(run_python):
+    run_python(
+        DRIVER
+        + """
+with module.graph(graph):
+    x.fill_(2)
+    y = x * 3
+    z = torch.empty_like(y).copy_(y)
+    drawn = torch.rand(4, device="python")
+assert x.tolist() == [0] * 8 and driver.launches == 0
+assert len(driver.executables) == 1 and not driver.graphs
+torch.manual_seed(4)
+draws = []
+for _ in range(3):
+    z.zero_()
+    graph.replay()
+    assert z.tolist() == [6] * 8
+    draws.append(drawn.tolist())
+torch.manual_seed(4)
+assert draws == [torch.rand(4, device="python").tolist() for _ in range(3)]
+assert driver.launches == 3
+graph.reset()
+assert not driver.executables
+
+kept = module.Graph(keep_graph=True)
+with module.graph(kept):
+    x.fill_(5)
+assert driver.graphs and not driver.executables
+kept.replay()
+assert x.tolist() == [5] * 8 and driver.executables
+del kept
+gc.collect()
+module.synchronize()
+assert not driver.graphs and not driver.executables
+"""
+    )
+
+
+def test_a_captured_failure_and_a_refusal(run_python):
+    run_python(
+        DRIVER
+        + """
+index = torch.zeros(2, dtype=torch.int64, device="python")
+with module.graph(graph):
+    picked = x.index_select(0, index)
+index.fill_(100)
+graph.replay()
+with pytest.raises(IndexError, match="index_select"):
+    module.synchronize()
+graph.reset()
+with pytest.raises(CaptureError, match="item"), module.graph(graph):
+    x.sum().item()
+assert not driver.capturing and not driver.graphs
+with module.graph(graph):
+    y = x + 1
+graph.replay()
+assert y.tolist() == [1] * 8
+"""
+    )
+
+
+def test_what_the_driver_fails_at_is_raised_and_leaves_nothing_behind(run_python):
+    run_python(
+        DRIVER
+        + """
+for entry, message in (("begin", "no capture today"), ("end", "the capture is broken")):
+    driver.fails = {entry}
+    with pytest.raises(DriverError, match=message):
+        with module.graph(graph):
+            x.add_(1)
+    assert not module.is_current_stream_capturing() and not driver.capturing
+driver.fails = set()
+assert (x + 1).tolist() == [1] * 8
+with module.graph(graph):
+    y = x + 1
+graph.replay()
+assert y.tolist() == [1] * 8
+"""
+    )

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Graphs of torch.<name>: work captured once from a stream, replayed many times. See docs/graphs.md."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
+
+from torch_outboard import _C
+from torch_outboard._errors import CaptureError
+from torch_outboard.device import _context
+
+__all__ = ["Graph", "graph", "is_current_stream_capturing", "make_graphed_callables"]
+
+_PoolId: TypeAlias = tuple[int, int]
+
+_MODES = {"default": 0, "global": 1, "thread_local": 2, "relaxed": 3}
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a graph is being captured on the current stream of the current device."""
+    return _C.is_stream_capturing(torch.accelerator.current_device_index())
+
+
+class Graph:
+    """Captured work of a stream, for replay. One thread at a time may use it.
+
+    Parameters
+    ----------
+    keep_graph : bool
+        A driver's own graph is made executable by `instantiate`, or by the first replay, and kept beside; else at the
+        end of the capture. Without effect where the core captures.
+    """
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._graph = _C.graph_new(keep_graph)
+
+    def capture_begin(self, pool: _PoolId | Graph | None = None, capture_error_mode: str = "global") -> None:
+        """Captures what is queued on the current stream from now on, in place of running it.
+
+        The stream may not be the default one, and no other capture may be under way on it: CaptureError. What the
+        captured work allocates comes from `pool`, the id of a memory pool or a graph to share one with.
+
+        `capture_error_mode` says who may wait for the whole device meanwhile: with "global" no thread, with
+        "thread_local" no call of this thread, with "relaxed" any.
+        """
+        if capture_error_mode not in _MODES:
+            raise ValueError(f"capture_error_mode is one of {', '.join(_MODES)}, not {capture_error_mode!r}")
+        _check_optimizers()
+        _C.graph_capture_begin(self._graph, _pool_id(pool), _MODES[capture_error_mode])
+
+    def capture_end(self) -> None:
+        """Ends the capture, on the stream that it began on. CaptureError if something could not be captured."""
+        _C.graph_capture_end(self._graph)
+
+    def instantiate(self) -> None:
+        """Makes the captured graph executable, where the driver captures; see `keep_graph`."""
+        _C.graph_instantiate(self._graph)
+
+    def replay(self) -> None:
+        """Queues the captured work on the current stream and returns. Random operators draw fresh numbers."""
+        _C.graph_replay(self._graph)
+
+    def reset(self) -> None:
+        """Gives up the graph and its memory pool, or a capture under way; waits for the last replay."""
+        _C.graph_reset(self._graph)
+
+    def pool(self) -> _PoolId:
+        """Gives the id of the memory pool, for other graphs to share: they may then not replay at the same time."""
+        return _C.graph_pool(self._graph)
+
+    def enable_debug_mode(self) -> None:
+        """Does nothing: what `debug_dump` writes is always kept."""
+
+    def debug_dump(self, debug_path: str | os.PathLike[str]) -> None:
+        """Writes the captured steps to a file, in Graphviz's language. NotSupportedError where the driver captures."""
+        text = _C.graph_describe(self._graph)
+        with open(debug_path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+class graph:
+    """Captures a graph in a `with` block, on a stream of its own.
+
+    Parameters
+    ----------
+    cuda_graph : Graph
+        What is captured into; the name is that of `torch.cuda.graph`'s parameter.
+    pool : tuple[int, int] or Graph, optional
+        A memory pool to share, from `graph_pool_handle`, `Graph.pool` or a graph.
+    stream : torch.Stream, optional
+        The stream to capture on; one that all such blocks share if it is not given.
+    capture_error_mode : str
+        As for `Graph.capture_begin`.
+
+    It waits for the device before it begins. An exception of the block ends the capture and passes on.
+    """
+
+    default_capture_stream: torch.Stream | None = None
+
+    def __init__(
+        self,
+        cuda_graph: Graph,
+        pool: _PoolId | Graph | None = None,
+        stream: torch.Stream | None = None,
+        capture_error_mode: str = "global",
+    ) -> None:
+        if stream is None:
+            index = torch.accelerator.current_device_index()
+            default = graph.default_capture_stream
+            if default is None or default.device.index != index:
+                graph.default_capture_stream = default = torch.Stream(torch.device(_context.name, index))
+            stream = default
+        self.cuda_graph = cuda_graph
+        self.pool = pool
+        self.capture_stream = stream
+        self.capture_error_mode = capture_error_mode
+
+    def __enter__(self) -> None:
+        torch.accelerator.synchronize(self.capture_stream.device)
+        if torch.compiler.config.force_cudagraph_gc:
+            gc.collect()
+        torch.accelerator.memory.empty_cache()
+        self.capture_stream.__enter__()
+        try:
+            self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
+        except BaseException:
+            self.capture_stream.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.cuda_graph.capture_end()
+            else:
+                self.cuda_graph.reset()
+        finally:
+            self.capture_stream.__exit__(kind, value, traceback)
+
+
+def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if is_current_stream_capturing() and not all(group.get("capturable", True) for group in optimizer.param_groups):
+        raise CaptureError(
+            f"{type(optimizer).__name__}.step() cannot be captured in a graph like this: it counts its steps on the "
+            "CPU, and every replay would be the same step. Make it with capturable=True"
+        )
+
+
+@functools.cache
+def _check_optimizers() -> None:
+    # torch does this for its own devices only. From the first capture on: until then no optimizer step pays for it.
+    register_optimizer_step_pre_hook(_refuse_uncapturable)
+
+
+def _pool_id(pool: _PoolId | Graph | None) -> _PoolId:
+    if pool is None:
+        return (0, 0)
+    return pool.pool() if isinstance(pool, Graph) else pool
+
+
+def make_graphed_callables(
+    callables: Callable[..., Any] | Sequence[Callable[..., Any]],
+    sample_args: Sequence[Any],
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: _PoolId | None = None,
+) -> Any:
+    """Gives callables whose forward and backward passes replay graphs.
+
+    Parameters
+    ----------
+    callables : a callable or module, or several
+        They run in this order, and their backward passes in the reverse one: they share a memory pool.
+    sample_args : tuple, or a tuple of tuples
+        Tensors of the shapes, types and `requires_grad` that every call will have; for one callable one tuple.
+    num_warmup_iters : int
+        Eager runs before the capture.
+    allow_unused_input : bool
+        Whether an input may have no gradient; else RuntimeError.
+    pool : tuple[int, int], optional
+        A memory pool to share.
+
+    A graphed callable takes the tensors of `sample_args` and nothing else, and gives the same static tensors each time:
+    clone what is to outlive the next call. A module is changed in place: it replays in the mode, training or not, that
+    it is captured in, and runs eagerly in the other. Modules with hooks or with buffers that require grad, and autocast
+    with its cache on, are refused with RuntimeError.
+    """
+    if torch.is_autocast_enabled(_context.name) and torch.is_autocast_cache_enabled():
+        raise RuntimeError(
+            "make_graphed_callables and autocast's cache don't go together: the weights' casts would be of the "
+            "capture. Use torch.autocast(…, cache_enabled=False)"
+        )
+    many: tuple[Callable[..., Any], ...]
+    samples: tuple[tuple[Any, ...], ...]
+    if callable(callables):
+        many, samples = (callables,), (tuple(sample_args),)
+    else:
+        many, samples = tuple(callables), tuple(tuple(args) for args in sample_args)
+    if len(samples) != len(many):
+        raise ValueError(f"there are {len(many)} callables, and sample_args is for {len(samples)}")
+    for function in many:
+        _check_callable(function)
+    sections = [_Section(function, args) for function, args in zip(many, samples, strict=True)]
+
+    torch.accelerator.synchronize()
+    with torch.Stream(torch.device(_context.name, torch.accelerator.current_device_index())):
+        for section in sections:
+            section.warm_up(num_warmup_iters, allow_unused_input)
+    torch.accelerator.synchronize()
+
+    # Forward passes in the order of the calls, backward passes in the reverse one: they can share a pool.
+    shared = _C.new_mempool_id() if pool is None else pool
+    for section in sections:
+        section.capture_forward(shared)
+    for section in reversed(sections):
+        section.capture_backward(shared, allow_unused_input)
+    graphed = tuple(section.install() for section in sections)
+    return graphed[0] if callable(callables) else graphed
+
+
+def _check_callable(function: Callable[..., Any]) -> None:
+    if isinstance(function, torch.nn.Module):
+        if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
+            raise RuntimeError("make_graphed_callables takes no modules with hooks: register them afterwards")
+        if any(buffer.requires_grad for buffer in function.buffers()):
+            raise RuntimeError("make_graphed_callables takes no modules whose buffers require grad")
+
+
+class _Section:
+    """One callable: its static tensors and its two graphs."""
+
+    def __init__(self, function: Callable[..., Any], sample_args: tuple[Any, ...]) -> None:
+        self.function = function
+        self.sample_args = sample_args
+        flat, self.spec = pytree.tree_flatten(sample_args)
+        if not all(isinstance(arg, Tensor) for arg in flat):
+            raise TypeError("make_graphed_callables: sample_args hold tensors only, in lists, tuples and dicts")
+        self.arguments: list[Tensor] = flat
+        is_module = isinstance(function, torch.nn.Module)
+        self.parameters = tuple(function.parameters()) if is_module else ()  # type: ignore[attr-defined]
+        self.inputs = (*self.arguments, *self.parameters)
+        self.forward = Graph()
+        self.backward = Graph()
+
+    def warm_up(self, count: int, allow_unused: bool) -> None:
+        for _ in range(count):
+            outputs = pytree.tree_leaves(self.function(*self.sample_args))
+            wanted = tuple(output for output in outputs if output.requires_grad)
+            if wanted:
+                self._gradients(wanted, tuple(torch.empty_like(output) for output in wanted), allow_unused)
+
+    def capture_forward(self, pool: _PoolId) -> None:
+        with graph(self.forward, pool=pool):
+            result = self.function(*self.sample_args)
+        outputs, self.output_spec = pytree.tree_flatten(result)
+        if not all(isinstance(output, Tensor) for output in outputs):
+            raise TypeError("make_graphed_callables: the callables give tensors only, in lists, tuples and dicts")
+        self.outputs: tuple[Tensor, ...] = tuple(outputs)
+
+    def capture_backward(self, pool: _PoolId, allow_unused: bool) -> None:
+        wanted = tuple(output for output in self.outputs if output.requires_grad)
+        self.has_grad = tuple(output.requires_grad for output in self.outputs)
+        self.output_gradients = tuple(
+            torch.empty_like(output) if output.requires_grad else None for output in self.outputs
+        )
+        self.input_gradients: tuple[Tensor | None, ...] = tuple(None for _ in self.inputs)
+        if not wanted:
+            return
+        given = tuple(gradient for gradient in self.output_gradients if gradient is not None)
+        with graph(self.backward, pool=pool):
+            gradients = iter(self._gradients(wanted, given, allow_unused))
+        self.input_gradients = tuple(next(gradients) if one.requires_grad else None for one in self.inputs)
+
+    def _gradients(
+        self, outputs: tuple[Tensor, ...], given: tuple[Tensor, ...], allow_unused: bool
+    ) -> tuple[Tensor | None, ...]:
+        inputs = tuple(one for one in self.inputs if one.requires_grad)
+        if not inputs:
+            return ()
+        return torch.autograd.grad(outputs, inputs, grad_outputs=given, only_inputs=True, allow_unused=allow_unused)
+
+    def install(self) -> Callable[..., Any]:
+        """Gives what the user calls: the module itself with another forward, or a function."""
+        # Without its autograd graph: that would keep the parameters' AccumulateGrad nodes on the stream of the capture.
+        self.outputs = tuple(output.detach() for output in self.outputs)
+        apply = _make_function(self)
+
+        def replay(*args: Any) -> Any:
+            flat, spec = pytree.tree_flatten(args)
+            if spec != self.spec:
+                raise TypeError("a graphed callable takes arguments of the structure that it was captured with")
+            return pytree.tree_unflatten(list(apply(*flat, *self.parameters)), self.output_spec)
+
+        module = self.function
+        if not isinstance(module, torch.nn.Module):
+            return replay
+        eager, captured_mode = module.forward, module.training
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if module.training != captured_mode:
+                return eager(*args, **kwargs)
+            if kwargs:
+                raise TypeError("a graphed module takes positional arguments only")
+            return replay(*args)
+
+        module.forward = forward
+        return module
+
+
+def _make_function(section: _Section) -> Callable[..., tuple[Tensor, ...]]:
+    class Graphed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+            for static, given in zip(section.arguments, inputs[: len(section.arguments)], strict=True):
+                if static.data_ptr() != given.data_ptr():
+                    static.copy_(given)
+            section.forward.replay()
+            ctx.mark_non_differentiable(
+                *(out for out, has_grad in zip(section.outputs, section.has_grad, strict=True) if not has_grad)
+            )
+            return tuple(output.detach() for output in section.outputs)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+            for static, given in zip(section.output_gradients, gradients, strict=True):
+                if static is not None and static.data_ptr() != given.data_ptr():
+                    static.copy_(given)
+            section.backward.replay()
+            # These very tensors, no detached ones: `.grad` would take over the memory of a tensor that nobody else
+            # holds, and the next replay would write there.
+            return section.input_gradients
+
+    return Graphed.apply

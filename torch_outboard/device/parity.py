@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How torch.<name> differs from torch.cuda and torch.xpu, name by name. docs/api.md is written from this list."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+
+__all__ = ["ABSENT", "OURS", "differences", "unexplained"]
+
+_LEGACY = "a type of torch's legacy tensors; torch.Tensor and torch.UntypedStorage have the device as any other"
+_CUDA = "CUDA's own; the driver contract has no such thing"
+
+# Of torch.cuda or torch.xpu, not of torch.<name>, and why.
+ABSENT: dict[str, str] = {
+    **{
+        f"{dtype}{kind}": _LEGACY
+        for kind in ("Storage", "Tensor")
+        for dtype in ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
+    },
+    "ComplexDoubleStorage": _LEGACY,
+    "ComplexFloatStorage": _LEGACY,
+    "CUDAGraph": "torch.<name>.Graph",
+    "XPUGraph": "torch.<name>.Graph",
+    "CUDAPluggableAllocator": "torch.<name>.memory.PluggableAllocator",
+    "XPUPluggableAllocator": "torch.<name>.memory.PluggableAllocator",
+    "CudaError": "torch_outboard.DriverError, and torch.AcceleratorError for a lost device",
+    "DeferredCudaCallError": "seeding and selecting a device open nothing, so nothing is deferred",
+    "GreenContext": _CUDA,
+    "check_error": _CUDA,
+    "cudaStatus": "torch_outboard.Status",
+    "cudart": _CUDA,
+    "current_blas_handle": _CUDA,
+    "current_solver_handle": _CUDA,
+    "get_allocator_backend": "there is one allocator; torch.<name>.memory.change_current_allocator replaces it",
+    "get_sync_debug_mode": "set_sync_debug_mode is not there yet either",
+    "has_half": "deprecated; is_bf16_supported and get_device_properties().dtypes tell",
+    "has_magma": _CUDA,
+    "jiterator": _CUDA,
+    "nccl": _CUDA,
+    "nvtx": _CUDA,
+    "profiler": _CUDA,
+    "sparse": "a module of torch.cuda without names of its own",
+    "tunable": _CUDA,
+}
+
+# Of torch.<name> only.
+OURS: dict[str, str] = {
+    "Graph": "torch.cuda.CUDAGraph and torch.xpu.XPUGraph have the device in their names",
+    "attach_out_of_memory_observer": "a private function of torch.cuda, here a public one",
+    "get_amp_supported_dtype": "torch.autocast asks for it",
+}
+
+
+def _in_tree() -> list[ModuleType]:
+    return [torch.cuda, torch.xpu]
+
+
+def differences(module: ModuleType) -> tuple[set[str], set[str]]:
+    """Gives the names that torch.cuda or torch.xpu have and the module has not, and the other way round."""
+    theirs = {name for other in _in_tree() for name in other.__all__}
+    ours = set(module.__all__)
+    return theirs - ours, ours - theirs
+
+
+def unexplained(module: ModuleType) -> list[str]:
+    """Gives, as sentences, the differences that the lists don't explain, and explanations of what is no difference."""
+    absent, ours = differences(module)
+    found = [f"{name} is of torch.cuda or torch.xpu, and not in ABSENT" for name in absent if name not in ABSENT]
+    found += [f"{name} is of torch.<name> only, and not in OURS" for name in ours if name not in OURS]
+    found += [f"{name} is in ABSENT, and torch.<name> has it" for name in ABSENT if name in module.__all__]
+    found += [f"{name} is in OURS, and torch.<name> has it not" for name in OURS if name not in module.__all__]
+    return sorted(found)
