@@ -55,7 +55,7 @@ at::Tensor ShellMaker::make(const at::Tensor& tensor) {
 }
 
 at::Tensor copy_shell(const at::Tensor& shell) {
-  return wrap(shell.storage(), *shell.unsafeGetTensorImpl());
+  return make_shell(shell.storage(), *shell.unsafeGetTensorImpl());
 }
 
 at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like) {
