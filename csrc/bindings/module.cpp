@@ -27,11 +27,8 @@ PyMODINIT_FUNC PyInit__C() {
     return nullptr;
   }
   for (PyMethodDef* methods : {driver_methods, device_methods, stream_methods, memory_methods, memory_pool_methods,
-<<<<<<< HEAD
-                               memory_history_methods, storage_methods, ops_methods, amp_methods, generator_methods}) {
-=======
-                               memory_history_methods, ops_methods, amp_methods, generator_methods, graph_methods, host_view_methods, trace_methods}) {
->>>>>>> 694c18ccf37902333017814938e22f67db23f4d9
+                               memory_history_methods, storage_methods, ops_methods, amp_methods, generator_methods,
+                               graph_methods, host_view_methods, trace_methods}) {
     if (PyModule_AddFunctions(module.get(), methods) < 0) {
       return nullptr;
     }
