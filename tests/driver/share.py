@@ -101,6 +101,14 @@ def main() -> None:
     module.ipc_collect()
     del other
     assert module.memory_allocated(device) == before, module.memory_allocated(device) - before
+    # Many messages under way at once, their tensors dropped by the sender before they arrive.
+    count = 200
+    for number in range(count):
+        to.put(("sum", torch.full((number + 1,), 1.0, device=device)))
+    assert [back.get(timeout=60) for _ in range(count)] == [[number + 1.0] for number in range(count)]
+    ask("drop")
+    module.ipc_collect()
+    assert module.memory_allocated(device) == before, module.memory_allocated(device) - before
     # What is received belongs to its sender.
     large = torch.ones(3 * MIB, dtype=torch.uint8, device=device)
     assert "clone" in ask("resend", large)
