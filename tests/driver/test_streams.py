@@ -270,3 +270,37 @@ def test_threads_use_the_device_at_once(device):
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_an_error_within_a_stream_restores_the_one_before(device):
+    module = module_of(device)
+    before = module.current_stream(device)
+    for context in (torch.Stream(device), module.stream(module.Stream()), module.StreamContext(module.Stream())):
+        with pytest.raises(RuntimeError, match="(?i)size|shape|match"), context:
+            torch.ones(3, device=device) + torch.ones(4, device=device)
+        assert module.current_stream(device) == before
+    assert (torch.ones(2, device=device) + 1).tolist() == [2, 2]
+
+
+def test_a_thousand_threads_with_a_stream_each(device):
+    module = module_of(device)
+    results = [None] * 1000
+    start = threading.Barrier(50)
+
+    def work(number):
+        start.wait()
+        with module.stream(module.Stream()) as stream:
+            event = module.Event()
+            value = torch.full((16,), float(number), device=device) + 1
+            event.record()
+            assert module.current_stream(device) == (stream or module.current_stream(device))
+        event.synchronize()
+        results[number] = value.tolist()
+
+    for first in range(0, 1000, 50):
+        threads = [threading.Thread(target=work, args=(first + index,)) for index in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == [[number + 1.0] * 16 for number in range(1000)]
