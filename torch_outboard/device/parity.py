@@ -49,6 +49,9 @@ ABSENT: dict[str, str] = {
 OURS: dict[str, str] = {
     "Graph": "torch.cuda.CUDAGraph and torch.xpu.XPUGraph have the device in their names",
     "attach_out_of_memory_observer": "a private function of torch.cuda, here a public one",
+    "from_blob": "PyTorch has it in C++ only",
+    "host_register": "torch.cuda.cudart() has it, by address",
+    "host_unregister": "likewise",
     "get_amp_supported_dtype": "torch.autocast asks for it",
 }
 
