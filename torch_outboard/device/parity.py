@@ -49,10 +49,11 @@ ABSENT: dict[str, str] = {
 OURS: dict[str, str] = {
     "Graph": "torch.cuda.CUDAGraph and torch.xpu.XPUGraph have the device in their names",
     "attach_out_of_memory_observer": "a private function of torch.cuda, here a public one",
-    "from_blob": "PyTorch has it in C++ only",
-    "host_register": "torch.cuda.cudart() has it, by address",
-    "host_unregister": "likewise",
+    "caching_allocator_disabled": "torch.cuda has it from torch 2.13 on",
+    "from_blob": "a tensor over memory that another library made; in-tree devices have it in C++ only",
     "get_amp_supported_dtype": "torch.autocast asks for it",
+    "host_register": "torch.cuda.cudart().cudaHostRegister",
+    "host_unregister": "torch.cuda.cudart().cudaHostUnregister",
 }
 
 
