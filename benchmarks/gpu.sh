@@ -33,21 +33,27 @@ for stage in "${stages[@]}"; do
 done
 
 libraries=torch_outboard/drivers/lib
-cxx=${CXX:-g++}  # CMake's choice too
 
 native_program() {
-  "$cxx" -std=c++20 -O1 -g -pthread -Iinclude "tests/native/$1.cpp" -o "$work/$1" -ldl
+  "$CXX" -std=c++20 -O1 -g -pthread -Iinclude "tests/native/$1.cpp" -o "$work/$1" -ldl
 }
 
-# A compiler that comes without the shared C++ library puts a copy of it into each library that it links. Two copies in
-# one process crash, so the system's is named then.
-shared_cxx_library() {
-  local shared
-  echo '#include <string>
-    std::string text(int n) { return std::to_string(n); }' | "$cxx" -x c++ -O1 -fPIC -shared - -o "$work/probe.so" || return
-  grep -q 'libstdc++\.so' "$work/probe.so" && return
-  shared=$(ldconfig -p | awk '/libstdc\+\+\.so\.6 / { print $NF; exit }')
-  printf '%s\n' -DCMAKE_{SHARED,MODULE}_LINKER_FLAGS=-nostdlib++ "-DCMAKE_CXX_STANDARD_LIBRARIES=$shared"
+# A compiler that comes without the shared C++ library puts a copy of it into each library that it links, and two copies
+# in one process crash. The tests compile an extension with torch's own builder too, so the choice goes to everybody.
+choose_compiler() {
+  local compiler
+  for compiler in "${CXX:-g++}" g++ /usr/bin/g++; do
+    echo '#include <sstream>
+      std::string text(double n) { std::ostringstream out; out << n; return out.str(); }' |
+      "$compiler" -x c++ -O1 -fPIC -shared - -o "$work/probe.so" || continue
+    if grep -q 'libstdc++\.so' "$work/probe.so"; then
+      export CXX=$compiler
+      [[ $compiler == */* ]] && export CC=${compiler%g++}gcc || export CC=gcc
+      return
+    fi
+  done
+  echo "No g++ here links the shared C++ library (tried ${CXX:-g++}, g++ and /usr/bin/g++): install one." >&2
+  return 1
 }
 
 # NVIDIA's runtime is used where it is installed but no .icd file names it, as in many containers; the loader itself may
@@ -72,9 +78,8 @@ find_opencl() {
 run_build() {
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
   "$python" -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
-  mapfile -t flags < <(shared_cxx_library)
-  echo "CMake options: ${flags[*]:-none}"
-  MAX_JOBS=$(nproc) "$python" scripts/build --python "$python" "${flags[@]}"
+  echo "Compiler: $CXX"
+  MAX_JOBS=$(nproc) "$python" scripts/build --python "$python"
 }
 
 run_native() {
@@ -108,6 +113,7 @@ run_stage() {
   export OUTBOARD_FALLBACK=silent TORCH_DEVICE_BACKEND_AUTOLOAD=0
   export OUTBOARD_OPENCL_PLATFORM=${OUTBOARD_OPENCL_PLATFORM:-NVIDIA}
   find_opencl
+  choose_compiler || return 1
   case $1 in
     build) run_build ;;
     native) run_native ;;
