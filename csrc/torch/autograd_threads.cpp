@@ -7,7 +7,7 @@
 // Ours is started by a thread of C++, so its own thread-local state holds nothing of Python's.
 #include "torch/autograd_threads.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
