@@ -50,6 +50,18 @@ struct QueuedCall {
   std::atomic<bool> is_done{false};
   std::exception_ptr error;
 
+  // Behind the operator's own arguments stand the outputs of its out= overload.
+  void hold_written() {
+    if (plan->returned_arg.size() < 2) {
+      return;
+    }
+    for (size_t i = 0; i < stack.size(); ++i) {
+      if ((i >= plan->args.size() || plan->args[i].is_written) && stack[i].isTensor()) {
+        held.push_back(stack[i].toTensor());
+      }
+    }
+  }
+
   void clear() {
     stack.clear();
     outputs.clear();
@@ -194,6 +206,7 @@ std::exception_ptr with_operator_name(const OpPlan& plan) {
 void run_call(QueuedCall* call) {
   try {
     call->settings.apply();
+    call->hold_written();
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
     if (C10_LIKELY(!call->is_dispatched_by_arguments)) {
       call->target->redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &call->stack);
@@ -249,7 +262,6 @@ class CapturedCall final : public HostCommand {
   std::string describe() const override { return call_->plan->name; }
 
  private:
-  // Behind the operator's own arguments stand the outputs of its out= overload.
   c10::IValue copy_argument(size_t index) const {
     static const ArgInfo output{ArgKind::Tensor, true, false};
     const auto& args = call_->plan->args;
@@ -355,9 +367,6 @@ bool fill_arguments(const Call& call, QueuedCall& queued, ArgumentMaker& maker) 
     queued.stack.push_back(maker.make(i));
     if (call.plan().args[i].is_written && call.arg(i).isTensor()) {
       queued.has_lazy_output |= call.arg(i).toTensor().is_conj() || call.arg(i).toTensor().is_neg();
-      if (call.plan().returned_arg.size() > 1) {
-        queued.held.push_back(queued.stack.back().toTensor());
-      }
     }
   }
   return maker.is_reachable();
@@ -385,9 +394,6 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
     queued->target_fills_outputs = true;
     for (const at::Tensor& output : outputs) {
       queued->stack.emplace_back(maker.shell(output));  // another shell: a kernel may change its strides
-      if (outputs.size() > 1) {
-        queued->held.push_back(queued->stack.back().toTensor());
-      }
     }
   }
   if (!maker.is_reachable()) {
