@@ -11,6 +11,7 @@ __all__ = ["ABSENT", "OURS", "differences", "unexplained"]
 
 _LEGACY = "a type of torch's legacy tensors; torch.Tensor and torch.UntypedStorage have the device as any other"
 _CUDA = "CUDA's own; the driver contract has no such thing"
+_CUDA_GRAPHS = "what CUDA's own graphs can be asked, from torch 2.15 on"
 
 # Of torch.cuda or torch.xpu, not of torch.<name>, and why.
 ABSENT: dict[str, str] = {
@@ -42,6 +43,9 @@ ABSENT: dict[str, str] = {
     "nvtx": _CUDA,
     "profiler": _CUDA,
     "sparse": "a module of torch.cuda without names of its own",
+    "export_dot": _CUDA_GRAPHS,
+    "export_graph_data": _CUDA_GRAPHS,
+    "graph_annotations": _CUDA_GRAPHS,
     "tunable": _CUDA,
 }
 
