@@ -4,7 +4,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <atomic>
 
 #include "core/capture.h"
@@ -49,20 +48,15 @@ void report(OpPlan& plan) {
 class CopyMaker {
  public:
   explicit CopyMaker(const Call& call) : call_(call) {
-    c10::SmallVector<const c10::StorageImpl*, 8> seen;
-    for_each_dense([&](const at::Tensor& tensor, bool) {
-      const c10::StorageImpl* storage = storage_of(tensor);
-      if (std::find(seen.begin(), seen.end(), storage) == seen.end()) {
-        seen.push_back(storage);
-      } else {
-        shared_.push_back({storage, false, {}});
-      }
-    });
-    for_each_dense([&](const at::Tensor& tensor, bool is_written) {
-      if (Shared* shared = is_written ? find(storage_of(tensor)) : nullptr) {
-        shared->is_written = true;
-      }
-    });
+    for (size_t i = 0; i < call.plan().args.size(); ++i) {
+      call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+        if (is_ours(*tensor.unsafeGetTensorImpl()) && !is_sparse_coo(tensor)) {
+          Use& use = use_of(tensor);
+          ++use.tensors;
+          use.is_written |= call.plan().args[i].is_written;
+        }
+      });
+    }
   }
 
   c10::IValue make(const ArgInfo& info, const c10::IValue& value) {
@@ -77,31 +71,22 @@ class CopyMaker {
   }
 
  private:
-  struct Shared {
+  // What the call's tensors do with a storage.
+  struct Use {
     const c10::StorageImpl* storage;
-    bool is_written;
-    c10::Storage copy;
+    size_t tensors = 0;
+    bool is_written = false;
+    c10::Storage copy = {};
   };
 
-  static const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-    return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  }
-
-  template <class Visit>
-  void for_each_dense(Visit&& visit) {
-    for (size_t i = 0; i < call_.plan().args.size(); ++i) {
-      call_.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
-        if (is_ours(*tensor.unsafeGetTensorImpl()) && !is_sparse_coo(tensor)) {
-          visit(tensor, call_.plan().args[i].is_written);
-        }
-      });
+  Use& use_of(const at::Tensor& tensor) {
+    const c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    for (Use& use : uses_) {
+      if (use.storage == storage) {
+        return use;
+      }
     }
-  }
-
-  Shared* find(const c10::StorageImpl* storage) {
-    const auto found =
-        std::find_if(shared_.begin(), shared_.end(), [&](const Shared& shared) { return shared.storage == storage; });
-    return found == shared_.end() ? nullptr : &*found;
+    return uses_.emplace_back(Use{storage});
   }
 
   at::Tensor copy(const at::Tensor& tensor) {
@@ -112,14 +97,14 @@ class CopyMaker {
     if (is_sparse_coo(tensor)) {
       return convert_sparse(tensor, [this](const at::Tensor& part) { return copy(part); });
     }
-    Shared* shared = find(storage_of(tensor));
-    if (!shared || !shared->is_written) {
+    Use& use = use_of(tensor);
+    if (use.tensors < 2 || !use.is_written) {
       return to_cpu(tensor);
     }
-    if (!shared->copy) {
-      shared->copy = to_cpu(bytes_of(impl.unsafe_storage())).storage();
+    if (!use.copy) {
+      use.copy = to_cpu(bytes_of(impl.unsafe_storage())).storage();
     }
-    return make_shell(shared->copy, impl);
+    return make_shell(use.copy, impl);
   }
 
   static at::Tensor bytes_of(const c10::Storage& storage) {
@@ -130,7 +115,7 @@ class CopyMaker {
   }
 
   const Call& call_;
-  c10::SmallVector<Shared, 4> shared_;
+  c10::SmallVector<Use, 8> uses_;
 };
 
 }  // namespace
