@@ -149,12 +149,9 @@ class HostAllocatorImpl final : public Base {
         ranges_.emplace(start, Range{start, bytes, false, true, true});
       }
     }
-    if (!is_free) {
-      raise(ErrorKind::InvalidArgument, OB_ALREADY_EXISTS,
-            "part of that memory is pinned already: each byte can be registered once");
-    }
-    const ob_status status = driver().host_register(driver().self, pointer, bytes);
-    {
+    const ob_status status =
+        is_free ? driver().host_register(driver().self, pointer, bytes) : ob_status{OB_ALREADY_EXISTS};
+    if (is_free) {
       const std::unique_lock lock(ranges_mutex_);
       if (status == OB_OK) {
         ranges_[start].is_pinned = true;
@@ -162,6 +159,11 @@ class HostAllocatorImpl final : public Base {
       } else {
         ranges_.erase(start);
       }
+    }
+    // By us, or by another user of the device in this process, whom only the driver knows.
+    if (status == OB_ALREADY_EXISTS) {
+      raise(ErrorKind::InvalidArgument, OB_ALREADY_EXISTS,
+            "part of that memory is pinned already: each byte can be registered once");
     }
     if (is_unimplemented(status)) {
       raise_not_supported("host_register", "pinning memory that exists; pin_memory() gives a pinned copy");

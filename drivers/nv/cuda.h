@@ -100,6 +100,7 @@ static_assert(sizeof(CUlaunchAttribute) == 72 && sizeof(CUlaunchConfig) == 56);
   X(MemFreeHost, "cuMemFreeHost", (void*))                                                                     \
   X(MemHostRegister, "cuMemHostRegister_v2", (void*, size_t, unsigned))                                        \
   X(MemHostUnregister, "cuMemHostUnregister", (void*))                                                         \
+  X(MemHostGetFlags, "cuMemHostGetFlags", (unsigned*, void*))                                                  \
   X(MemcpyAsync, "cuMemcpyAsync", (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                \
   X(MemcpyPeerAsync, "cuMemcpyPeerAsync", (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))  \
   X(MemsetD8Async, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream))                          \

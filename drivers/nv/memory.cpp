@@ -97,7 +97,13 @@ ob_status host_free(void* self, void* pointer) {
 
 ob_status host_register(void* self, void* pointer, uint64_t bytes) {
   return on_any_device(self, "host_register", [&](Driver& driver, Device& device) {
-    return check(driver, device, driver.api.MemHostRegister(pointer, bytes, kHostPortable), "cuMemHostRegister");
+    const CUresult code = driver.api.MemHostRegister(pointer, bytes, kHostPortable);
+    // Of memory from cuMemHostAlloc, torch.cuda's say, CUDA says "invalid value", as of a bad pointer.
+    unsigned flags = 0;
+    if (code != CUDA_SUCCESS && driver.api.MemHostGetFlags(&flags, pointer) == CUDA_SUCCESS) {
+      return fail(OB_ALREADY_EXISTS, "cuMemHostRegister: the memory at %p is pinned already", pointer);
+    }
+    return check(driver, device, code, "cuMemHostRegister");
   });
 }
 

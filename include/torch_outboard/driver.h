@@ -398,13 +398,15 @@ typedef struct ob_driver {
   ob_status (*host_alloc)(void* self, uint64_t bytes, void** out_pointer);
   ob_status (*host_free)(void* self, void* pointer);
 
-  /* Makes existing host memory as good as host_alloc's, and undoes it. Null, for the pair: unsupported. */
+  /* Makes existing host memory as good as host_alloc's, and undoes it. OB_ALREADY_EXISTS for memory of which a part is
+     pinned already, by whomever. Null, for the pair: unsupported. */
   ob_status (*host_register)(void* self, void* pointer, uint64_t bytes);
   ob_status (*host_unregister)(void* self, void* pointer);
 
   /* An address through which the host may touch [address, address + bytes) once the stream that uses it is drained, or
      0 if there is none. Host minus device is constant over one mem_alloc or one whole mem_reserve until it is freed: the
-     core asks once a segment, and of a reserved range once it is mapped. It is what lets CPU kernels run on device memory. Null: none. */
+     core asks once a segment, and of a reserved range once it is mapped. It is what lets CPU kernels run on device
+     memory. Null: none. */
   ob_status (*host_address)(void* self, int32_t device, uint64_t address, uint64_t bytes, uint64_t* out_address);
 
   /* OB_OK if all work of the stream is done, OB_NOT_READY if not. Never blocks. Null: through an event of the core. */

@@ -21,7 +21,7 @@ std::atomic<int> sticky{0};
 std::mutex mutex;
 std::map<uint64_t, size_t> blocks;  // device memory
 size_t used = 0;
-std::set<void*> pinned, streams, events, graphs, executables;
+std::set<void*> pinned, allocated_host, streams, events, graphs, executables;
 std::set<std::string> kernels;
 thread_local void* current = nullptr;
 char contexts[64];
@@ -182,14 +182,26 @@ int cuMemHostAlloc(void** out, size_t bytes, unsigned) {
   if (sticky != 0) return sticky;
   if (bytes > kTotal) return kOutOfMemory;
   *out = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  const std::lock_guard lock(mutex);
+  allocated_host.insert(*out);
   return 0;
 }
 int cuMemFreeHost(void* pointer) {
+  {
+    const std::lock_guard lock(mutex);
+    allocated_host.erase(pointer);
+  }
   return std::free(pointer), static_cast<int>(sticky);
 }
 int cuMemHostRegister_v2(void* pointer, size_t, unsigned) {
   const std::lock_guard lock(mutex);
+  if (pointer == nullptr || allocated_host.count(pointer) != 0) return kInvalidValue;
   return pinned.insert(pointer).second ? 0 : kAlreadyRegistered;
+}
+int cuMemHostGetFlags(unsigned* flags, void* pointer) {
+  const std::lock_guard lock(mutex);
+  *flags = 0;
+  return pinned.count(pointer) + allocated_host.count(pointer) != 0 ? 0 : kInvalidValue;
 }
 int cuMemHostUnregister(void* pointer) {
   const std::lock_guard lock(mutex);

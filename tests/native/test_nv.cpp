@@ -370,6 +370,8 @@ void host_memory_is_registered(const char* path) {
   CHECK_STATUS(driver->host_unregister(driver.self(), host.data()), OB_NOT_FOUND);
   void* pinned = nullptr;
   CHECK_OK(driver->host_alloc(driver.self(), 1 << 20, &pinned));
+  CHECK_STATUS(driver->host_register(driver.self(), pinned, 1 << 20), OB_ALREADY_EXISTS);
+  CHECK_STATUS(driver->host_register(driver.self(), nullptr, 1 << 20), OB_INVALID_ARGUMENT);
   CHECK_OK(driver->host_free(driver.self(), pinned));
 }
 
