@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "../support/strided_kernel.h"
 #include "_generated/kernels.h"
 #include "driver.h"
 
@@ -12,39 +13,8 @@ namespace {
 
 using support::StridedShape;
 
-constexpr uint32_t kThreads = 256;    // as in kernels.cu, like the next four
-constexpr uint32_t kEach = 4;         // elements of a thread
-constexpr uint32_t kTile = 32;        // edge of a tile
-constexpr uint32_t kTileRows = 8;     // rows of threads on a tile
-constexpr int kOldestMajor = 7;       // compute capability
-constexpr int64_t kMostElements = int64_t{1} << 31;  // of one launch: indices have 32 bits
-
-// The kernels' Strided.
-struct StridedArgument {
-  uint32_t count, ndim;
-  uint32_t sizes[8], magics[8], shifts[8];
-  uint64_t dst[8], src[8];
-};
-
-// The kernels' Transpose.
-struct TransposeArgument {
-  uint32_t columns, rows, column_tiles, row_tiles;
-  uint64_t dst_row, src_column;
-  StridedArgument batch;
-};
-
-// Appends a dimension. n / size is (n * magic / 2^32 + n) >> shift.
-void add_dim(StridedArgument* argument, int64_t size, int64_t dst, int64_t src) {
-  const uint32_t d = argument->ndim++;
-  const auto divisor = static_cast<uint32_t>(size);
-  const auto shift = static_cast<uint32_t>(std::bit_width(divisor - 1));
-  argument->sizes[d] = divisor;
-  argument->shifts[d] = shift;
-  argument->magics[d] = static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor)) / divisor + 1);
-  argument->dst[d] = static_cast<uint64_t>(dst);
-  argument->src[d] = static_cast<uint64_t>(src);
-  argument->count *= divisor;
-}
+constexpr uint32_t kThreads = 256;  // as in kernels.cu
+constexpr int kOldestMajor = 7;     // compute capability
 
 ob_kernel_arg pointer_arg(uint64_t address) {
   return {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, address, nullptr};
@@ -171,62 +141,6 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
   });
 }
 
-// A destination that runs along one dimension and a source that runs along another: through tiles.
-bool make_transpose(const StridedShape& shape, TransposeArgument* out_argument) {
-  if (shape.ndim < 2 || shape.dst_strides[0] != 1 || shape.src_strides[0] == 1 || shape.src_strides[0] == 0)
-    return false;
-  uint32_t other = 1;
-  while (other < shape.ndim && shape.src_strides[other] != 1) ++other;
-  if (other == shape.ndim || shape.sizes[0] < kTile / 2 || shape.sizes[other] < kTile / 2) return false;
-  TransposeArgument& argument = *out_argument;
-  argument = {};
-  argument.columns = static_cast<uint32_t>(shape.sizes[0]);
-  argument.rows = static_cast<uint32_t>(shape.sizes[other]);
-  argument.column_tiles = (argument.columns + kTile - 1) / kTile;
-  argument.row_tiles = (argument.rows + kTile - 1) / kTile;
-  argument.dst_row = static_cast<uint64_t>(shape.dst_strides[other]);
-  argument.src_column = static_cast<uint64_t>(shape.src_strides[0]);
-  argument.batch.count = 1;
-  for (uint32_t i = 1; i < shape.ndim; ++i) {
-    if (i != other) add_dim(&argument.batch, shape.sizes[i], shape.dst_strides[i], shape.src_strides[i]);
-  }
-  return true;
-}
-
-ob_status copy_shape(Driver& driver, Device& device, CUstream stream, const StridedShape& shape, uint32_t element_size,
-                     uint64_t dst, uint64_t src) {
-  if (shape.count >= static_cast<uint64_t>(kMostElements)) {
-    // In halves of the slowest dimension that has two.
-    uint32_t d = shape.ndim - 1;
-    while (shape.sizes[d] == 1) --d;
-    StridedShape half = shape;
-    half.sizes[d] = shape.sizes[d] / 2;
-    half.count = shape.count / static_cast<uint64_t>(shape.sizes[d]) * static_cast<uint64_t>(half.sizes[d]);
-    const ob_status status = copy_shape(driver, device, stream, half, element_size, dst, src);
-    if (status != OB_OK) return status;
-    dst += static_cast<uint64_t>(half.sizes[d] * shape.dst_strides[d]) * element_size;
-    src += static_cast<uint64_t>(half.sizes[d] * shape.src_strides[d]) * element_size;
-    half.count = shape.count - half.count;
-    half.sizes[d] = shape.sizes[d] - half.sizes[d];
-    return copy_shape(driver, device, stream, half, element_size, dst, src);
-  }
-  if (TransposeArgument argument; make_transpose(shape, &argument)) {
-    const uint64_t blocks = uint64_t{argument.column_tiles} * argument.row_tiles * argument.batch.count;
-    const ob_kernel_arg args[] = {pointer_arg(dst), pointer_arg(src), value_arg(&argument, sizeof argument)};
-    return run_own(driver, device, stream, "transpose" + std::to_string(element_size), static_cast<uint32_t>(blocks),
-                   kTile, kTileRows, args);
-  }
-  StridedArgument argument = {};
-  argument.count = 1;
-  for (uint32_t i = 0; i < shape.ndim; ++i) {
-    add_dim(&argument, shape.sizes[i], shape.dst_strides[i], shape.src_strides[i]);
-  }
-  if (shape.ndim == 0) add_dim(&argument, 1, 1, 1);
-  const ob_kernel_arg args[] = {pointer_arg(dst), pointer_arg(src), value_arg(&argument, sizeof argument)};
-  const uint32_t blocks = (argument.count - 1) / (kThreads * kEach) + 1;
-  return run_own(driver, device, stream, "copy" + std::to_string(element_size), blocks, kThreads, 1, args);
-}
-
 ob_status copy_nd_async(void* self, int32_t index, uint64_t stream, const ob_copy_nd* copy) {
   return on_device(self, index, "copy_nd_async", [&](Driver& driver, Device& device) -> ob_status {
     if (const ob_status status = driver.check_stream(index, stream); status != OB_OK) return status;
@@ -246,7 +160,13 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t stream, const ob_cop
     }
     if (status != OB_OK) return status;
     const uint32_t element_size = support::widen(&shape, copy->element_size, copy->dst, copy->src);
-    return copy_shape(driver, device, to_stream(stream), shape, element_size, copy->dst, copy->src);
+    const auto run = [&](const support::StridedLaunch& given) {
+      const ob_kernel_arg args[] = {pointer_arg(given.dst), pointer_arg(given.src),
+                                    value_arg(given.argument, given.argument_size)};
+      return run_own(driver, device, to_stream(stream), given.kernel + std::to_string(element_size), given.blocks,
+                     given.columns, given.rows, args);
+    };
+    return support::for_each_launch(shape, element_size, copy->dst, copy->src, kThreads, run);
   });
 }
 

@@ -10,7 +10,7 @@ struct alignas(16) u128 {
   u64 low, high;
 };
 
-// Must be StridedArgument of copy.cpp. Division by a size is a multiplication, an addition and a shift.
+// Must be StridedArgument of ../support/strided_kernel.h. Division by a size is a multiplication, an addition and a shift.
 struct Strided {
   u32 count, ndim;
   u32 sizes[8], magics[8], shifts[8];
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void copy(T* dst, const T* src, const Strided&
   }
 }
 
-// Must be TransposeArgument of copy.cpp: `columns` runs fast in the destination, `rows` in the source; the other
+// Must be TransposeArgument of ../support/strided_kernel.h: `columns` runs fast in the destination, `rows` in the source; the other
 // dimensions are counted in `batch`, by a Strided of their own.
 struct Transpose {
   u32 columns, rows, column_tiles, row_tiles;

@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "../support/strided_kernel.h"
 #include "driver.h"
+#include "strided_source.h"
 
 namespace opencl {
 namespace {
@@ -14,52 +16,6 @@ using support::StridedShape;
 
 constexpr uint64_t kStagingBytes = 16 << 20;
 constexpr uint32_t kWidestPattern = 16;  // the API allows 128, which NVIDIA's runtime is 14 times slower with
-
-// One work-item an element; the shape is as make_strided_shape leaves it.
-constexpr const char* kStridedSource = R"(
-typedef struct { ulong count; uint ndim; uint pad; ulong sizes[8]; ulong dst[8]; ulong src[8]; } Shape;
-#define STRIDED(name, T)                                                                  \
-  kernel void name(global T* restrict dst, global const T* restrict src, const Shape s) { \
-    size_t rest = get_global_id(0);                                                       \
-    if (rest >= s.count) return;                                                          \
-    size_t to = 0, from = 0;                                                              \
-    if (s.count <= 0xFFFFFFFFu) {                                                         \
-      uint r = (uint)rest;                                                                \
-      for (uint d = 0; d + 1 < s.ndim; ++d) {                                             \
-        const uint size = (uint)s.sizes[d], next = r / size, i = r - next * size;         \
-        to += i * s.dst[d];                                                               \
-        from += i * s.src[d];                                                             \
-        r = next;                                                                         \
-      }                                                                                   \
-      rest = r;                                                                           \
-    } else {                                                                              \
-      for (uint d = 0; d + 1 < s.ndim; ++d) {                                             \
-        const size_t next = rest / s.sizes[d], i = rest - next * s.sizes[d];              \
-        to += i * s.dst[d];                                                               \
-        from += i * s.src[d];                                                             \
-        rest = next;                                                                      \
-      }                                                                                   \
-    }                                                                                     \
-    if (s.ndim > 0) {                                                                     \
-      to += rest * s.dst[s.ndim - 1];                                                     \
-      from += rest * s.src[s.ndim - 1];                                                   \
-    }                                                                                     \
-    dst[to] = src[from];                                                                  \
-  }
-STRIDED(copy1, uchar)
-STRIDED(copy2, ushort)
-STRIDED(copy4, uint)
-STRIDED(copy8, ulong)
-STRIDED(copy16, ulong2)
-)";
-
-// The kernel's `Shape`.
-struct KernelShape {
-  uint64_t count;
-  uint32_t ndim;
-  uint32_t pad;
-  uint64_t sizes[8], dst[8], src[8];
-};
 
 ob_status check_side(Driver& driver, int32_t index, uint64_t address, uint64_t bytes, Device** out_device) {
   *out_device = nullptr;
@@ -153,21 +109,20 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
   });
 }
 
-// The kernel for elements of 2 to the power `log_size` bytes; built at a device's first strided copy.
-ob_status strided_kernel(Driver& driver, Device& device, uint32_t log_size, uint64_t* out_kernel) {
-  const std::lock_guard lock(device.strided_mutex);
-  if (device.strided_program == 0) {
-    const ob_status status = program_build(driver, device, kStridedSource, "", &device.strided_program);
+// A kernel of the driver's own; their program is built at a device's first use of one.
+ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
+  const std::lock_guard lock(device.own_mutex);
+  if (const auto known = device.own_kernels.find(name); known != device.own_kernels.end()) {
+    *out_kernel = known->second;
+    return OB_OK;
+  }
+  if (device.own_program == 0) {
+    const ob_status status = program_build(driver, device, kStridedSource, "", &device.own_program);
     if (status != OB_OK) return status;
   }
-  if (device.strided_kernels[log_size] == 0) {
-    const std::string name = "copy" + std::to_string(1u << log_size);
-    const ob_status status =
-        kernel_get(driver, device.index, device.strided_program, name.c_str(), &device.strided_kernels[log_size]);
-    if (status != OB_OK) return status;
-  }
-  *out_kernel = device.strided_kernels[log_size];
-  return OB_OK;
+  const ob_status status = kernel_get(driver, device.index, device.own_program, name.c_str(), out_kernel);
+  if (status == OB_OK) device.own_kernels[name] = *out_kernel;
+  return status;
 }
 
 ob_kernel_arg pointer_arg(uint64_t address) {
@@ -195,35 +150,27 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     if (status == OB_OK) {
       status = device->memory.check(index, copy->src, support::span_bytes(*copy, copy->src_strides));
     }
-    uint64_t kernel = 0;
-    uint32_t log_size = 0;
-    const uint32_t element_size = support::widen(&shape, copy->element_size, copy->dst, copy->src);
-    while (1u << log_size < element_size) ++log_size;
-    if (status == OB_OK) status = strided_kernel(driver, *device, log_size, &kernel);
     if (status != OB_OK) return status;
-    KernelShape given = {};
-    given.count = shape.count;
-    given.ndim = shape.ndim;
-    for (uint32_t i = 0; i < shape.ndim; ++i) {
-      given.sizes[i] = static_cast<uint64_t>(shape.sizes[i]);
-      given.dst[i] = static_cast<uint64_t>(shape.dst_strides[i]);
-      given.src[i] = static_cast<uint64_t>(shape.src_strides[i]);
-    }
-    const ob_kernel_arg args[] = {
-        pointer_arg(copy->dst), pointer_arg(copy->src), {sizeof(ob_kernel_arg), OB_ARG_VALUE, sizeof given, 0, &given}};
-    const uint32_t group = static_cast<uint32_t>(std::min<size_t>(256, device->max_group));
-    ob_launch launched = {};
-    launched.struct_size = sizeof launched;
-    launched.kernel = kernel;
-    const uint64_t groups = (shape.count + group - 1) / group;
-    if (groups > UINT32_MAX) return fail(OB_UNIMPLEMENTED, "copy_nd_async has no kernel for so many elements");
-    launched.grid[0] = static_cast<uint32_t>(groups);
-    launched.grid[1] = launched.grid[2] = launched.block[1] = launched.block[2] = 1;
-    launched.block[0] = group;
-    launched.arg_count = std::size(args);
-    launched.arg_stride = sizeof args[0];
-    launched.args = args;
-    return launch(driver, *device, *stream, launched);
+    const uint32_t element_size = support::widen(&shape, copy->element_size, copy->dst, copy->src);
+    const auto run = [&](const support::StridedLaunch& given) -> ob_status {
+      ob_launch launched = {};
+      launched.struct_size = sizeof launched;
+      const std::string name = given.kernel + std::to_string(element_size);
+      if (const ob_status found = own_kernel(driver, *device, name, &launched.kernel); found != OB_OK) return found;
+      const ob_kernel_arg args[] = {pointer_arg(given.dst),
+                                    pointer_arg(given.src),
+                                    {sizeof(ob_kernel_arg), OB_ARG_VALUE, given.argument_size, 0, given.argument}};
+      launched.grid[0] = given.blocks;
+      launched.block[0] = given.columns;
+      launched.block[1] = given.rows;
+      launched.grid[1] = launched.grid[2] = launched.block[2] = 1;
+      launched.arg_count = std::size(args);
+      launched.arg_stride = sizeof args[0];
+      launched.args = args;
+      return launch(driver, *device, *stream, launched);
+    };
+    const uint32_t threads = static_cast<uint32_t>(std::min<size_t>(256, device->max_group));
+    return support::for_each_launch(shape, element_size, copy->dst, copy->src, threads, run);
   });
 }
 

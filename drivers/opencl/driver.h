@@ -72,9 +72,9 @@ struct Device {
   int64_t clock_offset = 0;  // CLOCK_MONOTONIC minus the device's clock, nanoseconds
   support::Ranges memory;
 
-  std::mutex strided_mutex;
-  uint64_t strided_program = 0;
-  uint64_t strided_kernels[5] = {};  // of 1, 2, 4, 8 and 16 bytes
+  std::mutex own_mutex;
+  uint64_t own_program = 0;  // of the driver's own kernels
+  std::map<std::string, uint64_t> own_kernels;
 };
 
 // A block of host_alloc.

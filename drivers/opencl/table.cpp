@@ -188,13 +188,13 @@ ob_status device_close(void* self, int32_t index) {
     Driver& driver = driver_of(self);
     Device* device = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    std::unique_ptr<Program> strided;
-    if (device->strided_program != 0 && driver.programs.take(device->strided_program, &strided)) {
-      for (const auto& [name, handle] : strided->kernels) {
+    std::unique_ptr<Program> own;
+    if (device->own_program != 0 && driver.programs.take(device->own_program, &own)) {
+      for (const auto& [name, handle] : own->kernels) {
         std::unique_ptr<Kernel> kernel;
         if (driver.kernels.take(handle, &kernel)) driver.api.ReleaseKernel(kernel->kernel);
       }
-      driver.api.ReleaseProgram(strided->program);
+      driver.api.ReleaseProgram(own->program);
     }
     driver.devices[index].store(nullptr);
     driver.api.ReleaseCommandQueue(device->queue);
