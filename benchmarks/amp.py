@@ -130,10 +130,14 @@ def measure_unscale(device: str, rounds: int, calls: int) -> list[tuple[str, flo
     return rows
 
 
-def print_rows(title: str, columns: tuple[str, str], rows: list[tuple[str, float, float, float]], bar: float) -> bool:
-    print(f"{title:<48}{columns[0]:>14}{columns[1]:>14}{'ratio':>8}  bar {bar}")
+def print_rows(
+    title: str, columns: tuple[str, str], rows: list[tuple[str, float, float, float]], bar: float | None
+) -> bool:
+    print(f"{title:<48}{columns[0]:>14}{columns[1]:>14}{'ratio':>8}" + (f"  bar {bar}" if bar else ""))
     for name, ours, theirs, ratio in rows:
         print(f"  {name:<46}{ours * 1e6:>11.2f} us{theirs * 1e6:>11.2f} us{ratio:>8.2f}")
+    if bar is None:
+        return True
     counted = [row for row in rows if row[0] == ALL] or rows
     is_met = all(row[3] <= bar for row in counted)
     print("  met" if is_met else "  MISSED")
@@ -160,6 +164,9 @@ def main() -> int:
     is_met = print_rows("What autocast adds to an operator", (driver.name, "cpu"), added, AUTOCAST_BAR)
     unscaled = measure_unscale(driver.name, options.rounds, 5)
     is_met &= print_rows("Unscaling", ("unscale", "foreach mul"), unscaled, UNSCALE_BAR)
+    # What a host provider runs on the device is torch's CPU kernel: its own ratio is what ours can be.
+    on_cpu = measure_unscale("cpu", options.rounds, 5)
+    print_rows("Unscaling of CPU tensors, to compare", ("unscale", "foreach mul"), on_cpu, None)
     return 0 if is_met or not options.check else 1
 
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A cached allocate and free of the device allocator, in C++: victims drawn at random among the live blocks, sizes
-// random from 1 byte to 1 MiB (small pool) or 4 MiB (both pools). Prints the median of nine rounds.
+// random from 1 byte to 1 MiB (small pool) or 4 MiB (both pools). Prints the median of nine rounds. Then threads at the
+// same time, on one device each and all on one.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cstdio>
 #include <ctime>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "core/driver.h"
@@ -64,6 +67,58 @@ void measure(size_t live_count, size_t max_size, size_t rounds) {
   outboard::device_allocator().resetPeakStats(0);
 }
 
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The median over rounds and threads, each of which starts a round when all are there. Processor time: what a thread
+// waits for another one's lock is not in it, but what it does to get it and the cache lines that go to and fro are.
+double threads_ns(size_t count, bool is_shared, const std::vector<size_t>& sizes) {
+  std::barrier start(static_cast<std::ptrdiff_t>(count));
+  std::vector<std::vector<double>> taken(count);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < count; ++t) {
+    threads.emplace_back([&, t] {
+      outboard::Stream& stream = outboard::default_stream(static_cast<c10::DeviceIndex>(is_shared ? 0 : t));
+      std::mt19937_64 random(t);
+      std::vector<c10::DataPtr> live(1'000);
+      std::vector<uint32_t> victims(sizes.size());
+      std::generate(victims.begin(), victims.end(), [&] { return static_cast<uint32_t>(random() % live.size()); });
+      round_ns(stream, live, sizes, victims);  // fills the cache
+      for (int round = 0; round < 9; ++round) {
+        start.arrive_and_wait();
+        taken[t].push_back(round_ns(stream, live, sizes, victims));
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  std::vector<double> all;
+  for (const std::vector<double>& each : taken) {
+    all.insert(all.end(), each.begin(), each.end());
+  }
+  return median(std::move(all));
+}
+
+void measure_threads() {
+  std::mt19937_64 random(7);
+  std::vector<size_t> sizes(200'000);
+  std::generate(sizes.begin(), sizes.end(), [&] { return 1 + random() % (size_t{1} << 20); });
+  const size_t count = std::min<size_t>(fake::kDevices, std::max(2U, std::thread::hardware_concurrency()));
+  std::vector<double> alone, apart, together;
+  for (int round = 0; round < 3; ++round) {  // in turn
+    alone.push_back(threads_ns(1, false, sizes));
+    apart.push_back(threads_ns(count, false, sizes));
+    together.push_back(threads_ns(count, true, sizes));
+  }
+  std::printf(
+      "%zu threads, %u cores: a device each %.1f ns, %.2f of one thread alone (%.1f ns); all on one device %.1f ns\n",
+      count, std::thread::hardware_concurrency(), median(apart), median(apart) / median(alone), median(alone),
+      median(together));
+}
+
 }  // namespace
 
 int main() {
@@ -74,5 +129,6 @@ int main() {
   measure(1'000, 1 << 20, 9);
   measure(100'000, 1 << 20, 9);
   measure(100'000, 16 << 10, 9);
+  measure_threads();
   return 0;
 }
