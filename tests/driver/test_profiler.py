@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.profiler sees the device: its work with times, on lanes of its streams, tied to the operators that queued it."""
+"""torch.profiler sees the device: its work with times, on lanes of its streams, tied to the operators behind it."""
 
 from __future__ import annotations
 
