@@ -32,6 +32,7 @@ foreach(i RANGE ${last})
   string(JSON directory GET "${answer}" torch_include ${i})
   list(APPEND torch_include ${directory})
 endforeach()
+set(torch_kineto_include ${torch_root}/include/kineto)
 message(STATUS "torch ${torch_version} of ${Python_EXECUTABLE}")
 
 set(OUTBOARD_PYTHON_INCLUDE ${python_include})

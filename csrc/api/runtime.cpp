@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/activity.h"
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
@@ -202,7 +203,9 @@ void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Bod
     return;
   }
   auto run = std::make_unique<OneRun>(OneRun{std::move(work), &stream});
-  const bool is_queued = outboard::queue_host_work(stream, run_once, run.get());  // if it raises, it is not called
+  const char* const known_name = outboard::is_recording_activities() ? outboard::intern_name(name) : nullptr;
+  // If it raises, it is not called.
+  const bool is_queued = outboard::queue_host_work(stream, run_once, run.get(), known_name);
   static_cast<void>(run.release());
   if (!is_queued) {
     stream.error.raise();  // it ran on this thread: its error is known now

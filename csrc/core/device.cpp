@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "core/activity.h"
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/error.h"
@@ -210,6 +211,7 @@ void synchronize_device(c10::DeviceIndex device) {
     }
     return;
   }
+  ActivityScope activity(device, "device_synchronize");
   bool is_done = false;
   if (driver().device_synchronize) {
     ob_status status;
@@ -235,6 +237,7 @@ void synchronize_device(c10::DeviceIndex device) {
         },
         nullptr);
   }
+  activity.finish();
   trace_order(TraceOrder::DeviceSync, device, 0);
   detail::for_each_made_stream(device, [](Stream& stream, void*) { stream.error.raise(); }, nullptr);
   detail::after_wait(device);

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/activity.h"
 #include "core/blocking.h"
 #include "core/device.h"
 #include "core/error.h"
@@ -119,7 +120,9 @@ void Event::block(Stream& stream) const {
     refuse_in_capture(stream, "a wait for an event that was recorded outside the capture");
   }
   if (handle_ != 0) {
+    ActivityScope activity(stream, {ActivityKind::Wait, "stream_wait_event"});
     OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
+    activity.finish();
     trace_order(TraceOrder::EventWait, stream.device, stream.id, device_, handle_);
   }
 }
@@ -144,6 +147,7 @@ void Event::synchronize() const {
     return;
   }
   ensure_open(device_);
+  ActivityScope activity(*stream_, {ActivityKind::Wait, "event_synchronize"});
   if (driver().event_synchronize) {
     ob_status status;
     {
@@ -152,6 +156,7 @@ void Event::synchronize() const {
     }
     if (!is_unimplemented(status)) {
       check(status, "event_synchronize", device_);
+      activity.finish();
       finish_wait();
       return;
     }
@@ -163,6 +168,7 @@ void Event::synchronize() const {
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds{1000});
   }
+  activity.finish();
   finish_wait();
 }
 

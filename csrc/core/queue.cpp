@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/activity.h"
 #include "core/capture.h"
 #include "core/driver.h"
 #include "core/error.h"
@@ -16,16 +17,28 @@ namespace outboard {
 namespace {
 
 void call_copy(Stream& stream, const ob_copy& copy) {
+  ActivityScope activity(stream,
+                         {ActivityKind::Copy, "copy_async", nullptr, copy.bytes, copy.src_device, copy.dst_device});
   OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
+  activity.finish();
 }
 
 ob_status call_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t pattern_size, uint64_t count) {
+  ActivityScope activity(
+      stream, {ActivityKind::Fill, "fill_async", nullptr, pattern_size * count, stream.device, stream.device});
   const ob_status status =
       driver().fill_async(driver().self, stream.device, stream_handle(stream), dst, pattern, pattern_size, count);
   if (!is_unimplemented(status)) {
     check(status, "fill_async", stream.device);
+    activity.finish();
   }
   return status;
+}
+
+void call_launch(Stream& stream, const ob_launch& launch) {
+  ActivityScope activity(stream, {ActivityKind::Kernel, "kernel_launch"});
+  OB_CALL(kernel_launch, stream.device, stream_handle(stream), &launch);
+  activity.finish();
 }
 
 class CopyCommand final : public DriverCommand {
@@ -73,7 +86,7 @@ class LaunchCommand final : public DriverCommand {
     launch_.args = args_.data();
     launch_.arg_stride = sizeof(ob_kernel_arg);
   }
-  void queue(Stream& stream) override { OB_CALL(kernel_launch, stream.device, stream_handle(stream), &launch_); }
+  void queue(Stream& stream) override { call_launch(stream, launch_); }
   std::string describe() const override { return "launch of a kernel"; }
 
  private:
@@ -81,6 +94,14 @@ class LaunchCommand final : public DriverCommand {
   std::vector<ob_kernel_arg> args_;
   std::vector<std::vector<std::byte>> values_;
 };
+
+uint64_t bytes_of(const ob_copy_nd& copy) {
+  uint64_t bytes = copy.element_size;
+  for (uint32_t i = 0; i < copy.ndim; ++i) {
+    bytes *= static_cast<uint64_t>(copy.sizes[i]);
+  }
+  return bytes;
+}
 
 // The stream's capture if it takes the call in the driver's place.
 Capture* software_capture(Stream& stream) {
@@ -106,11 +127,14 @@ bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy) {
   if (!driver().copy_nd_async || software_capture(stream)) {
     return false;
   }
+  ActivityScope activity(
+      stream, {ActivityKind::Copy, "copy_nd_async", nullptr, bytes_of(copy), copy.src_device, copy.dst_device});
   const ob_status status = driver().copy_nd_async(driver().self, stream.device, stream_handle(stream), &copy);
   if (is_unimplemented(status)) {
     return false;
   }
   check(status, "copy_nd_async", stream.device);
+  activity.finish();
   return true;
 }
 
@@ -133,7 +157,7 @@ void queue_launch(Stream& stream, const ob_launch& launch) {
     capture->add(stream, std::make_unique<LaunchCommand>(launch));
     return;
   }
-  OB_CALL(kernel_launch, stream.device, stream_handle(stream), &launch);
+  call_launch(stream, launch);
 }
 
 }  // namespace outboard

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 
+#include "core/activity.h"
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/device.h"
@@ -196,12 +197,14 @@ void drain_stream(Stream& stream) {
   if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
     return;
   }
+  ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
   ob_status status;
   {
     BlockingRegion blocking;
     status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
   }
   check(status, "stream_synchronize", stream.device);
+  activity.finish();
   trace_order(TraceOrder::StreamSync, stream.device, stream.id);
   stream.error.raise();
   detail::after_wait(stream.device);
@@ -211,8 +214,9 @@ bool has_host_queue() noexcept {
   return driver().host_callback != nullptr;
 }
 
-bool queue_host_work(Stream& stream, ob_host_fn fn, void* user) {
-  refuse_in_capture(stream, "host work that runs once");
+namespace {
+
+bool call_host_work(Stream& stream, ob_host_fn fn, void* user) {
   const uint64_t handle = stream_handle(stream);
   if (C10_LIKELY(driver().host_callback != nullptr)) {
     const ob_status status = driver().host_callback(driver().self, stream.device, handle, fn, user);
@@ -231,6 +235,24 @@ bool queue_host_work(Stream& stream, ob_host_fn fn, void* user) {
   check(status, "stream_synchronize", stream.device);
   fn(user);
   return false;
+}
+
+bool call_observed_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name) {
+  ActivityScope activity(stream, {ActivityKind::Host, "host_callback", name});
+  auto timed = activity.time_host_work(fn, user);
+  const bool is_queued =
+      timed ? call_host_work(stream, ActivityScope::TimedHostWork::run, timed.get()) : call_host_work(stream, fn, user);
+  static_cast<void>(timed.release());  // it has run, or will
+  activity.finish();
+  return is_queued;
+}
+
+}  // namespace
+
+bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name) {
+  refuse_in_capture(stream, "host work that runs once");
+  return C10_LIKELY(!is_recording_activities()) ? call_host_work(stream, fn, user)
+                                                : call_observed_host_work(stream, fn, user, name);
 }
 
 namespace detail {

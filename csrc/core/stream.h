@@ -80,7 +80,8 @@ OUTBOARD_API void drain_stream(Stream& stream);
 // Runs fn(user) in the stream's order: through the driver's host_callback, or else after a wait on the calling thread.
 // Returns true if it was queued, false if it has already run. Once this returned, fn was or will be called exactly
 // once; if it raises, fn is not called. CaptureError on a stream that captures: what can run again is a HostCommand.
-OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user);
+// `name` is what a profiler calls it: it lives as long as the process, and may be null.
+OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name);
 // Whether queue_host_work queues.
 OUTBOARD_API bool has_host_queue() noexcept;
 

@@ -3,6 +3,7 @@
 
 #include <sstream>
 
+#include "core/activity.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
@@ -60,8 +61,8 @@ void set_replaying(void* user) {
 }
 
 template <class Work>
-void queue_work(Stream& stream, ob_host_fn fn, std::unique_ptr<Work> work) {
-  queue_host_work(stream, fn, work.get());  // if it raises, fn is not called
+void queue_work(Stream& stream, ob_host_fn fn, std::unique_ptr<Work> work, const char* name) {
+  queue_host_work(stream, fn, work.get(), name);  // if it raises, fn is not called
   static_cast<void>(work.release());
 }
 
@@ -84,7 +85,7 @@ void queue_steps(Body& body, Stream& stream) {
     if (step.command) {
       step.command->queue(target);
     } else {
-      queue_work(target, run_batch, std::make_unique<BatchRun>(BatchRun{step.batch.get(), &target}));
+      queue_work(target, run_batch, std::make_unique<BatchRun>(BatchRun{step.batch.get(), &target}), "graph");
     }
   }
   order(*previous, stream);
@@ -179,13 +180,16 @@ void Graph::replay() {
   }
   for (const graph::RandomUse& use : body.random) {
     queue_work(stream, set_cell,
-               std::make_unique<CellUpdate>(CellUpdate{use.cell.get(), use.source->take(use.increment)}));
+               std::make_unique<CellUpdate>(CellUpdate{use.cell.get(), use.source->take(use.increment)}),
+               "graph: random offset");
   }
   if (body.is_native) {
     if (!body.host_commands.empty()) {
-      queue_work(stream, set_replaying, std::make_unique<Replaying>(Replaying{&body, &stream}));
+      queue_work(stream, set_replaying, std::make_unique<Replaying>(Replaying{&body, &stream}), "graph: begin");
     }
+    ActivityScope activity(stream, {ActivityKind::Kernel, "graph_launch", "graph"});
     OB_CALL(graph_launch, device, stream_handle(stream), body.executable);
+    activity.finish();
   } else {
     queue_steps(body, stream);
   }

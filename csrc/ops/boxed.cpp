@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "core/activity.h"
 #include "core/error.h"
 #include "ops/call.h"
 #include "ops/fallback.h"
@@ -21,9 +22,12 @@ namespace {
 
 bool run_native(const NativeKernel& kernel, const Call& call, torch::jit::Stack* stack) {
   const c10::DeviceGuard guard(c10::Device(kDeviceType, call.device()));
+  ActivityScope activity(current_stream(call.device()),
+                         {ActivityKind::Kernel, "native kernel", call.plan().name.c_str()});
   if (!kernel(call.plan().op, stack)) {
     return false;
   }
+  activity.finish();
   call.plan().native_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

@@ -407,7 +407,7 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   QueuedCall* raw = queued.release();
   bool is_queued = false;
   try {
-    is_queued = queue_host_work(stream, run_queued_call, raw);
+    is_queued = queue_host_work(stream, run_queued_call, raw, plan.name.c_str());
   } catch (...) {
     release(raw);  // it never ran, and never will
     throw;
@@ -438,7 +438,7 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
   QueuedCall* raw = queued.release();
   const std::unique_ptr<QueuedCall, void (*)(QueuedCall*)> waiter(raw, release);
   try {
-    queue_host_work(stream, run_queued_call, raw);
+    queue_host_work(stream, run_queued_call, raw, plan.name.c_str());
   } catch (...) {
     release(raw);  // the queue's share: it never ran
     throw;

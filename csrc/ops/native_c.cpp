@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/activity.h"
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
@@ -142,7 +143,9 @@ class KernelCommand final : public DriverCommand {
   KernelCommand(ob_operator_fn fn, void* user, const OpPlan& plan, DriverValues values, Outputs outputs)
       : fn_(fn), user_(user), plan_(plan), values_(std::move(values)), outputs_(outputs) {}
   void queue(Stream& stream) override {
+    ActivityScope activity(stream, {ActivityKind::Kernel, "native kernel", plan_.name.c_str()});
     check(call_kernel(fn_, user_, plan_, stream, values_, outputs_), plan_.name.c_str(), stream.device);
+    activity.finish();
   }
   std::string describe() const override { return plan_.name; }
 

@@ -16,6 +16,7 @@
 #include "torch/graphs.h"
 #include "torch/guard.h"
 #include "torch/hooks.h"
+#include "torch/profiler.h"
 
 namespace outboard {
 
@@ -34,6 +35,8 @@ void register_with_torch() {
     at::setHostAllocator(kDeviceType, &host_allocator());
     register_hooks();
     register_graphs();
+    register_profiler();
+    register_profiler_stubs();
     register_operators();
   });
 }

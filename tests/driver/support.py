@@ -32,6 +32,20 @@ def reaches_memory(device: torch.device) -> bool:
     return not any(row.provider == "fallback" for row in torch_outboard.coverage())
 
 
+def times_events(device: torch.device) -> bool:
+    """Says whether the driver's events have times."""
+    first, second = (torch.Event(device, enable_timing=True) for _ in range(2))
+    first.record()
+    second.record()
+    second.synchronize()
+    try:
+        first.elapsed_time(second)
+    except NotImplementedError as error:
+        assert "event_elapsed" in str(error) or "event_timestamp" in str(error)
+        return False
+    return True
+
+
 def pins() -> bool:
     """Says whether the driver has host memory of its own; without, `pin_memory` gives ordinary memory."""
     return pinned(1).is_pinned()

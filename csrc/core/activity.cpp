@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/activity.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "core/capture.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/event.h"
+#include "core/process.h"
+
+namespace outboard {
+
+namespace detail {
+std::atomic<bool> is_recording_activities{false};
+}
+
+namespace {
+
+// Work that events time.
+struct Bracket {
+  uint64_t correlation;
+  Event before;
+  Event after;
+};
+
+// What one thread records. Only the thread itself and the one that stops the recording take the lock.
+struct ThreadLog {
+  std::mutex mutex;
+  std::deque<CallRecord> calls;
+  std::deque<WorkRecord> works;
+  std::deque<Bracket> brackets;
+};
+
+struct Recording {
+  std::mutex mutex;  // of starting and stopping, and of the lists
+  std::vector<std::shared_ptr<ThreadLog>> logs;
+  std::unordered_set<std::string> names;
+  std::vector<std::string> problems;
+  ClockPair begin;
+  std::atomic<bool> driver_records{false};  // activity_enable has succeeded
+  std::atomic<uint64_t> next_correlation{1};
+};
+
+Recording& recording() {
+  static auto* const instance = new Recording();  // threads may record until the very end
+  return *instance;
+}
+
+constexpr uint32_t kAllKinds = OB_ACTIVITY_KERNEL | OB_ACTIVITY_COPY | OB_ACTIVITY_FILL | OB_ACTIVITY_HOST;
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// The closest of a few tries: a thread may be held up between the two clocks.
+ClockPair read_clocks() {
+  ClockPair best;
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < 9; ++i) {
+    const int64_t before = now();
+    const int64_t unix_time =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+            .count();
+    const int64_t after = now();
+    if (after - before < least) {
+      least = after - before;
+      best = {before + (after - before) / 2, unix_time};
+    }
+  }
+  return best;
+}
+
+int32_t thread_number() {
+#if defined(__linux__)
+  thread_local const auto number = static_cast<int32_t>(::syscall(SYS_gettid));
+#else
+  thread_local const auto number = static_cast<int32_t>(std::hash<std::thread::id>{}(std::this_thread::get_id()));
+#endif
+  return number;
+}
+
+ThreadLog& thread_log() {
+  thread_local std::shared_ptr<ThreadLog> log;
+  if (C10_UNLIKELY(!log)) {
+    log = std::make_shared<ThreadLog>();
+    std::lock_guard lock(recording().mutex);
+    recording().logs.push_back(log);
+  }
+  return *log;
+}
+
+struct ThreadIds {
+  std::vector<uint64_t> ops;
+  std::vector<uint64_t> annotations;
+};
+thread_local ThreadIds thread_ids;
+
+uint64_t last_of(const std::vector<uint64_t>& ids) {
+  return ids.empty() ? 0 : ids.back();
+}
+
+bool has_activity_entries() {
+  return driver().activity_enable != nullptr;
+}
+
+bool times_events() {
+  return driver().event_timestamp != nullptr;
+}
+
+void correlate(uint64_t correlation) {
+  if (recording().driver_records.load(std::memory_order_relaxed)) {
+    check(driver().activity_correlate(driver().self, correlation), "activity_correlate", OB_HOST);
+  }
+}
+
+ActivityKind kind_of(uint32_t driver_kind) {
+  switch (driver_kind) {
+    case OB_ACTIVITY_COPY:
+      return ActivityKind::Copy;
+    case OB_ACTIVITY_FILL:
+      return ActivityKind::Fill;
+    case OB_ACTIVITY_HOST:
+      return ActivityKind::Host;
+    default:
+      return ActivityKind::Kernel;
+  }
+}
+
+// Reads what the driver has, and stops at its first error.
+ob_status read_driver_records(std::vector<ob_activity>& out_records) {
+  constexpr size_t kBatch = 256;
+  for (;;) {
+    std::vector<ob_activity> batch(kBatch);
+    for (ob_activity& record : batch) {
+      record.struct_size = sizeof(record);
+    }
+    size_t count = 0;
+    const ob_status status = driver().activity_read(driver().self, kBatch, sizeof(ob_activity), batch.data(), &count);
+    if (status != OB_OK) {
+      return status;
+    }
+    count = std::min(count, kBatch);
+    out_records.insert(out_records.end(), batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(count));
+    if (count < kBatch) {
+      return OB_OK;
+    }
+  }
+}
+
+std::string untimed() {
+  return "driver '" + driver_name() + "' has neither activity records nor event_timestamp: only host work is timed";
+}
+
+std::string problem_of(const char* entry, ob_status status) {
+  const std::string reason = last_driver_error();
+  return "driver '" + driver_name() + "': " + entry + " failed with " + status_name(status) +
+         (reason.empty() ? "" : ": " + reason);
+}
+
+std::vector<std::shared_ptr<ThreadLog>> take_logs(Recording& all) {
+  std::lock_guard lock(all.mutex);
+  // A log that nobody else owns is of a thread that has ended.
+  std::vector<std::shared_ptr<ThreadLog>> logs = all.logs;
+  std::erase_if(all.logs, [](const std::shared_ptr<ThreadLog>& log) { return log.use_count() <= 2; });
+  return logs;
+}
+
+void clear(ThreadLog& log) {
+  std::deque<Bracket> brackets;  // their events go back to the pool without the lock
+  std::lock_guard lock(log.mutex);
+  log.calls.clear();
+  log.works.clear();
+  brackets.swap(log.brackets);
+}
+
+using CallsByCorrelation = std::unordered_map<uint64_t, const CallRecord*>;
+
+// The streams of handles that calls have not named.
+struct HandleFinder {
+  uint64_t handle;
+  c10::StreamId found = -1;
+};
+
+c10::StreamId stream_of_handle(c10::DeviceIndex device, uint64_t handle) {
+  HandleFinder finder{handle};
+  outboard::detail::for_each_made_stream(
+      device,
+      [](Stream& stream, void* user) {
+        auto& wanted = *static_cast<HandleFinder*>(user);
+        if (wanted.found < 0 && stream.handle == wanted.handle) {
+          wanted.found = stream.id;
+        }
+      },
+      &finder);
+  return std::max<c10::StreamId>(finder.found, 0);
+}
+
+void add_driver_records(const std::vector<ob_activity>& records, const CallsByCorrelation& calls,
+                        ActivityProfile& profile) {
+  for (const ob_activity& record : records) {
+    WorkRecord work;
+    const auto found = calls.find(record.correlation);
+    const CallRecord* call = found == calls.end() ? nullptr : found->second;
+    work.correlation = call ? record.correlation : 0;
+    work.start = record.start;
+    work.end = record.end;
+    work.device = static_cast<c10::DeviceIndex>(std::clamp<int32_t>(record.device, 0, kMaxDevices - 1));
+    work.stream = call && call->device == work.device ? call->stream : stream_of_handle(work.device, record.stream);
+    work.info.kind = kind_of(record.kind);
+    work.info.bytes = record.bytes;
+    work.info.src_device = record.src_device;
+    work.info.dst_device = record.dst_device;
+    // The core knows which operator a host call is; the driver knows what its kernels are called.
+    const std::string name(record.name, ::strnlen(record.name, sizeof(record.name)));
+    const bool knows_better = call && call->info.name && (work.info.kind == ActivityKind::Host || name.empty());
+    work.info.name = knows_better ? call->info.name : intern_name(name);
+    work.info.entry = call ? call->info.entry : "";
+    profile.works.push_back(work);
+  }
+}
+
+// Timed by the core: what it is stands in its call.
+void complete(WorkRecord& work, const CallRecord& call) {
+  work.info = call.info;
+  work.device = call.device;
+  work.stream = call.stream;
+}
+
+ob_status timestamp_of(const Event& event, int64_t* out_nanoseconds) {
+  return driver().event_timestamp(driver().self, event.device(), event.handle(), out_nanoseconds);
+}
+
+// False if no further one need be tried.
+bool add_bracket(const Bracket& bracket, const CallRecord& call, ActivityProfile& profile) {
+  const char* entry = "event_query";
+  ob_status status = driver().event_query(driver().self, bracket.after.device(), bracket.after.handle());
+  if (status == OB_NOT_READY) {
+    return true;  // counted as unfinished
+  }
+  WorkRecord work;
+  if (status == OB_OK) {
+    entry = "event_timestamp";
+    status = timestamp_of(bracket.before, &work.start);
+  }
+  if (status == OB_OK) {
+    status = timestamp_of(bracket.after, &work.end);
+  }
+  if (status != OB_OK) {
+    profile.problems.push_back(is_unimplemented(status) ? untimed() : problem_of(entry, status));
+    return false;
+  }
+  work.correlation = bracket.correlation;
+  complete(work, call);
+  profile.works.push_back(work);
+  return true;
+}
+
+// How the work of this recording is timed, but for host work, of which there is always a time.
+enum class Timing { DriverRecords, Events, None };
+
+void count_unfinished(ActivityProfile& profile, Timing timing) {
+  std::unordered_set<uint64_t> done;
+  for (const WorkRecord& work : profile.works) {
+    done.insert(work.correlation);
+  }
+  profile.unfinished =
+      static_cast<size_t>(std::count_if(profile.calls.begin(), profile.calls.end(), [&](const CallRecord& call) {
+        // A kernel of the driver's need not queue anything, so one without records may be done.
+        const bool is_timed = call.info.kind == ActivityKind::Host || timing == Timing::Events ||
+                              (timing == Timing::DriverRecords && call.info.kind != ActivityKind::Kernel);
+        return call.is_queued && is_timed && !done.contains(call.correlation);
+      }));
+}
+
+}  // namespace
+
+struct ActivityScope::Open {
+  CallRecord call;
+  std::optional<Event> before;
+  Stream* stream = nullptr;
+  Open* outer = nullptr;
+  bool has_inner = false;  // calls within this one have queued the work
+};
+
+namespace {
+thread_local void* innermost_scope = nullptr;  // an ActivityScope::Open
+}
+
+void start_activities() {
+  Recording& all = recording();
+  detail::is_recording_activities.store(false);
+  for (const std::shared_ptr<ThreadLog>& log : take_logs(all)) {
+    clear(*log);
+  }
+  std::vector<std::string> problems;
+  bool driver_records = false;
+  if (driver_is_gone()) {
+    problems.push_back("the devices can't be used in this process any more: nothing of them is recorded");
+  } else if (has_activity_entries()) {
+    std::vector<ob_activity> old;  // of work that ended after the last recording
+    ob_status status = read_driver_records(old);
+    const char* entry = "activity_read";
+    if (status == OB_OK) {
+      entry = "activity_enable";
+      status = driver().activity_enable(driver().self, kAllKinds);
+    }
+    driver_records = status == OB_OK;
+    if (!driver_records && !is_unimplemented(status)) {
+      problems.push_back(problem_of(entry, status));
+    }
+  }
+  if (!driver_is_gone() && !driver_records && !times_events()) {
+    problems.push_back(untimed());
+  }
+  all.driver_records.store(driver_records);
+  std::lock_guard lock(all.mutex);
+  all.problems = std::move(problems);
+  all.begin = read_clocks();
+  detail::is_recording_activities.store(!driver_is_gone());
+}
+
+ActivityProfile stop_activities() {
+  Recording& all = recording();
+  detail::is_recording_activities.store(false);
+  ActivityProfile profile;
+  profile.end = read_clocks();
+  {
+    std::lock_guard lock(all.mutex);
+    profile.begin = all.begin;
+    profile.problems = std::move(all.problems);
+    all.problems.clear();
+  }
+  std::vector<ob_activity> records;
+  const bool driver_records = all.driver_records.exchange(false);
+  if (driver_records && !driver_is_gone()) {
+    ob_status status = driver().activity_enable(driver().self, 0);
+    const char* entry = "activity_enable";
+    if (status == OB_OK) {
+      entry = "activity_read";
+      status = read_driver_records(records);
+    }
+    if (status != OB_OK) {
+      profile.problems.push_back(problem_of(entry, status));
+    }
+  }
+  std::deque<Bracket> brackets;
+  for (const std::shared_ptr<ThreadLog>& log : take_logs(all)) {
+    std::lock_guard lock(log->mutex);
+    profile.calls.insert(profile.calls.end(), log->calls.begin(), log->calls.end());
+    profile.works.insert(profile.works.end(), log->works.begin(), log->works.end());
+    std::move(log->brackets.begin(), log->brackets.end(), std::back_inserter(brackets));
+    log->calls.clear();
+    log->works.clear();
+    log->brackets.clear();
+  }
+  CallsByCorrelation calls;
+  for (const CallRecord& call : profile.calls) {
+    calls.emplace(call.correlation, &call);
+  }
+  // What began in an earlier recording, or is not finished, has no call here.
+  std::erase_if(profile.works, [&](const WorkRecord& work) { return !calls.contains(work.correlation); });
+  for (WorkRecord& work : profile.works) {
+    complete(work, *calls.at(work.correlation));
+  }
+  Timing timing = driver_records ? Timing::DriverRecords : times_events() ? Timing::Events : Timing::None;
+  for (const Bracket& bracket : brackets) {
+    const auto call = calls.find(bracket.correlation);
+    if (call != calls.end() && !driver_is_gone() && !add_bracket(bracket, *call->second, profile)) {
+      timing = Timing::None;
+      break;
+    }
+  }
+  add_driver_records(records, calls, profile);
+  count_unfinished(profile, timing);
+  return profile;
+}
+
+void push_activity_op(uint64_t id) {
+  thread_ids.ops.push_back(id);
+}
+void pop_activity_op() noexcept {
+  if (!thread_ids.ops.empty()) {
+    thread_ids.ops.pop_back();
+  }
+}
+void push_activity_annotation(uint64_t id) {
+  thread_ids.annotations.push_back(id);
+}
+void pop_activity_annotation() noexcept {
+  if (!thread_ids.annotations.empty()) {
+    thread_ids.annotations.pop_back();
+  }
+}
+
+const char* intern_name(const std::string& name) {
+  Recording& all = recording();
+  std::lock_guard lock(all.mutex);
+  return all.names.insert(name).first->c_str();
+}
+
+void ActivityScope::begin(Stream& stream, const ActivityInfo& info) {
+  auto open = std::make_unique<Open>();
+  open->call.info = info;
+  open->call.device = stream.device;
+  open->call.stream = stream.id;
+  open->stream = &stream;
+  if (info.kind != ActivityKind::Wait) {
+    // What a capture takes runs at the replay, and events between would be captured with it.
+    open->call.is_queued = capture_of(stream) == nullptr;
+    const bool has_bracket = open->call.is_queued && info.kind != ActivityKind::Host && times_events() &&
+                             !recording().driver_records.load(std::memory_order_relaxed);
+    if (has_bracket) {
+      open->before.emplace(OB_EVENT_TIMING);
+      open->before->record(stream);
+    }
+  }
+  enter(std::move(open));
+}
+
+void ActivityScope::begin_wait(c10::DeviceIndex device, const char* entry) {
+  auto open = std::make_unique<Open>();
+  open->call.info = {ActivityKind::Wait, entry};
+  open->call.device = device;
+  open->call.stream = -1;
+  enter(std::move(open));
+}
+
+void ActivityScope::enter(std::unique_ptr<Open> open) {
+  CallRecord& call = open->call;
+  call.correlation = recording().next_correlation.fetch_add(1, std::memory_order_relaxed);
+  call.op = last_of(thread_ids.ops);
+  call.annotation = last_of(thread_ids.annotations);
+  call.thread = thread_number();
+  if (call.is_queued) {
+    correlate(call.correlation);
+  }
+  open->outer = static_cast<Open*>(innermost_scope);
+  open_ = open.release();
+  innermost_scope = open_;
+  open_->call.start = now();
+}
+
+void ActivityScope::end() {
+  open_->call.end = now();
+  const std::unique_ptr<Open> open(std::exchange(open_, nullptr));
+  innermost_scope = open->outer;
+  if (open->outer && open->call.is_queued) {
+    open->outer->has_inner = true;
+  }
+  if (open->call.is_queued) {
+    correlate(open->outer ? open->outer->call.correlation : 0);
+  }
+  std::optional<Bracket> bracket;
+  if (open->before && !open->has_inner) {
+    bracket.emplace(Bracket{open->call.correlation, std::move(*open->before), Event(OB_EVENT_TIMING)});
+    bracket->after.record(*open->stream);
+  }
+  // Its work is that of the calls within.
+  open->call.is_queued = open->call.is_queued && !open->has_inner;
+  ThreadLog& log = thread_log();
+  std::lock_guard lock(log.mutex);
+  log.calls.push_back(open->call);
+  if (bracket) {
+    log.brackets.push_back(std::move(*bracket));
+  }
+}
+
+void ActivityScope::drop() noexcept {
+  const std::unique_ptr<Open> open(std::exchange(open_, nullptr));
+  innermost_scope = open->outer;
+}
+
+void ActivityScope::TimedHostWork::run(void* timed) {
+  const std::unique_ptr<TimedHostWork> work(static_cast<TimedHostWork*>(timed));
+  WorkRecord record;
+  record.correlation = work->correlation;
+  record.start = now();
+  work->fn(work->user);
+  record.end = now();
+  ThreadLog& log = thread_log();
+  std::lock_guard lock(log.mutex);
+  log.works.push_back(record);
+}
+
+std::unique_ptr<ActivityScope::TimedHostWork> ActivityScope::time_host_work(ob_host_fn fn, void* user) const {
+  // A driver's records are of what it calls; without host_callback the core runs the work itself.
+  const bool driver_tells = recording().driver_records.load(std::memory_order_relaxed) && driver().host_callback;
+  if (open_ == nullptr || driver_tells) {
+    return nullptr;
+  }
+  return std::make_unique<TimedHostWork>(TimedHostWork{fn, user, open_->call.correlation});
+}
+
+}  // namespace outboard

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a profiler learns: the calls that queue work or wait, on the threads that make them, and the work itself, on the
+// device's streams. The work's times are the driver's activity records. For a driver without them, host work is timed
+// while it runs, and everything else by events around it.
+//
+// Each call has a correlation number, which the records of its work carry. While nothing is recorded, a site costs one
+// load.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+#include <c10/macros/Macros.h>
+#include <torch_outboard/driver.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/export.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+enum class ActivityKind : uint8_t {
+  Kernel,  // a launch, an operator's kernel of the driver's, a graph
+  Host,  // a CPU kernel in a stream's order
+  Copy,
+  Fill,
+  Wait  // the caller waits: no work of its own
+};
+
+struct ActivityInfo {
+  ActivityKind kind;
+  const char* entry;  // of the driver's table
+  const char* name = nullptr;  // of the work, null for the entry's; lives as long as the process, see intern_name
+  uint64_t bytes = 0;  // of a copy or a fill
+  int32_t src_device = OB_HOST;
+  int32_t dst_device = OB_HOST;
+};
+
+// A call, as the thread that made it saw it. Times are nanoseconds of CLOCK_MONOTONIC.
+struct CallRecord {
+  uint64_t correlation = 0;
+  uint64_t op = 0;  // what push_activity_op named last on the thread; 0 for nothing
+  uint64_t annotation = 0;  // the same of push_activity_annotation
+  int64_t start = 0;
+  int64_t end = 0;
+  int32_t thread = 0;  // the system's number of it
+  c10::DeviceIndex device = 0;
+  bool is_queued = false;  // work of it is expected: not of a wait, nor of what a driver captures
+  c10::StreamId stream = 0;
+  ActivityInfo info{};
+};
+
+// Work that ran; a call may have several pieces of it.
+struct WorkRecord {
+  uint64_t correlation = 0;  // 0: the driver doesn't know whose it is
+  int64_t start = 0;
+  int64_t end = 0;
+  ActivityInfo info{};
+  c10::DeviceIndex device = 0;
+  c10::StreamId stream = 0;
+};
+
+struct ClockPair {
+  int64_t monotonic = 0;  // nanoseconds
+  int64_t unix_time = 0;  // nanoseconds since 1970, read at the same moment
+};
+
+struct ActivityProfile {
+  std::vector<CallRecord> calls;
+  std::vector<WorkRecord> works;
+  size_t unfinished = 0;  // calls whose work had not ended when the recording stopped
+  std::vector<std::string> problems;
+  ClockPair begin;
+  ClockPair end;
+};
+
+// Recording is the process's, one at a time. Start while it is under way begins anew; stop without start gives nothing.
+// Neither waits for work nor raises what work failed with: what the driver refuses is in the profile's problems.
+OUTBOARD_API void start_activities();
+OUTBOARD_API ActivityProfile stop_activities();
+
+// What the calling thread is at, for the records of its calls.
+OUTBOARD_API void push_activity_op(uint64_t id);
+OUTBOARD_API void pop_activity_op() noexcept;
+OUTBOARD_API void push_activity_annotation(uint64_t id);
+OUTBOARD_API void pop_activity_annotation() noexcept;
+
+// The same text as long as the process lives.
+OUTBOARD_API const char* intern_name(const std::string& name);
+
+namespace detail {
+OUTBOARD_API extern std::atomic<bool> is_recording_activities;
+}
+
+inline bool is_recording_activities() noexcept {
+  return detail::is_recording_activities.load(std::memory_order_relaxed);
+}
+
+// A driver call under way. Not finished, because the call raised, it leaves no record.
+class OUTBOARD_API ActivityScope {
+ public:
+  ActivityScope(Stream& stream, const ActivityInfo& info) {
+    if (C10_UNLIKELY(is_recording_activities())) {
+      begin(stream, info);
+    }
+  }
+  // A wait for a whole device.
+  ActivityScope(c10::DeviceIndex device, const char* entry) {
+    if (C10_UNLIKELY(is_recording_activities())) {
+      begin_wait(device, entry);
+    }
+  }
+  ~ActivityScope() {
+    if (C10_UNLIKELY(open_ != nullptr)) {
+      drop();
+    }
+  }
+  ActivityScope(const ActivityScope&) = delete;
+  ActivityScope& operator=(const ActivityScope&) = delete;
+
+  void finish() {
+    if (C10_UNLIKELY(open_ != nullptr)) {
+      end();
+    }
+  }
+
+  // Host work of this call that must be timed here, since no record of the driver's will tell: what to queue in its
+  // place, to be released once queued. Null if there is no need.
+  struct TimedHostWork {
+    ob_host_fn fn;
+    void* user;
+    uint64_t correlation;
+    static void run(void* timed);
+  };
+  std::unique_ptr<TimedHostWork> time_host_work(ob_host_fn fn, void* user) const;
+
+ private:
+  struct Open;
+  void begin(Stream& stream, const ActivityInfo& info);
+  void begin_wait(c10::DeviceIndex device, const char* entry);
+  void enter(std::unique_ptr<Open> open);
+  void end();
+  void drop() noexcept;
+
+  Open* open_ = nullptr;
+};
+
+}  // namespace outboard
