@@ -95,19 +95,30 @@ class _DeviceCalls(PythonWrapperCodegen):
         _flush()
         super().generate_fallback_kernel(node)
 
+    # Memory returns to the stream of its allocation, which need not have waited for the others. Kernels record what
+    # they use; operators don't, and their user has no name for what is freed here.
+
+    def make_buffer_free(self, buffer: Any) -> str:
+        return self._records([buffer.get_name()]) + super().make_buffer_free(buffer)
+
+    def make_free_by_names(self, names_to_del: list[str]) -> str:
+        return self._records(names_to_del) + super().make_free_by_names(names_to_del)
+
+    def _records(self, names: list[str]) -> str:
+        if not self._has_named_streams:
+            return ""
+        ours = [name for name in names if _is_ours(name)]
+        return "".join(f"{name}.record_stream({stream}); " for name in ours for stream in _stream_names())
+
     def _name_streams(self) -> None:
         # Inductor writes this with the device's guard, which it has for devices that it knows as GPUs.
-        from torch._inductor.codegen.wrapper import get_stream_name
-        from torch._inductor.stream_constants import DEFAULT_STREAM, DEFAULT_STREAM_IDX
-
         scheduler = V.graph.scheduler
-        self.add_import_once(
-            "from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index"
-        )
-        self.writeline(f"{DEFAULT_STREAM} = torch.accelerator.current_stream({scheduler.current_device.index})")
-        for stream in sorted(set(scheduler.node_to_stream.values()) - {DEFAULT_STREAM_IDX}):
-            number = scheduler.stream_idx_to_user_obj_idx[stream]
-            self.writeline(f"{get_stream_name(stream)} = get_external_object_by_index({number})")
+        self.add_import_once("from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index")
+        for stream, name in _stream_names().items():
+            value = f"torch.accelerator.current_stream({scheduler.current_device.index})"
+            if stream in scheduler.stream_idx_to_user_obj_idx:
+                value = f"get_external_object_by_index({scheduler.stream_idx_to_user_obj_idx[stream]})"
+            self.writeline(f"{name} = {value}")
 
 
 class OutboardWrapper(_DeviceCalls):
@@ -132,6 +143,19 @@ class OutboardWrapper(_DeviceCalls):
 
 class OutboardSubgraphWrapper(_DeviceCalls, SubgraphPythonWrapperCodegen):
     """The wrapper of a graph within another one."""
+
+
+def _stream_names() -> dict[int, str]:
+    """Gives the variables of the graph's streams by their index; 0 is the stream that the graph is called on."""
+    from torch._inductor.stream_utils import get_stream_name
+
+    return {stream: get_stream_name(stream) for stream in sorted({0, *V.graph.scheduler.node_to_stream.values()})}
+
+
+def _is_ours(name: str) -> bool:
+    buffer = V.graph.try_get_buffer(name) or V.graph.graph_inputs.get(name)
+    device = buffer.get_device() if hasattr(buffer, "get_device") else None
+    return device is not None and device.type == _C.driver_name()
 
 
 def _flush() -> None:
