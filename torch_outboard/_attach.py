@@ -28,6 +28,8 @@ from torch_outboard._errors import RegistrationError
 from torch_outboard._options import OptionValue, to_text
 from torch_outboard._properties import to_table
 from torch_outboard.amp import check_description, register
+from torch_outboard.compile.generator import find_generator
+from torch_outboard.compile.register import register as register_compiler
 from torch_outboard.driver import Driver, driver_entries
 
 __all__ = ["attach", "attached_driver", "is_attached_as"]
@@ -91,6 +93,7 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
         entries = _entries(described)
         check_torch_version()
         policies = check_description(described)
+        find_generator(described)
         _install(described, entries)
         _attachment = _Attachment(described, driver if isinstance(driver, str) else described.name, policies)
         _run(_attachment, "fallback", lambda: _set_fallback(fallback))
@@ -259,6 +262,7 @@ def _finish(attachment: _Attachment) -> ModuleType:
     _run(attachment, "kernels", lambda: _register_kernels(driver))
     _run(attachment, "autocast", lambda: register(driver, attachment.policies))
     _run(attachment, "compat", lambda: _compat.apply(name))
+    _run(attachment, "compile", lambda: register_compiler(driver))
     attachment.is_complete = True
     return module
 

@@ -63,8 +63,9 @@ class Driver:
         Whether `device_count` opens the runtime and doesn't survive a fork.
     kernels : mapping of str to callable
         Kernels for operators: {"aten::relu": fn}. See `torch_outboard.register_kernel`.
-    code_generator : object or None
-        Reserved for the compiler: who generates kernels for this device.
+    code_generator : str, type or None
+        Who generates kernels for torch.compile: "cpp" if the host can reach the device's memory, or a subclass of
+        torch_outboard.compile.CodeGenerator. Without one torch.compile raises for this device.
     autocast : None, "default" or mapping of str to str
         What torch.autocast does: nothing (it warns and disables itself), what it does on CUDA, or that with the changes
         in the mapping: {"aten::softmax": "lower_precision_fp"}. See `torch_outboard.amp.set_policy`.

@@ -115,6 +115,7 @@ extern PyMethodDef generator_methods[];
 extern PyMethodDef graph_methods[];
 extern PyMethodDef host_view_methods[];
 extern PyMethodDef trace_methods[];
+extern PyMethodDef compile_methods[];
 
 void install_raiser();          // errors.cpp
 void install_blocking_hooks();  // gil.cpp

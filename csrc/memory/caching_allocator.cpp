@@ -174,7 +174,8 @@ bool host_address(const c10::DataPtr& ptr, size_t bytes, void** out_address) {
 }
 
 void record_stream(const c10::DataPtr& ptr, Stream& stream) {
-  if (Block* block = block_of(ptr)) {
+  // Its own stream needs no record, nor the heap's lock: compiled kernels come here for each of their arguments.
+  if (Block* block = block_of(ptr); block != nullptr && block->pool->stream != &stream) {
     block->pool->heap->record_stream(block, stream);
   }
 }

@@ -13,6 +13,7 @@ class SimDriver(Driver):
     name = "sim"
     library = library_path("sim")
     autocast = "default"
+    code_generator = "cpp"
     options = {
         "devices": Option(int, None, "Number of devices; 2 if not given."),
         "memory": Option(str, None, "Bytes of each device, as 512MiB; 4GiB if not given."),

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the code that a compiler generated calls: launches and allocations.
+#define OUTBOARD_TORCH_PYTHON
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "bindings/python.h"
+#include "ops/compiled_kernel.h"
+
+namespace outboard::bindings {
+
+namespace {
+
+constexpr char kCapsule[] = "torch_outboard.compiled_kernel";
+constexpr char kArgumentKinds[] = "rwifd";
+
+// Gives false with a Python error set.
+bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, CompiledArgument* out) {
+  switch (kernel.arguments[index]) {
+    case 'i': {
+      int64_t value = 0;
+      if (!to_int64(object, &value)) {
+        return false;
+      }
+      std::memcpy(&out->bits, &value, sizeof(value));
+      return true;
+    }
+    case 'f':
+    case 'd': {
+      const double value = PyFloat_AsDouble(object);
+      if (value == -1.0 && PyErr_Occurred()) {
+        return false;
+      }
+      if (kernel.arguments[index] == 'd') {
+        std::memcpy(&out->bits, &value, sizeof(value));
+      } else {
+        const auto single = static_cast<float>(value);
+        std::memcpy(&out->bits, &single, sizeof(single));
+      }
+      return true;
+    }
+    default:
+      if (!THPVariable_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "argument %zu of the compiled kernel %s must be a tensor, not %s", index,
+                     kernel.name.c_str(), Py_TYPE(object)->tp_name);
+        return false;
+      }
+      out->tensor = &THPVariable_Unpack(object);
+      return true;
+  }
+}
+
+PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    const auto* kernel = static_cast<const CompiledKernel*>(PyCapsule_GetPointer(self, kCapsule));
+    if (!kernel || !has_arguments(kernel->name.c_str(), count, static_cast<Py_ssize_t>(kernel->arguments.size()))) {
+      return nullptr;
+    }
+    c10::SmallVector<CompiledArgument, 12> values(static_cast<size_t>(count));
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!to_argument(*kernel, i, arguments[i], &values[i])) {
+        return nullptr;
+      }
+    }
+    {
+      // A driver may run the kernel before it returns, or wait for room in its queue.
+      const WithoutGil without_gil;
+      launch_compiled(*kernel, values);
+    }
+    return none();
+  });
+}
+
+PyMethodDef launch_method =
+    OUTBOARD_FASTCALL("compiled_kernel", launch, "Queues the kernel on the current stream of its tensors' device.");
+
+PyObject* py_compiled_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    auto kernel = std::make_unique<CompiledKernel>();
+    uint64_t address = 0;
+    if (!has_arguments("compiled_kernel", count, 3) || !to_text(arguments[0], "the kernel's name", &kernel->name) ||
+        !to_uint64(arguments[1], &address) || !to_text(arguments[2], "the arguments", &kernel->arguments)) {
+      return nullptr;
+    }
+    if (address == 0 || kernel->arguments.find_first_not_of(kArgumentKinds) != std::string::npos) {
+      PyErr_Format(PyExc_ValueError, "compiled_kernel takes an address and letters of '%s', not '%s'", kArgumentKinds,
+                   kernel->arguments.c_str());
+      return nullptr;
+    }
+    kernel->entry = reinterpret_cast<CompiledEntry>(address);
+    const Object capsule(PyCapsule_New(kernel.get(), kCapsule, nullptr));
+    if (!capsule) {
+      return nullptr;
+    }
+    static_cast<void>(kernel.release());  // kept for good: launches that are queued name it
+    return PyCFunction_NewEx(&launch_method, capsule.get(), nullptr);
+  });
+}
+
+bool to_sizes(PyObject* object, c10::SmallVectorImpl<int64_t>* out) {
+  if (!PyTuple_Check(object)) {
+    PyErr_SetString(PyExc_TypeError, "empty_strided takes sizes and strides as tuples of int");
+    return false;
+  }
+  const Py_ssize_t count = PyTuple_GET_SIZE(object);
+  out->resize(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!to_int64(PyTuple_GET_ITEM(object, i), &(*out)[static_cast<size_t>(i)])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+PyObject* py_empty_strided(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    c10::SmallVector<int64_t, 8> sizes;
+    c10::SmallVector<int64_t, 8> strides;
+    c10::DeviceIndex device = 0;
+    if (!has_arguments("empty_strided", count, 4) || !to_sizes(arguments[0], &sizes) ||
+        !to_sizes(arguments[1], &strides) || !to_device(arguments[3], &device)) {
+      return nullptr;
+    }
+    if (!THPDtype_Check(arguments[2])) {
+      PyErr_SetString(PyExc_TypeError, "empty_strided takes a torch.dtype as its third argument");
+      return nullptr;
+    }
+    const at::ScalarType dtype = reinterpret_cast<THPDtype*>(arguments[2])->scalar_type;
+    at::Tensor tensor;
+    {
+      const WithoutGil without_gil;
+      tensor = empty_compiled(device, dtype, sizes, strides);
+    }
+    return THPVariable_Wrap(std::move(tensor));
+  });
+}
+
+}  // namespace
+
+PyMethodDef compile_methods[] = {
+    OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel, "A launcher: (name, address of its entry, arguments)."),
+    OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace outboard::bindings

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/compiled_kernel.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <cstring>
+#include <memory>
+
+#include "core/capture.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/stream.h"
+#include "core/trace.h"
+#include "memory/caching_allocator.h"
+#include "ops/run_state.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+constexpr size_t kInlineArguments = 12;
+constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
+
+// Numbers on the CPU that a kernel reads through a pointer, which must live as long as the launch and not move.
+struct Scalar {
+  alignas(kScalarBytes) std::byte data[kScalarBytes];
+};
+
+struct Launch {
+  const CompiledKernel* kernel = nullptr;
+  Stream* stream = nullptr;
+  ThreadSettings settings{1, 0};
+  c10::SmallVector<uint64_t, kInlineArguments> words;
+  std::unique_ptr<Scalar[]> scalars;
+};
+
+std::exception_ptr with_kernel_name(const CompiledKernel& kernel) {
+  const std::string where = "in the compiled kernel " + kernel.name + ", which ran on the device's stream";
+  try {
+    throw;
+  } catch (c10::Error& error) {
+    error.add_context(where);
+    return std::current_exception();
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                              std::string(error.what()) + " (" + where + ")"));
+  } catch (...) {
+    return std::make_exception_ptr(
+        c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "an unknown exception " + where));
+  }
+}
+
+void run_launch(const Launch& launch, Stream& stream) {
+  try {
+    launch.settings.apply();
+    launch.kernel->entry(launch.words.data());
+  } catch (...) {
+    stream.error.set(with_kernel_name(*launch.kernel));
+  }
+}
+
+void run_queued_launch(void* user) {
+  const std::unique_ptr<Launch> launch(static_cast<Launch*>(user));
+  run_launch(*launch, *launch->stream);
+}
+
+class CapturedLaunch final : public HostCommand {
+ public:
+  explicit CapturedLaunch(std::unique_ptr<Launch> launch) : launch_(std::move(launch)) {}
+  void run(Stream& stream) noexcept override { run_launch(*launch_, stream); }
+  std::string describe() const override { return launch_->kernel->name; }
+
+ private:
+  std::unique_ptr<Launch> launch_;
+};
+
+bool is_tensor(char kind) {
+  return kind == 'r' || kind == 'w';
+}
+
+c10::DeviceIndex device_of(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+  c10::DeviceIndex device = -1;
+  for (const CompiledArgument& argument : arguments) {
+    if (argument.tensor == nullptr || !is_ours(*argument.tensor->unsafeGetTensorImpl())) {
+      continue;
+    }
+    const c10::DeviceIndex index = argument.tensor->unsafeGetTensorImpl()->device().index();
+    TORCH_CHECK_VALUE(device < 0 || device == index, "the compiled kernel ", kernel.name,
+                      " was given tensors of devices ", static_cast<int>(device), " and ", static_cast<int>(index),
+                      ": recompile it for tensors of one device");
+    device = index;
+  }
+  TORCH_CHECK_VALUE(device >= 0, "the compiled kernel ", kernel.name, " was given no tensor of '", driver_name(),
+                    "', so there is no device to run it on");
+  return device;
+}
+
+uint64_t device_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  void* base = nullptr;
+  if (C10_UNLIKELY(!storage_host_address(impl.unsafe_storage(), &base))) {
+    raise_not_supported("host_address", "running the compiled kernel " + kernel.name +
+                                            ", which the cpp code generator made for memory that the host can reach,");
+  }
+  // No memory, no elements: the kernel touches nothing.
+  return base == nullptr ? 0
+                         : reinterpret_cast<uint64_t>(base) +
+                               static_cast<uint64_t>(impl.storage_offset()) * impl.itemsize();
+}
+
+void copy_scalar(const CompiledKernel& kernel, char kind, const at::Tensor& tensor, Scalar* out_scalar) {
+  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.numel() == 1 && kind == 'r', "the compiled kernel ", kernel.name, " ",
+                    kind == 'r' ? "reads" : "writes", " a tensor on ", tensor.device(), " of ", tensor.numel(),
+                    " elements: it takes tensors of '", driver_name(), "', and single numbers of the CPU to read");
+  std::memcpy(out_scalar->data, tensor.const_data_ptr(), tensor.itemsize());
+}
+
+void trace_launch(Trace& active, const CompiledKernel& kernel, const Stream& stream,
+                  c10::ArrayRef<CompiledArgument> arguments) {
+  c10::SmallVector<TraceAccess, kInlineArguments> accesses;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const at::Tensor* tensor = arguments[i].tensor;
+    if (tensor != nullptr && is_ours(*tensor->unsafeGetTensorImpl()) && tensor->numel() > 0) {
+      accesses.push_back({reinterpret_cast<uint64_t>(tensor->storage().data()), kernel.arguments[i] == 'w'});
+    }
+  }
+  active.access(kernel.name.c_str(), stream, accesses.data(), accesses.size());
+}
+
+void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments) {
+  const CompiledKernel& kernel = *launch.kernel;
+  size_t scalars = 0;
+  launch.words.reserve(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const at::Tensor* tensor = arguments[i].tensor;
+    if (tensor == nullptr) {
+      launch.words.push_back(arguments[i].bits);
+    } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
+      launch.words.push_back(device_word(kernel, *tensor));
+      record_stream(tensor->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), *launch.stream);
+    } else {
+      if (!launch.scalars) {
+        launch.scalars = std::make_unique<Scalar[]>(arguments.size());
+      }
+      Scalar* scalar = &launch.scalars[scalars++];
+      copy_scalar(kernel, kernel.arguments[i], *tensor, scalar);
+      launch.words.push_back(reinterpret_cast<uint64_t>(scalar->data));
+    }
+  }
+}
+
+}  // namespace
+
+void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+  TORCH_CHECK_VALUE(arguments.size() == kernel.arguments.size(), "the compiled kernel ", kernel.name, " takes ",
+                    kernel.arguments.size(), " arguments, got ", arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    TORCH_CHECK_VALUE(is_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
+                      " of the compiled kernel ", kernel.name, " is of another kind");
+  }
+  const c10::DeviceIndex device = device_of(kernel, arguments);
+  ensure_open(device);
+  Stream& stream = current_stream(device);
+  auto launch = std::make_unique<Launch>();
+  launch->kernel = &kernel;
+  launch->stream = &stream;
+  launch->settings = ThreadSettings::capture();
+  fill_words(*launch, arguments);
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    capture->add(stream, std::make_unique<CapturedLaunch>(std::move(launch)));
+    return;
+  }
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    trace_launch(*active, kernel, stream, arguments);
+  }
+  Launch* raw = launch.release();
+  bool is_queued = false;
+  try {
+    is_queued = queue_host_work(stream, run_queued_launch, raw);
+  } catch (...) {
+    delete raw;  // it never ran, and never will
+    throw;
+  }
+  if (!is_queued) {
+    stream.error.raise();  // it ran on this thread: its error is known now
+  }
+}
+
+at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                          c10::IntArrayRef strides) {
+  check_device_index(device);
+  return make_device_tensor(current_stream(device), dtype, sizes, strides);
+}
+
+}  // namespace outboard

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the tests of torch.compile share: a cache of their own, and a comparison with the CPU's eager results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+Compare = Callable[..., None]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, driver_name: str) -> Iterator[None]:
+    import torch_outboard
+
+    driver = torch_outboard.attached_driver()
+    assert driver is not None
+    if driver.code_generator is None:
+        pytest.skip(f"capability: a code generator. {driver_name} names none")
+    # Processes that the tests start share it: what a test compiles twice is compiled once.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
+    yield
+    del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+
+
+@pytest.fixture(scope="session")
+def driver_target(request: pytest.FixtureRequest) -> str:
+    """What `attach` takes for the driver, for processes that a test starts."""
+    return request.config.getoption("--driver")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def compare(device: torch.device) -> Compare:
+    """Compiles a function for the device and compares with the CPU's eager one: results, inputs and their gradients.
+
+    Numbers and CPU tensors of no dimensions are handed over as they are.
+    """
+
+    def run(function: Callable[..., Any], *arguments: Any, tolerance: float = 1e-5, **options: Any) -> None:
+        ours = [_copy(argument, device) for argument in arguments]
+        theirs = [_copy(argument, torch.device("cpu")) for argument in arguments]
+        got = pytree.tree_leaves(torch.compile(function, fullgraph=True, **options)(*ours))
+        want = pytree.tree_leaves(function(*theirs))
+        if any(_requires_grad(argument) for argument in arguments):
+            for leaves in (got, want):
+                torch.stack([leaf.sum().cpu() for leaf in leaves if leaf.requires_grad]).sum().backward()
+            got += [argument.grad for argument in ours if _requires_grad(argument)]
+            want += [argument.grad for argument in theirs if _requires_grad(argument)]
+        assert len(got) == len(want)
+        for left, right in zip([*got, *ours], [*want, *theirs], strict=True):
+            if isinstance(right, torch.Tensor):
+                torch.testing.assert_close(left.cpu(), right, atol=tolerance, rtol=tolerance)
+            else:
+                assert left == right
+
+    return run
+
+
+def _requires_grad(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _copy(value: Any, device: torch.device) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    moved = value.detach().to(device) if value.dim() > 0 else value.detach()
+    # A view keeps its strides and offset only if it is made of the copy of what it views.
+    if value.dim() > 0 and value._base is not None:
+        moved = value._base.detach().to(device).as_strided(value.size(), value.stride(), value.storage_offset())
+    elif moved.device == value.device:
+        moved = moved.clone()
+    return moved.requires_grad_(value.requires_grad)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What goes wrong is an error that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torch_outboard import _C
+from torch_outboard.testing.plugin import RunPython
+
+NO_GENERATOR = """
+import sys, torch, torch_outboard
+from torch_outboard._discovery import find_driver
+
+class Bare(find_driver(sys.argv[1])):
+    code_generator = None
+
+torch_outboard.attach(Bare)
+x = torch.ones(2, device=Bare.name)
+compiled = torch.compile(lambda x: x.cos() + 1)
+try:
+    compiled(x)
+except Exception as error:
+    assert f"the driver '{Bare.name}' has no code generator" in str(error), error
+    assert "code_generator" in str(error)
+else:
+    raise AssertionError("it compiled")
+assert (x + 1).tolist() == [2, 2]
+assert torch.compile(lambda x: x + 1)(torch.ones(2)).tolist() == [2, 2]
+torch._dynamo.reset()
+assert torch.compile(lambda x: x + 1, backend="aot_eager")(x).tolist() == [2, 2]
+"""
+
+UNKNOWN_GENERATOR = """
+import sys, torch_outboard
+from torch_outboard._discovery import find_driver
+
+class Odd(find_driver(sys.argv[1])):
+    code_generator = "ccp"
+
+try:
+    torch_outboard.attach(Odd)
+except torch_outboard.RegistrationError as error:
+    assert "'ccp'" in str(error) and "cpp" in str(error), error
+else:
+    raise AssertionError("it was attached")
+assert torch_outboard.attached_driver() is None
+"""
+
+NO_COMPILER = """
+import sys, torch, torch_outboard
+from torch._inductor import config
+torch_outboard.attach(sys.argv[1])
+config.cpp.cxx = (None, "/nonexistent/compiler")
+config.compile_threads = 1
+x = torch.ones(2, device=torch_outboard.attached_driver().name)
+compiled = torch.compile(lambda x: x.cos() + 41)
+try:
+    compiled(x)
+except Exception as error:
+    print(type(error).__name__, error)
+else:
+    raise AssertionError("it compiled")
+torch._dynamo.reset()
+torch._dynamo.config.suppress_errors = True
+torch.testing.assert_close(compiled(x).cpu(), torch.ones(2).cos() + 41)
+"""
+
+
+def test_a_driver_without_a_code_generator(run_python: RunPython, driver_target: str) -> None:
+    run_python(NO_GENERATOR, driver_target)
+
+
+def test_a_code_generator_that_there_is_not(run_python: RunPython, driver_target: str) -> None:
+    run_python(UNKNOWN_GENERATOR, driver_target)
+
+
+def test_no_compiler(
+    run_python: RunPython, driver_target: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Inductor's own error names it, and with suppress_errors the eager function takes over."""
+    empty = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("empty"))}
+    output = run_python(NO_COMPILER, driver_target, env=empty).stdout
+    assert "compiler" in output.lower()
+
+
+def test_a_failure_in_a_kernel_is_raised_at_the_wait(device: torch.device) -> None:
+    compiled = torch.compile(lambda x, y: torch.ops.aten.div(x, y, rounding_mode="floor"), fullgraph=True)
+    x = torch.tensor([1, 2, 3], device=device)
+    assert compiled(x, torch.ones_like(x)).tolist() == [1, 2, 3]
+    with pytest.raises(RuntimeError, match=r"(?s)ZeroDivisionError.*in the compiled kernel cpp_fused_"):
+        compiled(x, torch.zeros_like(x)).cpu()
+    torch.accelerator.synchronize()
+
+
+def _kernel() -> object:
+    # Never called: each test gives it arguments that it refuses. An address that is not 0 is all that it needs.
+    return _C.compiled_kernel("k", 1, "rwi")
+
+
+def test_arguments_of_a_kernel(device: torch.device) -> None:
+    here = torch.ones(2, device=device)
+    kernel = _kernel()
+    with pytest.raises(TypeError, match="takes 3 arguments"):
+        kernel(here)
+    with pytest.raises(TypeError, match="argument 1 of the compiled kernel k must be a tensor, not int"):
+        kernel(here, 3, 3)
+    with pytest.raises(ValueError, match="reads a tensor on cpu of 2 elements"):
+        kernel(torch.ones(2), here, 3)
+    with pytest.raises(ValueError, match="writes a tensor on cpu"):
+        kernel(here, torch.ones(()), 3)
+    with pytest.raises(ValueError, match="no tensor of"):
+        kernel(torch.ones(()), torch.ones(()), 3)
+    with pytest.raises(TypeError):
+        kernel(here, here, "3")
+
+
+def test_tensors_of_two_devices(device: torch.device, second_device: torch.device) -> None:
+    with pytest.raises(ValueError, match="tensors of devices 0 and 1"):
+        _kernel()(torch.ones(2, device=device), torch.ones(2, device=second_device), 3)
+
+
+def test_a_kernel_needs_an_address() -> None:
+    with pytest.raises(ValueError, match="an address and letters of"):
+        _C.compiled_kernel("k", 0, "rw")
+    with pytest.raises(ValueError, match="an address and letters of"):
+        _C.compiled_kernel("k", 1, "x")
+
+
+def test_the_allocation_of_generated_code(device: torch.device) -> None:
+    tensor = _C.empty_strided((2, 3), (1, 2), torch.float16, device.index)
+    assert (tensor.device, tensor.dtype, tensor.stride()) == (device, torch.float16, (1, 2))
+    with pytest.raises(TypeError, match="tuples of int"):
+        _C.empty_strided([2], (1,), torch.float16, 0)
+    with pytest.raises(TypeError, match="torch.dtype"):
+        _C.empty_strided((2,), (1,), "float16", 0)
+    with pytest.raises(ValueError, match="out of range"):
+        _C.empty_strided((2,), (1,), torch.float16, 99)

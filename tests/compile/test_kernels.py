@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiled functions give what eager ones give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .conftest import Compare
+
+torch.manual_seed(3)
+X = torch.randn(32, 48)
+Y = torch.randn(32, 48)
+
+
+def test_elementwise(compare: Compare) -> None:
+    compare(lambda x, y: (F.gelu(x) * y + 1, torch.where(x > y, x, y).sigmoid()), X, Y)
+
+
+def test_reductions(compare: Compare) -> None:
+    compare(lambda x: (x.sum(), x.softmax(-1), x.var(0), x.max(1), x.amin(0), x.any(1)), X)
+
+
+def test_the_number_of_the_greatest_element_of_a_transposed_tensor(compare: Compare) -> None:
+    """By rows of the tensor as it is indexed, not as it lies in memory."""
+    compare(lambda x: (x.argmax(), x.t().argmax(), x.t().argmin(), x.argmax(1), x.argmax(0, keepdim=True)), X)
+
+
+def test_layer_norm(compare: Compare) -> None:
+    compare(lambda x, w, b: F.layer_norm(x, (48,), w, b), X, torch.randn(48), torch.randn(48))
+
+
+def test_integers(compare: Compare) -> None:
+    compare(lambda i: (i // 3, i % 5, i << 1, i.sum(), i.to(torch.float32).mean()), torch.randint(1, 99, (50,)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
+def test_dtypes(compare: Compare, dtype: torch.dtype) -> None:
+    compare(lambda x: (x * 2, x + x), X.to(dtype), tolerance=1e-2 if dtype.itemsize == 2 else 1e-5)
+
+
+def test_indexing(compare: Compare) -> None:
+    index = torch.tensor([1, 3, 5, 3, 1])
+
+    def function(x: torch.Tensor, i: torch.Tensor) -> Any:
+        wide = i[:, None].expand(5, 48)
+        return x[i], x.index_add(0, i, x[:5]), torch.scatter_add(x, 0, wide, x[:5]), F.embedding(i, x)
+
+    compare(function, X, index)
+
+
+def test_scans_and_sorts(compare: Compare) -> None:
+    compare(lambda x: (x.cumsum(0), x.sort(1)[0], x.topk(3)[0]), X)
+
+
+def test_operators_without_a_kernel_of_inductors(compare: Compare) -> None:
+    compare(lambda x: (x @ x.t() + 1, torch.linalg.vector_norm(x @ x.t())), X, tolerance=1e-3)
+
+
+def test_factories(compare: Compare) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        where = x.device
+        return x + torch.arange(48, device=where) + torch.ones(48, device=where) + torch.full((), 2.0, device=where)
+
+    compare(function, X)
+
+
+@pytest.mark.parametrize("function", [lambda s, x: s * x + 1, lambda s, x: x * s, lambda s, x: (s - x) @ x.t()])
+def test_a_number_on_the_cpu(compare: Compare, function: Any) -> None:
+    """Read at the call, also as the first operand, which Inductor takes for the place of the result."""
+    compare(function, torch.tensor(2.5), X, tolerance=1e-4)
+
+
+def test_a_number_on_the_cpu_may_change_after_the_call(device: torch.device) -> None:
+    number = torch.tensor(2.0)
+    result = torch.compile(lambda x, s: x * s, fullgraph=True)(torch.ones(4, device=device), number)
+    number.fill_(7)
+    assert result.tolist() == [2, 2, 2, 2]
+
+
+def test_what_the_cpu_computes_within_a_graph(compare: Compare) -> None:
+    compare(lambda x, s: x * (s * 2 + 1).cos(), X, torch.tensor(0.5))
+
+
+def test_views(compare: Compare) -> None:
+    compare(lambda x: (x.t().contiguous() + 1, x[1:, ::2] * 2, x.reshape(-1)[3:].cos(), x.t()[2:5]), X)
+
+
+@pytest.mark.parametrize("view", [X[:, 1:], X.t(), X[::2, ::3], X.view(-1)[1:], X[:1].expand(4, 48)])
+def test_inputs_that_are_views(compare: Compare, view: torch.Tensor) -> None:
+    """Other strides, and an address that is not a multiple of 16."""
+    compare(lambda x: (x.exp() + 1, x.sum(-1)), view)
+
+
+def test_inputs_that_share_memory(device: torch.device) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return y * 2
+
+    base = torch.arange(8.0, device=device)
+    compiled = torch.compile(function, fullgraph=True)
+    assert compiled(base[:6], base[2:]).tolist() == [6, 8, 10, 12, 12, 14]
+    assert base.tolist() == [1, 2, 3, 4, 5, 6, 6, 7]
+
+
+def test_mutation(compare: Compare) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(y)
+        y[:, 1:3].mul_(2)
+        return x.sum()
+
+    compare(function, X, Y, tolerance=1e-3)
+
+
+def test_no_elements(compare: Compare) -> None:
+    compare(lambda x: (x * 2, x.sum(), torch.cat([x, x])), torch.empty(0, 4))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_dynamic_shapes(device: torch.device, size: int) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x).sum(-1) + x.shape[0]
+
+    compiled = torch.compile(function, dynamic=True, fullgraph=True)
+    torch._dynamo.utils.counters.clear()
+    for rows in (3, 17, 64, 5):
+        x = torch.randn(rows, rows * size + 3)
+        torch.testing.assert_close(compiled(x.to(device)).cpu(), function(x))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_size_as_an_argument_of_a_kernel(device: torch.device) -> None:
+    def function(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x[:n] * n
+
+    compiled = torch.compile(function, dynamic=True, fullgraph=True)
+    x = torch.arange(10.0)
+    for n in (3, 7, 5):
+        torch.testing.assert_close(compiled(x.to(device), n).cpu(), function(x, n))
+
+
+def test_the_second_device(second_device: torch.device, device: torch.device) -> None:
+    """Buffers and kernels are its own, though another device is the current one."""
+    function = torch.compile(lambda x: (x * 2).softmax(-1) @ x.t(), fullgraph=True)
+    for where in (second_device, device):
+        result = function(X.to(where))
+        assert result.device == where
+        torch.testing.assert_close(result.cpu(), (X * 2).softmax(-1) @ X.t(), atol=1e-4, rtol=1e-4)
+    assert torch.accelerator.current_device_index() == device.index
+
+
+def test_a_copy_between_devices(second_device: torch.device, device: torch.device) -> None:
+    function = torch.compile(lambda x: ((x + 1).to(second_device) * 2).cpu() + 1, fullgraph=True)
+    torch.testing.assert_close(function(X.to(device)), (X + 1) * 2 + 1)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""All versions of torch that are served: nothing of torch tells a device that Dynamo or Inductor is being imported.
+
+Both are imported late, often never, and take seconds. A device must be known to them before their first use, and torch
+asks nobody: https://github.com/pytorch/pytorch/issues/189138. Hence a finder on sys.meta_path that waits for a module.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+__all__ = ["when_imported"]
+
+
+def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Calls `action` with the module of that name: now if it is imported already, else right after its first import.
+
+    What `action` raises then comes out of that import. An import that fails is waited for again.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        action(module)
+        return
+    sys.meta_path.insert(0, _Finder(name, action))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module as the finders behind it do, and leaves once that is imported."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._action = action
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self)
+                return spec
+        return None
+
+    def finish(self, module: ModuleType) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._action(module)
+
+
+class _Loader(importlib.abc.Loader):
+    """The module's own loader, with a word to the finder at the end."""
+
+    def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
+        self._loader = loader
+        self._finder = finder
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The module keeps its own loader, which inspect and pickle ask for its source.
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._finder.finish(module)

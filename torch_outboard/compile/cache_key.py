@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What compiled code depends on, for the key of Inductor's caches, which by themselves know no device but CUDA's."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+from torch_outboard._version import __version__
+
+__all__ = ["cache_key"]
+
+
+@functools.cache
+def cache_key() -> tuple[tuple[str, str], ...]:
+    """Gives pairs of strings: driver, its version, chips, code generator, compiler and the version of this package."""
+    from torch_outboard import _C
+    from torch_outboard.compile.register import generator
+    from torch_outboard.device.devices import get_device_properties
+
+    chips = []
+    versions = []
+    for index in range(_C.device_count()):
+        properties = get_device_properties(index)
+        chips.append(f"{properties.vendor}/{properties.name}/{properties.architecture}")
+        versions.append(properties.driver_version)
+    key = {
+        "driver": _C.driver_name(),
+        "driver_version": ",".join(dict.fromkeys(versions)),
+        "chip": ",".join(dict.fromkeys(chips)),
+        "generator": generator().name,
+        "torch_outboard": f"{__version__}-{_own_code()}",
+        **generator().cache_key(),
+    }
+    return tuple(sorted(key.items()))
+
+
+def _own_code() -> str:
+    """Gives a hash of this folder, which decides what is generated: an installed version may be a changed checkout."""
+    code = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        code.update(path.read_bytes())
+    return code.hexdigest()[:16]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The generator of C++: Inductor's kernels for the CPU, on memory that the host can reach, queued like any launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_outboard.compile.generator import CodeGenerator
+
+__all__ = ["CppGenerator"]
+
+
+class CppGenerator(CodeGenerator):
+    """Kernels in C++. NotSupportedError at a launch for memory that the host can't reach."""
+
+    name = "cpp"
+    fuses_as_cpu = True
+
+    def scheduling(self) -> type[Any]:
+        from torch_outboard.compile.scheduling import HostScheduling
+
+        return HostScheduling
+
+    def wrapper(self) -> type[Any]:
+        from torch_outboard.compile.wrapper import OutboardWrapper
+
+        return OutboardWrapper
+
+    def cache_key(self) -> dict[str, str]:
+        from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
+
+        return {"compiler": get_compiler_version_info(get_cpp_compiler())}

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is changed in a graph before Inductor lowers it for our devices.
+
+Two of Inductor's lowerings decide by the device's name, and an unknown one gets wrong code (torch/_inductor/lowering.py):
+
+- `make_pointwise` places an operator on the device of its first tensor, unless it finds a device that it knows as a GPU.
+  With a CPU number as the first operand, which PyTorch allows beside device tensors, that is the CPU. Such an operand is
+  moved to the device; at other places the launch of the kernel reads it.
+- `_make_reduction_inner` numbers the elements of argmax over several dimensions as they lie in memory. The input is made
+  one-dimensional first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphModulePass
+
+__all__ = ["PrepareGraph"]
+
+_ARG_REDUCTIONS = (torch.ops.aten.argmax.default, torch.ops.aten.argmin.default)
+
+
+class PrepareGraph(CustomGraphModulePass):
+    """Inductor's pass for graphs with the device in them; its uuid is how the device gets into the cache's key."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def __call__(self, gm: torch.fx.GraphModule) -> None:
+        moved: dict[tuple[torch.fx.Node, torch.device], torch.fx.Node] = {}
+        for node in list(gm.graph.nodes):
+            value = node.meta.get("val")
+            if node.op != "call_function" or not self._is_ours(value):
+                continue
+            if node.target in _ARG_REDUCTIONS:
+                _flatten_input(gm.graph, node)
+                continue
+            operand = _operand_to_move(node)
+            if operand is not None:
+                key = (operand, value.device)
+                if key not in moved:
+                    moved[key] = _move(gm.graph, operand, value.device, node)
+                node.replace_input_with(operand, moved[key])
+        gm.graph.lint()
+
+    def uuid(self) -> Any:
+        from torch_outboard.compile.cache_key import cache_key
+
+        return cache_key()
+
+    def _is_ours(self, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == self._device
+
+
+def _operand_to_move(node: torch.fx.Node) -> torch.fx.Node | None:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    tensors = [argument for argument in node.all_input_nodes if isinstance(argument.meta.get("val"), torch.Tensor)]
+    # With one tensor alone it is a copy to the device, or a factory like it.
+    if len(tensors) < 2:
+        return None
+    first = tensors[0].meta["val"]
+    return tensors[0] if first.device.type == "cpu" and first.dim() == 0 else None
+
+
+def _move(graph: torch.fx.Graph, operand: torch.fx.Node, device: torch.device, user: torch.fx.Node) -> torch.fx.Node:
+    with graph.inserting_before(user):
+        copy = graph.call_function(torch.ops.prims.device_put.default, (operand, device))
+    copy.meta["val"] = operand.meta["val"].to(device)
+    return copy
+
+
+def _flatten_input(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    source = node.args[0]
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    if dim is not None or not isinstance(source, torch.fx.Node) or source.meta["val"].dim() < 2:
+        return
+    keepdim = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
+    if keepdim:
+        return  # torch refuses it, or will; its own message is better than one about our reshape
+    with graph.inserting_before(node):
+        flat = graph.call_function(torch.ops.aten.reshape.default, (source, [-1]))
+    flat.meta["val"] = source.meta["val"].reshape(-1)
+    node.args = (flat,)
+    node.kwargs = {}

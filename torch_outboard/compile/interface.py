@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The device as Dynamo and Inductor see it, which imports Dynamo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._dynamo import device_interface
+from torch._dynamo.device_interface import DeviceInterface
+
+from torch_outboard import _C
+from torch_outboard.device import devices, memory, streams
+
+__all__ = ["OutboardInterface", "register_interface"]
+
+_NAME = _C.driver_name()
+
+
+class _Worker:
+    """Of compile workers: processes that must not open a device. The properties are those that the parent asked for."""
+
+    @staticmethod
+    def set_device(device: int) -> None:
+        device_interface.caching_worker_current_devices[_NAME] = device
+
+    @staticmethod
+    def current_device() -> int:
+        current = device_interface.caching_worker_current_devices.get(_NAME)
+        return _C.current_device() if current is None else current
+
+    @staticmethod
+    def get_device_properties(device: torch.types.Device = None) -> Any:
+        known = device_interface.caching_worker_device_properties
+        if _NAME not in known:
+            known[_NAME] = [devices.get_device_properties(index) for index in range(_C.device_count())]
+        index = _Worker.current_device() if device is None else _index(device)
+        return known[_NAME][index]
+
+
+def _index(device: torch.types.Device) -> int:
+    if isinstance(device, int):
+        return device
+    where = torch.device(device)  # type: ignore[arg-type]
+    if where.type != _NAME:
+        raise ValueError(f"{device!r} is not a device of {_NAME!r}")
+    return _Worker.current_device() if where.index is None else where.index
+
+
+class OutboardInterface(DeviceInterface):
+    """The attached driver's devices.
+
+    `is_gpu` stays False, its default: torch then takes Triton for granted, which only a driver with a compiler for it
+    has. What that flag would give (indexed allocations, streams, guards) our own wrapper gives.
+    """
+
+    device = devices.device
+    Event = torch.Event
+    Stream = torch.Stream
+    Worker = _Worker
+
+    current_device = staticmethod(devices.current_device)
+    set_device = staticmethod(devices.set_device)
+    exchange_device = staticmethod(devices._exchange_device)
+    maybe_exchange_device = staticmethod(devices._maybe_exchange_device)
+    device_count = staticmethod(devices.device_count)
+    is_available = staticmethod(devices.is_available)
+    stream = staticmethod(streams.stream)
+    current_stream = staticmethod(streams.current_stream)
+    set_stream = staticmethod(streams.set_stream)
+    _set_stream_by_id = staticmethod(streams._set_stream_by_id)
+    get_raw_stream = staticmethod(streams._get_current_raw_stream)
+    synchronize = staticmethod(devices.synchronize)
+    memory_allocated = staticmethod(memory.memory_allocated)
+
+    @staticmethod
+    def get_compute_capability(device: torch.types.Device = None) -> str:
+        """Gives the architecture, which is part of what compiled code depends on."""
+        properties = _Worker.get_device_properties(device)
+        return properties.architecture or f"{properties.major}.{properties.minor}"
+
+    @classmethod
+    def is_bf16_supported(cls, including_emulation: bool = False) -> bool:
+        return cls.is_dtype_supported(torch.bfloat16)
+
+    @classmethod
+    def is_dtype_supported(cls, dtype: torch.dtype, including_emulation: bool = False) -> bool:
+        return dtype in _Worker.get_device_properties().dtypes
+
+    @staticmethod
+    def is_triton_capable(device: torch.types.Device = None) -> bool:
+        return False
+
+    @classmethod
+    def get_multi_processor_count(cls, device: torch.types.Device = None) -> int:
+        return max(1, _Worker.get_device_properties(device).multi_processor_count)
+
+    @classmethod
+    def get_cache_system_info(cls) -> dict[str, object] | None:
+        """Gives what torch 2.15 puts into the key of its caches; older versions get it by our pass."""
+        from torch_outboard.compile.cache_key import cache_key
+
+        return dict(cache_key())
+
+
+def register_interface() -> None:
+    """Makes Dynamo know the device by its type, and by "type:index" for each of its devices."""
+    device_interface.register_interface_for_device(_NAME, OutboardInterface)
+    for index in range(_C.device_count()):
+        device_interface.register_interface_for_device(f"{_NAME}:{index}", OutboardInterface)

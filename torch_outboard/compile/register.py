@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tells Dynamo and Inductor of the device, each when it is imported and not before."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from torch_outboard._compat.imports import when_imported
+from torch_outboard._errors import OutboardError
+from torch_outboard.compile.generator import CodeGenerator, find_generator
+from torch_outboard.driver import Driver
+
+__all__ = ["generator", "register"]
+
+_generator: CodeGenerator | None = None
+
+
+def generator() -> CodeGenerator:
+    """Gives the attached driver's code generator."""
+    if _generator is None:
+        raise OutboardError("no driver is attached: call torch_outboard.attach first")
+    return _generator
+
+
+def register(driver: Driver) -> None:
+    """Registers the device, now where torch's modules are imported already, else when they are."""
+    global _generator
+    _generator = find_generator(driver)
+    when_imported("torch._dynamo.device_interface", _register_interface)
+    when_imported("torch._dynamo.variables.ctx_manager", _register_context)
+    when_imported("torch._inductor.compile_fx", _register_backend)
+    when_imported("torch._inductor.runtime.benchmarking", _register_benchmarker)
+
+
+def _register_interface(module: ModuleType) -> None:
+    from torch_outboard.compile.interface import register_interface
+
+    register_interface()
+
+
+def _register_context(module: ModuleType) -> None:
+    # Torch 2.11 traces torch.cuda.device alone; another device's context manager breaks the graph there.
+    if hasattr(module, "register_device_context_manager"):
+        from torch_outboard.compile.context import register_context
+
+        register_context()
+
+
+class _Wrapper:
+    """Stands for one of the wrappers, whose `create` and class attributes Inductor asks for."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(generator(), self._kind)(), name)
+
+
+def _register_backend(compile_fx: ModuleType) -> None:
+    # Not with the registry itself, torch._inductor.codegen.common: the scheduling must be a class, whose base class
+    # can't be imported while the registry is.
+    from torch._inductor.codegen import common
+
+    from torch_outboard._compat.inductor import fuse_as_on_cpu
+    from torch_outboard.compile.overrides import OutboardOpOverrides
+    from torch_outboard.compile.graph_pass import PrepareGraph
+
+    name = generator().driver.name
+    common.register_backend_for_device(
+        name,
+        generator().scheduling(),
+        _Wrapper("wrapper"),
+        _Wrapper("cpp_wrapper"),
+        _Wrapper("fx_wrapper"),
+        device_custom_pass=PrepareGraph(name),
+    )
+    # Torch 2.11 fills its table of overrides only if it finds it empty.
+    if hasattr(common, "_initialize_device_op_overrides"):
+        common._initialize_device_op_overrides()
+    common.register_device_op_overrides(name, OutboardOpOverrides())
+    if generator().fuses_as_cpu:
+        fuse_as_on_cpu(name)
+
+
+def _register_benchmarker(module: ModuleType) -> None:
+    if hasattr(module, "register_benchmarker"):
+        from torch_outboard.compile.benchmarker import benchmark
+
+        module.register_benchmarker(generator().driver.name, benchmark, override=True)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the generated Python code calls."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from torch._inductor.async_compile import AsyncCompile, get_compile_threads
+from torch._inductor.codecache import CppCodeCache, CppPythonBindingsCodeCache, LambdaFuture, clear_on_fresh_cache
+
+from torch_outboard import _C
+
+__all__ = ["cpp_kernel"]
+
+# The letters of csrc/ops/compiled_kernel.h.
+_NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
+
+
+@clear_on_fresh_cache
+class _KernelCache(CppCodeCache):
+    """Libraries of kernels, compiled as those of the CPU are but for the Python bindings, with their header too."""
+
+    cache: dict[str, Any] = {}
+    cache_clear = staticmethod(cache.clear)
+    cpp_compile_command_flags = CppPythonBindingsCodeCache.cpp_compile_command_flags
+
+    @classmethod
+    def _get_uncompiled_header(cls, device: str) -> str | None:
+        return CppPythonBindingsCodeCache._get_uncompiled_header(device)
+
+
+def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source: str) -> Any:
+    """Compiles a kernel in C++, in a worker if there are any, and gives its launcher or the future of it.
+
+    The launcher takes tensors and numbers in the order of `types`; _C.compiled_kernel says what it does with them. A
+    compiler that fails raises torch's CppCompileError, with its output.
+    """
+    kinds = "".join(_kind(name, kind) for kind in types)
+
+    def launcher(library: Any) -> Callable[..., None]:
+        address = ctypes.cast(library.outboard_entry, ctypes.c_void_p).value
+        return _C.compiled_kernel(name, address or 0, kinds)
+
+    if get_compile_threads() <= 1:
+        return launcher(_KernelCache.load(source))
+    library = _KernelCache.load_async(source, submit_fn=async_compile.submit)
+    return LambdaFuture(lambda: launcher(library()))
+
+
+def _kind(name: str, type_name: str) -> str:
+    if type_name.endswith("*"):
+        return "r" if type_name.startswith("const ") else "w"
+    kind = _NUMBERS.get(type_name.removeprefix("const "))
+    if kind is None:
+        raise TypeError(f"the kernel {name} has an argument of type {type_name!r}, which a launch cannot pass")
+    return kind

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Inductor's C++ kernels for device memory that the host can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch._inductor import config
+from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.virtualized import V
+
+__all__ = ["HostScheduling"]
+
+_Result = TypeVar("_Result")
+
+# The entry that a launch calls: each argument is one word of the array.
+_ENTRY = """
+template <typename T> static inline T outboard_argument(uint64_t word) {{
+    T value;
+    std::memcpy(&value, &word, sizeof(T));
+    return value;
+}}
+extern "C" void outboard_entry(const uint64_t* words) {{
+    {kernel}({arguments});
+}}
+"""
+
+
+class HostScheduling(CppScheduling):
+    """CppScheduling, whose kernels get an entry for our launcher."""
+
+    def codegen_node(self, node: Any) -> Any:
+        return _as_cpp(super().codegen_node, node)
+
+    def codegen_template(self, *args: Any, **kwargs: Any) -> Any:
+        return _as_cpp(super().codegen_template, *args, **kwargs)
+
+    def flush(self) -> None:
+        _as_cpp(super().flush)
+
+    def define_kernel(self, src_code: str, nodes: Any, kernel_args: Any = None) -> str:
+        if V.graph.cpp_wrapper:
+            return super().define_kernel(src_code, nodes, kernel_args)
+        arguments = self.kernel_group.args if kernel_args is None else kernel_args
+        _, _, types = arguments.cpp_argdefs()
+        words = ", ".join(f"outboard_argument<{_plain(kind)}>(words[{i}])" for i, kind in enumerate(types))
+        source = src_code + _ENTRY.format(kernel="kernel", arguments=words)
+        with V.graph.wrapper_code.defining_for_device():
+            return super().define_kernel(source, nodes, kernel_args)
+
+
+def _plain(kind: str) -> str:
+    return kind if kind.endswith("*") else kind.removeprefix("const ")
+
+
+def _as_cpp(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+    # Inductor takes the generator of an unknown device for what this setting names (get_current_backend), and infers
+    # types as Triton would.
+    with config.patch(cuda_backend="cpp"):
+        return function(*args, **kwargs)

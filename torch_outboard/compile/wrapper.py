@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The Python function that calls the kernels of a graph.
+
+Kernels run on the current stream of their tensors' device and allocations name their device, so no guard is needed round
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch._inductor import ir
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.virtualized import V
+
+from torch_outboard import _C
+from torch_outboard._errors import OutboardError
+
+__all__ = ["OutboardSubgraphWrapper", "OutboardWrapper"]
+
+_OF_CPU = "async_compile.cpp_pybinding("
+_IMPORTS = (
+    "from torch_outboard._C import empty_strided as empty_strided_outboard",
+    "from torch_outboard.compile.runtime import cpp_kernel",
+)
+
+
+class _DeviceCalls(PythonWrapperCodegen):
+    """What differs from torch's own wrapper."""
+
+    _defines_for_device = False
+    _has_named_streams = False
+
+    @contextlib.contextmanager
+    def defining_for_device(self) -> Iterator[None]:
+        """A scope in which kernels are defined for the device, not for the CPU."""
+        self._defines_for_device = True
+        try:
+            yield
+        finally:
+            self._defines_for_device = False
+
+    def define_kernel(self, kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> None:
+        if self._defines_for_device:
+            if not kernel_body.startswith(_OF_CPU):
+                raise OutboardError(
+                    f"Inductor defines a C++ kernel by {kernel_body.partition('(')[0]!r}, not by {_OF_CPU!r}: this "
+                    "version of torch is not one that torch-outboard serves"
+                )
+            kernel_body = f"cpp_kernel(async_compile, {kernel_name!r}, " + kernel_body.removeprefix(_OF_CPU)
+        super().define_kernel(kernel_name, kernel_body, *args, **kwargs)
+
+    def _generate_kernel_call_helper(self, kernel_name: str, call_args: Any, **kwargs: Any) -> None:
+        device = kwargs.get("device")
+        if device is not None and device.type == _C.driver_name() and not kwargs.get("triton", True):
+            self.writeline(self.wrap_kernel_call(kernel_name, call_args))
+            return
+        super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
+
+    def make_allocation(
+        self,
+        name: str,
+        device: Any,
+        dtype: Any,
+        shape: Any,
+        stride: Any,
+        allocation_shape: Any = None,
+        is_pinned: bool = False,
+    ) -> str:
+        if device.type != _C.driver_name():
+            return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
+        sizes = self.codegen_python_shape_tuple(shape)
+        strides = self.codegen_python_shape_tuple(stride)
+        allocated = sizes if allocation_shape is None else self.codegen_python_shape_tuple(allocation_shape)
+        line = f"{name} = empty_strided_outboard({allocated}, {strides}, {dtype}, {device.index})"
+        return line if allocated == sizes else f"{line}.as_strided({sizes}, {strides})"
+
+    # The scheduling gathers kernels that Inductor has gone past. They must be written before the stream changes, and
+    # before an operator without a device, which may be one that records or waits for an event.
+
+    def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
+        _flush()
+        if not self._has_named_streams:
+            self._name_streams()
+            self._has_named_streams = True
+        return super().codegen_cuda_stream_enter(stream_idx)
+
+    def codegen_cuda_stream_exit(self) -> None:
+        _flush()
+        super().codegen_cuda_stream_exit()
+
+    def generate_fallback_kernel(self, node: Any) -> None:
+        _flush()
+        super().generate_fallback_kernel(node)
+
+    # Memory returns to the stream of its allocation, which need not have waited for the others. Kernels record what
+    # they use; operators don't, and their user has no name for what is freed here.
+
+    def make_buffer_free(self, buffer: Any) -> str:
+        return self._records([buffer.get_name()]) + super().make_buffer_free(buffer)
+
+    def make_free_by_names(self, names_to_del: list[str]) -> str:
+        return self._records(names_to_del) + super().make_free_by_names(names_to_del)
+
+    def _records(self, names: list[str]) -> str:
+        if not self._has_named_streams:
+            return ""
+        ours = [name for name in names if _is_ours(name)]
+        return "".join(f"{name}.record_stream({stream}); " for name in ours for stream in _stream_names())
+
+    def _name_streams(self) -> None:
+        # Inductor writes this with the device's guard, which it has for devices that it knows as GPUs.
+        scheduler = V.graph.scheduler
+        self.add_import_once("from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index")
+        for stream, name in _stream_names().items():
+            value = f"torch.accelerator.current_stream({scheduler.current_device.index})"
+            if stream in scheduler.stream_idx_to_user_obj_idx:
+                value = f"get_external_object_by_index({scheduler.stream_idx_to_user_obj_idx[stream]})"
+            self.writeline(f"{name} = {value}")
+
+
+class OutboardWrapper(_DeviceCalls):
+    """The wrapper of a graph."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,
+        subgraph_name: str | None,
+        parent_wrapper: PythonWrapperCodegen | None,
+        partition_signatures: ir.GraphPartitionSignature | None = None,
+    ) -> PythonWrapperCodegen:
+        if is_subgraph:
+            return OutboardSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
+        return OutboardWrapper()
+
+    def write_header(self) -> None:
+        super().write_header()
+        for line in _IMPORTS:
+            self.imports.writeline(line)
+
+
+class OutboardSubgraphWrapper(_DeviceCalls, SubgraphPythonWrapperCodegen):
+    """The wrapper of a graph within another one."""
+
+
+def _stream_names() -> dict[int, str]:
+    """Gives the variables of the graph's streams by their index; 0 is the stream that the graph is called on."""
+    from torch._inductor.stream_utils import get_stream_name
+
+    return {stream: get_stream_name(stream) for stream in sorted({0, *V.graph.scheduler.node_to_stream.values()})}
+
+
+def _is_ours(name: str) -> bool:
+    buffer = V.graph.try_get_buffer(name) or V.graph.graph_inputs.get(name)
+    device = buffer.get_device() if hasattr(buffer, "get_device") else None
+    return device is not None and device.type == _C.driver_name()
+
+
+def _flush() -> None:
+    # Not the scheduler's own flush, which also frees what the operator to come is the last to use.
+    for backend in V.graph.scheduler.backends.values():
+        backend.flush()
