@@ -177,7 +177,7 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
   Launch* raw = launch.release();
   bool is_queued = false;
   try {
-    is_queued = queue_host_work(stream, run_queued_launch, raw);
+    is_queued = queue_host_work(stream, run_queued_launch, raw, kernel.name.c_str());
   } catch (...) {
     delete raw;  // it never ran, and never will
     throw;
