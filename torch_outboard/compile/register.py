@@ -63,8 +63,8 @@ def _register_backend(compile_fx: ModuleType) -> None:
     from torch._inductor.codegen import common
 
     from torch_outboard._compat.inductor import fuse_as_on_cpu
-    from torch_outboard.compile.overrides import OutboardOpOverrides
     from torch_outboard.compile.graph_pass import PrepareGraph
+    from torch_outboard.compile.overrides import OutboardOpOverrides
 
     name = generator().driver.name
     common.register_backend_for_device(
