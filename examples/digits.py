@@ -126,6 +126,10 @@ class Trainer:
             torch.manual_seed(seed)
             self.model = DigitsNet()
         self.model.to(device)
+        # Shares the model's weights; the reference on the CPU stays eager, so that the comparison means something.
+        is_compiled = options.compile and device.type != "cpu"
+        dynamic = True if options.dynamic else None
+        self.forward = torch.compile(self.model, dynamic=dynamic) if is_compiled else self.model
         # The optimiser picks another formula for each kind of device by itself; both runs shall use one.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, weight_decay=1e-2, foreach=True)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -137,7 +141,7 @@ class Trainer:
         losses = []
         for images, labels in batches_on(self.device, self.loader):
             self.optimizer.zero_grad(set_to_none=True)
-            loss = nn.functional.cross_entropy(self.model(images), labels)
+            loss = nn.functional.cross_entropy(self.forward(images), labels)
             loss.backward()
             self.optimizer.step()
             self.schedule.step()
@@ -201,7 +205,7 @@ def train(data: Data, device: torch.device, options: argparse.Namespace, console
                 trainer.load(checkpoint)
             loss = trainer.train_epoch(lambda: progress.advance(task))
             progress.update(task, loss=f"loss {loss:.4f}")
-    accuracy = evaluate(trainer.model, data.held_out, device)
+    accuracy = evaluate(trainer.forward, data.held_out, device)
     return Run(trainer.model, trainer.losses, accuracy, time.perf_counter() - start)
 
 
@@ -231,6 +235,17 @@ def add_operators(table: Table) -> None:
     table.add_section()
     for provider in sorted(operators):
         table.add_row(f"operators run by {provider}", f"{len(operators[provider])}, {calls[provider]:,} calls", "")
+
+
+def add_compilation(table: Table) -> None:
+    """Adds what torch.compile did."""
+    counters = torch._dynamo.utils.counters
+    phases = torch._dynamo.utils.compile_times(repr="csv", aggregate=True)
+    seconds = {name: float(value) for name, value in zip(*phases, strict=True)}
+    table.add_section()
+    table.add_row("graphs compiled", f"{counters['stats']['unique_graphs']}", "")
+    table.add_row("graph breaks", f"{sum(counters['graph_break'].values())}", "")
+    table.add_row("seconds of compilation", f"{seconds.get('_compile.compile_inner', 0.0):.1f}", "")
 
 
 def add_memory(table: Table, device: torch.device) -> None:
@@ -263,14 +278,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="option of the driver; may be repeated",
     )
-    parser.add_argument("--compile", action="store_true", help="not supported yet")
+    parser.add_argument("--compile", action="store_true", help="compile the model, on the device alone")
+    parser.add_argument("--dynamic", action="store_true", help="with --compile: for every size of a batch at once")
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--workers", type=int, default=0, help="processes that load the data")
     options = parser.parse_args(argv)
-    if options.compile:
-        parser.error("--compile: not yet; torch-outboard registers no compiler backend so far. Run without it.")
+    if options.dynamic and not options.compile:
+        parser.error("--dynamic: it says how --compile compiles")
     if options.epochs < 2:
         parser.error("--epochs: at least 2, since a checkpoint is saved and resumed half-way")
     if options.device.split(":")[0] == "cpu" and options.driver_option:
@@ -301,6 +317,8 @@ def main(argv: list[str] | None = None) -> int:
     difference = add_comparison(table, run, reference)
     if device.type != "cpu":
         add_operators(table)
+        if options.compile:
+            add_compilation(table)
         add_memory(table, device)
     console.print(table)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_outboard._discovery import found_drivers
+from torch_outboard._discovery import find_driver, found_drivers
 
 TESTS = Path(__file__).resolve().parent
 
@@ -107,6 +107,13 @@ def test_driver(driver: str) -> None:
 @pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
 def test_mixed_precision(driver: str) -> None:
     run_pytest(str(TESTS / "amp"), f"--driver={driver}")
+
+
+@pytest.mark.parametrize("driver", OWN)
+def test_compile(driver: str) -> None:
+    if find_driver(driver).code_generator is None:
+        pytest.skip(f"capability: a code generator. {driver} names none")
+    run_pytest(str(TESTS / "compile"), f"--driver={driver}")
 
 
 NO_HOST_CALLS = "{} has no host_address, or no host_callback: its operators run through copies or wait"

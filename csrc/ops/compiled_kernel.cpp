@@ -104,9 +104,9 @@ uint64_t device_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
                                             ", which the cpp code generator made for memory that the host can reach,");
   }
   // No memory, no elements: the kernel touches nothing.
-  return base == nullptr ? 0
-                         : reinterpret_cast<uint64_t>(base) +
-                               static_cast<uint64_t>(impl.storage_offset()) * impl.itemsize();
+  return base == nullptr
+             ? 0
+             : reinterpret_cast<uint64_t>(base) + static_cast<uint64_t>(impl.storage_offset()) * impl.itemsize();
 }
 
 void copy_scalar(const CompiledKernel& kernel, char kind, const at::Tensor& tensor, Scalar* out_scalar) {

@@ -76,9 +76,7 @@ def test_a_code_generator_that_there_is_not(run_python: RunPython, driver_target
     run_python(UNKNOWN_GENERATOR, driver_target)
 
 
-def test_no_compiler(
-    run_python: RunPython, driver_target: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_compiler(run_python: RunPython, driver_target: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Inductor's own error names it, and with suppress_errors the eager function takes over."""
     empty = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("empty"))}
     output = run_python(NO_COMPILER, driver_target, env=empty).stdout

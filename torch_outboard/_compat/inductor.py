@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -13,7 +14,8 @@ def needs_fuse_as_on_cpu() -> bool:
     """Whether the scheduler asks for the device's name, and not for what the device's scheduling can do."""
     from torch._inductor import ir, scheduler
 
-    return '"cpu"' in inspect.getsource(scheduler.BaseSchedulerNode.is_cpu) + inspect.getsource(ir.is_cpu)
+    asked = (inspect.unwrap(function) for function in (scheduler.BaseSchedulerNode.is_cpu, ir.is_cpu))
+    return any('"cpu"' in inspect.getsource(function) for function in asked)
 
 
 def fuse_as_on_cpu(device: str) -> None:
@@ -31,10 +33,12 @@ def fuse_as_on_cpu(device: str) -> None:
     of_node = scheduler.BaseSchedulerNode.is_cpu
     of_value = ir.is_cpu
 
+    @functools.wraps(of_node)
     def is_cpu_node(self: Any) -> bool:
         where = self.get_device()
         return of_node(self) or (where is not None and where.type == device)
 
+    @functools.wraps(of_value)
     def is_cpu_value(value: Any) -> bool:
         return of_value(value) or ir.get_device_type(value) == device
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is changed in a graph before Inductor lowers it for our devices.
 
-Two of Inductor's lowerings decide by the device's name, and an unknown one gets wrong code (torch/_inductor/lowering.py):
+Two of Inductor's lowerings (torch/_inductor/lowering.py) decide by the device's name, and an unknown one gets wrong
+code:
 
-- `make_pointwise` places an operator on the device of its first tensor, unless it finds a device that it knows as a GPU.
-  With a CPU number as the first operand, which PyTorch allows beside device tensors, that is the CPU. Such an operand is
-  moved to the device; at other places the launch of the kernel reads it.
-- `_make_reduction_inner` numbers the elements of argmax over several dimensions as they lie in memory. The input is made
-  one-dimensional first.
+- `make_pointwise` places an operator on the device of its first tensor, unless it finds a device that it knows as a
+  GPU. With a CPU number as the first operand, which PyTorch allows beside device tensors, that is the CPU. Such an
+  operand is moved to the device; at other places the launch of the kernel reads it.
+- `_make_reduction_inner` numbers the elements of argmax over several dimensions as they lie in memory. The input is
+  made one-dimensional first.
 """
 
 from __future__ import annotations

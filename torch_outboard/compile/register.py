@@ -63,8 +63,8 @@ def _register_backend(compile_fx: ModuleType) -> None:
     from torch._inductor.codegen import common
 
     from torch_outboard._compat.inductor import fuse_as_on_cpu
-    from torch_outboard.compile.overrides import OutboardOpOverrides
     from torch_outboard.compile.graph_pass import PrepareGraph
+    from torch_outboard.compile.overrides import OutboardOpOverrides
 
     name = generator().driver.name
     common.register_backend_for_device(
@@ -75,9 +75,8 @@ def _register_backend(compile_fx: ModuleType) -> None:
         _Wrapper("fx_wrapper"),
         device_custom_pass=PrepareGraph(name),
     )
-    # Torch 2.11 fills its table of overrides only if it finds it empty.
-    if hasattr(common, "_initialize_device_op_overrides"):
-        common._initialize_device_op_overrides()
+    # This fills the table of overrides with torch's own, which torch 2.11 does only as long as the table is empty.
+    common.get_device_op_overrides("cpu")
     common.register_device_op_overrides(name, OutboardOpOverrides())
     if generator().fuses_as_cpu:
         fuse_as_on_cpu(name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The Python function that calls the kernels of a graph.
 
-Kernels run on the current stream of their tensors' device and allocations name their device, so no guard is needed round
-them.
+Kernels run on the current stream of their tensors' device and allocations name their device, so no guard is needed
+round them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _DeviceCalls(PythonWrapperCodegen):
         if not self._has_named_streams:
             return ""
         ours = [name for name in names if _is_ours(name)]
-        return "".join(f"{name}.record_stream({stream}); " for name in ours for stream in _stream_names())
+        return "".join(f"{name}.record_stream({stream}); " for name in ours for stream in _stream_names().values())
 
     def _name_streams(self) -> None:
         # Inductor writes this with the device's guard, which it has for devices that it knows as GPUs.
