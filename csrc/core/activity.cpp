@@ -55,6 +55,7 @@ struct Recording {
   ClockPair begin;
   std::atomic<bool> driver_records{false};  // activity_enable has succeeded
   std::atomic<uint64_t> next_correlation{1};
+  std::atomic<uint64_t> number{0};  // of recordings begun
 };
 
 Recording& recording() {
@@ -106,11 +107,23 @@ ThreadLog& thread_log() {
   return *log;
 }
 
+// A recording may stop between a push and its pop, so what belongs to an earlier one is dropped.
 struct ThreadIds {
+  uint64_t recording = 0;
   std::vector<uint64_t> ops;
   std::vector<uint64_t> annotations;
 };
-thread_local ThreadIds thread_ids;
+
+ThreadIds& current_ids() {
+  thread_local ThreadIds ids;
+  const uint64_t current = recording().number.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(ids.recording != current)) {
+    ids.recording = current;
+    ids.ops.clear();
+    ids.annotations.clear();
+  }
+  return ids;
+}
 
 uint64_t last_of(const std::vector<uint64_t>& ids) {
   return ids.empty() ? 0 : ids.back();
@@ -306,6 +319,7 @@ thread_local void* innermost_scope = nullptr;  // an ActivityScope::Open
 void start_activities() {
   Recording& all = recording();
   detail::is_recording_activities.store(false);
+  all.number.fetch_add(1);
   for (const std::shared_ptr<ThreadLog>& log : take_logs(all)) {
     clear(*log);
   }
@@ -393,19 +407,19 @@ ActivityProfile stop_activities() {
 }
 
 void push_activity_op(uint64_t id) {
-  thread_ids.ops.push_back(id);
+  current_ids().ops.push_back(id);
 }
 void pop_activity_op() noexcept {
-  if (!thread_ids.ops.empty()) {
-    thread_ids.ops.pop_back();
+  if (ThreadIds& ids = current_ids(); !ids.ops.empty()) {
+    ids.ops.pop_back();
   }
 }
 void push_activity_annotation(uint64_t id) {
-  thread_ids.annotations.push_back(id);
+  current_ids().annotations.push_back(id);
 }
 void pop_activity_annotation() noexcept {
-  if (!thread_ids.annotations.empty()) {
-    thread_ids.annotations.pop_back();
+  if (ThreadIds& ids = current_ids(); !ids.annotations.empty()) {
+    ids.annotations.pop_back();
   }
 }
 
@@ -445,8 +459,9 @@ void ActivityScope::begin_wait(c10::DeviceIndex device, const char* entry) {
 void ActivityScope::enter(std::unique_ptr<Open> open) {
   CallRecord& call = open->call;
   call.correlation = recording().next_correlation.fetch_add(1, std::memory_order_relaxed);
-  call.op = last_of(thread_ids.ops);
-  call.annotation = last_of(thread_ids.annotations);
+  const ThreadIds& ids = current_ids();
+  call.op = last_of(ids.ops);
+  call.annotation = last_of(ids.annotations);
   call.thread = thread_number();
   if (call.is_queued) {
     correlate(call.correlation);

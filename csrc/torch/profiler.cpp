@@ -173,6 +173,10 @@ class Session final : public libkineto::IActivityProfilerSession {
       first_ = std::min(first_, call.correlation);
       calls_[call.correlation] = &call;
     }
+    std::set<uint64_t> worked;
+    for (const WorkRecord& work : profile_.works) {
+      worked.insert(work.correlation);
+    }
     for (const CallRecord& call : profile_.calls) {
       GenericTraceActivity& activity = add(ActivityType::PRIVATEUSE1_RUNTIME, call.info.entry);
       activity.startTime = clock.to_unix(call.start);
@@ -181,7 +185,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       activity.device = libkineto::processId();
       activity.resource = call.thread;
       activity.threadId = call.thread;
-      if (call.is_queued) {
+      if (worked.contains(call.correlation)) {
         set_flow(activity, /*is_start=*/true);
       }
       activity.linked = call.op != 0 ? linked(static_cast<int32_t>(call.op)) : nullptr;

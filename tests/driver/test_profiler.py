@@ -250,6 +250,20 @@ def test_a_named_range_spans_its_work(device, timed, tmp_path):
     assert rows["my range", DeviceType.CPU].device_time_total > 0
 
 
+def test_a_profile_that_stops_within_a_range(device, timed, trace_of):
+    """The range's end is never heard of, and the next profile must not go on with it."""
+    x = torch.ones(1000, device=device)
+    first = profile(activities=BOTH)
+    first.start()
+    with record_function("cut short"):
+        x.sin_()
+        torch.accelerator.synchronize(device)
+        first.stop()
+    trace = trace_of(x.cos_)
+    assert not trace.of("gpu_user_annotation")
+    assert len(trace.of(*WORK)) == 1
+
+
 def test_without_the_device_nothing_of_it_is_recorded(device, tmp_path):
     x = torch.ones(8, device=device)
     with profile(activities=[ProfilerActivity.CPU]) as result:
