@@ -37,6 +37,7 @@ def test_integers(compare: Compare) -> None:
     compare(lambda i: (i // 3, i % 5, i << 1, i.sum(), i.to(torch.float32).mean()), torch.randint(1, 99, (50,)))
 
 
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex:UserWarning")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
 def test_dtypes(compare: Compare, dtype: torch.dtype) -> None:
     compare(lambda x: (x * 2, x + x), X.to(dtype), tolerance=1e-2 if dtype.itemsize == 2 else 1e-5)
