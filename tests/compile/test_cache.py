@@ -20,7 +20,9 @@ builds = []
 build = cpp_builder.CppBuilder.build
 
 def counted(self):
-    builds.append(self)
+    # Torch preprocesses its header once in a process, the CPU's too, to see whether the precompiled one is up to date.
+    if not self.get_target_file_path().endswith(".i"):
+        builds.append(self)
     return build(self)
 
 cpp_builder.CppBuilder.build = counted
