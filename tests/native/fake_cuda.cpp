@@ -3,6 +3,7 @@
 // Two devices of compute capability 6.1, 1 GiB each. A module is any text; its kernel "illegal" makes every later call
 // fail, as an illegal address does, and any other does nothing. FAKE_CUDA_DEVICES says how many devices there are.
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +22,7 @@ std::atomic<int> sticky{0};
 std::mutex mutex;
 std::map<uint64_t, size_t> blocks;  // device memory
 size_t used = 0;
+std::map<void*, std::chrono::steady_clock::time_point> records;  // of events
 std::set<void*> pinned, allocated_host, streams, events, graphs, executables;
 std::set<std::string> kernels;
 thread_local void* current = nullptr;
@@ -310,11 +312,19 @@ int cuEventCreate(void** out, unsigned) {
   return make(events, out);
 }
 int cuEventDestroy_v2(void* event) {
+  {
+    const std::lock_guard lock(mutex);
+    records.erase(event);
+  }
   return drop(events, event);
 }
 int cuEventRecord(void* event, void* stream) {
-  const int code = check(streams, stream);
-  return code != 0 ? code : check(events, event);
+  int code = check(streams, stream);
+  if (code == 0) code = check(events, event);
+  if (code != 0) return code;
+  const std::lock_guard lock(mutex);
+  records[event] = std::chrono::steady_clock::now();
+  return 0;
 }
 int cuEventQuery(void* event) {
   return check(events, event);
@@ -323,9 +333,13 @@ int cuEventSynchronize(void* event) {
   return check(events, event);
 }
 int cuEventElapsedTime(float* out, void* start, void* end) {
-  *out = 0.25f;
-  const int code = check(events, start);
-  return code != 0 ? code : check(events, end);
+  int code = check(events, start);
+  if (code == 0) code = check(events, end);
+  if (code != 0) return code;
+  const std::lock_guard lock(mutex);
+  if (records.count(start) == 0 || records.count(end) == 0) return kInvalidHandle;
+  *out = std::chrono::duration<float, std::milli>(records[end] - records[start]).count();
+  return 0;
 }
 
 int cuModuleLoadDataEx(void** out, const void* image, unsigned, int*, void** values) {
