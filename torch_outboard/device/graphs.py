@@ -150,6 +150,8 @@ class graph:
 
 
 def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if torch.compiler.is_compiling():
+        return  # Dynamo traces this hook, and a trace is no step
     if is_current_stream_capturing() and not all(group.get("capturable", True) for group in optimizer.param_groups):
         raise CaptureError(
             f"{type(optimizer).__name__}.step() cannot be captured in a graph like this: it counts its steps on the "
