@@ -43,4 +43,4 @@ def fuse_as_on_cpu(device: str) -> None:
         return of_value(value) or ir.get_device_type(value) == device
 
     scheduler.BaseSchedulerNode.is_cpu = is_cpu_node  # type: ignore[method-assign]
-    ir.is_cpu = is_cpu_value
+    ir.is_cpu = is_cpu_value  # type: ignore[assignment]

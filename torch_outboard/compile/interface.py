@@ -57,10 +57,10 @@ class OutboardInterface(DeviceInterface):
     device = devices.device
     Event = torch.Event
     Stream = torch.Stream
-    Worker = _Worker
+    Worker = _Worker  # type: ignore[assignment]
 
     current_device = staticmethod(devices.current_device)
-    set_device = staticmethod(devices.set_device)
+    set_device = staticmethod(devices.set_device)  # type: ignore[assignment]
     exchange_device = staticmethod(devices._exchange_device)
     maybe_exchange_device = staticmethod(devices._maybe_exchange_device)
     device_count = staticmethod(devices.device_count)
@@ -69,7 +69,7 @@ class OutboardInterface(DeviceInterface):
     current_stream = staticmethod(streams.current_stream)
     set_stream = staticmethod(streams.set_stream)
     _set_stream_by_id = staticmethod(streams._set_stream_by_id)
-    get_raw_stream = staticmethod(streams._get_current_raw_stream)
+    get_raw_stream = staticmethod(streams._get_current_raw_stream)  # type: ignore[assignment]
     synchronize = staticmethod(devices.synchronize)
     memory_allocated = staticmethod(memory.memory_allocated)
 
@@ -93,7 +93,7 @@ class OutboardInterface(DeviceInterface):
 
     @classmethod
     def get_multi_processor_count(cls, device: torch.types.Device = None) -> int:
-        return max(1, _Worker.get_device_properties(device).multi_processor_count)
+        return max(1, _Worker.get_device_properties(device).multi_processor_count)  # type: ignore[no-any-return]
 
     @classmethod
     def get_cache_system_info(cls) -> dict[str, object] | None:

@@ -70,9 +70,9 @@ def _register_backend(compile_fx: ModuleType) -> None:
     common.register_backend_for_device(
         name,
         generator().scheduling(),
-        _Wrapper("wrapper"),
-        _Wrapper("cpp_wrapper"),
-        _Wrapper("fx_wrapper"),
+        _Wrapper("wrapper"),  # type: ignore[arg-type]
+        _Wrapper("cpp_wrapper"),  # type: ignore[arg-type]
+        _Wrapper("fx_wrapper"),  # type: ignore[arg-type]
         device_custom_pass=PrepareGraph(name),
     )
     # This fills the table of overrides with torch's own, which torch 2.11 does only as long as the table is empty.

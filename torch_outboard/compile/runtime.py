@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
-from torch._inductor.codecache import CppCodeCache, CppPythonBindingsCodeCache, LambdaFuture, clear_on_fresh_cache
+from torch._inductor.codecache import CppCodeCache, CppPythonBindingsCodeCache, LambdaFuture, clear_on_fresh_cache  # type: ignore[attr-defined]
 
 from torch_outboard import _C
 

@@ -55,7 +55,7 @@ class _DeviceCalls(PythonWrapperCodegen):
     def _generate_kernel_call_helper(self, kernel_name: str, call_args: Any, **kwargs: Any) -> None:
         device = kwargs.get("device")
         if device is not None and device.type == _C.driver_name() and not kwargs.get("triton", True):
-            self.writeline(self.wrap_kernel_call(kernel_name, call_args))
+            self.writeline(self.wrap_kernel_call(kernel_name, call_args))  # type: ignore[no-untyped-call]
             return
         super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
 
@@ -70,7 +70,7 @@ class _DeviceCalls(PythonWrapperCodegen):
         is_pinned: bool = False,
     ) -> str:
         if device.type != _C.driver_name():
-            return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
+            return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)  # type: ignore[no-any-return, no-untyped-call]
         sizes = self.codegen_python_shape_tuple(shape)
         strides = self.codegen_python_shape_tuple(stride)
         allocated = sizes if allocation_shape is None else self.codegen_python_shape_tuple(allocation_shape)
@@ -99,10 +99,10 @@ class _DeviceCalls(PythonWrapperCodegen):
     # they use; operators don't, and their user has no name for what is freed here.
 
     def make_buffer_free(self, buffer: Any) -> str:
-        return self._records([buffer.get_name()]) + super().make_buffer_free(buffer)
+        return self._records([buffer.get_name()]) + super().make_buffer_free(buffer)  # type: ignore[no-any-return]
 
     def make_free_by_names(self, names_to_del: list[str]) -> str:
-        return self._records(names_to_del) + super().make_free_by_names(names_to_del)
+        return self._records(names_to_del) + super().make_free_by_names(names_to_del)  # type: ignore[no-any-return]
 
     def _records(self, names: list[str]) -> str:
         if not self._has_named_streams:
@@ -115,10 +115,10 @@ class _DeviceCalls(PythonWrapperCodegen):
         scheduler = V.graph.scheduler
         self.add_import_once("from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index")
         for stream, name in _stream_names().items():
-            value = f"torch.accelerator.current_stream({scheduler.current_device.index})"
+            value = f"torch.accelerator.current_stream({scheduler.current_device.index})"  # type: ignore[union-attr]
             if stream in scheduler.stream_idx_to_user_obj_idx:
                 value = f"get_external_object_by_index({scheduler.stream_idx_to_user_obj_idx[stream]})"
-            self.writeline(f"{name} = {value}")
+            self.writeline(f"{name} = {value}")  # type: ignore[no-untyped-call]
 
 
 class OutboardWrapper(_DeviceCalls):
@@ -132,8 +132,8 @@ class OutboardWrapper(_DeviceCalls):
         partition_signatures: ir.GraphPartitionSignature | None = None,
     ) -> PythonWrapperCodegen:
         if is_subgraph:
-            return OutboardSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
-        return OutboardWrapper()
+            return OutboardSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)  # type: ignore[arg-type]
+        return OutboardWrapper()  # type: ignore[no-untyped-call]
 
     def write_header(self) -> None:
         super().write_header()
@@ -154,7 +154,7 @@ def _stream_names() -> dict[int, str]:
 
 def _is_ours(name: str) -> bool:
     buffer = V.graph.try_get_buffer(name) or V.graph.graph_inputs.get(name)
-    device = buffer.get_device() if hasattr(buffer, "get_device") else None
+    device = buffer.get_device() if hasattr(buffer, "get_device") else None  # type: ignore[union-attr]
     return device is not None and device.type == _C.driver_name()
 
 
