@@ -16,6 +16,7 @@
 #include "core/queue.h"
 #include "core/stream.h"
 #include "ops/copy.h"
+#include "ops/run_error.h"
 #include "ops/run_state.h"
 #include "ops/shell.h"
 #include "ops/tensor_utils.h"
@@ -57,7 +58,7 @@ class HostLaunch final : public outboard::HostCommand {
       // Shells of each run's own: the body may change their sizes.
       body_(copies_of(outputs_), copies_of(inputs_));
     } catch (...) {
-      stream.error.set(with_name());
+      stream.error.set(outboard::with_name_of(name_));
     }
   }
   std::string describe() const override { return name_; }
@@ -69,23 +70,6 @@ class HostLaunch final : public outboard::HostCommand {
       copies.push_back(outboard::copy_shell(shell));
     }
     return copies;
-  }
-
-  // To be called while the exception is handled.
-  std::exception_ptr with_name() const {
-    const std::string where = "in " + name_ + ", which ran on the device's stream";
-    try {
-      throw;
-    } catch (c10::Error& error) {
-      error.add_context(where);
-      return std::current_exception();
-    } catch (const std::exception& error) {
-      return std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                                std::string(error.what()) + " (" + where + ")"));
-    } catch (...) {
-      return std::make_exception_ptr(
-          c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "an unknown exception " + where));
-    }
   }
 
   std::string name_;

@@ -12,6 +12,7 @@
 #include "core/stream.h"
 #include "core/trace.h"
 #include "memory/caching_allocator.h"
+#include "ops/run_error.h"
 #include "ops/run_state.h"
 #include "ops/tensor_utils.h"
 
@@ -35,28 +36,12 @@ struct Launch {
   std::unique_ptr<Scalar[]> scalars;
 };
 
-std::exception_ptr with_kernel_name(const CompiledKernel& kernel) {
-  const std::string where = "in the compiled kernel " + kernel.name + ", which ran on the device's stream";
-  try {
-    throw;
-  } catch (c10::Error& error) {
-    error.add_context(where);
-    return std::current_exception();
-  } catch (const std::exception& error) {
-    return std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                              std::string(error.what()) + " (" + where + ")"));
-  } catch (...) {
-    return std::make_exception_ptr(
-        c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "an unknown exception " + where));
-  }
-}
-
 void run_launch(const Launch& launch, Stream& stream) {
   try {
     launch.settings.apply();
     launch.kernel->entry(launch.words.data());
   } catch (...) {
-    stream.error.set(with_kernel_name(*launch.kernel));
+    stream.error.set(with_name_of("the compiled kernel " + launch.kernel->name));
   }
 }
 

@@ -14,6 +14,7 @@
 #include "ops/arguments.h"
 #include "ops/random.h"
 #include "ops/results.h"
+#include "ops/run_error.h"
 #include "ops/run_state.h"
 #include "ops/shell.h"
 #include "ops/sparse.h"
@@ -190,19 +191,6 @@ void resolve_lazy_outputs(QueuedCall& call) {
   }
 }
 
-std::exception_ptr with_operator_name(const OpPlan& plan) {
-  const std::string where = "in operator " + plan.name + ", which ran on the device's stream";
-  try {
-    throw;
-  } catch (c10::Error& error) {
-    error.add_context(where);
-    return std::current_exception();
-  } catch (const std::exception& error) {
-    return std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                              std::string(error.what()) + " (" + where + ")"));
-  }
-}
-
 void run_call(QueuedCall* call) {
   try {
     call->settings.apply();
@@ -218,7 +206,7 @@ void run_call(QueuedCall* call) {
       settle_outputs(*call);
     }
   } catch (...) {
-    std::exception_ptr error = with_operator_name(*call->plan);
+    std::exception_ptr error = with_name_of("operator " + call->plan->name);
     if (call->is_waited) {
       call->error = std::move(error);
     } else {

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a failure of queued work says of where it came from: it is raised at a later wait, far from the call.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace outboard {
+
+// The exception being handled, of its own type, with the name of what ran ("operator aten::add.out"). To be called in a
+// catch block.
+std::exception_ptr with_name_of(const std::string& what);
+
+}  // namespace outboard
