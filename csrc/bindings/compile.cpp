@@ -2,14 +2,12 @@
 // What the code that a compiler generated calls: launches and allocations.
 #define OUTBOARD_TORCH_PYTHON
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
 
-#include "bindings/python.h"
+#include "bindings/tensors.h"
 #include "ops/compiled_kernel.h"
 
 namespace outboard::bindings {
@@ -45,12 +43,12 @@ bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, C
       return true;
     }
     default:
-      if (!THPVariable_Check(object)) {
+      out->tensor = as_tensor(object);
+      if (!out->tensor) {
         PyErr_Format(PyExc_TypeError, "argument %zu of the compiled kernel %s must be a tensor, not %s", index,
                      kernel.name.c_str(), Py_TYPE(object)->tp_name);
         return false;
       }
-      out->tensor = &THPVariable_Unpack(object);
       return true;
   }
 }
@@ -126,17 +124,17 @@ PyObject* py_empty_strided(PyObject*, PyObject* const* arguments, Py_ssize_t cou
         !to_sizes(arguments[1], &strides) || !to_device(arguments[3], &device)) {
       return nullptr;
     }
-    if (!THPDtype_Check(arguments[2])) {
+    at::ScalarType dtype = at::ScalarType::Undefined;
+    if (!to_dtype(arguments[2], &dtype)) {
       PyErr_SetString(PyExc_TypeError, "empty_strided takes a torch.dtype as its third argument");
       return nullptr;
     }
-    const at::ScalarType dtype = reinterpret_cast<THPDtype*>(arguments[2])->scalar_type;
     at::Tensor tensor;
     {
       const WithoutGil without_gil;
       tensor = empty_compiled(device, dtype, sizes, strides);
     }
-    return THPVariable_Wrap(std::move(tensor));
+    return from_tensor(std::move(tensor));
   });
 }
 

@@ -38,16 +38,18 @@ void raise_python(ErrorKind kind, ob_status code, const std::string& message) {
   if (!is_ours || python_is_gone()) {
     return;
   }
-  python_error error;
-  {
-    const pybind11::gil_scoped_acquire gil;
-    set_outboard_error(kind, code, message);
-    error.persist();
-  }
-  throw error;
+  const WithGil gil;
+  set_outboard_error(kind, code, message);
+  throw_python_error();
 }
 
 }  // namespace
+
+void throw_python_error() {
+  python_error error;
+  error.persist();
+  throw error;
+}
 
 void install_raiser() {
   set_raiser(raise_python);

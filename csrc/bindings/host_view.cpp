@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#define OUTBOARD_TORCH_PYTHON
 #include "ops/host_view.h"
 
-#include <torch/csrc/autograd/python_variable.h>
-
-#include "bindings/python.h"
+#include "bindings/tensors.h"
 
 namespace outboard::bindings {
 
@@ -12,16 +9,17 @@ namespace {
 
 PyObject* py_host_view(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
-    if (!THPVariable_Check(argument)) {
+    const at::Tensor* tensor = as_tensor(argument);
+    if (!tensor) {
       PyErr_SetString(PyExc_TypeError, "host_view takes a tensor");
       return nullptr;
     }
     at::Tensor view;
     {
       const WithoutGil without_gil;
-      view = host_view(THPVariable_Unpack(argument));
+      view = host_view(*tensor);
     }
-    return THPVariable_Wrap(std::move(view));
+    return from_tensor(std::move(view));
   });
 }
 

@@ -5,7 +5,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/DynamicTypes.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "bindings/python.h"
@@ -154,11 +153,8 @@ class PythonKernel {
       }
       results = convert_results(schema, arguments, result);
     } catch (py::error_already_set& error) {
-      // As torch's own exception, which its bindings and its autograd threads hand on with type and traceback.
       error.restore();
-      python_error raised;
-      raised.persist();
-      throw raised;
+      throw_python_error();
     }
     torch::jit::drop(*stack, count);
     for (c10::IValue& value : results) {

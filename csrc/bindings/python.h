@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Python's C API as the bindings use it: the limited one, but in the files whose torch headers forbid that
-// (they define OUTBOARD_TORCH_PYTHON before anything else).
+// Python's C API as the bindings use it: the limited one, but in the files whose torch headers forbid that, or which are
+// called so often that its macros count (they define OUTBOARD_TORCH_PYTHON before anything else).
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -52,8 +52,23 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+// Takes the interpreter lock for a scope, in any thread, whether it holds the lock or not.
+class WithGil {
+ public:
+  WithGil() : state_(PyGILState_Ensure()) {}
+  ~WithGil() { PyGILState_Release(state_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
 // Sets the Python error for the C++ exception being handled.
 void set_python_error() noexcept;
+// Throws the Python error as torch's own exception, which its bindings and its autograd threads hand on with type and
+// traceback.
+[[noreturn]] void throw_python_error();
 
 // Runs the body of a binding function; a C++ exception becomes a Python one.
 template <class Body>
@@ -117,7 +132,7 @@ extern PyMethodDef host_view_methods[];
 extern PyMethodDef trace_methods[];
 extern PyMethodDef compile_methods[];
 
-void install_raiser();          // errors.cpp
+void install_raiser();  // errors.cpp
 void install_blocking_hooks();  // gil.cpp
 
 // The Python exception behind this thread's last failed trampoline, to become the cause of what is raised for it;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#define OUTBOARD_TORCH_PYTHON
 #include "bindings/statistics.h"
 
 #include <ATen/core/CachingHostAllocator.h>
-#include <torch/csrc/Exceptions.h>
 
 #include <memory>
 
@@ -64,7 +62,7 @@ void reset_host_statistics(bool is_peak) {
 OutOfMemoryObserver make_observer(PyObject* function) {
   const std::shared_ptr<PyObject> shared(Py_NewRef(function), [](PyObject* object) {
     if (!python_is_gone()) {
-      const pybind11::gil_scoped_acquire gil;
+      const WithGil gil;
       Py_DECREF(object);
     }
   });
@@ -72,14 +70,12 @@ OutOfMemoryObserver make_observer(PyObject* function) {
     if (python_is_gone()) {
       return;
     }
-    const pybind11::gil_scoped_acquire gil;
+    const WithGil gil;
     const Object result(PyObject_CallFunction(shared.get(), "innn", static_cast<int>(device),
                                               static_cast<Py_ssize_t>(requested), static_cast<Py_ssize_t>(total),
                                               static_cast<Py_ssize_t>(free)));
     if (!result) {
-      python_error error;
-      error.persist();
-      throw error;
+      throw_python_error();
     }
   };
 }

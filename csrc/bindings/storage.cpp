@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Storages over memory that is not the allocator's, memory shared with other processes, registered host memory.
-#define OUTBOARD_TORCH_PYTHON
 #include <ATen/Context.h>
 #include <c10/core/Storage.h>
-#include <torch/csrc/DynamicTypes.h>
-#include <torch/csrc/utils/pybind.h>
 
-#include "bindings/python.h"
+#include "bindings/tensors.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
@@ -32,7 +29,7 @@ PyObject* py_device_of_address(PyObject*, PyObject* argument) {
 
 void drop_owner(void* owner) {
   if (!python_is_gone()) {
-    const pybind11::gil_scoped_acquire gil;
+    const WithGil gil;
     Py_DECREF(static_cast<PyObject*>(owner));
   }
 }
@@ -53,19 +50,19 @@ PyObject* py_storage_at(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     }
     c10::DataPtr data(reinterpret_cast<void*>(address), Py_NewRef(arguments[3]), drop_owner,
                       c10::Device(kDeviceType, device));
-    return torch::createPyObject(c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data),
-                                              /*allocator=*/nullptr, /*resizable=*/false));
+    return from_storage(c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data),
+                                     /*allocator=*/nullptr, /*resizable=*/false));
   });
 }
 
 // (handle, bytes of the segment, offset in it)
 PyObject* py_share_storage(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
-    if (!torch::isStorage(argument)) {
+    c10::Storage storage;
+    if (!to_storage(argument, &storage)) {
       PyErr_SetString(PyExc_TypeError, "expected a torch.UntypedStorage");
       return nullptr;
     }
-    const c10::Storage storage = torch::createStorage(argument);
     SharedMemory shared;
     {
       const WithoutGil without_gil;

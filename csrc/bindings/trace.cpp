@@ -1,15 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A Python function as the observer of streams.
-#define OUTBOARD_TORCH_PYTHON
 #include "core/trace.h"
-
-#include <torch/csrc/Exceptions.h>
 
 #include "bindings/python.h"
 
 namespace outboard::bindings {
 
 namespace {
+
+// Puts the thread's Python error aside for a scope.
+class KeptError {
+ public:
+  KeptError() { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~KeptError() { PyErr_Restore(type_, value_, traceback_); }
+  KeptError(const KeptError&) = delete;
+  KeptError& operator=(const KeptError&) = delete;
+
+ private:
+  PyObject* type_;
+  PyObject* value_;
+  PyObject* traceback_;
+};
 
 class PythonTrace final : public Trace {
  public:
@@ -54,15 +65,13 @@ class PythonTrace final : public Trace {
     if (python_is_gone()) {
       return;
     }
-    const pybind11::gil_scoped_acquire gil;
+    const WithGil gil;
     // A traced call may be made while an exception is on its way, as when a `with` block is left.
-    const pybind11::error_scope kept;
+    const KeptError kept;
     const Object arguments = make();
     const Object result(arguments ? PyObject_CallObject(callback_.get(), arguments.get()) : nullptr);
     if (!result) {
-      python_error error;
-      error.persist();
-      throw error;
+      throw_python_error();
     }
   }
 

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Torch's Python objects and their C++ ones. A file of its own because the headers that it hides take ten seconds to
+// compile.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include "bindings/python.h"
+
+namespace outboard::bindings {
+
+// Gives the tensor that the object holds, for as long as the object lives, or null, without a Python error.
+const at::Tensor* as_tensor(PyObject* object) noexcept;
+PyObject* from_tensor(at::Tensor tensor);
+
+// Each gives false, without a Python error, if the object is of another type.
+bool to_dtype(PyObject* object, at::ScalarType* out) noexcept;
+bool to_storage(PyObject* object, c10::Storage* out);
+PyObject* from_storage(c10::Storage storage);
+
+}  // namespace outboard::bindings
