@@ -186,6 +186,17 @@ PyObject* py_is_open(PyObject*, PyObject* argument) {
   });
 }
 
+PyObject* py_forbid_opening(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    std::string reason;
+    if (!to_text(argument, "the reason", &reason)) {
+      return nullptr;
+    }
+    forbid_opening(std::move(reason));
+    return none();
+  });
+}
+
 PyObject* py_any_device_opened(PyObject*, PyObject*) {
   return PyBool_FromLong(any_device_opened());
 }
@@ -232,6 +243,7 @@ PyMethodDef device_methods[] = {
     OUTBOARD_FASTCALL("can_access_peer", py_can_access_peer, "Whether two devices copy without the host."),
     {"open_device", py_open_device, METH_O, PyDoc_STR("Opens the device if it isn't.")},
     {"is_open", py_is_open, METH_O, PyDoc_STR("Whether the device was opened in this process.")},
+    {"forbid_opening", py_forbid_opening, METH_O, PyDoc_STR("Makes devices refuse to open, with this reason.")},
     {"any_device_opened", py_any_device_opened, METH_NOARGS, PyDoc_STR("Whether any device was opened.")},
     {"in_bad_fork", py_in_bad_fork, METH_NOARGS, PyDoc_STR("Whether a device was opened before this fork.")},
     {"synchronize_device", py_synchronize_device, METH_O, PyDoc_STR("Waits for all work of the device.")},

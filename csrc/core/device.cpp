@@ -76,6 +76,9 @@ void detail::open_device(c10::DeviceIndex device) {
     if (driver_is_gone()) {
       raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, device_text(device) + " was closed at the end of the process");
     }
+    if (const std::string reason = opening_forbidden(); !reason.empty()) {
+      raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, "Cannot open " + device_text(device) + " here: " + reason);
+    }
     lock.lock();
     const DeviceState state = device_state[device].load();
     if (state == DeviceState::Open) {

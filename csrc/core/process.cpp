@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "core/device.h"
 #include "core/stream.h"
@@ -16,6 +17,8 @@ namespace {
 std::atomic<bool> is_forked{false};
 std::atomic<bool> is_exiting{false};
 std::atomic<bool> probe_opened{false};
+std::mutex forbidden_mutex;  // held for a copy, never while anything is called
+std::string forbidden;
 
 // Only atomics here: the child has one thread, and locks may be held by threads that it lacks.
 void after_fork_in_child() {
@@ -30,6 +33,16 @@ void after_fork_in_child() {
 }
 
 }  // namespace
+
+void forbid_opening(std::string reason) {
+  std::lock_guard lock(forbidden_mutex);
+  forbidden = std::move(reason);
+}
+
+std::string opening_forbidden() {
+  std::lock_guard lock(forbidden_mutex);
+  return forbidden;
+}
 
 bool in_bad_fork() noexcept {
   return is_forked.load(std::memory_order_acquire);

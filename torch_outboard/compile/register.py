@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch_outboard import _C
 from torch_outboard._compat.imports import when_imported
 from torch_outboard._errors import OutboardError
 from torch_outboard.compile.generator import CodeGenerator, find_generator
@@ -27,10 +30,18 @@ def register(driver: Driver) -> None:
     """Registers the device, now where torch's modules are imported already, else when they are."""
     global _generator
     _generator = find_generator(driver)
+    if _is_compile_worker():
+        _C.forbid_opening("this is a worker of torch's compiler, which compiles for devices and uses none")
     when_imported("torch._dynamo.device_interface", _register_interface)
     when_imported("torch._dynamo.variables.ctx_manager", _register_context)
     when_imported("torch._inductor.compile_fx", _register_backend)
     when_imported("torch._inductor.runtime.benchmarking", _register_benchmarker)
+
+
+def _is_compile_worker() -> bool:
+    mains = (sys.modules.get(name) for name in ("__main__", "__mp_main__"))
+    paths = (Path(getattr(main, "__file__", None) or "") for main in mains)
+    return any(path.parts[-4:] == ("torch", "_inductor", "compile_worker", "__main__.py") for path in paths)
 
 
 def _register_interface(module: ModuleType) -> None:

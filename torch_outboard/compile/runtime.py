@@ -8,27 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
-from torch._inductor.codecache import CppCodeCache, CppPythonBindingsCodeCache, LambdaFuture, clear_on_fresh_cache  # type: ignore[attr-defined]
+from torch._inductor.codecache import LambdaFuture
 
 from torch_outboard import _C
+from torch_outboard.compile.kernel_cache import KernelCache
 
 __all__ = ["cpp_kernel"]
 
 # The letters of csrc/ops/compiled_kernel.h.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
-
-
-@clear_on_fresh_cache
-class _KernelCache(CppCodeCache):
-    """Libraries of kernels, compiled as those of the CPU are but for the Python bindings, with their header too."""
-
-    cache: dict[str, Any] = {}
-    cache_clear = staticmethod(cache.clear)
-    cpp_compile_command_flags = CppPythonBindingsCodeCache.cpp_compile_command_flags
-
-    @classmethod
-    def _get_uncompiled_header(cls, device: str) -> str | None:
-        return CppPythonBindingsCodeCache._get_uncompiled_header(device)
 
 
 def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source: str) -> Any:
@@ -44,8 +32,8 @@ def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source:
         return _C.compiled_kernel(name, address or 0, kinds)
 
     if get_compile_threads() <= 1:
-        return launcher(_KernelCache.load(source))
-    library = _KernelCache.load_async(source, submit_fn=async_compile.submit)
+        return launcher(KernelCache.load(source))
+    library = KernelCache.load_async(source, submit_fn=async_compile.submit)
     return LambdaFuture(lambda: launcher(library()))
 
 
