@@ -157,11 +157,19 @@ def test_the_operator_and_its_gradient(device: torch.device) -> None:
         custom_operator.softclip(ours, 0.0)
 
 
-def test_the_operator_in_a_compiled_function(device: torch.device) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_the_operator_in_a_compiled_function(
+    device: torch.device, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = torch_outboard.attached_driver()
+    if backend == "inductor" and (driver is None or driver.code_generator is None):
+        pytest.skip("capability: a code generator")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
     def function(x: torch.Tensor) -> torch.Tensor:
         return custom_operator.softclip(x + 1, 2.0) * 3
 
-    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
     x = torch.randn(7, 5, device=device)
     results = []
     for run in (function, compiled):
