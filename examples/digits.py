@@ -8,6 +8,7 @@ the same batches with the same number of threads, so that their losses can be co
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -237,17 +238,6 @@ def add_operators(table: Table) -> None:
         table.add_row(f"operators run by {provider}", f"{len(operators[provider])}, {calls[provider]:,} calls", "")
 
 
-def add_compilation(table: Table) -> None:
-    """Adds what torch.compile did."""
-    counters = torch._dynamo.utils.counters
-    phases = torch._dynamo.utils.compile_times(repr="csv", aggregate=True)
-    seconds = {name: float(value) for name, value in zip(*phases, strict=True)}
-    table.add_section()
-    table.add_row("graphs compiled", f"{counters['stats']['unique_graphs']}", "")
-    table.add_row("graph breaks", f"{sum(counters['graph_break'].values())}", "")
-    table.add_row("seconds of compilation", f"{seconds.get('_compile.compile_inner', 0.0):.1f}", "")
-
-
 def add_memory(table: Table, device: torch.device) -> None:
     """Adds the allocator's statistics of `device`."""
     stats = torch.get_device_module(device).memory_stats(device)
@@ -306,7 +296,12 @@ def main(argv: list[str] | None = None) -> int:
         # Its devices may be called otherwise: torch keeps some names for itself.
         device = torch.device(torch_outboard.attached_driver().name, int(index or 0))
     data = load_data()
-    with torch.accelerator.device_index(device.index if device.type != "cpu" else None):
+    compiled = contextlib.nullcontext()
+    if options.compile and device.type != "cpu":
+        from torch_outboard.compile import report
+
+        compiled = report()
+    with compiled as compilation, torch.accelerator.device_index(device.index if device.type != "cpu" else None):
         run = train(data, device, options, console)
     reference = train(data, torch.device("cpu"), options, console)
 
@@ -320,10 +315,10 @@ def main(argv: list[str] | None = None) -> int:
         difference = abs(run.losses[0] - reference.losses[0])
     if device.type != "cpu":
         add_operators(table)
-        if options.compile:
-            add_compilation(table)
         add_memory(table, device)
     console.print(table)
+    if compilation is not None:
+        console.print(compilation)
 
     failures = []
     if run.accuracy < ACCURACY_BAR:

@@ -25,7 +25,8 @@ def run_pytest(*arguments: str) -> None:
     run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
 
 
-def run_python(*arguments: str, env: dict[str, str] | None = None) -> None:
+def run_python(*arguments: str, env: dict[str, str] | None = None) -> str:
+    """Runs Python and gives what it prints."""
     command = [sys.executable, *arguments]
     env = environment() | (env or {})
     answer = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env)
@@ -34,6 +35,7 @@ def run_python(*arguments: str, env: dict[str, str] | None = None) -> None:
         pytest.fail(
             f"{' '.join(command)} ended with status {answer.returncode}; its output stands above", pytrace=False
         )
+    return answer.stdout
 
 
 def environment() -> dict[str, str]:
@@ -114,6 +116,17 @@ def test_compile(driver: str) -> None:
     if find_driver(driver).code_generator is None:
         pytest.skip(f"capability: a code generator. {driver} names none")
     run_pytest(str(TESTS / "compile"), f"--driver={driver}")
+
+
+@pytest.mark.parametrize("driver", OWN)
+@pytest.mark.parametrize("options", [["--compile"], ["--compile", "--dynamic"]], ids=" ".join)
+def test_the_digits_are_learned_compiled(driver: str, options: list[str]) -> None:
+    if find_driver(driver).code_generator is None:
+        pytest.skip(f"capability: a code generator. {driver} names none")
+    path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
+    script = str(TESTS.parent / "examples" / "digits.py")
+    answer = run_python(script, f"--device={driver}", *options, env={"PYTHONPATH": path})
+    assert "Compiled: " in answer and "cpp_fused_" in answer
 
 
 NO_HOST_CALLS = "{} has no host_address, or no host_callback: its operators run through copies or wait"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import click
 
 from torch_outboard._version import __version__
+from torch_outboard.cli.compile_report import compile_report
 from torch_outboard.cli.info import info
 from torch_outboard.cli.memory import memory
 from torch_outboard.cli.new import new
@@ -20,6 +21,7 @@ def main() -> None:
     """PyTorch devices from driver descriptions."""
 
 
+main.add_command(compile_report)
 main.add_command(info)
 main.add_command(memory)
 main.add_command(new)

@@ -7,5 +7,6 @@ Importing this imports neither Dynamo nor Inductor. docs/compile.md tells the wa
 from __future__ import annotations
 
 from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.compile.reporting import CompileReport, report
 
-__all__ = ["CodeGenerator"]
+__all__ = ["CodeGenerator", "CompileReport", "report"]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch._inductor import config
 from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.utils import get_kernel_metadata
 from torch._inductor.virtualized import V
 
 __all__ = ["HostScheduling"]
@@ -38,6 +39,12 @@ class HostScheduling(CppScheduling):
 
     def flush(self) -> None:
         _as_cpp(super().flush)
+
+    def codegen_comment(self, node_schedule: Any, kernel_name: str | None = None) -> None:
+        # What a kernel fuses, which Inductor writes for GPUs only; the compile report reads it.
+        origins, _ = get_kernel_metadata(node_schedule, V.graph.wrapper_code)
+        V.graph.wrapper_code.make_comment(origins)  # type: ignore[no-untyped-call]
+        super().codegen_comment(node_schedule, kernel_name)  # type: ignore[no-untyped-call]
 
     def define_kernel(self, src_code: str, nodes: Any, kernel_args: Any = None) -> str:
         if V.graph.cpp_wrapper:

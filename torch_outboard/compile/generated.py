@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reads the Python module that Inductor generates for a graph: which kernels it defines, and what it calls."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+__all__ = ["Extern", "Kernel", "read_code"]
+
+# By the function that makes the kernel of its source. Of a vendor's generator the function's name is shown.
+_LANGUAGES = {"cpp_kernel": "C++", "cpp_pybinding": "C++", "triton": "Triton"}
+_ORIGINS = re.compile(r"^\s*(?:#|//).*Original ATen: \[(.*)\]")
+
+
+@dataclass
+class Kernel:
+    """A kernel that was generated.
+
+    Attributes
+    ----------
+    name, language : str
+        `language` is "C++", "Triton", or the function of a vendor's that makes it.
+    operators : list of str
+        What it fuses: operators of the graph before decompositions, as "aten.gelu".
+    lines : int
+        Of its source, without blank ones.
+    calls : int
+        In the generated code; loops are counted once.
+    """
+
+    name: str
+    language: str
+    lines: int
+    operators: list[str] = field(default_factory=list)
+    calls: int = 0
+
+
+@dataclass
+class Extern:
+    """An operator that the generated code calls, since it has no generated kernel.
+
+    Attributes
+    ----------
+    name : str
+        As "aten::mm", or "aten::mm.out" where the code names the overload.
+    calls : int
+        In the generated code.
+    provider : str
+        Who ran it: "native", "host", "fallback", several with commas; empty if it was not seen to run on the device.
+    """
+
+    name: str
+    calls: int = 0
+    provider: str = ""
+
+
+def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
+    """Reads generated code. SyntaxError if it is no Python."""
+    module = ast.parse(code)
+    aliases: dict[str, str] = {}
+    kernels: dict[str, Kernel] = {}
+    for statement in module.body:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            continue
+        target = statement.targets[0].id
+        if isinstance(statement.value, ast.Call) and (source := _source(statement.value)) is not None:
+            maker = _dotted(statement.value.func, {}).rpartition(".")[2]
+            lines = sum(1 for line in source.splitlines() if line.strip())
+            kernels[target] = Kernel(target, _LANGUAGES.get(maker, maker), lines)
+        elif name := _dotted(statement.value, {}):
+            aliases[target] = name
+    externs: dict[str, Extern] = {}
+    origins = dict(_origins(code))
+    unread = sorted(origins)
+    for call in sorted(_calls(module), key=lambda call: call.lineno):
+        name = _dotted(call.func, aliases)
+        used: Kernel | Extern | None = kernels.get(name) or kernels.get(name.removesuffix(".run"))
+        if used is None and (operator := _operator(name)) is not None:
+            used = externs.setdefault(operator, Extern(operator))
+        if used is None:
+            continue
+        used.calls += 1
+        # Inductor writes the origins above what they are those of. An operator's hold its inputs' too, and its name
+        # says enough.
+        above = [line for line in unread if line <= call.lineno]
+        unread = unread[len(above) :]
+        if above and isinstance(used, Kernel):
+            used.operators += [one for one in origins[above[-1]] if one not in used.operators]
+    return list(kernels.values()), list(externs.values())
+
+
+def _calls(module: ast.Module) -> Iterator[ast.Call]:
+    for statement in module.body:
+        # Not the benchmark at the end of the module, which calls what it measures.
+        if isinstance(statement, (ast.ClassDef, ast.FunctionDef)) and not statement.name.startswith("benchmark_"):
+            yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+
+
+def _origins(code: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(code.splitlines(), 1):
+        if match := _ORIGINS.match(line):
+            yield number, [one.strip() for one in match[1].split(",") if one.strip()]
+
+
+def _source(call: ast.Call) -> str | None:
+    """Gives the source among the arguments of a call that makes a kernel."""
+    for argument in call.args:
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and "\n" in argument.value:
+            return argument.value
+    return None
+
+
+def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _dotted(node.value, aliases)
+        return f"{owner}.{node.attr}" if owner else ""
+    return ""
+
+
+def _operator(name: str) -> str | None:
+    """Gives the operator that a dotted name calls: "aten::mm", "aten::mm.out"; None if it is none."""
+    if name.startswith("extern_kernels."):
+        return "aten::" + name.removeprefix("extern_kernels.")
+    parts = name.removeprefix("torch.ops.").split(".")
+    if not name.startswith("torch.ops.") or len(parts) < 2:
+        # Copies between devices are a method.
+        return "aten::copy_" if name.endswith(".copy_") else None
+    overload = f".{parts[2]}" if len(parts) > 2 and parts[2] != "default" else ""
+    return f"{parts[0]}::{parts[1]}{overload}"

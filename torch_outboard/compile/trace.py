@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What torch tells of its compilations, and the differences between its versions in telling it.
+
+torch writes a structured trace to one logger if anybody listens there; with the variable TORCH_TRACE it goes to files.
+Every compilation is in it, also one that a cache had: names, graph breaks, generated code, the times of phases.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["PHASES", "Event", "Listener", "Record", "phase_of", "read_break", "read_event", "read_reasons"]
+
+_LOGGER = "torch.__trace"
+
+PHASES = ("dynamo", "aot", "lowering", "code", "kernels")
+
+# torch's timed events. One that is not named here belongs to the phase that it lies in.
+_PHASE_OF = {
+    "dynamo": ("entire_frame_compile", "bytecode_tracing", "build_guards", "gc"),
+    "aot": (
+        "backend_compile",
+        "create_aot_dispatcher_function",
+        "entire_backward_compile",
+        "min_cut_rematerialization_partition",
+    ),
+    "lowering": (
+        "compile_fx.<locals>.fw_compiler_base",
+        "compile_fx.<locals>.bw_compiler",
+        "inductor_compile",
+        "_recursive_pre_grad_passes",
+        "_recursive_joint_graph_passes",
+        "_recursive_post_grad_passes",
+    ),
+    "code": ("code_gen", "GraphLowering.codegen"),
+    "kernels": ("PyCodeCache.load_by_key_path", "async_compile.wait", "compile_file"),
+}
+_PHASES_BY_EVENT = {event: phase for phase, events in _PHASE_OF.items() for event in events}
+
+# What the report reads; the rest, graphs as text above all, is not kept.
+_WANTED = {
+    "aot_forward_graph",
+    "aot_inference_graph",
+    "bwd_compilation_metrics",
+    "chromium_event",
+    "compilation_metrics",
+    "dynamo_graph_break_reason",
+    "fx_graph_bundled_cache_hit",
+    "fx_graph_cache_bypass",
+    "fx_graph_cache_hit",
+    "fx_graph_cache_miss",
+    "inductor_output_code",
+    "recompile_reasons",
+}
+_WITHOUT_PAYLOAD = {"aot_forward_graph", "aot_inference_graph", "fx_graph_cache_hit", "fx_graph_cache_miss"}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing that torch told.
+
+    Attributes
+    ----------
+    name : str
+        What it is; the name of the artifact where torch calls it one.
+    compile_id : str or None
+        The compilation that it belongs to, as torch writes it: "frame/recompilation".
+    thread : int
+        The thread that told it.
+    data : dict
+        Its own fields.
+    payload : str or None
+        Its text.
+    """
+
+    name: str
+    compile_id: str | None
+    thread: int
+    data: dict[str, Any]
+    payload: str | None
+
+
+class Listener(logging.Handler):
+    """Keeps the records that torch tells in all threads, from `listen` to `stop`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[Record] = []
+
+    def listen(self) -> None:
+        logging.getLogger(_LOGGER).addHandler(self)
+
+    def stop(self) -> None:
+        logging.getLogger(_LOGGER).removeHandler(self)
+        self.close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Nothing is read here: an exception would come out of the user's compilation.
+        told: dict[str, Any] = getattr(record, "metadata", {})
+        name = next(iter(told), "")
+        data = told.get(name)
+        if name == "artifact" and isinstance(data, dict):
+            name = data.get("name", name)
+        if name not in _WANTED:
+            return
+        payload = None if name in _WITHOUT_PAYLOAD else getattr(record, "payload", None)
+        thread = record.thread or 0
+        self.records.append(Record(name, _compile_id(told), thread, data if isinstance(data, dict) else {}, payload))
+
+
+def _compile_id(told: dict[str, Any]) -> str | None:
+    if "frame_id" not in told:
+        return None
+    frame = f"{told['frame_id']}/{told.get('frame_compile_id', 0)}"
+    autograd = told.get("compiled_autograd_id")
+    return frame if autograd is None else f"!{autograd}/{frame}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """The begin or the end of something that torch times."""
+
+    name: str
+    is_begin: bool
+    seconds: float
+    compile_id: str | None
+
+
+def read_event(record: Record) -> Event | None:
+    """Reads a record of the name chromium_event; None for those without a duration."""
+    told = json.loads(record.payload or "{}")
+    if told.get("ph") not in ("B", "E"):
+        return None
+    compile_id = (told.get("args") or {}).get("compile_id", "None")
+    return Event(
+        told["name"],
+        told["ph"] == "B",
+        told["ts"] / 1e6,
+        record.compile_id if compile_id == "None" else compile_id,
+    )
+
+
+def phase_of(event: str) -> str | None:
+    """Gives the phase that an event begins; None if it belongs to the one around it."""
+    return _PHASES_BY_EVENT.get(event)
+
+
+_PLACE = re.compile(r"Graph break in user code at (.+?):(\d+)$", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.+?)", line (\d+)', re.MULTILINE)
+
+
+def read_break(text: str) -> tuple[str, str, int | None]:
+    """Reads why and where a graph broke: the reason, the file and the line; torch 2.11 to 2.15 word it alike."""
+    place = _PLACE.search(text)
+    if place is None:
+        # A frame that is skipped whole: a sentence for the reason, and the place as the last frame of a stack.
+        frames = _FRAME.findall(text.partition("\nTraceback")[0])
+        reason = " ".join(_until(text.splitlines(), "  File "))
+        return (reason, frames[-1][0], int(frames[-1][1])) if frames else (reason, "", None)
+    lines = text[place.end() :].strip().splitlines()
+    reason = "\n".join(_until(lines, "User code traceback:")).strip()
+    return reason.removeprefix("Graph Break Reason:").strip(), place[1], int(place[2])
+
+
+def read_reasons(record: Record) -> list[str]:
+    """Reads a record of the name recompile_reasons: guards that failed, of one or of several earlier compilations."""
+    try:
+        told = json.loads(record.payload or "[]")
+    except json.JSONDecodeError:
+        told = record.payload  # one reason is told as it is
+    return [str(one) for one in told] if isinstance(told, list) else [str(told)]
+
+
+def _until(lines: list[str], end: str) -> Iterator[str]:
+    for line in lines:
+        if line.startswith(end):
+            return
+        yield line
