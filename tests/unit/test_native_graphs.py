@@ -147,3 +147,45 @@ graph.replay()
 assert y.tolist() == [1] * 8
 """
     )
+
+
+def test_a_compiled_function_becomes_one_launch(run_python, tmp_path):
+    """With mode="reduce-overhead", where as generated each kernel and each operator is a call of the driver."""
+    run_python(
+        DRIVER.replace("driver = Cap", 'CapturingDriver.code_generator = "cpp"\ndriver = Cap')
+        + """
+calls = 0
+of_driver = CapturingDriver.call
+
+def counted(self, stream, work):
+    global calls
+    calls += stream not in self.capturing
+    of_driver(self, stream, work)
+
+CapturingDriver.call = counted
+
+def function(x):
+    for _ in range(4):
+        x = (x @ x).cos() / 4
+    return x
+
+def run(compiled, x):
+    global calls
+    calls = driver.launches = 0
+    result = compiled(x)
+    return calls, driver.launches, result
+
+x = torch.randn(8, 8, device="python")
+generated, graphed = torch.compile(function), torch.compile(function, mode="reduce-overhead")
+for _ in range(4):
+    generated(x), graphed(x)
+x = torch.randn(8, 8, device="python")
+before, launches, want = run(generated, x)
+assert before >= 8 and launches == 0, (before, launches)
+after, launches, got = run(graphed, x)
+# Copies of the input and of the output, and the core's own mark before the launch.
+assert after == 3 and launches == 1, (after, launches)
+assert torch.equal(got.cpu(), want.cpu())
+""",
+        env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+    )

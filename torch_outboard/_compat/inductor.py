@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All versions of torch that are served: Inductor knows its C++ generator by the device's name, "cpu"."""
+"""All versions of torch that are served: what Inductor decides by the device's name, and not by what the device can."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["fuse_as_on_cpu", "needs_fuse_as_on_cpu"]
+__all__ = ["capture_graphs", "fuse_as_on_cpu", "needs_capture_graphs", "needs_fuse_as_on_cpu"]
 
 
 def needs_fuse_as_on_cpu() -> bool:
@@ -44,3 +45,47 @@ def fuse_as_on_cpu(device: str) -> None:
 
     scheduler.BaseSchedulerNode.is_cpu = is_cpu_node  # type: ignore[method-assign]
     ir.is_cpu = is_cpu_value  # type: ignore[assignment]
+
+
+def needs_capture_graphs() -> bool:
+    """Whether Inductor refuses to capture the graphs of a device that isn't called "cuda"."""
+    from torch._inductor import cudagraph_utils
+
+    return '"cuda"' in inspect.getsource(inspect.unwrap(cudagraph_utils.check_multiple_devices_or_any_cpu_nodes))
+
+
+def capture_graphs(device: str, why_not: Callable[..., str | None], install: Callable[..., None]) -> None:
+    """Makes mode="reduce-overhead" capture graphs of the device.
+
+    `why_not` says at the end of lowering what speaks against it, and `install` puts a capturing function into what is
+    compiled or comes from a cache: torch has both for CUDA alone. The setting cudagraph_policy of torch 2.13 is not
+    asked for another device either, and as one for all devices it would change what CUDA's graphs do; one that is set
+    is left to torch. Upstream: https://github.com/pytorch/pytorch/issues/132856.
+    """
+    if not needs_capture_graphs():
+        return
+    from torch._inductor import config, cudagraph_utils, output_code, utils
+
+    of_check = cudagraph_utils.check_lowering_disable_cudagraph
+    of_graph = output_code.CompiledFxGraph.post_compile
+
+    @functools.wraps(of_check)
+    def check(nodes: Any) -> str | None:
+        return why_not(nodes) if any(one.type == device for one in nodes) else of_check(nodes)
+
+    @functools.wraps(of_graph)
+    def post_compile(self: Any, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        is_foreign = (
+            getattr(config, "cudagraph_policy", None) is not None
+            or utils._unstable_customized_partition_wrapper.wrapper is not None
+        )
+        if device not in self.device_types or is_foreign:
+            of_graph(self, example_inputs, constants, graph_kwargs)
+            return
+        is_wanted = bool(graph_kwargs["cudagraphs"])
+        without: Any = {**graph_kwargs, "cudagraphs": utils.BoxedBool(False)}
+        of_graph(self, example_inputs, constants, without)
+        install(self, example_inputs, graph_kwargs, is_wanted)
+
+    cudagraph_utils.check_lowering_disable_cudagraph = check  # type: ignore[assignment]
+    output_code.CompiledFxGraph.post_compile = post_compile  # type: ignore[method-assign]

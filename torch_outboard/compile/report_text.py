@@ -46,7 +46,8 @@ def _region(region: Region) -> Iterator[Any]:
     if region.error:
         yield _indented(f"failed: {region.error}")
     for graph in region.graphs:
-        yield _indented(f"{graph.kind} graph, {graph.state}" + (f": {graph.note}" if graph.note else ""))
+        capture = f", {graph.capture}" if graph.capture else ""
+        yield _indented(f"{graph.kind} graph, {graph.state}{capture}" + (f": {graph.note}" if graph.note else ""))
         if graph.kernels or graph.externs:
             yield Padding(_table(graph), (0, 0, 0, 4))
 

@@ -45,6 +45,8 @@ class Graph:
         "compiled", or "from the cache": then no kernel was generated or compiled, and those listed are the cached ones.
     note : str
         Why the generated code could not be read; else empty.
+    capture : str
+        With mode="reduce-overhead": "captured", or why it is not; else empty.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Graph:
     kernels: list[Kernel] = field(default_factory=list)
     externs: list[Extern] = field(default_factory=list)
     note: str = ""
+    capture: str = ""
 
 
 @dataclass
@@ -212,6 +215,11 @@ class _Builder:
                 # The cache gives a forward graph and its backward one together.
                 if self._kinds.get(region.compile_id) == "forward":
                     self._kinds[region.compile_id] = "backward"
+            case "outboard_capture":
+                kind, reason = trace.read_capture(record)
+                for graph in region.graphs:
+                    if graph.kind == kind:
+                        graph.capture = f"not captured: {reason}" if reason else "captured"
             case state if state in _CACHE_STATES and region.graphs:
                 region.graphs[-1].state = _CACHE_STATES[state]
 

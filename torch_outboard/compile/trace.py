@@ -14,7 +14,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["PHASES", "Event", "Listener", "Record", "phase_of", "read_break", "read_event", "read_reasons"]
+__all__ = [
+    "PHASES",
+    "Event",
+    "Listener",
+    "Record",
+    "phase_of",
+    "read_break",
+    "read_capture",
+    "read_event",
+    "read_reasons",
+]
 
 _LOGGER = "torch.__trace"
 
@@ -55,6 +65,7 @@ _WANTED = {
     "fx_graph_cache_hit",
     "fx_graph_cache_miss",
     "inductor_output_code",
+    "outboard_capture",  # our own
     "recompile_reasons",
 }
 _WITHOUT_PAYLOAD = {"aot_forward_graph", "aot_inference_graph", "fx_graph_cache_hit", "fx_graph_cache_miss"}
@@ -165,6 +176,12 @@ def read_break(text: str) -> tuple[str, str, int | None]:
     lines = text[place.end() :].strip().splitlines()
     reason = "\n".join(_until(lines, "User code traceback:")).strip()
     return reason.removeprefix("Graph Break Reason:").strip(), place[1], int(place[2])
+
+
+def read_capture(record: Record) -> tuple[str, str]:
+    """Reads a record of the name outboard_capture: the kind of the graph, and why it is not captured, or nothing."""
+    told = json.loads(record.payload or "{}")
+    return told["kind"], told["reason"]
 
 
 def read_reasons(record: Record) -> list[str]:
