@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/quirks.h"
 
+#include <ATen/native/ConvUtils.h>
+
 #include <algorithm>
 #include <array>
 #include <string_view>
 
+#include "ops/shell.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -36,6 +39,35 @@ constexpr std::array<std::string_view, 2> kKeepsShapes = {
     "aten::_fused_sgd_",
     "aten::_fused_adagrad_",
 };
+
+// The CPU kernel of a convolution writes in the format of the back end that it picks, the meta kernel contiguously.
+void lay_out_convolution(const torch::jit::Stack& arguments, OutputShape& output) {
+  const auto as_cpu = [](const c10::IValue& value) {
+    c10::TensorImpl& meta = *value.toTensor().unsafeGetTensorImpl();
+    const size_t nbytes = span_bytes(meta.sizes(), meta.strides(), meta.itemsize());
+    return make_cpu_view(nullptr, nbytes, meta);  // asked for its shape only
+  };
+  const at::Tensor input = as_cpu(arguments[0]);
+  const at::Tensor weight = as_cpu(arguments[1]);
+  if (weight.dim() == 3) {
+    return;  // computed in two dimensions, from contiguous inputs
+  }
+  const bool has_bias = arguments[2].isTensor() && arguments[2].toTensor().defined();
+  const std::optional<at::Tensor> bias = has_bias ? std::optional(as_cpu(arguments[2])) : std::nullopt;
+  const auto numbers = [&](size_t index) { return arguments[index].toSymIntVector(); };
+  const auto stride = numbers(3), padding = numbers(4), dilation = numbers(5), output_padding = numbers(7);
+  const at::native::ConvBackend backend =
+      at::native::select_conv_backend(input, weight, bias, stride, padding, dilation, arguments[6].toBool(),
+                                      output_padding, arguments[8].toSymInt(), std::nullopt);
+  const at::MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
+  if (format == at::MemoryFormat::ChannelsLast && output.sizes.size() == 4) {
+    const auto strides = c10::get_channels_last_strides_2d(output.sizes);
+    output.strides.assign(strides.begin(), strides.end());
+  } else if (format == at::MemoryFormat::ChannelsLast3d && output.sizes.size() == 5) {
+    const auto strides = c10::get_channels_last_strides_3d(output.sizes);
+    output.strides.assign(strides.begin(), strides.end());
+  }
+}
 
 }  // namespace
 
@@ -71,6 +103,8 @@ void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallS
       saved.dtype = dtype;
       saved.nbytes = span_bytes(saved.sizes, saved.strides, c10::elementSize(dtype));
     }
+  } else if (name == "aten::convolution" || name == "aten::_convolution") {
+    lay_out_convolution(arguments, shape.outputs[0]);
   }
 }
 

@@ -156,3 +156,24 @@ def test_the_second_device(second_device: torch.device, device: torch.device) ->
 def test_a_copy_between_devices(second_device: torch.device, device: torch.device) -> None:
     function = torch.compile(lambda x: ((x + 1).to(second_device) * 2).cpu() + 1, fullgraph=True)
     torch.testing.assert_close(function(X.to(device)), (X + 1) * 2 + 1)
+
+
+def _convolutions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = torch.nn.functional.conv2d(x, w, padding=1).relu()
+    return torch.nn.functional.conv2d(y, w[:, :1].expand(-1, w.shape[0], -1, -1), padding=1)
+
+
+@pytest.mark.parametrize("formats", [(torch.channels_last, torch.contiguous_format), (torch.channels_last,) * 2])
+def test_convolutions_in_the_format_of_their_inputs(compare: Compare, formats: tuple[torch.memory_format, ...]) -> None:
+    torch.manual_seed(0)
+    x, w = (
+        torch.randn(*size).to(memory_format=form).requires_grad_()
+        for size, form in zip(((2, 8, 10, 10), (8, 8, 3, 3)), formats, strict=True)
+    )
+    compare(_convolutions, x, w, tolerance=1e-3)
+
+
+def test_the_patch_of_convolutions_is_needed() -> None:
+    from torch_outboard._compat.inductor import needs_lay_out_as_on_cpu
+
+    assert needs_lay_out_as_on_cpu(), "torch lays convolutions out by what runs: remove lay_out_as_on_cpu"

@@ -344,3 +344,20 @@ def test_in_place_changes_of_saved_tensors_are_noticed(device):
     result.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
+
+
+@pytest.mark.parametrize("weight_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("input_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("groups", [1, 8])
+def test_convolutions_give_the_strides_of_the_cpu(device, input_format, weight_format, groups):
+    x = randn(2, 8, 10, 10).to(memory_format=input_format)
+    weight = randn(8, 8 // groups, 3, 3).to(memory_format=weight_format)
+    outcomes = []
+    for place in (torch.device("cpu"), device):
+        leaves = [t.detach().to(place).requires_grad_() for t in (x, weight)]
+        result = functional.conv2d(*leaves, padding=1, groups=groups)
+        result.square().sum().backward()
+        outcomes.append([result, *(leaf.grad for leaf in leaves)])
+    for expected, result in zip(*outcomes, strict=True):
+        assert_same(result, expected, device, 0.0)
+        assert result.stride() == expected.stride()

@@ -8,7 +8,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["capture_graphs", "fuse_as_on_cpu", "needs_capture_graphs", "needs_fuse_as_on_cpu"]
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = [
+    "capture_graphs",
+    "fuse_as_on_cpu",
+    "lay_out_as_on_cpu",
+    "needs_capture_graphs",
+    "needs_fuse_as_on_cpu",
+    "needs_lay_out_as_on_cpu",
+]
 
 
 def needs_fuse_as_on_cpu() -> bool:
@@ -45,6 +55,58 @@ def fuse_as_on_cpu(device: str) -> None:
 
     scheduler.BaseSchedulerNode.is_cpu = is_cpu_node  # type: ignore[method-assign]
     ir.is_cpu = is_cpu_value  # type: ignore[assignment]
+
+
+def needs_lay_out_as_on_cpu() -> bool:
+    """Whether the strides of a convolution's fake result come from the backend that torch picks by the device's type."""
+    from torch._subclasses import fake_impls
+
+    made = fake_impls.op_implementations_dict[torch.ops.aten.convolution.default]
+    return "_select_conv_backend" in inspect.getsource(inspect.unwrap(made))
+
+
+def lay_out_as_on_cpu(device: str) -> None:
+    """Makes convolutions of fake tensors give the strides that the CPU's kernels give, which run for the device.
+
+    For a device out of tree torch picks the backend "Overrideable", whose results it takes for contiguous ones. The
+    CPU's are in the format of the input or the weight, and compiled code asserts strides. A driver can't be asked:
+    implementations for fake tensors belong to operators. Upstream: https://github.com/pytorch/pytorch/issues/189137.
+    """
+    if not needs_lay_out_as_on_cpu():
+        return
+    from torch._subclasses import fake_impls
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    aten = torch.ops.aten
+    of_torch = fake_impls.op_implementations_dict[aten.convolution.default]
+
+    @functools.wraps(of_torch)
+    def convolution(mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = [
+            leaf.fake_device
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, FakeTensor) and leaf.fake_device.type == device
+        ]
+        if not ours:
+            return of_torch(mode, operator, *args, **kwargs)
+
+        def on(place: torch.device, value: Any) -> Any:
+            if not isinstance(value, FakeTensor):
+                return value
+            with mode:
+                return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=place)
+
+        args, kwargs = tree_map(functools.partial(on, torch.device("cpu")), (args, kwargs))
+        return tree_map(functools.partial(on, ours[0]), of_torch(mode, operator, *args, **kwargs))
+
+    for operator in (
+        aten.convolution.default,
+        aten._convolution.default,
+        aten._convolution.deprecated,
+        aten.convolution_backward.default,
+    ):
+        if fake_impls.op_implementations_dict.get(operator) is of_torch:
+            fake_impls.op_implementations_dict[operator] = convolution
 
 
 def needs_capture_graphs() -> bool:

@@ -73,7 +73,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
     # can't be imported while the registry is.
     from torch._inductor.codegen import common
 
-    from torch_outboard._compat.inductor import capture_graphs, fuse_as_on_cpu
+    from torch_outboard._compat.inductor import capture_graphs, fuse_as_on_cpu, lay_out_as_on_cpu
     from torch_outboard.compile.capture import install, why_not
     from torch_outboard.compile.graph_pass import PrepareGraph
     from torch_outboard.compile.overrides import OutboardOpOverrides
@@ -92,6 +92,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
     common.register_device_op_overrides(name, OutboardOpOverrides())
     if generator().fuses_as_cpu:
         fuse_as_on_cpu(name)
+        lay_out_as_on_cpu(name)
     capture_graphs(name, why_not, install)
 
 
