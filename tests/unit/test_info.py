@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
+from torch_outboard import _compat
 from torch_outboard.cli.info import WITHOUT
 from torch_outboard.driver import OPTIONAL_ENTRIES
 
@@ -36,6 +39,24 @@ def test_it_shows_devices_and_entries(run_python):
     assert report["entries"]["device_open"] and not report["entries"]["host_address"]
     text = run_python(RUN, *arguments, env={"COLUMNS": "200"}).stdout
     assert "Toy 2" in text and "1.00 GiB" in text and WITHOUT["host_address"] in text
+
+
+def test_it_lists_what_is_changed_of_torch(run_python):
+    rows = json.loads(run_python(RUN, "info", "--patches", "--json").stdout)
+    assert all(row["target"] and row["purpose"] and row["upstream"] for row in rows)
+    assert any(row["is_needed"] for row in rows)
+    text = run_python(RUN, "info", "--patches", env={"COLUMNS": "300"}).stdout
+    assert all(row["target"] in text and row["upstream"] in text for row in rows)
+
+
+def test_every_patch_is_listed():
+    """Each function of _compat that asks torch whether a patch is needed stands for one."""
+    folder = Path(_compat.__file__).parent
+    questions = {
+        name for path in folder.glob("*.py") for name in re.findall(r"^def (needs_\w+)", path.read_text(), re.MULTILINE)
+    }
+    asked = set(re.findall(r"return (needs_\w+)\(\)", (folder / "patches.py").read_text()))
+    assert asked == questions
 
 
 def test_it_says_why_a_driver_is_not_usable(run_python):

@@ -21,13 +21,17 @@ __all__ = ["info", "parse_options"]
 @click.command()
 @click.option("--driver", metavar="NAME", help="Attach this driver, and show its devices and entries.")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--patches", is_flag=True, help="Show what is changed of torch's, and why, instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(driver: str | None, options: tuple[str, ...], as_json: bool) -> None:
+def info(driver: str | None, options: tuple[str, ...], patches: bool, as_json: bool) -> None:
     """Show versions, drivers, devices, and what each driver entry gives or lacks.
 
     Works when the extension does not load, and then says why. Exits with 1 if a driver was asked for and can't be
     attached.
     """
+    if patches:
+        _show_patches(as_json)
+        return
     report = _report(driver, parse_options(options))
     if as_json:
         click.echo(json.dumps(report, indent=2))
@@ -35,6 +39,26 @@ def info(driver: str | None, options: tuple[str, ...], as_json: bool) -> None:
         _print(report)
     if report["attached"] is not None and report["attached"]["error"]:
         sys.exit(1)
+
+
+def _show_patches(as_json: bool) -> None:
+    import torch
+
+    from torch_outboard._compat.patches import PATCHES
+
+    rows = [patch._asdict() | {"is_needed": patch.is_needed()} for patch in PATCHES]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("of torch", "changed to", f"torch {torch.__version__}", "upstream", title="Patches")
+    for row in rows:
+        table.add_row(row["target"], row["purpose"], "needs it" if row["is_needed"] else "left alone", row["upstream"])
+    console = Console()
+    console.print(table)
+    console.print("They are made when a driver is attached, those of the compiler when that is imported.")
 
 
 def parse_options(options: tuple[str, ...]) -> dict[str, str]:
