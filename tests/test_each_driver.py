@@ -111,10 +111,13 @@ def test_mixed_precision(driver: str) -> None:
     run_pytest(str(TESTS / "amp"), f"--driver={driver}")
 
 
+NO_GENERATOR = "capability: a code generator. {} names none"
+
+
 @pytest.mark.parametrize("driver", OWN)
 def test_compile(driver: str) -> None:
     if find_driver(driver).code_generator is None:
-        pytest.skip(f"capability: a code generator. {driver} names none")
+        pytest.skip(NO_GENERATOR.format(driver))
     run_pytest(str(TESTS / "compile"), f"--driver={driver}")
 
 
@@ -145,4 +148,13 @@ def test_the_digits_are_learned(driver: str) -> None:
 def test_operator_database(driver: str) -> None:
     if not queues_host_calls(driver):
         pytest.skip(NO_HOST_CALLS.format(driver))
-    run_pytest(str(TESTS / "opinfo"), f"--driver={driver}", *workers())
+    run_pytest(
+        str(TESTS / "opinfo"), f"--ignore={TESTS / 'opinfo' / 'test_compiled.py'}", f"--driver={driver}", *workers()
+    )
+
+
+@pytest.mark.parametrize("driver", OWN)
+def test_compiled_operator_database(driver: str) -> None:
+    if find_driver(driver).code_generator is None:
+        pytest.skip(NO_GENERATOR.format(driver))
+    run_pytest(str(TESTS / "opinfo" / "test_compiled.py"), f"--driver={driver}", *workers())

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs the operator database on a driver outside pytest and prints what failed, grouped by cause.
 
-    python -m tests.opinfo.report --driver NAME [--option KEY=VALUE ...] [--only REGEX] [--jobs N] [--json FILE]
+    python -m tests.opinfo.report --driver NAME [--option KEY=VALUE ...] [--compiled first|all]
+        [--only REGEX] [--jobs N] [--json FILE]
 
-Entries run in child processes. A child that dies or hangs takes one entry along, which is then told as the cause.
+With `--compiled`, the first samples or all in float32 are compared with the eager calls on the same device, for which
+`--driver cpu` is the reference. Entries run in child processes. A child that dies or hangs takes one entry along, which
+is then told as the cause.
 """
 
 from __future__ import annotations
@@ -22,23 +25,38 @@ from typing import Any
 HANG_SECONDS = 300
 
 
-def _work(pipe: Connection, driver: str, options: dict[str, str], threads: int) -> None:
+def _todo(compiled: str) -> list[tuple[Any, Any]]:
+    """Gives the entries with their element types, in the order of their numbers."""
+    import torch
+
+    from .samples import entries
+
+    if not compiled:
+        return list(entries())
+    return [(info, dtype) for info, dtype in entries() if dtype == torch.float32]
+
+
+def _work(pipe: Connection, driver: str, options: dict[str, str], compiled: str, threads: int) -> None:
     """Child: answers each entry number with what came of the entry."""
     import torch
 
     import torch_outboard
 
-    torch_outboard.attach(driver, **options)
+    if driver != "cpu":
+        torch_outboard.attach(driver, **options)
     torch.set_num_threads(threads)
+    from .compiled import check_compiled
     from .harness import check
-    from .samples import entries
 
-    device = torch.device(driver, 0)
-    todo = list(entries())
+    device = torch.device(driver) if driver == "cpu" else torch.device(driver, 0)
+    todo = _todo(compiled)
     while (number := pipe.recv()) is not None:
         start = time.perf_counter()
         try:
-            report = check(*todo[number], device)
+            if compiled:
+                report = check_compiled(todo[number][0], device, 1 if compiled == "first" else None)
+            else:
+                report = check(*todo[number], device)
             failures = [(failure.kind, str(failure.sample), failure.message) for failure in report.failures]
             result: dict[str, Any] = {"failures": failures, "strides": report.strides, "samples": report.samples}
         except Exception as error:  # the harness itself failed on this entry: told like any other cause
@@ -54,7 +72,7 @@ class _Child:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         threads = max(1, (os.cpu_count() or 1) // options.jobs)
-        arguments = (theirs, options.driver, dict(options.option), threads)
+        arguments = (theirs, options.driver, dict(options.option), options.compiled, threads)
         self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
@@ -147,21 +165,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--driver", required=True, help="name of the driver to attach")
     parser.add_argument("--option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
+    parser.add_argument("--compiled", default="", choices=["first", "all"], help="samples of each entry to compile")
     parser.add_argument("--only", default="", help="regular expression for name-dtype")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", help="file for the details")
     options = parser.parse_args()
 
-    from . import lists
-    from .samples import dtype_name, entries, entry_name
+    from . import compiled_lists, lists
+    from .samples import dtype_name, entry_name
 
     names = {}
     listed = {}
-    for number, (info, dtype) in enumerate(entries()):
+    for number, (info, dtype) in enumerate(_todo(options.compiled)):
         name = entry_name(info, dtype)
         if not re.search(options.only, name):
             continue
-        gap = lists.gap(info.full_name, dtype_name(dtype))
+        is_compiled = bool(options.compiled)
+        gap = compiled_lists.gap(info.full_name) if is_compiled else lists.gap(info.full_name, dtype_name(dtype))
         if gap is not None:
             listed[name] = gap.reason
         if gap is None or not gap.crashes:
