@@ -26,6 +26,11 @@ class CppGenerator(CodeGenerator):
 
         return OutboardWrapper
 
+    def fx_wrapper(self) -> type[Any]:
+        from torch_outboard.compile.fx_wrapper import OutboardFxWrapper
+
+        return OutboardFxWrapper
+
     def cache_key(self) -> dict[str, str]:
         from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
 

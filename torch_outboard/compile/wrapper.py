@@ -18,7 +18,7 @@ from torch._inductor.virtualized import V
 from torch_outboard import _C
 from torch_outboard._errors import OutboardError
 
-__all__ = ["OutboardSubgraphWrapper", "OutboardWrapper"]
+__all__ = ["KernelDefinitions", "OutboardSubgraphWrapper", "OutboardWrapper", "flush_kernels"]
 
 _OF_CPU = "async_compile.cpp_pybinding("
 _IMPORTS = (
@@ -27,11 +27,10 @@ _IMPORTS = (
 )
 
 
-class _DeviceCalls(PythonWrapperCodegen):
-    """What differs from torch's own wrapper."""
+class KernelDefinitions(PythonWrapperCodegen):
+    """Defines kernels for the device where torch's wrapper defines those of the CPU."""
 
     _defines_for_device = False
-    _has_named_streams = False
 
     @contextlib.contextmanager
     def defining_for_device(self) -> Iterator[None]:
@@ -51,6 +50,12 @@ class _DeviceCalls(PythonWrapperCodegen):
                 )
             kernel_body = f"cpp_kernel(async_compile, {kernel_name!r}, " + kernel_body.removeprefix(_OF_CPU)
         super().define_kernel(kernel_name, kernel_body, *args, **kwargs)
+
+
+class _DeviceCalls(KernelDefinitions):
+    """What differs from torch's own wrapper."""
+
+    _has_named_streams = False
 
     def _generate_kernel_call_helper(self, kernel_name: str, call_args: Any, **kwargs: Any) -> None:
         device = kwargs.get("device")
@@ -81,18 +86,18 @@ class _DeviceCalls(PythonWrapperCodegen):
     # before an operator without a device, which may be one that records or waits for an event.
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
-        _flush()
+        flush_kernels()
         if not self._has_named_streams:
             self._name_streams()
             self._has_named_streams = True
         return super().codegen_cuda_stream_enter(stream_idx)
 
     def codegen_cuda_stream_exit(self) -> None:
-        _flush()
+        flush_kernels()
         super().codegen_cuda_stream_exit()
 
     def generate_fallback_kernel(self, node: Any) -> None:
-        _flush()
+        flush_kernels()
         super().generate_fallback_kernel(node)
 
     # Memory returns to the stream of its allocation, which need not have waited for the others. Kernels record what
@@ -158,7 +163,8 @@ def _is_ours(name: str) -> bool:
     return device is not None and device.type == _C.driver_name()
 
 
-def _flush() -> None:
+def flush_kernels() -> None:
+    """Writes the kernels that the scheduling has gathered."""
     # Not the scheduler's own flush, which also frees what the operator to come is the last to use.
     for backend in V.graph.scheduler.backends.values():
         backend.flush()

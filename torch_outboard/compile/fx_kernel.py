@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A compiled kernel as a module, which a graph of torch.fx calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor.codecache import LambdaFuture, PyCodeCache
+from torch._subclasses.fake_tensor import FakeTensor
+
+__all__ = ["CompiledKernel"]
+
+_MODULE = """
+from torch._inductor.async_compile import AsyncCompile
+from torch_outboard.compile.runtime import cpp_kernel
+
+async_compile = AsyncCompile()
+kernel = {definition}
+"""
+
+
+class CompiledKernel(torch.nn.Module):
+    """A kernel that writes to some of its arguments and returns nothing.
+
+    It may be pickled; loading it finds the library in Inductor's cache, or compiles it. A call with fake tensors does
+    nothing. `_C.compiled_kernel` says what a call with others does.
+
+    Attributes
+    ----------
+    kernel_name : str
+        The name, which a profile shows too.
+    definition : str
+        The generated code: a Python expression with the C++ source in it.
+    types : tuple of str
+        C++ types of the arguments. Those that end in `*` are tensors; without `const` they are written.
+    """
+
+    # Of torch.fx: dead code elimination leaves the node, which has no users.
+    _is_impure = True
+
+    def __init__(self, kernel_name: str, definition: str, types: tuple[str, ...]) -> None:
+        super().__init__()
+        self.kernel_name = kernel_name
+        self.definition = definition
+        self.types = types
+        self._launcher = PyCodeCache.load(_MODULE.format(definition=definition)).kernel
+
+    def wait(self) -> None:
+        """Waits for the compiler, and raises its error."""
+        if isinstance(self._launcher, LambdaFuture):
+            self._launcher = self._launcher.result()
+
+    def forward(self, *arguments: Any) -> None:
+        if any(isinstance(argument, FakeTensor) for argument in arguments):
+            return
+        self.wait()
+        self._launcher(*arguments)
+
+    def extra_repr(self) -> str:
+        return ", ".join(self.types)
+
+    def __reduce__(self) -> Any:
+        return CompiledKernel, (self.kernel_name, self.definition, self.types)
