@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "api/compiled.h"
 #include "bindings/tensors.h"
 #include "ops/compiled_kernel.h"
 
@@ -138,11 +139,28 @@ PyObject* py_empty_strided(PyObject*, PyObject* const* arguments, Py_ssize_t cou
   });
 }
 
+// Calls generated code, which turns what is thrown in it into a RuntimeError: an error of ours gets its own type again.
+PyObject* py_call_compiled(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    if (!has_arguments("call_compiled", count, 2)) {
+      return nullptr;
+    }
+    const CompiledErrors errors;
+    PyObject* result = PyObject_CallOneArg(arguments[0], arguments[1]);
+    if (result == nullptr && errors.first() != nullptr) {
+      PyErr_Clear();
+      std::rethrow_exception(errors.first());
+    }
+    return result;
+  });
+}
+
 }  // namespace
 
 PyMethodDef compile_methods[] = {
     OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel, "A launcher: (name, address of its entry, arguments)."),
     OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
+    OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, argument)."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -16,6 +16,7 @@
 #include "torch/graphs.h"
 #include "torch/guard.h"
 #include "torch/hooks.h"
+#include "torch/model_runner.h"
 #include "torch/profiler.h"
 
 namespace outboard {
@@ -38,6 +39,7 @@ void register_with_torch() {
     register_profiler();
     register_profiler_stubs();
     register_operators();
+    register_model_runner();
   });
 }
 

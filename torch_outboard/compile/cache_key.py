@@ -7,6 +7,7 @@ import functools
 import hashlib
 from pathlib import Path
 
+from torch_outboard._extension import include_paths
 from torch_outboard._version import __version__
 
 __all__ = ["cache_key"]
@@ -37,8 +38,9 @@ def cache_key() -> tuple[tuple[str, str], ...]:
 
 
 def _own_code() -> str:
-    """Gives a hash of this folder, which decides what is generated: an installed version may be a changed checkout."""
+    """Gives a hash of what decides what is generated: an installed version may be a changed checkout."""
     code = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
+    for path in sorted([*Path(__file__).parent.glob("*.py"), *headers]):
         code.update(path.read_bytes())
     return code.hexdigest()[:16]

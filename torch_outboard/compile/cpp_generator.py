@@ -26,6 +26,11 @@ class CppGenerator(CodeGenerator):
 
         return OutboardWrapper
 
+    def cpp_wrapper(self) -> type[Any]:
+        from torch_outboard.compile.cpp_wrapper import OutboardCppWrapper
+
+        return OutboardCppWrapper
+
     def fx_wrapper(self) -> type[Any]:
         from torch_outboard.compile.fx_wrapper import OutboardFxWrapper
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch._inductor.codecache import LambdaFuture
 from torch_outboard import _C
 from torch_outboard.compile.kernel_cache import KernelCache
 
-__all__ = ["cpp_kernel"]
+__all__ = ["cpp_kernel", "keep_error_types", "kernel_letters"]
 
 # The letters of csrc/ops/compiled_kernel.h.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
@@ -25,7 +26,7 @@ def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source:
     The launcher takes tensors and numbers in the order of `types`; _C.compiled_kernel says what it does with them. A
     compiler that fails raises torch's CppCompileError, with its output.
     """
-    kinds = "".join(_kind(name, kind) for kind in types)
+    kinds = kernel_letters(name, types)
 
     def launcher(library: Any) -> Callable[..., None]:
         address = ctypes.cast(library.outboard_entry, ctypes.c_void_p).value
@@ -37,7 +38,17 @@ def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source:
     return LambdaFuture(lambda: launcher(library()))
 
 
-def _kind(name: str, type_name: str) -> str:
+def keep_error_types(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Gives a function of one argument that calls generated C++, and raises the errors of ours with their types."""
+    return functools.partial(_C.call_compiled, function)
+
+
+def kernel_letters(name: str, types: list[str]) -> str:
+    """Gives a letter for each C++ type. TypeError for a type that a launch cannot pass."""
+    return "".join(_letter(name, kind) for kind in types)
+
+
+def _letter(name: str, type_name: str) -> str:
     if type_name.endswith("*"):
         return "r" if type_name.startswith("const ") else "w"
     kind = _NUMBERS.get(type_name.removeprefix("const "))

@@ -47,10 +47,12 @@ class HostScheduling(CppScheduling):
         super().codegen_comment(node_schedule, kernel_name)  # type: ignore[no-untyped-call]
 
     def define_kernel(self, src_code: str, nodes: Any, kernel_args: Any = None) -> str:
-        if V.graph.cpp_wrapper:
-            return super().define_kernel(src_code, nodes, kernel_args)  # type: ignore[no-any-return, no-untyped-call]
         arguments = self.kernel_group.args if kernel_args is None else kernel_args
         _, _, types = arguments.cpp_argdefs()
+        if V.graph.cpp_wrapper:
+            name: str = super().define_kernel(src_code, nodes, kernel_args)  # type: ignore[no-untyped-call]
+            V.graph.wrapper_code.declare_kernel(name, types)  # type: ignore[attr-defined]
+            return name
         words = ", ".join(f"outboard_argument<{_plain(kind)}>(words[{i}])" for i, kind in enumerate(types))
         source = src_code + _ENTRY.format(kernel="kernel", arguments=words)
         with V.graph.wrapper_code.defining_for_device():  # type: ignore[attr-defined]

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators as the C++ of torch.compile calls them: arguments without types, which get those of the operator's schema.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/ArrayRef.h>
+#include <torch_outboard/compiled.h>
+
+#include <atomic>
+
+namespace outboard {
+
+// Never freed: generated code names it.
+struct CompiledOperator {
+  c10::OperatorName name;
+  std::atomic<const c10::OperatorHandle*> handle{nullptr};  // null until the first call
+};
+
+// Calls it below autograd. `results` are what compiled.h says of call_operator. RuntimeError for an operator that is not
+// registered and for another number of results, TypeError for an argument that its schema has no place for.
+void call_compiled(CompiledOperator& op, c10::ArrayRef<torch_outboard::Value> arguments,
+                   c10::ArrayRef<AtenTensorHandle*> results);
+
+}  // namespace outboard

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/model_runner.h"
+
+#include <dlfcn.h>
+#include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
+
+#include <memory>
+#include <string>
+
+#include "core/driver.h"
+
+namespace outboard {
+
+namespace {
+
+// Queued launches and graphs name a model's kernels, so its library stays loaded when the runner is gone. Torch, which
+// opens it next, reports what is wrong with it.
+const std::string& kept_loaded(const std::string& library) {
+  dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  return library;
+}
+
+class ModelRunner final : public torch::inductor::AOTIModelContainerRunner {
+ public:
+  ModelRunner(const std::string& library, size_t models, const std::string& device, const std::string& folder,
+              bool is_single_threaded)
+      : AOTIModelContainerRunner(kept_loaded(library), models, device, folder, is_single_threaded) {}
+};
+
+std::unique_ptr<torch::inductor::AOTIModelContainerRunner> make_runner(const std::string& library, size_t models,
+                                                                       const std::string& device,
+                                                                       const std::string& folder,
+                                                                       const bool is_single_threaded) {
+  return std::make_unique<ModelRunner>(library, models, device, folder, is_single_threaded);
+}
+
+}  // namespace
+
+void register_model_runner() {
+  const torch::inductor::RegisterAOTIModelRunner registered(driver_name(), make_runner);
+}
+
+}  // namespace outboard

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+namespace outboard {
+
+// Makes AOTInductor's package loader run models of the attached device.
+void register_model_runner();
+
+}  // namespace outboard

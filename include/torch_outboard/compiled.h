@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// torch_outboard/compiled.h: what the C++ that torch.compile writes for a device calls (`cpp_wrapper`, AOTInductor). It
+// is for generated code; torch_outboard/runtime.h is for code that people write.
+//
+// Nothing of it is linked: the functions come in a table, which the loaded torch_outboard library gives for a version of
+// this header. Code that was compiled by another version gets an error that says so, and so does code that runs where
+// no torch_outboard is. It includes nothing of ATen, which would take longer to compile than the generated code.
+//
+// Functions throw; std::exception::what says what happened. They may be called from any thread, and use its current
+// streams.
+#ifndef TORCH_OUTBOARD_COMPILED_H
+#define TORCH_OUTBOARD_COMPILED_H
+
+#include <dlfcn.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <stdexcept>
+#include <type_traits>
+
+namespace torch_outboard {
+
+// Counts what would make older generated code go wrong.
+constexpr uint32_t kCompiledVersion = 1;
+
+// An argument of a kernel: a tensor, or the bits of a number.
+struct KernelArgument {
+  AtenTensorHandle tensor = nullptr;
+  uint64_t bits = 0;
+
+  KernelArgument(AtenTensorHandle handle) : tensor(handle) {}
+  template <typename Number, typename = std::enable_if_t<std::is_arithmetic_v<Number>>>
+  KernelArgument(Number number) {
+    static_assert(sizeof(Number) <= sizeof(bits));
+    std::memcpy(&bits, &number, sizeof(number));
+  }
+};
+
+// An argument of an operator. Lists, texts and tensors are borrowed for the call.
+struct Value {
+  enum class Kind : int32_t { None, Tensor, Integer, Real, Boolean, Complex, Text, Device, List };
+
+  Kind kind = Kind::None;
+  int32_t device_type = 0;
+  union {
+    AtenTensorHandle tensor_handle;
+    int64_t integer_value;  // of Boolean too; of Device its index, of List its length
+    double real_value;  // of Complex too
+  };
+  union {
+    double imaginary;
+    const char* characters;
+    const Value* elements;
+  };
+
+  static Value none() { return Value(Kind::None, 0); }
+  static Value tensor(AtenTensorHandle handle) {
+    Value value(Kind::Tensor, 0);
+    value.tensor_handle = handle;
+    return value;
+  }
+  static Value integer(int64_t number) { return Value(Kind::Integer, number); }
+  static Value boolean(bool truth) { return Value(Kind::Boolean, truth ? 1 : 0); }
+  static Value real(double number) {
+    Value value(Kind::Real, 0);
+    value.real_value = number;
+    return value;
+  }
+  static Value complex(double real_part, double imaginary_part) {
+    Value value(Kind::Complex, 0);
+    value.real_value = real_part;
+    value.imaginary = imaginary_part;
+    return value;
+  }
+  static Value text(const char* characters) {
+    Value value(Kind::Text, 0);
+    value.characters = characters;
+    return value;
+  }
+  static Value device(int32_t type, int64_t index) {
+    Value value(Kind::Device, index);
+    value.device_type = type;
+    return value;
+  }
+  static Value list(std::initializer_list<Value> values) {
+    Value value(Kind::List, static_cast<int64_t>(values.size()));
+    value.elements = values.begin();
+    return value;
+  }
+
+ private:
+  Value(Kind of_kind, int64_t number) : kind(of_kind), integer_value(number), elements(nullptr) {}
+};
+
+// Each argument of a kernel in a word, as csrc/ops/compiled_kernel.h has it.
+using KernelEntry = void (*)(const uint64_t* words);
+
+struct CompiledFunctions {
+  // `arguments`: a letter each, 'r' a tensor that is read, 'w' one that is written, 'i' an int64_t, 'f' a float, 'd' a
+  // double. Neither the kernel nor its code is ever freed.
+  const void* (*make_kernel)(const char* name, KernelEntry entry, const char* arguments);
+  // Queues it on the current stream of its tensors' device.
+  void (*launch_kernel)(const void* kernel, const KernelArgument* arguments, size_t count);
+  // Looked up at the first call, so that its library may be loaded later.
+  const void* (*make_operator)(const char* name, const char* overload);
+  // Calls it through torch's dispatcher, below autograd. Each tensor that is returned, those in lists too, goes to a
+  // result, which the caller then owns; a null pointer drops it. No results at all drop all.
+  void (*call_operator)(const void* op, const Value* arguments, size_t count, AtenTensorHandle* const* results,
+                        size_t result_count);
+  // A fresh tensor of the current stream's memory. `allocated` are the sizes to have memory for, which may be larger.
+  AtenTensorHandle (*empty_strided)(size_t dim, const int64_t* allocated, const int64_t* sizes, const int64_t* strides,
+                                    int32_t dtype, int32_t device_index);
+  // A view of the same memory in another element type.
+  void (*view_dtype)(AtenTensorHandle tensor, int32_t dtype, AtenTensorHandle* out_tensor);
+  // The index in "name:index"; in "name" the current one.
+  int32_t (*device_index)(const char* device);
+  // A copy on the device of what lies in host memory from `data` on. Returns when it is there.
+  void (*make_constant)(const void* data, int64_t dim, const int64_t* sizes, const int64_t* strides, int64_t offset,
+                        int32_t dtype, int32_t device_index, AtenTensorHandle* out_tensor);
+  // A copy on the host of a tensor's storage from its first element on, valid until the thread's next call.
+  void* (*copy_to_host)(AtenTensorHandle tensor);
+};
+
+inline const CompiledFunctions& compiled_functions() {
+  static const CompiledFunctions* const functions = [] {
+    using Find = const CompiledFunctions* (*)(uint32_t version);
+    void* library = dlopen("libtorch_outboard.so", RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) {
+      throw std::runtime_error("this code was compiled for a device of torch-outboard, which is not loaded: import "
+                               "torch_outboard and attach "
+                               "the driver first");
+    }
+    const auto find = reinterpret_cast<Find>(dlsym(library, "outboard_compiled_functions"));
+    const CompiledFunctions* found = find == nullptr ? nullptr : find(kCompiledVersion);
+    dlclose(library);
+    if (found == nullptr) {
+      throw std::runtime_error(
+          "this code was compiled by another version of torch-outboard than the one that is loaded: compile it again");
+    }
+    return found;
+  }();
+  return *functions;
+}
+
+template <typename T>
+T kernel_argument(uint64_t word) {
+  T value;
+  std::memcpy(&value, &word, sizeof(T));
+  return value;
+}
+
+class CompiledKernel {
+ public:
+  CompiledKernel(const char* name, KernelEntry entry, const char* arguments)
+      : kernel_(compiled_functions().make_kernel(name, entry, arguments)) {}
+
+  void launch(std::initializer_list<KernelArgument> arguments) const {
+    compiled_functions().launch_kernel(kernel_, arguments.begin(), arguments.size());
+  }
+
+ private:
+  const void* kernel_;
+};
+
+class CompiledOperator {
+ public:
+  CompiledOperator(const char* name, const char* overload)
+      : operator_(compiled_functions().make_operator(name, overload)) {}
+
+  void call(std::initializer_list<Value> arguments, std::initializer_list<AtenTensorHandle*> results) const {
+    compiled_functions().call_operator(operator_, arguments.begin(), arguments.size(), results.begin(), results.size());
+  }
+
+ private:
+  const void* operator_;
+};
+
+inline AtenTensorHandle empty_strided(std::initializer_list<int64_t> sizes, std::initializer_list<int64_t> strides,
+                                      int32_t dtype, int32_t device_index) {
+  return compiled_functions().empty_strided(sizes.size(), sizes.begin(), sizes.begin(), strides.begin(), dtype,
+                                            device_index);
+}
+
+inline AtenTensorHandle empty_strided(std::initializer_list<int64_t> sizes, std::initializer_list<int64_t> strides,
+                                      int32_t dtype, int32_t device_index, std::initializer_list<int64_t> allocated) {
+  return compiled_functions().empty_strided(sizes.size(), allocated.begin(), sizes.begin(), strides.begin(), dtype,
+                                            device_index);
+}
+
+inline AOTITorchError view_dtype(AtenTensorHandle tensor, int32_t dtype, AtenTensorHandle* out_tensor) {
+  compiled_functions().view_dtype(tensor, dtype, out_tensor);
+  return AOTI_TORCH_SUCCESS;
+}
+
+}  // namespace torch_outboard
+
+#endif  // TORCH_OUTBOARD_COMPILED_H

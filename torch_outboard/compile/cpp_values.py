@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Values of a graph as C++ expressions of torch_outboard::Value, for arguments of operators."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor import ir
+from torch.utils._sympy.numbers import int_oo
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
+
+if TYPE_CHECKING:
+    from torch_outboard.compile.cpp_wrapper import OutboardCppWrapper
+
+__all__ = ["ValueWriter"]
+
+_LEAST = -(2**63)
+
+
+class ValueWriter:
+    """Writes values for one wrapper; references to views write lines of their own there."""
+
+    def __init__(self, wrapper: OutboardCppWrapper) -> None:
+        self._wrapper = wrapper
+
+    def write(self, value: Any, user: str) -> str:
+        """Gives the expression. NotSupportedError, with the operator `user`, for what has none."""
+        match value:
+            case None | ir.NoneAsConstantBuffer():
+                return "OutboardValue::none()"
+            case ir.ShapeAsConstantBuffer():
+                return self._expression(value.expr)
+            case ir.Buffer() | ir.BaseView() | ir.MutableBox():
+                return f"OutboardValue::tensor({value.codegen_reference()}.get())"
+            case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+                return self._expression(value.node.expr)
+            case sympy.Basic():
+                return self._expression(value)
+            case list() | tuple():
+                return f"OutboardValue::list({{{', '.join(self.write(element, user) for element in value)}}})"
+            case torch.device():
+                return self._device(value)
+            case _:
+                return self._constant(value, user)
+
+    def _constant(self, value: Any, user: str) -> str:
+        wrapper = self._wrapper
+        match value:
+            case bool():
+                return f"OutboardValue::boolean({'true' if value else 'false'})"
+            case int():
+                return f"OutboardValue::integer({'INT64_MIN' if value == _LEAST else f'{value}LL'})"
+            case float():
+                return f"OutboardValue::real({_real(value)})"
+            case complex():
+                return f"OutboardValue::complex({_real(value.real)}, {_real(value.imag)})"
+            case str():
+                return f"OutboardValue::text({json.dumps(value)})"
+            case torch.dtype():
+                return f"OutboardValue::integer({wrapper.codegen_dtype(value)})"  # type: ignore[no-untyped-call]
+            case torch.layout():
+                return f"OutboardValue::integer({wrapper.codegen_layout(value)})"  # type: ignore[no-untyped-call]
+            case torch.memory_format():
+                return f"OutboardValue::integer({wrapper.codegen_memory_format(value)})"  # type: ignore[no-untyped-call]
+        raise NotSupportedError(
+            f"cpp_wrapper and AOTInductor can't give {user} an argument of type {type(value).__name__}: compile "
+            "without them"
+        )
+
+    def _expression(self, value: Any) -> str:
+        text = self._wrapper.codegen_sizevar(value)
+        if value is sympy.true or value is sympy.false or isinstance(value, sympy.logic.boolalg.Boolean):
+            return f"OutboardValue::boolean({text})"
+        is_integer = value.is_integer or value in (int_oo, -int_oo)
+        return f"OutboardValue::{'integer' if is_integer else 'real'}({text})"
+
+    def _device(self, device: torch.device) -> str:
+        kind, index = self._wrapper.codegen_device(device).split(", ")
+        if device.type == _C.driver_name():
+            index = self._wrapper.device_index(device)
+        return f"OutboardValue::device({kind}, {index})"
+
+
+def _real(value: float) -> str:
+    if math.isnan(value):
+        return "std::numeric_limits<double>::quiet_NaN()"
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}std::numeric_limits<double>::infinity()"
+    return repr(value)

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A C++ function in place of the Python one (`cpp_wrapper`), and the model of AOTInductor.
+
+Kernels are launched, tensors allocated and operators called by what torch_outboard/compiled.h declares. Operators go
+through the dispatcher, since torch has C functions of them for its own devices only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch._inductor import ir
+from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, WrapperLine
+from torch._inductor.utils import IndentedBuffer
+from torch._inductor.virtualized import V
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError, OutboardError
+from torch_outboard._extension import include_paths
+from torch_outboard.compile.cpp_values import ValueWriter
+from torch_outboard.compile.runtime import kernel_letters
+from torch_outboard.compile.wrapper import flush_kernels
+
+__all__ = ["OutboardCppWrapper"]
+
+# Names for the values that an operator returns; None for what nobody asks for.
+_Results: TypeAlias = list[str | None]
+
+_DEVICE_TYPE = "privateuse1"
+_NO_FUNCTION = "outboard_has_no_function_for_"
+
+_KERNEL = """
+static void {name}_entry(const uint64_t* words) {{
+    {name}({arguments});
+}}
+static const torch_outboard::CompiledKernel& {name}_kernel() {{
+    static const torch_outboard::CompiledKernel kernel("{name}", {name}_entry, "{letters}");
+    return kernel;
+}}
+"""
+
+_OPERATOR = """
+static const torch_outboard::CompiledOperator& {accessor}() {{
+    static const torch_outboard::CompiledOperator op("{name}", "{overload}");
+    return op;
+}}
+"""
+
+_KEEP_ERRORS = """
+from torch_outboard.compile.runtime import keep_error_types
+call = _wrap_func(keep_error_types(inductor_entry))
+"""
+
+_MODEL_DEVICE = """{{
+    device_type_ = cached_torch_device_type_{type};
+    device_idx_ = torch_outboard::compiled_functions().device_index(device_str.c_str());
+"""
+
+
+class OutboardCppWrapper(CppWrapperCpu):
+    """The wrapper of a graph and of those within it, which are written in place."""
+
+    def __init__(self) -> None:
+        # Compiled when it is called, the file is the CPU's: with vector instructions, and torch's precompiled header.
+        self.device = _C.driver_name() if V.graph.aot_mode else "cpu"
+        self._kernel_types: dict[str, list[str]] = {}
+        self._operators: dict[torch._ops.OpOverload, str] = {}
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,
+        subgraph_name: str | None,
+        parent_wrapper: PythonWrapperCodegen | None,
+        partition_signatures: ir.GraphPartitionSignature | None = None,
+    ) -> OutboardCppWrapper:
+        return OutboardCppWrapper()
+
+    # Headers.
+
+    @staticmethod
+    def get_device_include_path_jit(device: str) -> str:
+        lines = ["#include <torch/csrc/inductor/cpp_wrapper/cpu.h>"]
+        if device == _C.driver_name():
+            lines += [f'#include "{_header("compiled.h")}"', *_names()]
+        return "\n".join(lines)
+
+    @staticmethod
+    def get_device_include_path_aot(device: str) -> str:
+        # For the CPU too: ours must be first, and brings the CPU's.
+        return "\n".join([f'#include "{_header("compiled_model.h")}"', *(_names() if device != "cpu" else ())])
+
+    def codegen_device(self, device: torch.device) -> str:
+        if device.type != _C.driver_name():
+            return super().codegen_device(device)  # type: ignore[no-any-return, no-untyped-call]
+        self.used_cached_devices.add(_DEVICE_TYPE)
+        return f"cached_torch_device_type_{_DEVICE_TYPE}, {device.index or 0}"
+
+    def device_index(self, device: torch.device) -> str:
+        """Gives the index of a device of ours, which is the loaded model's own in AOTInductor's code."""
+        index = self.codegen_device(device).split(", ")[1]
+        return self.codegen_device_idx(device, index) if V.graph.aot_mode else index  # type: ignore[no-untyped-call]
+
+    # Kernels.
+
+    def declare_kernel(self, name: str, types: list[str]) -> None:
+        """Says that a kernel is one of the device, with these arguments."""
+        self._kernel_types[name] = types
+
+    def _define_kernel_helper(self, kernel_name: str, *args: Any, **kwargs: Any) -> None:
+        super()._define_kernel_helper(kernel_name, *args, **kwargs)
+        types = self._kernel_types.get(kernel_name)
+        if types is not None:
+            words = (f"torch_outboard::kernel_argument<{_plain(kind)}>(words[{i}])" for i, kind in enumerate(types))
+            letters = kernel_letters(kernel_name, types)
+            self.header.splice(_KERNEL.format(name=kernel_name, arguments=", ".join(words), letters=letters))
+
+    def _generate_kernel_call_helper(self, kernel_name: str, call_args: Any, **kwargs: Any) -> None:
+        device = kwargs.get("device")
+        if device is None or device.type != _C.driver_name():
+            super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
+            return
+        arguments = (
+            f"{argument}.get()" if kind.endswith("*") else f"static_cast<{_plain(kind)}>({argument})"
+            for argument, kind in zip(call_args, self._kernel_types[kernel_name], strict=True)
+        )
+        self.writeline(f"{kernel_name}_kernel().launch({{{', '.join(arguments)}}});")
+
+    # Memory.
+
+    def make_allocation(
+        self,
+        name: str,
+        device: Any,
+        dtype: Any,
+        shape: Any,
+        stride: Any,
+        allocation_shape: Any = None,
+        is_pinned: bool = False,
+    ) -> str:
+        if device.type != _C.driver_name():
+            return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)  # type: ignore[no-any-return, no-untyped-call]
+        sizes = self.codegen_shape_tuple(shape)
+        arguments = [sizes, self.codegen_shape_tuple(stride), self.codegen_dtype(dtype), self.device_index(device)]  # type: ignore[no-untyped-call]
+        allocated = sizes if allocation_shape is None else self.codegen_shape_tuple(allocation_shape)
+        if allocated != sizes:
+            arguments.append(allocated)
+        return f"RAIIAtenTensorHandle {name}(torch_outboard::empty_strided({', '.join(arguments)}));"
+
+    # Operators. They are written in the second pass, in which references to views write lines of their own.
+
+    def generate_extern_kernel_alloc(self, node: Any) -> None:
+        node.codegen_comment(self)
+        self._write_operator(node, *_arguments_of(node), _results_of(node))
+        if isinstance(node.layout, ir.Layout):
+            node.codegen_size_asserts(self)
+
+    def generate_extern_kernel_out(self, node: Any) -> None:
+        node.codegen_comment(self)
+        args, kwargs = _arguments_of(node)
+        overload = _overload_of(node)
+        outputs = [argument.name for argument in overload._schema.arguments if argument.is_out]
+        self._write_operator(node, args, {**kwargs, outputs[0]: node.output_view or node}, [])
+
+    def generate_fallback_kernel(self, node: Any) -> None:
+        flush_kernels()
+        self._write_operator(node, *_arguments_of(node), _results_of(node))
+
+    def generate_fallback_kernel_with_runtime_lookup(
+        self,
+        buf_name: str,
+        python_kernel_name: str,
+        get_args: Callable[[], Sequence[str]],
+        op_overload: Any,
+        raw_args: Sequence[Any],
+        outputs: Sequence[ir.Buffer],
+    ) -> None:
+        flush_kernels()
+        if V.graph.aot_mode:
+            V.extern_kernel_nodes.pop()  # for torch's executor, which isn't needed
+        results = list(_names_of(outputs)) if _overload(op_overload)._schema.returns else []
+        self.writeline(_OperatorLine(self, op_overload, _by_schema(op_overload, raw_args, {}), results))
+
+    def generate_index_put_fallback(self, node: Any) -> None:
+        tensors = iter(node.inputs[2:])
+        indices = [None if index is None else next(tensors) for index in node.indices]
+        self._write_operator(node, [node.inputs[0], indices, node.inputs[1], *node.constant_args], {}, [])
+
+    def generate_scatter_fallback(self, node: Any) -> None:
+        target, index, *source = node.inputs
+        dim, *number = node.constant_args
+        self._write_operator(node, [target, dim, index, *source, *number], node.kwargs, [])
+
+    def _write_operator(self, node: Any, args: Sequence[Any], kwargs: dict[str, Any], results: _Results) -> None:
+        overload = _overload_of(node)
+        self.writeline(_OperatorLine(self, overload, _by_schema(overload, args, kwargs), results))
+
+    def call_operator(self, overload: torch._ops.OpOverload, arguments: Sequence[Any], results: _Results) -> None:
+        """Writes a call, and the variables for what it returns."""
+        values = ValueWriter(self)
+        written = ", ".join(values.write(argument, str(overload)) for argument in arguments)
+        names = [name for name in results if name is not None]
+        for name in names:
+            self.writeline(f"AtenTensorHandle {name}_handle = nullptr;")
+        handles = ", ".join("nullptr" if name is None else f"&{name}_handle" for name in results)
+        self.writeline(f"{self._accessor(overload)}().call({{{written}}}, {{{handles}}});")
+        for name in names:
+            self.writeline(f"RAIIAtenTensorHandle {name}({name}_handle);")
+
+    def _accessor(self, overload: torch._ops.OpOverload) -> str:
+        if overload not in self._operators:
+            schema = overload._schema
+            # The graph that folds constants has its own, in the same file.
+            accessor = f"{'folding_' if V.graph.is_const_graph else ''}{schema.name}_{overload._overloadname}"
+            accessor = self._operators[overload] = accessor.replace("::", "_")
+            text = _OPERATOR.format(accessor=accessor, name=schema.name, overload=schema.overload_name)
+            self.header.splice(text)
+        return self._operators[overload]
+
+    # Some of Inductor's nodes write the call of a C function of torch's, which exists for torch's own devices.
+
+    @staticmethod
+    def get_c_shim_func_name(kernel: str, device: str) -> str:
+        return kernel if kernel.startswith("aoti_torch_") else _NO_FUNCTION + kernel
+
+    def writeline(self, line: Any) -> None:
+        if isinstance(line, str) and _NO_FUNCTION in line:
+            operator = line.partition(_NO_FUNCTION)[2].partition("(")[0]
+            raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {operator}: compile without them")
+        super().writeline(line)  # type: ignore[no-untyped-call]
+
+    def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
+        raise NotSupportedError(
+            "cpp_wrapper and AOTInductor make code of one stream, and this one changes the stream: compile without them"
+        )
+
+    # The whole.
+
+    def generate_end(self, result: Any) -> None:
+        super().generate_end(result)  # type: ignore[no-untyped-call]
+        if not V.graph.aot_mode:
+            result.splice(_KEEP_ERRORS)
+
+    def codegen_model_constructor(self) -> None:
+        """Writes torch's, but for the device: torch's parser of its name knows the devices of torch alone."""
+        whole, self.prefix = self.prefix, IndentedBuffer()
+        try:
+            super().codegen_model_constructor()  # type: ignore[no-untyped-call]
+            text = self.prefix.getvalue()
+        finally:
+            self.prefix = whole
+        head, base, body = text.partition("AOTInductorModelBase(")
+        if "device_str," not in body or "{" not in body:
+            raise OutboardError(
+                "Inductor writes a model's constructor otherwise than it did: this version of torch is not one that "
+                "torch-outboard serves"
+            )
+        self.used_cached_devices.add(_DEVICE_TYPE)
+        body = body.replace("device_str,", '"cpu",', 1).replace("{", _MODEL_DEVICE.format(type=_DEVICE_TYPE), 1)
+        self.prefix.splice(head + base + body)
+
+
+class _OperatorLine(WrapperLine):
+    """The call of an operator."""
+
+    def __init__(self, wrapper: OutboardCppWrapper, overload: Any, arguments: Sequence[Any], results: _Results) -> None:
+        self._wrapper = wrapper
+        self._overload = _overload(overload)
+        self._arguments = arguments
+        self._results = results
+
+    def codegen(self, code: IndentedBuffer) -> None:
+        self._wrapper.call_operator(self._overload, self._arguments, self._results)
+
+
+def _header(name: str) -> Path:
+    # The whole path: the compiler's flags are Inductor's.
+    return Path(include_paths()[0]) / "torch_outboard" / name
+
+
+def _names() -> list[str]:
+    return [
+        "using OutboardValue = torch_outboard::Value;",
+        f"#define aoti_torch_{_C.driver_name()}_view_dtype torch_outboard::view_dtype",
+    ]
+
+
+def _plain(kind: str) -> str:
+    return kind if kind.endswith("*") else kind.removeprefix("const ")
+
+
+def _overload(op: Any) -> torch._ops.OpOverload:
+    if not isinstance(op, torch._ops.OpOverload):
+        raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {op}: compile without them")
+    return op
+
+
+def _overload_of(node: Any) -> torch._ops.OpOverload:
+    return _overload(node.op_overload or node.python_kernel_name)
+
+
+def _arguments_of(node: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+    if not hasattr(node, "unflatten_args"):
+        return [*node.inputs, *node.constant_args], node.kwargs
+    args, kwargs = node.unflatten_args(node.inputs, node.constant_args)
+    return args, {**node.kwargs, **kwargs}
+
+
+def _by_schema(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Gives a value for each argument of the schema."""
+    arguments = _overload(op)._schema.arguments
+    values = list(args)
+    for argument in arguments[len(values) :]:
+        if argument.name not in kwargs and not argument.has_default_value():
+            raise OutboardError(f"Inductor gives {op} no value for its argument {argument.name}")
+        values.append(kwargs.get(argument.name, argument.default_value))
+    return values
+
+
+def _results_of(node: Any) -> _Results:
+    overload = _overload_of(node)
+    if not overload._schema.returns or torch.Tag.inplace_view in overload.tags:
+        return []
+    if getattr(node, "outputs", None):
+        return list(_names_of(node.outputs))
+    return [] if isinstance(node.layout, ir.NoneLayout) else [node.get_name()]
+
+
+def _names_of(outputs: Any) -> Iterator[str | None]:
+    """Gives a name for each value that is returned, those in lists too, and None for what nobody asks for."""
+    if isinstance(outputs, (list, tuple)):
+        for output in outputs:
+            yield from _names_of(output)
+    elif isinstance(outputs, ir.Buffer) and not isinstance(outputs, ir.MutationOutput):
+        yield outputs.get_name()
+    else:
+        yield None
