@@ -4,9 +4,12 @@
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 
+#include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "api/compiled.h"
 #include "core/driver.h"
 
 namespace outboard {
@@ -20,18 +23,38 @@ const std::string& kept_loaded(const std::string& library) {
   return library;
 }
 
+// Runs code of a model, which hands on the text of an error alone.
+template <class Body>
+auto with_error_types(Body&& body) -> decltype(body()) {
+  const CompiledErrors errors;
+  try {
+    return body();
+  } catch (...) {
+    if (errors.first() != nullptr) {
+      std::rethrow_exception(errors.first());
+    }
+    throw;
+  }
+}
+
 class ModelRunner final : public torch::inductor::AOTIModelContainerRunner {
  public:
   ModelRunner(const std::string& library, size_t models, const std::string& device, const std::string& folder,
               bool is_single_threaded)
       : AOTIModelContainerRunner(kept_loaded(library), models, device, folder, is_single_threaded) {}
+
+ protected:
+  std::vector<at::Tensor> run_impl(std::vector<AtenTensorHandle>& inputs, void* stream) override {
+    return with_error_types([&] { return AOTIModelContainerRunner::run_impl(inputs, stream); });
+  }
 };
 
 std::unique_ptr<torch::inductor::AOTIModelContainerRunner> make_runner(const std::string& library, size_t models,
                                                                        const std::string& device,
                                                                        const std::string& folder,
                                                                        const bool is_single_threaded) {
-  return std::make_unique<ModelRunner>(library, models, device, folder, is_single_threaded);
+  return with_error_types(
+      [&] { return std::make_unique<ModelRunner>(library, models, device, folder, is_single_threaded); });
 }
 
 }  // namespace

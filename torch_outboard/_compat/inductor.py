@@ -15,9 +15,11 @@ __all__ = [
     "capture_graphs",
     "fuse_as_on_cpu",
     "lay_out_as_on_cpu",
+    "name_model_header",
     "needs_capture_graphs",
     "needs_fuse_as_on_cpu",
     "needs_lay_out_as_on_cpu",
+    "needs_model_header",
 ]
 
 
@@ -58,7 +60,7 @@ def fuse_as_on_cpu(device: str) -> None:
 
 
 def needs_lay_out_as_on_cpu() -> bool:
-    """Whether the strides of a convolution's fake result come from the backend that torch picks by the device's type."""
+    """Whether the strides of a convolution's fake result come from the back end of the device's type."""
     from torch._subclasses import fake_impls
 
     made = fake_impls.op_implementations_dict[torch.ops.aten.convolution.default]
@@ -68,7 +70,7 @@ def needs_lay_out_as_on_cpu() -> bool:
 def lay_out_as_on_cpu(device: str) -> None:
     """Makes convolutions of fake tensors give the strides that the CPU's kernels give, which run for the device.
 
-    For a device out of tree torch picks the backend "Overrideable", whose results it takes for contiguous ones. The
+    For a device out of tree torch picks a back end whose results it takes for contiguous ones. The
     CPU's are in the format of the input or the weight, and compiled code asserts strides. A driver can't be asked:
     implementations for fake tensors belong to operators. Upstream: https://github.com/pytorch/pytorch/issues/189137.
     """
@@ -151,3 +153,31 @@ def capture_graphs(device: str, why_not: Callable[..., str | None], install: Cal
 
     cudagraph_utils.check_lowering_disable_cudagraph = check  # type: ignore[assignment]
     output_code.CompiledFxGraph.post_compile = post_compile  # type: ignore[method-assign]
+
+
+def needs_model_header() -> bool:
+    """Whether AOTInductor precompiles a header that it names after the device, in torch's own folder."""
+    from torch._inductor import codecache
+
+    return "aoti_include" in inspect.getsource(inspect.unwrap(codecache._get_cpp_wrapper_header))
+
+
+def name_model_header(device: str, header: str) -> None:
+    """Makes AOTInductor precompile the device's own header for models, whose path is given.
+
+    It would compile torch/csrc/inductor/aoti_include/<device>.h, which only a file in torch's installation could be.
+    The wrapper is asked for the header that models include, and not for this one; the only other way is a setting,
+    which is the user's: aot_inductor.precompile_headers. Upstream: https://github.com/pytorch/pytorch/issues/189998.
+    """
+    if not needs_model_header():
+        return
+    from torch._inductor import codecache
+
+    of_device = codecache._get_cpp_wrapper_header
+
+    @functools.wraps(of_device)
+    def get_cpp_wrapper_header(device_type: str, aot_mode: bool = False) -> str:
+        is_ours = aot_mode and device_type.partition(":")[0] == device
+        return header if is_ours else of_device(device_type, aot_mode)
+
+    codecache._get_cpp_wrapper_header = get_cpp_wrapper_header  # type: ignore[assignment]

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from torch_outboard._extension import include_paths
 from torch_outboard.compile.generator import CodeGenerator
 
 __all__ = ["CppGenerator"]
@@ -30,6 +32,9 @@ class CppGenerator(CodeGenerator):
         from torch_outboard.compile.cpp_wrapper import OutboardCppWrapper
 
         return OutboardCppWrapper
+
+    def model_header(self) -> str | None:
+        return str(Path(include_paths()[0]) / "torch_outboard" / "compiled_model.h")
 
     def fx_wrapper(self) -> type[Any]:
         from torch_outboard.compile.fx_wrapper import OutboardFxWrapper

@@ -47,6 +47,10 @@ class CodeGenerator:
             "cpp_wrapper and without AOTInductor"
         )
 
+    def model_header(self) -> str | None:
+        """Gives the path of the header that AOTInductor's models include first, which is then precompiled."""
+        return None
+
     def fx_wrapper(self) -> type[Any]:
         """Gives a subclass of Inductor's WrapperFxCodegen, for `fx_wrapper`."""
         raise NotSupportedError(

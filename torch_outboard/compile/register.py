@@ -73,7 +73,12 @@ def _register_backend(compile_fx: ModuleType) -> None:
     # can't be imported while the registry is.
     from torch._inductor.codegen import common
 
-    from torch_outboard._compat.inductor import capture_graphs, fuse_as_on_cpu, lay_out_as_on_cpu
+    from torch_outboard._compat.inductor import (
+        capture_graphs,
+        fuse_as_on_cpu,
+        lay_out_as_on_cpu,
+        name_model_header,
+    )
     from torch_outboard.compile.capture import install, why_not
     from torch_outboard.compile.graph_pass import PrepareGraph
     from torch_outboard.compile.overrides import OutboardOpOverrides
@@ -94,6 +99,9 @@ def _register_backend(compile_fx: ModuleType) -> None:
         fuse_as_on_cpu(name)
         lay_out_as_on_cpu(name)
     capture_graphs(name, why_not, install)
+    header = generator().model_header()
+    if header is not None:
+        name_model_header(name, header)
 
 
 def _register_benchmarker(module: ModuleType) -> None:

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""AOTInductor: a model that is compiled into a package, loaded and run."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torch_outboard._extension import library_paths
+from torch_outboard.testing.plugin import RunPython
+
+pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.`:FutureWarning")
+
+RUN = """
+import sys, torch
+package, result, driver = sys.argv[1:4]
+if driver:
+    import torch_outboard
+    options = dict(option.split("=") for option in sys.argv[4:])
+    torch_outboard.attach(driver, **options)
+torch._inductor.config.cpp.cxx = (None, "/nonexistent/compiler")
+model = torch._inductor.aoti_load_package(package)
+device = torch_outboard.attached_driver().name
+x, want = torch.load(result)
+with torch.no_grad():
+    got = model(x.to(device))
+    del model  # with its kernels still in the queue
+torch.testing.assert_close(got.cpu(), want, atol=1e-4, rtol=1e-4)
+print("right")
+"""
+
+
+class Model(torch.nn.Module):
+    """Parameters, a buffer, a constant on the CPU, a view of a constant, operators with and without a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = torch.nn.Parameter(torch.randn(8, 16, generator=generator))
+        self.register_buffer("scale", torch.randn(20, generator=generator)[4:])
+        self.number = torch.tensor(2.5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = F.gelu((x + 0.5) @ self.weight) * self.scale + self.number
+        return y.softmax(-1).topk(3)[0] + x.shape[0]
+
+
+class Loaded:
+    """A package on the disk."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        self.path = str(folder / "model.pt2")
+        self.model = Model()
+        x = torch.randn(6, 8)
+        batch = torch.export.Dim("batch", min=2, max=64)
+        on_device = Model().to(device)
+        with torch.no_grad():
+            program = torch.export.export(on_device, (x.to(device),), dynamic_shapes=({0: batch},))
+            torch._inductor.aoti_compile_and_package(program, package_path=self.path)
+
+    def want(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return self.model(x)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory, driver_name: str) -> Loaded:
+    return Loaded(tmp_path_factory.mktemp("package"), torch.device(driver_name, 0))
+
+
+def _load(package: Loaded, **options: Any) -> Any:
+    return torch._inductor.aoti_load_package(package.path, **options)
+
+
+def _check(package: Loaded, model: Any, x: torch.Tensor, device: torch.device) -> None:
+    with torch.no_grad():
+        got = model(x.to(device))
+    assert got.device == device
+    torch.testing.assert_close(got.cpu(), package.want(x), atol=1e-4, rtol=1e-4)
+
+
+def test_values(package: Loaded, device: torch.device) -> None:
+    model = _load(package)
+    for rows in (6, 2, 64):
+        _check(package, model, torch.randn(rows, 8), device)
+
+
+def test_the_second_device(package: Loaded, second_device: torch.device) -> None:
+    """A package runs on any device of the type, constants included; another device is the current one."""
+    _check(package, _load(package, device_index=second_device.index), torch.randn(5, 8), second_device)
+
+
+def test_constants_may_be_replaced(package: Loaded, device: torch.device) -> None:
+    model = _load(package)
+    other = Model()
+    with torch.no_grad():
+        other.weight.mul_(0.5)
+    x = torch.randn(6, 8)
+    model.load_constants({"weight": other.weight.to(device), "scale": other.scale.to(device)}, check_full_update=False)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x.to(device)).cpu(), other(x), atol=1e-4, rtol=1e-4)
+    # Shared with the caller from now on.
+    shared = package.model.weight.detach().to(device)
+    model.load_constants({"weight": shared}, check_full_update=False, user_managed=True)
+    _check(package, model, x, device)
+    shared.zero_()
+    with torch.no_grad():
+        assert not torch.allclose(model(x.to(device)).cpu(), package.want(x))
+
+
+def test_kernels_are_queued(package: Loaded, device: torch.device) -> None:
+    """In a capture they are steps of the graph."""
+    model = _load(package)
+    module = torch.get_device_module(device)
+    x = torch.zeros(6, 8, device=device)
+    with torch.no_grad():
+        model(x)
+        graph = module.Graph()
+        with module.graph(graph):
+            got = model(x)
+    values = torch.randn(6, 8)
+    x.copy_(values)
+    del model
+    gc.collect()
+    graph.replay()
+    torch.testing.assert_close(got.cpu(), package.want(values), atol=1e-4, rtol=1e-4)
+
+
+def test_errors_keep_their_types(package: Loaded) -> None:
+    with pytest.raises(ValueError, match="reads a tensor on cpu of 48 elements"), torch.no_grad():
+        _load(package)(torch.randn(6, 8))
+
+
+def test_in_another_process(package: Loaded, run_python: RunPython, driver_target: str, tmp_path: Path) -> None:
+    """Nothing is compiled there, and a model that is deleted leaves what it has queued."""
+    import torch_outboard
+
+    driver = torch_outboard.attached_driver()
+    assert driver is not None
+    options = ["schedule=lazy:1"] if "schedule" in driver.options else []  # nothing runs before the wait
+    x = torch.randn(6, 8)
+    torch.save((x, package.want(x)), tmp_path / "result.pt")
+    assert "right" in run_python(RUN, package.path, str(tmp_path / "result.pt"), driver_target, *options).stdout
+
+
+def test_without_the_driver(package: Loaded, run_python: RunPython, tmp_path: Path) -> None:
+    answer = run_python(RUN, package.path, str(tmp_path / "result.pt"), "", status=1)
+    assert "Unsupported device" in answer.stderr
+
+
+def test_the_functions_of_another_version() -> None:
+    library = ctypes.CDLL(str(Path(library_paths()[0]) / "libtorch_outboard.so"))
+    find = library.outboard_compiled_functions
+    find.restype = ctypes.c_void_p
+    assert find(ctypes.c_uint32(1)) and not find(ctypes.c_uint32(0)) and not find(ctypes.c_uint32(2))
+
+
+def test_torch_still_needs_the_name_of_our_header() -> None:
+    from torch_outboard._compat.inductor import needs_model_header
+
+    assert needs_model_header(), "upstream asks for the header: remove name_model_header"
