@@ -14,6 +14,7 @@
 
 #include "core/device.h"
 #include "core/driver.h"
+#include "core/stream.h"
 #include "ops/compiled_kernel.h"
 #include "ops/compiled_operator.h"
 #include "ops/tensor_utils.h"
@@ -112,6 +113,8 @@ void make_constant(const void* data, int64_t dim, const int64_t* sizes, const in
     const at::Tensor memory = empty_compiled(static_cast<c10::DeviceIndex>(device_index), type, {elements}, {1});
     if (elements > 0) {
       memory.copy_(at::from_blob(const_cast<void*>(data), {elements}, type));
+      // A model runs on any stream, and none waits for this one.
+      synchronize_stream(current_stream(memory.device().index()));
     }
     *out_tensor = new_tensor_handle(memory.as_strided(shape, steps, elements == 0 ? 0 : offset));
   });

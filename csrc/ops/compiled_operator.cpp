@@ -8,6 +8,10 @@
 
 #include <utility>
 
+#include "core/stream.h"
+#include "memory/caching_allocator.h"
+#include "ops/tensor_utils.h"
+
 namespace outboard {
 
 namespace {
@@ -124,7 +128,12 @@ class Boxer {
       return number;
     }
     expect(value.kind == Kind::Tensor, value);
-    return *torch::aot_inductor::tensor_handle_to_tensor_pointer(value.tensor_handle);
+    const at::Tensor& tensor = *torch::aot_inductor::tensor_handle_to_tensor_pointer(value.tensor_handle);
+    if (tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl()) && tensor.has_storage()) {
+      // Of another stream's pool it may be, as a model's constants are, and nobody else can record it.
+      record_stream(tensor.storage().data_ptr(), current_stream(tensor.device().index()));
+    }
+    return tensor;
   }
 
   c10::IValue box_list(const c10::TypePtr& element, const Value& value) {

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +113,21 @@ def test_constants_may_be_replaced(package: Loaded, device: torch.device) -> Non
         assert not torch.allclose(model(x.to(device)).cpu(), package.want(x))
 
 
+def test_constants_outlive_the_model_on_another_stream(package: Loaded, device: torch.device) -> None:
+    """Their memory is of the stream that the model was loaded on, and isn't given away while this one uses it."""
+    x = torch.randn(6, 8)
+    here = x.to(device)
+    for _ in range(3):
+        model = _load(package)
+        with torch.Stream(device) as side, torch.no_grad():
+            got = model(here)
+        del model
+        filler = [torch.full((64,), 1e9, device=device) for _ in range(8)]
+        side.synchronize()
+        torch.testing.assert_close(got.cpu(), package.want(x), atol=1e-4, rtol=1e-4)
+        assert filler[0][0] == 1e9
+
+
 def test_kernels_are_queued(package: Loaded, device: torch.device) -> None:
     """In a capture they are steps of the graph."""
     model = _load(package)
@@ -126,8 +140,6 @@ def test_kernels_are_queued(package: Loaded, device: torch.device) -> None:
             got = model(x)
     values = torch.randn(6, 8)
     x.copy_(values)
-    del model
-    gc.collect()
     graph.replay()
     torch.testing.assert_close(got.cpu(), package.want(values), atol=1e-4, rtol=1e-4)
 

@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 
-from torch_outboard._errors import NotSupportedError
-
 from .conftest import Compare
 
 torch.manual_seed(3)
@@ -132,13 +130,11 @@ def test_errors_keep_their_types(device: torch.device) -> None:
         compiled(torch.ones(2, device=device), 2**10)
 
 
-@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="torch 2.11 compiles no streams")
+@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="capability: torch 2.11 compiles no streams")
 def test_several_streams(device: torch.device) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         with torch.Stream(device):
-            y = x.cos() + 1
-        return y
+            return x.cos() + 1
 
-    with pytest.raises(Exception, match="code of one stream") as raised:
+    with pytest.raises(Exception, match="NotSupportedError.*code of one stream"):
         torch.compile(function, fullgraph=True)(torch.ones(4, device=device))
-    assert isinstance(raised.value, NotSupportedError) or "NotSupportedError" in str(raised.value)

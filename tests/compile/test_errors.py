@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_outboard
 from torch_outboard import _C
+from torch_outboard.compile import CodeGenerator
 from torch_outboard.testing.plugin import RunPython
 
 NO_GENERATOR = """
@@ -74,6 +76,14 @@ def test_a_driver_without_a_code_generator(run_python: RunPython, driver_target:
 
 def test_a_code_generator_that_there_is_not(run_python: RunPython, driver_target: str) -> None:
     run_python(UNKNOWN_GENERATOR, driver_target)
+
+
+@pytest.mark.parametrize(("kind", "setting"), [("cpp_wrapper", "cpp_wrapper"), ("fx_wrapper", "fx_wrapper")])
+def test_a_code_generator_without_a_wrapper(kind: str, setting: str) -> None:
+    driver = torch_outboard.attached_driver()
+    assert driver is not None
+    with pytest.raises(torch_outboard.NotSupportedError, match=f"{driver.name}.*without {setting}"):
+        getattr(CodeGenerator(driver), kind)()
 
 
 def test_no_compiler(run_python: RunPython, driver_target: str, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -125,6 +125,16 @@ def test_the_second_device(second_device: torch.device, graphs: list[torch.fx.Gr
     assert allocations and {node.kwargs["device"] for node in allocations} == {second_device}
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="capability: torch 2.11 compiles no streams")
+def test_several_streams(device: torch.device) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.Stream(device):
+            return x.cos() + 1
+
+    with pytest.raises(Exception, match="NotSupportedError.*graphs of one stream"):
+        torch.compile(function, fullgraph=True)(torch.ones(4, device=device))
+
+
 def test_what_a_tool_reads(device: torch.device, graphs: list[torch.fx.GraphModule]) -> None:
     torch.compile(lambda x, y: F.gelu(x) @ y.t(), fullgraph=True)(X.to(device), Y.to(device))
     (gm,) = graphs

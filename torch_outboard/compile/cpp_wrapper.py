@@ -94,6 +94,13 @@ class OutboardCppWrapper(CppWrapperCpu):
         # For the CPU too: ours must be first, and brings the CPU's.
         return "\n".join([f'#include "{_header("compiled_model.h")}"', *(_names() if device != "cpu" else ())])
 
+    @staticmethod
+    def get_device_include_path(device: str) -> str:
+        """Torch 2.11 asks this for both."""
+        if V.graph.aot_mode:
+            return OutboardCppWrapper.get_device_include_path_aot(device)
+        return OutboardCppWrapper.get_device_include_path_jit(device)
+
     def codegen_device(self, device: torch.device) -> str:
         if device.type != _C.driver_name():
             return super().codegen_device(device)  # type: ignore[no-any-return, no-untyped-call]
@@ -103,7 +110,11 @@ class OutboardCppWrapper(CppWrapperCpu):
     def device_index(self, device: torch.device) -> str:
         """Gives the index of a device of ours, which is the loaded model's own in AOTInductor's code."""
         index = self.codegen_device(device).split(", ")[1]
-        return self.codegen_device_idx(device, index) if V.graph.aot_mode else index  # type: ignore[no-untyped-call]
+        if not V.graph.aot_mode:
+            return index
+        if not hasattr(self, "codegen_device_idx"):
+            return "this->device_idx_"  # torch 2.11 writes a model for one device
+        return self.codegen_device_idx(device, index)  # type: ignore[no-any-return, no-untyped-call]
 
     # Kernels.
 

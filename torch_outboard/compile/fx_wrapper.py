@@ -59,9 +59,9 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         return torch.fx.GraphModule(gm, graph).forward
 
     def writeline(self, line: Any) -> None:
-        # What there is as text alone: comments, and asserts of what operators return, which a graph leaves out as torch
-        # does those of sizes. The converter refuses any other text.
-        if not (isinstance(line, str) and line.startswith(("#", "assert_alignment("))):
+        # What there is as text alone: comments, and asserts of what operators return, which torch's graphs leave out
+        # where they have lines of their own. The converter refuses any other text.
+        if not (isinstance(line, str) and line.startswith(("#", "assert_alignment(", "assert_size_stride("))):
             super().writeline(line)  # type: ignore[no-untyped-call]
 
     def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
