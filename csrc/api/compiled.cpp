@@ -24,7 +24,6 @@ namespace outboard {
 namespace {
 
 using torch::aot_inductor::new_tensor_handle;
-using torch::aot_inductor::tensor_handle_to_tensor_pointer;
 using torch_outboard::KernelArgument;
 using torch_outboard::Value;
 
@@ -51,13 +50,13 @@ const void* make_kernel(const char* name, torch_outboard::KernelEntry entry, con
 
 void launch_kernel(const void* kernel, const KernelArgument* arguments, size_t count) {
   keeping_error([&] {
+    const auto& compiled = *static_cast<const CompiledKernel*>(kernel);
     c10::SmallVector<CompiledArgument, kInlineArguments> values;
     for (size_t i = 0; i < count; ++i) {
-      const at::Tensor* tensor =
-          arguments[i].tensor == nullptr ? nullptr : tensor_handle_to_tensor_pointer(arguments[i].tensor);
-      values.push_back({tensor, arguments[i].bits});
+      const bool is_tensor = compiled.arguments[i] == 'r' || compiled.arguments[i] == 'w';
+      values.push_back({is_tensor ? &tensor_of(arguments[i].tensor) : nullptr, arguments[i].bits});
     }
-    launch_compiled(*static_cast<const CompiledKernel*>(kernel), values);
+    launch_compiled(compiled, values);
   });
 }
 
@@ -89,7 +88,7 @@ AtenTensorHandle empty_strided(size_t dim, const int64_t* allocated, const int64
 void view_dtype(AtenTensorHandle tensor, int32_t dtype, AtenTensorHandle* out_tensor) {
   keeping_error([&] {
     const at::AutoDispatchBelowAutograd below_autograd;
-    *out_tensor = new_tensor_handle(tensor_handle_to_tensor_pointer(tensor)->view(static_cast<c10::ScalarType>(dtype)));
+    *out_tensor = new_tensor_handle(tensor_of(tensor).view(static_cast<c10::ScalarType>(dtype)));
   });
 }
 
@@ -124,7 +123,7 @@ void* copy_to_host(AtenTensorHandle tensor) {
   return keeping_error([&]() -> void* {
     thread_local at::Tensor copy;
     const at::AutoDispatchBelowAutograd below_autograd;
-    const at::Tensor& given = *tensor_handle_to_tensor_pointer(tensor);
+    const at::Tensor& given = tensor_of(tensor);
     const auto bytes = static_cast<int64_t>(given.storage().nbytes());
     at::Tensor memory = at::empty({0}, given.options().dtype(c10::kByte));
     memory.set_(given.storage(), 0, {bytes}, {1});

@@ -128,7 +128,7 @@ class Boxer {
       return number;
     }
     expect(value.kind == Kind::Tensor, value);
-    const at::Tensor& tensor = *torch::aot_inductor::tensor_handle_to_tensor_pointer(value.tensor_handle);
+    const at::Tensor& tensor = tensor_of(value.tensor_handle);
     if (tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl()) && tensor.has_storage()) {
       // Of another stream's pool it may be, as a model's constants are, and nobody else can record it.
       record_stream(tensor.storage().data_ptr(), current_stream(tensor.device().index()));
@@ -197,6 +197,14 @@ class Unboxer {
 };
 
 }  // namespace
+
+const at::Tensor& tensor_of(AtenTensorHandle handle) {
+  TORCH_CHECK(
+      handle != nullptr,
+      "compiled code was given no tensor: the constants of a model that is packaged without them must be loaded "
+      "before it runs, by load_constants");
+  return *torch::aot_inductor::tensor_handle_to_tensor_pointer(handle);
+}
 
 void call_compiled(CompiledOperator& op, c10::ArrayRef<torch_outboard::Value> arguments,
                    c10::ArrayRef<AtenTensorHandle*> results) {

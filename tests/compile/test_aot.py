@@ -50,10 +50,10 @@ class Model(torch.nn.Module):
         return y.softmax(-1).topk(3)[0] + x.shape[0]
 
 
-class Loaded:
-    """A package on the disk."""
+class Package:
+    """A model on the disk."""
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    def __init__(self, folder: Path, device: torch.device, **settings: Any) -> None:
         self.path = str(folder / "model.pt2")
         self.model = Model()
         x = torch.randn(6, 8)
@@ -61,7 +61,7 @@ class Loaded:
         on_device = Model().to(device)
         with torch.no_grad():
             program = torch.export.export(on_device, (x.to(device),), dynamic_shapes=({0: batch},))
-            torch._inductor.aoti_compile_and_package(program, package_path=self.path)
+            torch._inductor.aoti_compile_and_package(program, package_path=self.path, inductor_configs=settings)
 
     def want(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -69,33 +69,33 @@ class Loaded:
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory, driver_name: str) -> Loaded:
-    return Loaded(tmp_path_factory.mktemp("package"), torch.device(driver_name, 0))
+def package(tmp_path_factory: pytest.TempPathFactory, driver_name: str) -> Package:
+    return Package(tmp_path_factory.mktemp("package"), torch.device(driver_name, 0))
 
 
-def _load(package: Loaded, **options: Any) -> Any:
+def _load(package: Package, **options: Any) -> Any:
     return torch._inductor.aoti_load_package(package.path, **options)
 
 
-def _check(package: Loaded, model: Any, x: torch.Tensor, device: torch.device) -> None:
+def _check(package: Package, model: Any, x: torch.Tensor, device: torch.device) -> None:
     with torch.no_grad():
         got = model(x.to(device))
     assert got.device == device
     torch.testing.assert_close(got.cpu(), package.want(x), atol=1e-4, rtol=1e-4)
 
 
-def test_values(package: Loaded, device: torch.device) -> None:
+def test_values(package: Package, device: torch.device) -> None:
     model = _load(package)
     for rows in (6, 2, 64):
         _check(package, model, torch.randn(rows, 8), device)
 
 
-def test_the_second_device(package: Loaded, second_device: torch.device) -> None:
+def test_the_second_device(package: Package, second_device: torch.device) -> None:
     """A package runs on any device of the type, constants included; another device is the current one."""
     _check(package, _load(package, device_index=second_device.index), torch.randn(5, 8), second_device)
 
 
-def test_constants_may_be_replaced(package: Loaded, device: torch.device) -> None:
+def test_constants_may_be_replaced(package: Package, device: torch.device) -> None:
     model = _load(package)
     other = Model()
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_constants_may_be_replaced(package: Loaded, device: torch.device) -> Non
         assert not torch.allclose(model(x.to(device)).cpu(), package.want(x))
 
 
-def test_constants_outlive_the_model_on_another_stream(package: Loaded, device: torch.device) -> None:
+def test_constants_outlive_the_model_on_another_stream(package: Package, device: torch.device) -> None:
     """Their memory is of the stream that the model was loaded on, and isn't given away while this one uses it."""
     x = torch.randn(6, 8)
     here = x.to(device)
@@ -128,7 +128,20 @@ def test_constants_outlive_the_model_on_another_stream(package: Loaded, device: 
         assert filler[0][0] == 1e9
 
 
-def test_kernels_are_queued(package: Loaded, device: torch.device) -> None:
+def test_a_package_without_its_constants(device: torch.device, tmp_path: Path) -> None:
+    package = Package(tmp_path, device, **{"aot_inductor.package_constants_in_so": False})
+    model = _load(package)
+    x = torch.randn(6, 8)
+    with pytest.raises(RuntimeError, match="must be loaded before it runs, by load_constants"), torch.no_grad():
+        model(x.to(device))
+    constants = {"weight": package.model.weight, "scale": package.model.scale}
+    number = {name: package.model.number for name in model.get_constant_fqns() if name not in constants}
+    on_device = {name: value.detach().to(device) for name, value in constants.items()}
+    model.load_constants({**on_device, **number}, check_full_update=True)
+    _check(package, model, x, device)
+
+
+def test_kernels_are_queued(package: Package, device: torch.device) -> None:
     """In a capture they are steps of the graph."""
     model = _load(package)
     module = torch.get_device_module(device)
@@ -144,12 +157,12 @@ def test_kernels_are_queued(package: Loaded, device: torch.device) -> None:
     torch.testing.assert_close(got.cpu(), package.want(values), atol=1e-4, rtol=1e-4)
 
 
-def test_errors_keep_their_types(package: Loaded) -> None:
+def test_errors_keep_their_types(package: Package) -> None:
     with pytest.raises(ValueError, match="reads a tensor on cpu of 48 elements"), torch.no_grad():
         _load(package)(torch.randn(6, 8))
 
 
-def test_in_another_process(package: Loaded, run_python: RunPython, driver_target: str, tmp_path: Path) -> None:
+def test_in_another_process(package: Package, run_python: RunPython, driver_target: str, tmp_path: Path) -> None:
     """Nothing is compiled there, and a model that is deleted leaves what it has queued."""
     import torch_outboard
 
@@ -161,7 +174,7 @@ def test_in_another_process(package: Loaded, run_python: RunPython, driver_targe
     assert "right" in run_python(RUN, package.path, str(tmp_path / "result.pt"), driver_target, *options).stdout
 
 
-def test_without_the_driver(package: Loaded, run_python: RunPython, tmp_path: Path) -> None:
+def test_without_the_driver(package: Package, run_python: RunPython, tmp_path: Path) -> None:
     answer = run_python(RUN, package.path, str(tmp_path / "result.pt"), "", status=1)
     assert "Unsupported device" in answer.stderr
 
