@@ -111,22 +111,23 @@ def lay_out_as_on_cpu(device: str) -> None:
             fake_impls.op_implementations_dict[operator] = convolution
 
 
-def needs_capture_graphs() -> bool:
-    """Whether Inductor refuses to capture the graphs of a device that isn't called "cuda"."""
+def needs_capture_graphs(device: str) -> bool:
+    """Whether Inductor refuses to capture a graph on one device because of the device's name."""
     from torch._inductor import cudagraph_utils
 
-    return '"cuda"' in inspect.getsource(inspect.unwrap(cudagraph_utils.check_multiple_devices_or_any_cpu_nodes))
+    nodes: Any = {torch.device(device, 0): None}
+    return cudagraph_utils.check_multiple_devices_or_any_cpu_nodes(nodes) is not None
 
 
 def capture_graphs(device: str, why_not: Callable[..., str | None], install: Callable[..., None]) -> None:
     """Makes mode="reduce-overhead" capture graphs of the device.
 
     `why_not` says at the end of lowering what speaks against it, and `install` puts a capturing function into what is
-    compiled or comes from a cache: torch has both for CUDA alone. The setting cudagraph_policy of torch 2.13 is not
-    asked for another device either, and as one for all devices it would change what CUDA's graphs do; one that is set
-    is left to torch. Upstream: https://github.com/pytorch/pytorch/issues/132856.
+    compiled or comes from a cache: torch has both for devices that it lists itself, which is CUDA. The setting
+    cudagraph_policy of torch 2.13 is not asked for another device either, and as one for all devices it would change
+    what CUDA's graphs do; one that is set is left to torch. Upstream: https://github.com/pytorch/pytorch/issues/132856.
     """
-    if not needs_capture_graphs():
+    if not needs_capture_graphs(device):
         return
     from torch._inductor import config, cudagraph_utils, output_code, utils
 

@@ -51,9 +51,11 @@ def _lay_out_as_on_cpu() -> bool:
 
 
 def _capture_graphs() -> bool:
+    import torch
+
     from torch_outboard._compat.inductor import needs_capture_graphs
 
-    return needs_capture_graphs()
+    return needs_capture_graphs(torch._C._get_privateuse1_backend_name())
 
 
 def _model_header() -> bool:

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._guards import CompileContext, compile_context
 from torch._inductor import config
+from torch._inductor.compiler_bisector import CompilerBisector
 from torch._inductor.cudagraph_utils import cudagraphs_log, log_cudagraph_skip_and_bump_counter
 from torch._inductor.utils import get_first_incompatible_cudagraph_node
 from torch._inductor.virtualized import V
@@ -87,7 +88,7 @@ def install(graph: Any, example_inputs: Sequence[Any], options: Mapping[str, Any
     reason = graph.disabled_cudagraphs_reason
     static = frozenset(graph.fx_kwargs.get("static_input_idxs") or ())
     if reason is None:
-        if not is_wanted:
+        if not is_wanted or CompilerBisector.disable_subsystem("inductor", "cudagraphs"):
             return
         moved = [index for index in graph.mutated_input_idxs if index not in static]
         if moved:
@@ -261,20 +262,21 @@ class CapturedFunction:
 class _Output:
     """How one output is made after a replay: a number or None as it is, a tensor as a view.
 
-    `shape` is a tensor without memory. It is None if the output is the very input: that goes back as the object that it
-    is, since autograd checks whether it is changed before the backward pass.
+    Without a size it is the very input: that goes back as the object that it is, since autograd checks whether it is
+    changed before the backward pass.
     """
 
     constant: Any = None
     input_index: int = -1
     memory: int = -1
-    shape: Tensor | None = None
+    size: tuple[int, ...] | None = None
+    stride: tuple[int, ...] = ()
     offset: int = 0  # from the beginning of the input, or of the memory
 
     def view(self, base: Tensor) -> Tensor:
-        if self.shape is None:
+        if self.size is None:
             return base
-        return _alias(base, self.shape.size(), self.shape.stride(), self.offset)  # type: ignore[no-any-return]
+        return _alias(base, self.size, self.stride, self.offset)  # type: ignore[no-any-return]
 
 
 class _Capture:
@@ -335,14 +337,14 @@ class _Capture:
         for index, one in enumerate(given):
             if value is one:
                 return _Output(input_index=index)
-        shape = torch.empty_strided(value.size(), value.stride(), device="meta")
+        size, stride = tuple(value.size()), tuple(value.stride())
         storage = value.untyped_storage()._cdata
         if storage in storages:
             index = storages[storage]
             if value.dtype != given[index].dtype:
                 raise CaptureError("an output is an input's memory as another type")
             offset = int(value.storage_offset() - given[index].storage_offset())
-            return _Output(input_index=index, shape=shape, offset=offset)
+            return _Output(input_index=index, size=size, stride=stride, offset=offset)
         known = [memory.untyped_storage()._cdata for memory in self._memory]
         if storage not in known:
             known.append(storage)
@@ -352,7 +354,7 @@ class _Capture:
         memory = known.index(storage)
         if value.dtype != self._memory[memory].dtype:
             raise CaptureError("outputs of different types share memory")
-        return _Output(memory=memory, shape=shape, offset=int(value.storage_offset()))
+        return _Output(memory=memory, size=size, stride=stride, offset=int(value.storage_offset()))
 
     def is_held(self) -> bool:
         """Whether anybody still holds what an earlier replay has left in the capture's memory."""
