@@ -23,8 +23,6 @@ AUTOCAST_BAR = 1.3
 UNSCALE_BAR = 1.2
 ALL = "all of them"
 
-aten = torch.ops.aten
-
 
 def seconds(function: Callable[[], object], calls: int, clock: Callable[[], float] = time.perf_counter) -> float:
     start = clock()
@@ -50,11 +48,11 @@ def operators(place: str) -> dict[str, Callable[[], object]]:
     low = torch.ones(2, 2, device=place, dtype=torch.bfloat16)
     single = torch.ones(2, 2, device=place)
     return {
-        "mm (lower precision)": lambda: aten.mm.default(low, low),
-        "addmm (lower precision)": lambda: aten.addmm.default(low, low, low),
-        "linear (lower precision)": lambda: aten.linear.default(low, low),
-        "mse_loss (float32)": lambda: aten.mse_loss.default(single, single),
-        "smooth_l1_loss (float32)": lambda: aten.smooth_l1_loss.default(single, single),
+        "mm (lower precision)": lambda: torch.mm(low, low),
+        "addmm (lower precision)": lambda: torch.addmm(low, low, low),
+        "linear (lower precision)": lambda: torch.nn.functional.linear(low, low),
+        "mse_loss (float32)": lambda: torch._C._nn.mse_loss(single, single),
+        "smooth_l1_loss (float32)": lambda: torch._C._nn.smooth_l1_loss(single, single),
     }
 
 
