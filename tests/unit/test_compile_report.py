@@ -7,7 +7,7 @@ import pytest
 
 from torch_outboard.cli.compile_report import page
 from torch_outboard.compile.generated import Extern, Kernel, read_code
-from torch_outboard.compile.reporting import CompileReport, Graph, GraphBreak, Region, _Clock
+from torch_outboard.compile.reporting import CompileReport, Graph, GraphBreak, Region, _Clock, _graph
 from torch_outboard.compile.trace import Event, read_break
 
 CODE = """
@@ -52,6 +52,12 @@ def test_kernels_and_operators_are_read_from_the_code() -> None:
         Extern("aten::sort.stable", 1),
         Extern("mylib::twice", 1),
     ]
+
+
+def test_code_in_cpp_is_said_not_to_be_read() -> None:
+    assert "C++" in _graph("inference", "cpp_wrapper_src = (\n'void f() {}')").note
+    assert "cannot be read" in _graph("inference", "int main() {}").note
+    assert _graph("inference", CODE).note == ""
 
 
 def test_code_that_is_no_python_is_said_to_be_unreadable() -> None:

@@ -249,6 +249,8 @@ def _graph(kind: str, code: str) -> Graph:
         graph.kernels, graph.externs = read_code(code)
     except SyntaxError as error:
         graph.note = f"the generated code cannot be read: {error}"
+    if "cpp_wrapper_src" in code and not graph.kernels:
+        graph.note = "generated as C++ (cpp_wrapper), in which kernels and operators are not told apart here"
     return graph
 
 
