@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torch_outboard import _C
 from torch_outboard._compat.imports import when_imported
 from torch_outboard._errors import OutboardError
 from torch_outboard.compile.generator import CodeGenerator, find_generator
@@ -31,6 +30,8 @@ def register(driver: Driver) -> None:
     global _generator
     _generator = find_generator(driver)
     if _is_compile_worker():
+        from torch_outboard import _C  # not at the top: `outboard info` works without the extension
+
         _C.forbid_opening("this is a worker of torch's compiler, which compiles for devices and uses none")
     when_imported("torch._dynamo.device_interface", _register_interface)
     when_imported("torch._dynamo.variables.ctx_manager", _register_context)
