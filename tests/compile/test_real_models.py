@@ -145,8 +145,8 @@ def _losses(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, is_co
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore")  # of the models' library, about versions to come
-def test_training(device: torch.device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+@torch._dynamo.config.patch(allow_rnn=True)
+def test_training(device: torch.device, name: str) -> None:
     make, data = MODELS[name]
     torch.manual_seed(0)
     model = make().train()
