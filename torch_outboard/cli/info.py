@@ -51,9 +51,10 @@ def _show_patches(as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("of torch", "changed to", f"torch {torch.__version__}", "upstream", title="Patches")
+    headers = ("of torch", "changed to", f"torch {torch.__version__}", "upstream")
+    table = Table(*(Column(header, overflow="fold") for header in headers), title="Patches")
     for row in rows:
         table.add_row(row["target"], row["purpose"], "needs it" if row["is_needed"] else "left alone", row["upstream"])
     console = Console()
