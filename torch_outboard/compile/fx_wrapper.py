@@ -38,13 +38,14 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
 
     def _generate(self, is_inference: bool) -> tuple[FileBackedGraphModule, None]:
         self.run_wrapper_ir_passes(is_inference)
+        untyped: Any = self  # is_subgraph is made a property by a decorator without types
         converter = _Converter(
             lines=self.lines,
             prologue=f"{self.imports.getvalue()}\n{self.header.getvalue()}",
             graph_inputs=self.get_fx_graph_inputs(),
             graph_outputs=self.get_graph_outputs(),
             subgms=self.subgms,
-            is_subgraph=self.is_subgraph,  # type: ignore[misc]  # a property by an untyped decorator
+            is_subgraph=untyped.is_subgraph,
         )
         converter.compiled = self._kernels
         graph = converter.generate()
