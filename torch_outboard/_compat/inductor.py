@@ -111,11 +111,11 @@ def lay_out_as_on_cpu(device: str) -> None:
             fake_impls.op_implementations_dict[operator] = convolution
 
 
-def needs_capture_graphs(device: str) -> bool:
+def needs_capture_graphs() -> bool:
     """Whether Inductor refuses to capture a graph on one device because of the device's name."""
     from torch._inductor import cudagraph_utils
 
-    nodes: Any = {torch.device(device, 0): None}
+    nodes: Any = {torch.device(torch._C._get_privateuse1_backend_name(), 0): None}
     return cudagraph_utils.check_multiple_devices_or_any_cpu_nodes(nodes) is not None
 
 
@@ -127,7 +127,7 @@ def capture_graphs(device: str, why_not: Callable[..., str | None], install: Cal
     cudagraph_policy of torch 2.13 is not asked for another device either, and as one for all devices it would change
     what CUDA's graphs do; one that is set is left to torch. Upstream: https://github.com/pytorch/pytorch/issues/132856.
     """
-    if not needs_capture_graphs(device):
+    if not needs_capture_graphs():
         return
     from torch._inductor import config, cudagraph_utils, output_code, utils
 

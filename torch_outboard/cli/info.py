@@ -46,7 +46,10 @@ def _show_patches(as_json: bool) -> None:
 
     from torch_outboard._compat.patches import PATCHES
 
-    rows = [patch._asdict() | {"is_needed": patch.is_needed()} for patch in PATCHES]
+    rows: list[dict[str, Any]] = [
+        {"target": patch.target, "purpose": patch.purpose, "upstream": patch.upstream, "is_needed": patch.is_needed()}
+        for patch in PATCHES
+    ]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
