@@ -14,6 +14,26 @@ from torch.utils import _pytree as pytree
 
 Compare = Callable[..., None]
 
+# How a process begins that is given a driver and counts in `builds` what it has compiled.
+COUNTS_BUILDS = """
+import sys, torch, torch_outboard
+from torch._inductor import config, cpp_builder
+torch_outboard.attach(sys.argv[1])
+name = torch_outboard.attached_driver().name
+config.compile_threads = 1
+builds = []
+build = cpp_builder.CppBuilder.build
+
+def counted(self):
+    # Torch preprocesses its header once in a process, the CPU's too, to see whether the precompiled one is up to date.
+    if not self.get_target_file_path().endswith(".i"):
+        builds.append(self)
+    return build(self)
+
+cpp_builder.CppBuilder.build = counted
+x = torch.full((7,), 2.0, device=name)
+"""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, driver_name: str) -> Iterator[None]:

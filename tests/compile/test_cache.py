@@ -11,23 +11,9 @@ from torch_outboard import _C
 from torch_outboard.compile import cache_key as module
 from torch_outboard.testing.plugin import RunPython
 
-PROCESS = """
-import sys, torch, torch_outboard
-from torch._inductor import cpp_builder
-torch_outboard.attach(sys.argv[1])
-name = torch_outboard.attached_driver().name
-builds = []
-build = cpp_builder.CppBuilder.build
+from .conftest import COUNTS_BUILDS
 
-def counted(self):
-    # Torch preprocesses its header once in a process, the CPU's too, to see whether the precompiled one is up to date.
-    if not self.get_target_file_path().endswith(".i"):
-        builds.append(self)
-    return build(self)
-
-cpp_builder.CppBuilder.build = counted
-torch._inductor.config.compile_threads = 1
-x = torch.full((7,), 2.0, device=name)
+PROCESS = f"""{COUNTS_BUILDS}
 assert torch.compile(lambda x: x * 3 + 1.25, fullgraph=True)(x).tolist() == [7.25] * 7
 print(len(builds))
 """

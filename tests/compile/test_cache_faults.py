@@ -13,24 +13,9 @@ import pytest
 
 from torch_outboard.testing.plugin import RunPython
 
-HEAD = """
-import logging, sys, torch, torch_outboard
-from torch._inductor import config, cpp_builder
-torch_outboard.attach(sys.argv[1])
-name = torch_outboard.attached_driver().name
-config.compile_threads = 1
-builds = []
-build = cpp_builder.CppBuilder.build
+from .conftest import COUNTS_BUILDS
 
-def counted(self):
-    # Not torch's preprocessing of its header, once in a process.
-    if not self.get_target_file_path().endswith(".i"):
-        builds.append(self)
-    return build(self)
-
-cpp_builder.CppBuilder.build = counted
-x = torch.full((7,), 2.0, device=name)
-
+HEAD = f"""{COUNTS_BUILDS}
 def function(x):
     return x * 3 + 1.25
 """
