@@ -22,7 +22,7 @@ from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._extension import include_paths
 from torch_outboard.compile.cpp_values import ValueWriter
-from torch_outboard.compile.runtime import kernel_letters
+from torch_outboard.compile.runtime import argument_type, kernel_letters
 from torch_outboard.compile.wrapper import flush_kernels
 
 __all__ = ["OutboardCppWrapper"]
@@ -126,7 +126,9 @@ class OutboardCppWrapper(CppWrapperCpu):
         super()._define_kernel_helper(kernel_name, *args, **kwargs)
         types = self._kernel_types.get(kernel_name)
         if types is not None:
-            words = (f"torch_outboard::kernel_argument<{_plain(kind)}>(words[{i}])" for i, kind in enumerate(types))
+            words = (
+                f"torch_outboard::kernel_argument<{argument_type(kind)}>(words[{i}])" for i, kind in enumerate(types)
+            )
             letters = kernel_letters(kernel_name, types)
             self.header.splice(_KERNEL.format(name=kernel_name, arguments=", ".join(words), letters=letters))
 
@@ -136,7 +138,7 @@ class OutboardCppWrapper(CppWrapperCpu):
             super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
             return
         arguments = (
-            f"{argument}.get()" if kind.endswith("*") else f"static_cast<{_plain(kind)}>({argument})"
+            f"{argument}.get()" if kind.endswith("*") else f"static_cast<{argument_type(kind)}>({argument})"
             for argument, kind in zip(call_args, self._kernel_types[kernel_name], strict=True)
         )
         self.writeline(f"{kernel_name}_kernel().launch({{{', '.join(arguments)}}});")
@@ -298,10 +300,6 @@ def _names() -> list[str]:
         "using OutboardValue = torch_outboard::Value;",
         f"#define aoti_torch_{_C.driver_name()}_view_dtype torch_outboard::view_dtype",
     ]
-
-
-def _plain(kind: str) -> str:
-    return kind if kind.endswith("*") else kind.removeprefix("const ")
 
 
 def _overload(op: Any) -> torch._ops.OpOverload:

@@ -14,7 +14,7 @@ from torch._inductor.codecache import LambdaFuture
 from torch_outboard import _C
 from torch_outboard.compile.kernel_cache import KernelCache
 
-__all__ = ["cpp_kernel", "keep_error_types", "kernel_letters"]
+__all__ = ["argument_type", "cpp_kernel", "keep_error_types", "kernel_letters"]
 
 # The letters of csrc/ops/compiled_kernel.h.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
@@ -41,6 +41,11 @@ def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source:
 def keep_error_types(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Gives a function of one argument that calls generated C++, and raises the errors of ours with their types."""
     return functools.partial(_C.call_compiled, function)
+
+
+def argument_type(kind: str) -> str:
+    """Gives the C++ type of a kernel's argument without the const of a number."""
+    return kind if kind.endswith("*") else kind.removeprefix("const ")
 
 
 def kernel_letters(name: str, types: list[str]) -> str:

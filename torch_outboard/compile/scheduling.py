@@ -11,6 +11,8 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.utils import get_kernel_metadata
 from torch._inductor.virtualized import V
 
+from torch_outboard.compile.runtime import argument_type
+
 __all__ = ["HostScheduling"]
 
 _Result = TypeVar("_Result")
@@ -53,14 +55,10 @@ class HostScheduling(CppScheduling):
             name: str = super().define_kernel(src_code, nodes, kernel_args)  # type: ignore[no-untyped-call]
             V.graph.wrapper_code.declare_kernel(name, types)  # type: ignore[attr-defined]
             return name
-        words = ", ".join(f"outboard_argument<{_plain(kind)}>(words[{i}])" for i, kind in enumerate(types))
+        words = ", ".join(f"outboard_argument<{argument_type(kind)}>(words[{i}])" for i, kind in enumerate(types))
         source = src_code + _ENTRY.format(kernel="kernel", arguments=words)
         with V.graph.wrapper_code.defining_for_device():  # type: ignore[attr-defined]
             return super().define_kernel(source, nodes, kernel_args)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _plain(kind: str) -> str:
-    return kind if kind.endswith("*") else kind.removeprefix("const ")
 
 
 def _as_cpp(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
