@@ -1,17 +1,49 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// scaled_dot_product_attention: the composite ("math") form, whose operators the provider chain runs.
+// scaled_dot_product_attention: which of torch's forms of it a device takes.
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
 
+#include "core/error.h"
 #include "ops/factories.h"
+#include "ops/plan.h"
+#include "ops/tensor_utils.h"
 
 namespace outboard {
 
 namespace {
 
-int64_t choose_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                         double, bool, std::optional<double>, bool) {
-  return static_cast<int64_t>(sdp::SDPBackend::math);
+// Whether the driver has a kernel of its own for an operator.
+bool has_native(const char* name) {
+  const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
+  return op && plan_for(*op).native.load(std::memory_order_acquire) != nullptr;
+}
+
+bool is_on_host(const at::Tensor& tensor) {
+  if (driver().host_address == nullptr) {
+    return false;
+  }
+  // A fake tensor, which a compiler traces with, has no memory to ask about.
+  void* base = nullptr;
+  return !tensor.has_storage() || !tensor.storage().data() ||
+         storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
+}
+
+// The driver's own kernel for the whole, if it brought one. Else the fused kernel of the CPU, where the CPU would take
+// it and would run the parts as well: it makes no matrix of all queries by all keys. Else the parts, in operators.
+int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                         std::optional<double> scale, bool enable_gqa) {
+  if (has_native("aten::_scaled_dot_product_fused_attention_overrideable")) {
+    return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+  }
+  const bool is_fused = has_native("aten::_scaled_dot_product_flash_attention_for_cpu");
+  if (!is_fused && (has_native("aten::bmm") || !is_on_host(query))) {
+    return static_cast<int64_t>(sdp::SDPBackend::math);
+  }
+  // It looks at sizes, strides and dtypes only.
+  return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), query, key, value, mask,
+                                                 dropout, is_causal, scale, enable_gqa);
 }
 
 }  // namespace

@@ -98,15 +98,6 @@ def test_multihead_attention_with_a_mask(device):
     assert_module_agrees(Attention(), [randn(2, 5, 8)], device, FUSED_TOLERANCE)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_scaled_dot_product_attention(device, is_causal):
-    class Attention(nn.Module):
-        def forward(self, q, k, v):
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
-
-    assert_module_agrees(Attention(), [randn(2, 3, 9, 8, seed=number) for number in range(3)], device, FUSED_TOLERANCE)
-
-
 def test_embedding_and_embedding_bag(device):
     indices = torch.tensor([[1, 2, 4, 4], [0, 3, 2, 9]])
     assert_module_agrees(nn.Embedding(10, 5, padding_idx=2), [indices], device)

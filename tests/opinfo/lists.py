@@ -128,11 +128,6 @@ TOLERANCES: dict[str, Tolerance] = {
     "nn.functional.linear_cross_entropy.chunked": Tolerance(
         4, "torch picks the type of the sums by the device's type: float32 on the CPU, the input's elsewhere"
     ),
-    "nn.functional.scaled_dot_product_attention": Tolerance(
-        500,
-        "the CPU has a fused kernel with an exponential of its own; other devices get torch's composite form",
-        half_epsilons=32,
-    ),
     "svd": _STRIDES,
 }
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""scaled_dot_product_attention takes the CPU's fused kernel where the host reaches the memory, or the driver's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import torch_outboard
+from torch_outboard.testing.plugin import RunPython
+
+from .support import assert_same, module_of, reaches_memory, reset_waits, waits
+
+COMPOSITE_TOLERANCE = 2e-5  # another order of additions than in the fused kernel
+CALLS = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "scaled": {"scale": 0.3},
+    "bool mask": {"attn_mask": torch.arange(63).reshape(7, 9) % 3 != 1},
+    "float mask": {"attn_mask": torch.arange(63.0).reshape(7, 9) / 50},
+}
+
+
+def attend(place, *, queries=7, keys=9, dtype=torch.float32, **options):
+    """Gives the result and the gradients of one call."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(2, 4, queries, 8), (2, 4, keys, 8), (2, 4, keys, 8)]
+    inputs = [torch.randn(shape, generator=generator, dtype=dtype).to(place).requires_grad_() for shape in shapes]
+    here = {key: value.to(place) if isinstance(value, torch.Tensor) else value for key, value in options.items()}
+    result = functional.scaled_dot_product_attention(*inputs, **here)
+    result.square().sum().backward()
+    return [result, *(tensor.grad for tensor in inputs)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_it_agrees_with_the_cpu(device, name, dtype):
+    options = {
+        key: value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for key, value in CALLS[name].items()
+    }
+    exact = reaches_memory(device)
+    tolerance = 0.0 if exact else 0.05 if dtype == torch.bfloat16 else COMPOSITE_TOLERANCE
+    reset_waits()
+    ours = attend(device, dtype=dtype, **options)
+    assert not [op for op in waits() if "attention" in op], "its shapes are known before it runs"
+    for expected, result in zip(attend("cpu", dtype=dtype, **options), ours, strict=True):
+        assert_same(result, expected, device, tolerance)
+
+
+def test_it_makes_no_matrix_of_queries_by_keys(device):
+    if not reaches_memory(device):
+        pytest.skip("the host cannot reach the device's memory, so attention is made of operators")
+    size = 2048
+    module = module_of(device)
+    q, k, v = (torch.randn(1, 1, size, 8, device=device) for _ in range(3))
+    before = module.memory_allocated(device)
+    module.reset_peak_memory_stats(device)
+    functional.scaled_dot_product_attention(q, k, v)
+    assert module.max_memory_allocated(device) - before < size * size
+
+
+def test_the_composite_form_can_be_asked_for(device):
+    torch_outboard.reset_coverage()
+    with sdpa_kernel(SDPBackend.MATH):
+        ours, expected = attend(device), attend("cpu")
+    assert not [row for row in torch_outboard.coverage() if "flash" in row.op]
+    for one, other in zip(ours, expected, strict=True):
+        assert_same(one, other, device, COMPOSITE_TOLERANCE)
+
+
+OWN_KERNEL = """
+import sys, torch, torch_outboard
+from torch.nn.functional import scaled_dot_product_attention as attention
+device = torch_outboard.attach(sys.argv[1]).__name__.rpartition(".")[2]
+q = torch.randn(1, 2, 4, 8, device=device)
+calls = []
+
+def fused(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+    calls.append((dropout_p, is_causal, scale))
+    empty = torch.empty(0, device=query.device)
+    number = torch.zeros((), dtype=torch.int64, device=query.device)
+    return query + 1, empty, empty, empty, 4, 4, number, number, empty
+
+def multiply(left, right):
+    return NotImplemented
+
+torch_outboard.register_kernel("aten::bmm", multiply)
+attention(q, q, q)
+names = {row.op for row in torch_outboard.coverage()}
+assert not [name for name in names if "flash" in name], "a driver that multiplies gets the parts"
+torch_outboard.register_kernel("aten::_scaled_dot_product_fused_attention_overrideable", fused)
+result = attention(q, q, q, is_causal=True, scale=0.25)
+assert calls == [(0.0, True, 0.25)], calls
+assert torch.equal(result.cpu(), q.cpu() + 1)
+"""
+
+
+def test_the_drivers_own_kernel_comes_first(device, request, run_python: RunPython):
+    run_python(OWN_KERNEL, request.config.getoption("--driver"))
