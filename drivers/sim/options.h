@@ -27,7 +27,7 @@ struct Options {
   std::string fault;  // rules, see faults.h
   uint64_t bandwidth = 0;  // bytes a second of copies and fills; 0: as fast as they go
   uint64_t latency = 0;  // nanoseconds that each piece of work takes at least
-  uint32_t spin = 20;  // microseconds that a thread with nothing to do looks for work before it sleeps
+  uint32_t spin = 50;  // microseconds that a thread with nothing to do looks for work before it sleeps
   bool single_mapping = false;  // device addresses are host addresses
   bool poison = false;  // fresh memory is filled with 0xFF
   bool ipc = false;  // memory lies in a file, so that other processes can map it
