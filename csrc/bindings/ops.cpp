@@ -205,6 +205,10 @@ PyObject* py_register_native_kernel(PyObject*, PyObject* const* arguments, Py_ss
   });
 }
 
+PyObject* py_infers_shapes(PyObject*, PyObject*) {
+  return PyBool_FromLong(infers_shapes() ? 1 : 0);
+}
+
 PyObject* py_register_with_torch(PyObject*, PyObject*) {
   return guarded([] {
     register_with_torch();
@@ -221,6 +225,7 @@ PyMethodDef ops_methods[] = {
     {"waited_operators", py_waited_operators, METH_NOARGS, PyDoc_STR("Calls that waited, by operator.")},
     {"set_fallback_mode", py_set_fallback_mode, METH_O, PyDoc_STR("'warn', 'error' or 'silent'.")},
     OUTBOARD_FASTCALL("register_native_kernel", py_register_native_kernel, "Makes a callable an operator's kernel."),
+    {"infers_shapes", py_infers_shapes, METH_NOARGS, PyDoc_STR("Whether a meta kernel runs for a call here.")},
     {"register_with_torch", py_register_with_torch, METH_NOARGS, PyDoc_STR("Registers all seams; once.")},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -39,6 +39,9 @@ OUTBOARD_API HostCounters host_counters();
 // The operators whose host calls waited, with counts: what a training step must keep empty.
 OUTBOARD_API std::vector<std::pair<std::string, uint64_t>> waited_operators();
 
+// Whether a meta kernel runs on this thread, to tell the shapes of a call's results before the CPU's kernel runs.
+OUTBOARD_API bool infers_shapes();
+
 // What happens when an operator runs through the copy fallback: one UserWarning an operator, an error, or nothing.
 enum class FallbackMode : uint8_t { Warn, Error, Silent };
 OUTBOARD_API void set_fallback_mode(FallbackMode mode);

@@ -27,10 +27,7 @@ constexpr std::array<std::string_view, 4> kUnusableOut = {
     "aten::binary_cross_entropy",
 };
 
-constexpr std::array<std::string_view, 3> kMisleadingMeta = {
-    // The CPU kernels leave the auxiliary outputs empty where other devices fill them.
-    "aten::_embedding_bag",
-    "aten::_embedding_bag_forward_only",
+constexpr std::array<std::string_view, 1> kMisleadingMeta = {
     // Residuals are there only if the matrix turns out to have full rank.
     "aten::linalg_lstsq",
 };

@@ -5,6 +5,9 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <utility>
+
+#include "ops/api.h"
 #include "ops/arguments.h"
 #include "ops/call.h"
 #include "ops/quirks.h"
@@ -73,6 +76,20 @@ bool same_shape(const at::Tensor& tensor, const at::Tensor& meta) {
   return tensor.sizes() == meta.sizes();
 }
 
+thread_local bool is_in_meta = false;
+
+// Marks the time in which a meta kernel runs for a call on the device.
+class MetaScope {
+ public:
+  MetaScope() : before_(std::exchange(is_in_meta, true)) {}
+  ~MetaScope() { is_in_meta = before_; }
+  MetaScope(const MetaScope&) = delete;
+  MetaScope& operator=(const MetaScope&) = delete;
+
+ private:
+  bool before_;
+};
+
 CallShape run_meta(const Call& call) {
   OpPlan& plan = call.plan();
   if (keeps_shapes(plan.op.operator_name().name)) {
@@ -87,6 +104,7 @@ CallShape run_meta(const Call& call) {
   {
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
     const NoTorchFunction no_modes;
+    const MetaScope scope;
     plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   }
   CallShape shape;
@@ -117,6 +135,10 @@ CallShape run_meta(const Call& call) {
 }
 
 }  // namespace
+
+bool infers_shapes() {
+  return is_in_meta;
+}
 
 std::shared_ptr<const CallShape> shape_of(const Call& call) {
   SignatureCache& cache = call.plan().signatures;

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
-from .support import assert_same
+from .support import assert_same, reaches_memory, reset_waits, waits
 
 
 def both(device, *shape, dtype=torch.float32, seed=0):
@@ -331,3 +332,27 @@ def test_deterministic_mode_reaches_the_operators(device):
         assert_same(ours.index_add(0, index.to(device), ours), host.index_add(0, index, host), device)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+BY_DEVICE = {
+    "rfft2": lambda t: torch.fft.rfft2(t.expand(3, 4, 5)),
+    "rfftn": lambda t: torch.fft.rfftn(t.expand(3, 4, 5), dim=(0, 2)),
+    "hfftn": lambda t: torch.fft.hfftn(t.expand(3, 4, 5), dim=(0, 1)),
+    "svd": torch.linalg.svd,
+    "eig": lambda t: torch.linalg.eig(t[:, :4]),
+    "embedding_bag": lambda t: torch.embedding_bag(
+        t, torch.tensor([0, 1, 3], device=t.device), torch.tensor([0, 2], device=t.device), mode=0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_DEVICE)
+def test_meta_kernels_that_ask_for_the_device_give_the_strides_of_the_cpu(device, name):
+    ours, host = both(device, 4, 5)
+    is_queued = reaches_memory(device)
+    reset_waits()
+    results = BY_DEVICE[name](ours)
+    assert not is_queued or set(waits()) <= {"aten::_copy_from"}
+    for result, expected in zip(tree_leaves(results), tree_leaves(BY_DEVICE[name](host)), strict=True):
+        assert_same(result, expected, device)
+        assert result.stride() == expected.stride()

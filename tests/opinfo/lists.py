@@ -114,21 +114,12 @@ UNCOUNTED_OPERATORS: frozenset[str] = frozenset(f"aten::{name}" for name in (_NA
 
 # Entries whose values may differ from the CPU's, by how much, and why.
 _LSTSQ = Tolerance(100, "LAPACK's answer for wide matrices differs between two calls on the CPU too")
-_STRIDES = Tolerance(
-    100,
-    "the meta kernel gives a factor other strides than the CPU kernel, which changes the order of sums in the gradient",
-)
 TOLERANCES: dict[str, Tolerance] = {
-    "linalg.eig": _STRIDES,
-    "linalg.eigvals": _STRIDES,
     "linalg.lstsq": _LSTSQ,
     "linalg.lstsq.grad_oriented": _LSTSQ,
-    "linalg.svd": _STRIDES,
-    "linalg.svdvals": _STRIDES,
     "nn.functional.linear_cross_entropy.chunked": Tolerance(
         4, "torch picks the type of the sums by the device's type: float32 on the CPU, the input's elsewhere"
     ),
-    "svd": _STRIDES,
 }
 
 

@@ -318,6 +318,20 @@ assert every_torch.needs_dlpack_device(), "upstream knows renamed devices: remov
     )
 
 
+def test_torch_still_needs_help_with_shapes_that_depend_on_the_device(run_python):
+    run_python(
+        """
+import torch, torch_outboard
+from torch_outboard._compat import every_torch
+assert every_torch.needs_hint_at_cpu(), "upstream asks devices out of tree: remove hint_at_cpu"
+before = torch.linalg.svd(torch.empty(3, 4, device="meta")).Vh.stride()
+torch_outboard.attach("sim")
+torch.linalg.svd(torch.ones(3, 4, device="sim"))
+assert torch.linalg.svd(torch.empty(3, 4, device="meta")).Vh.stride() == before, "meta tensors of others are as before"
+"""
+    )
+
+
 def test_the_sanitizer_by_its_variable(run_python):
     code = """
 import torch, torch_outboard

@@ -11,11 +11,13 @@ __all__ = ["apply"]
 def apply(device: str) -> None:
     """Applies what the running torch needs for the attached device; once."""
     # Not at the top: the device's modules need an attached driver.
+    from torch_outboard import _C
     from torch_outboard._compat import every_torch, sharing
     from torch_outboard.device.sharing import reduce_storage
 
     sharing.share_storages(device, reduce_storage)
     every_torch.name_dlpack_device(device)
+    every_torch.hint_at_cpu(device, _C.infers_shapes)
     minor = tuple(map(int, torch.__version__.split(".")[:2]))
     if minor < (2, 13):
         from torch_outboard._compat import torch_2_11

@@ -37,6 +37,12 @@ PATCHES: tuple[Patch, ...] = (
         "every_torch.needs_dlpack_device",
     ),
     Patch(
+        "torch._meta_registrations.device_hint",
+        "give the shapes and strides that the CPU's kernels give",
+        f"{_ISSUE}189137",
+        "every_torch.needs_hint_at_cpu",
+    ),
+    Patch(
         "the reduction of torch.UntypedStorage in torch.multiprocessing",
         "share the device's memory between processes",
         f"{_ISSUE}192099",
