@@ -181,7 +181,11 @@ def main() -> int:
         if not re.search(options.only, name):
             continue
         is_compiled = bool(options.compiled)
-        gap = compiled_lists.gap(info.full_name) if is_compiled else lists.gap(info.full_name, dtype_name(dtype))
+        gap = (
+            compiled_lists.gap(info.full_name, all_samples=options.compiled == "all")
+            if is_compiled
+            else lists.gap(info.full_name, dtype_name(dtype))
+        )
         if gap is not None:
             listed[name] = gap.reason
         if gap is None or not gap.crashes:
