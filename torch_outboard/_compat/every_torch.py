@@ -63,7 +63,7 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
     def device_hint(tensor: Any) -> str:
         if infers_shapes():
             return "cpu"
-        hint: str = of_torch(tensor)  # type: ignore[no-untyped-call]
+        hint: str = of_torch(tensor)
         return "cpu" if hint == device else hint
 
-    _meta_registrations.device_hint = device_hint  # type: ignore[assignment]
+    _meta_registrations.device_hint = device_hint
