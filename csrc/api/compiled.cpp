@@ -15,6 +15,7 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/stream.h"
+#include "memory/caching_allocator.h"
 #include "ops/compiled_kernel.h"
 #include "ops/compiled_operator.h"
 #include "ops/tensor_utils.h"
@@ -30,6 +31,7 @@ using torch_outboard::Value;
 constexpr size_t kInlineArguments = 12;
 
 thread_local CompiledErrors* errors = nullptr;
+thread_local CompiledStreams* streams = nullptr;
 
 // Runs a function of the table.
 template <class Body>
@@ -38,7 +40,7 @@ auto keeping_error(Body&& body) -> decltype(body()) {
     return body();
   } catch (...) {
     if (errors != nullptr) {
-      errors->keep(std::current_exception());
+      errors->keep_current();
     }
     throw;
   }
@@ -132,22 +134,68 @@ void* copy_to_host(AtenTensorHandle tensor) {
   });
 }
 
-constexpr torch_outboard::CompiledFunctions kFunctions = {make_kernel,   launch_kernel, make_operator,
-                                                          call_operator, empty_strided, view_dtype,
-                                                          device_index,  make_constant, copy_to_host};
+Stream& stream_of(const void* stream) {
+  return *static_cast<Stream*>(const_cast<void*>(stream));
+}
+
+const void* given_stream(size_t place) {
+  return keeping_error([&]() -> const void* {
+    Stream* const stream = streams == nullptr ? nullptr : streams->at(place);
+    TORCH_CHECK(stream != nullptr, "the compiled code changes to its stream number ", place,
+                ", which the call gave none for: call what torch.compile returned");
+    return stream;
+  });
+}
+
+const void* current_stream_of(int32_t device_index) {
+  return keeping_error([&]() -> const void* {
+    check_device_index(static_cast<c10::DeviceIndex>(device_index));
+    return &current_stream(static_cast<c10::DeviceIndex>(device_index));
+  });
+}
+
+const void* exchange_stream(const void* stream) {
+  Stream& next = stream_of(stream);
+  const void* before = &current_stream(next.device);
+  set_current_stream(next);
+  return before;
+}
+
+void record_on_stream(AtenTensorHandle tensor, const void* stream) {
+  keeping_error([&] {
+    const at::Tensor& given = tensor_of(tensor);
+    if (is_ours(*given.unsafeGetTensorImpl())) {
+      record_stream(given.storage().data_ptr(), stream_of(stream));
+    }
+  });
+}
+
+constexpr torch_outboard::CompiledFunctions kFunctions = {
+    make_kernel,   launch_kernel, make_operator, call_operator,     empty_strided,   view_dtype,      device_index,
+    make_constant, copy_to_host,  given_stream,  current_stream_of, exchange_stream, record_on_stream};
 
 }  // namespace
 
-CompiledErrors::CompiledErrors() : outer_(std::exchange(errors, this)) {}
+CompiledErrors::CompiledErrors(void (*secure)()) : secure_(secure), outer_(std::exchange(errors, this)) {}
 
 CompiledErrors::~CompiledErrors() {
   errors = outer_;
 }
 
-void CompiledErrors::keep(std::exception_ptr error) {
-  if (first_ == nullptr) {
-    first_ = std::move(error);
+void CompiledErrors::keep_current() {
+  if (secure_ != nullptr) {
+    secure_();
   }
+  if (first_ == nullptr) {
+    first_ = std::current_exception();
+  }
+}
+
+CompiledStreams::CompiledStreams(std::vector<Stream*> given)
+    : streams_(std::move(given)), outer_(std::exchange(streams, this)) {}
+
+CompiledStreams::~CompiledStreams() {
+  streams = outer_;
 }
 
 }  // namespace outboard

@@ -2,13 +2,17 @@
 // What the code that a compiler generated calls: launches and allocations.
 #define OUTBOARD_TORCH_PYTHON
 #include <c10/util/SmallVector.h>
+#include <torch/csrc/Exceptions.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "api/compiled.h"
 #include "bindings/tensors.h"
+#include "core/stream.h"
 #include "ops/compiled_kernel.h"
 
 namespace outboard::bindings {
@@ -139,13 +143,43 @@ PyObject* py_empty_strided(PyObject*, PyObject* const* arguments, Py_ssize_t cou
   });
 }
 
+// Pairs of a device's index and a stream's id.
+bool to_streams(PyObject* object, std::vector<Stream*>* out) {
+  if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) % 2 != 0) {
+    PyErr_SetString(PyExc_TypeError, "call_compiled takes streams as a tuple of device indices and ids by turns");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i += 2) {
+    c10::DeviceIndex device = 0;
+    int64_t id = 0;
+    if (!to_device(PyTuple_GET_ITEM(object, i), &device) || !to_int64(PyTuple_GET_ITEM(object, i + 1), &id)) {
+      return false;
+    }
+    out->push_back(&get_stream(device, id));
+  }
+  return true;
+}
+
+// An operator in Python throws an exception that leaves the error itself with the thread, where it would be lost.
+void secure_python_error() {
+  try {
+    throw;
+  } catch (python_error& error) {
+    error.persist();
+  } catch (...) {
+    // It holds all that there is.
+  }
+}
+
 // Calls generated code, which turns what is thrown in it into a RuntimeError: an error of ours gets its own type again.
 PyObject* py_call_compiled(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    if (!has_arguments("call_compiled", count, 2)) {
+    std::vector<Stream*> given;
+    if (!has_arguments("call_compiled", count, 3) || !to_streams(arguments[2], &given)) {
       return nullptr;
     }
-    const CompiledErrors errors;
+    const CompiledStreams streams(std::move(given));
+    const CompiledErrors errors(secure_python_error);
     PyObject* result = PyObject_CallOneArg(arguments[0], arguments[1]);
     if (result == nullptr && errors.first() != nullptr) {
       PyErr_Clear();
@@ -155,12 +189,28 @@ PyObject* py_call_compiled(PyObject*, PyObject* const* arguments, Py_ssize_t cou
   });
 }
 
+PyObject* py_reaches_memory(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!to_device(argument, &device)) {
+      return nullptr;
+    }
+    bool is_reached = false;
+    {
+      const WithoutGil without_gil;
+      is_reached = reaches_memory(device);
+    }
+    return Py_NewRef(is_reached ? Py_True : Py_False);
+  });
+}
+
 }  // namespace
 
 PyMethodDef compile_methods[] = {
     OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel, "A launcher: (name, address of its entry, arguments)."),
     OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
-    OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, argument)."),
+    OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, argument, streams)."),
+    {"reaches_memory", py_reaches_memory, METH_O, PyDoc_STR("Whether the host reaches a device's memory; opens it.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

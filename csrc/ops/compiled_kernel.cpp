@@ -8,6 +8,7 @@
 
 #include "core/capture.h"
 #include "core/device.h"
+#include "core/driver.h"
 #include "core/error.h"
 #include "core/stream.h"
 #include "core/trace.h"
@@ -170,6 +171,16 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
   if (!is_queued) {
     stream.error.raise();  // it ran on this thread: its error is known now
   }
+}
+
+bool reaches_memory(c10::DeviceIndex device) {
+  check_device_index(device);
+  if (driver().host_address == nullptr) {
+    return false;
+  }
+  const at::Tensor probe = make_device_tensor(current_stream(device), c10::kByte, {1}, {1});
+  void* address = nullptr;
+  return storage_host_address(probe.storage(), &address);
 }
 
 at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,

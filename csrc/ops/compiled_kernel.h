@@ -40,4 +40,7 @@ OUTBOARD_API void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<Co
 OUTBOARD_API at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,
                                        c10::IntArrayRef strides);
 
+// Whether launch_compiled can run on a device: whether the host reaches its memory, of which it asks for the least block.
+OUTBOARD_API bool reaches_memory(c10::DeviceIndex device);
+
 }  // namespace outboard

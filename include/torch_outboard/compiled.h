@@ -14,12 +14,14 @@
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <stdexcept>
 #include <type_traits>
+#include <vector>
 
 namespace torch_outboard {
 
@@ -122,6 +124,14 @@ struct CompiledFunctions {
                         int32_t dtype, int32_t device_index, AtenTensorHandle* out_tensor);
   // A copy on the host of a tensor's storage from its first element on, valid until the thread's next call.
   void* (*copy_to_host)(AtenTensorHandle tensor);
+  // A stream that the call was given, by its place among them. Streams are never freed.
+  const void* (*given_stream)(size_t place);
+  // The thread's current stream of a device.
+  const void* (*current_stream)(int32_t device_index);
+  // Makes a stream its device's current one on the thread, and gives the one that it was before. Doesn't throw.
+  const void* (*exchange_stream)(const void* stream);
+  // Makes the tensor's memory, once it is freed, wait for what was queued on the stream by then.
+  void (*record_stream)(AtenTensorHandle tensor, const void* stream);
 };
 
 inline const CompiledFunctions& compiled_functions() {
@@ -176,6 +186,41 @@ class CompiledOperator {
 
  private:
   const void* operator_;
+};
+
+// The streams of a function that uses several; the thread's current stream is what it was when this goes.
+class Streams {
+ public:
+  explicit Streams(int32_t device_index) : used_{compiled_functions().current_stream(device_index)} {}
+  ~Streams() { leave(); }
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+
+  // Makes one that the call was given the current one.
+  void enter(size_t place) {
+    leave();
+    const void* stream = compiled_functions().given_stream(place);
+    if (std::find(used_.begin(), used_.end(), stream) == used_.end()) {
+      used_.push_back(stream);
+    }
+    before_ = compiled_functions().exchange_stream(stream);
+  }
+  void leave() {
+    if (before_ != nullptr) {
+      compiled_functions().exchange_stream(before_);
+      before_ = nullptr;
+    }
+  }
+  // To be called before a tensor is freed: its memory returns to one stream, which need not have waited for the others.
+  void record(AtenTensorHandle tensor) const {
+    for (const void* stream : used_) {
+      compiled_functions().record_stream(tensor, stream);
+    }
+  }
+
+ private:
+  std::vector<const void*> used_;
+  const void* before_ = nullptr;
 };
 
 inline AtenTensorHandle empty_strided(std::initializer_list<int64_t> sizes, std::initializer_list<int64_t> strides,

@@ -25,6 +25,7 @@ def _cpp_wrapper() -> Iterator[None]:
         yield
 
 
+@pytest.mark.core
 def test_values(compare: Compare) -> None:
     """Kernels, operators with tensors, numbers, lists, types and nothing as arguments, and views as arguments."""
 
@@ -50,6 +51,7 @@ def test_mutation(compare: Compare) -> None:
     compare(function, X, Y, torch.tensor([1, 5, 1]), tolerance=1e-3)
 
 
+@pytest.mark.core
 def test_training(compare: Compare) -> None:
     compare(
         lambda x, w, b: F.layer_norm(torch.relu(x @ w + b), (8,)).square(),
@@ -60,6 +62,7 @@ def test_training(compare: Compare) -> None:
     )
 
 
+@pytest.mark.core
 def test_dynamic_shapes(device: torch.device) -> None:
     def function(x: torch.Tensor, n: int) -> torch.Tensor:
         return (F.gelu(x)[:, :n] @ x[:n]).sum(-1) * n + x.shape[0]
@@ -92,6 +95,7 @@ def _(x: torch.Tensor, y: torch.Tensor, scale: float, name: str) -> tuple[torch.
     return torch.empty_like(x), torch.empty_like(x)
 
 
+@pytest.mark.core
 def test_an_operator_in_python_and_the_second_device(second_device: torch.device) -> None:
     """Buffers and kernels are its own, though another device is the current one."""
 
@@ -124,17 +128,8 @@ def test_kernels_are_queued(device: torch.device) -> None:
     torch.testing.assert_close(out.cpu(), torch.full((8,), -2.0))
 
 
+@pytest.mark.core
 def test_errors_keep_their_types(device: torch.device) -> None:
     compiled = torch.compile(lambda x, n: x.new_ones(n * 2**40).cos(), dynamic=True, fullgraph=True)
     with pytest.raises(torch.OutOfMemoryError):
         compiled(torch.ones(2, device=device), 2**10)
-
-
-@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="capability: torch 2.11 compiles no streams")
-def test_several_streams(device: torch.device) -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        with torch.Stream(device):
-            return x.cos() + 1
-
-    with pytest.raises(Exception, match="NotSupportedError.*code of one stream"):
-        torch.compile(function, fullgraph=True)(torch.ones(4, device=device))

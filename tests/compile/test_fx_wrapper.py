@@ -41,6 +41,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModul
         yield made
 
 
+@pytest.mark.core
 def test_values(compare: Compare) -> None:
     compare(lambda x, y: (F.gelu(x) * y + 1, x.softmax(-1), (x.t() + 1).sum(0), x.argmax()), X, Y)
 
@@ -53,6 +54,7 @@ def test_views_of_inputs_and_of_results(compare: Compare) -> None:
     compare(lambda x: (x.t().contiguous() + 1, x[1:, ::2] * 2, x.exp().t()[2:5], x.view(torch.int32) + 1), X)
 
 
+@pytest.mark.core
 def test_mutation(compare: Compare) -> None:
     def function(x: torch.Tensor, y: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         x.add_(y)
@@ -68,6 +70,7 @@ def test_indexing(compare: Compare) -> None:
     compare(lambda x, i: (x[i], F.embedding(i, x), x.index_add(0, i, x[:5])), X, torch.tensor([1, 3, 5, 3, 1]))
 
 
+@pytest.mark.core
 def test_training(compare: Compare) -> None:
     compare(
         lambda x, w, b: F.layer_norm(torch.relu(x @ w + b), (8,)).square(),
@@ -82,6 +85,7 @@ def test_numbers_and_copies_between_devices(compare: Compare) -> None:
     compare(lambda s, x: (s * x, x * (s + 1).cos(), x.to("cpu") * 2), torch.tensor(2.5), X)
 
 
+@pytest.mark.core
 def test_dynamic_shapes(device: torch.device, graphs: list[torch.fx.GraphModule]) -> None:
     def function(x: torch.Tensor, n: int) -> torch.Tensor:
         return (F.gelu(x)[:, :n] @ x[:n]).sum(-1) * n + x.shape[0]
@@ -125,16 +129,7 @@ def test_the_second_device(second_device: torch.device, graphs: list[torch.fx.Gr
     assert allocations and {node.kwargs["device"] for node in allocations} == {second_device}
 
 
-@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="capability: torch 2.11 compiles no streams")
-def test_several_streams(device: torch.device) -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        with torch.Stream(device):
-            return x.cos() + 1
-
-    with pytest.raises(Exception, match="NotSupportedError.*graphs of one stream"):
-        torch.compile(function, fullgraph=True)(torch.ones(4, device=device))
-
-
+@pytest.mark.core
 def test_what_a_tool_reads(device: torch.device, graphs: list[torch.fx.GraphModule]) -> None:
     torch.compile(lambda x, y: F.gelu(x) @ y.t(), fullgraph=True)(X.to(device), Y.to(device))
     (gm,) = graphs
@@ -175,6 +170,7 @@ def test_a_graph_that_was_pickled(device: torch.device, graphs: list[torch.fx.Gr
     assert torch.equal(result, want)
 
 
+@pytest.mark.core
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.`:FutureWarning")
 def test_ahead_of_time(device: torch.device) -> None:
     class Model(torch.nn.Module):

@@ -3,19 +3,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+from torch._inductor import config
 
 from torch_outboard.testing.plugin import RunPython
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-    reason="capability: torch 2.11's Inductor runs a graph on one stream",
-)
+pytestmark = [
+    pytest.mark.core,
+    pytest.mark.skipif(
+        tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+        reason="capability: torch 2.11's Inductor runs a graph on one stream",
+    ),
+]
 
 X = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
 
 
+WRAPPERS = ["python", "cpp_wrapper", "fx_wrapper"]
+
+
+@pytest.fixture(params=WRAPPERS)
+def wrapper(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What Inductor writes round the kernels."""
+    name: str = request.param
+    with config.patch({} if name == "python" else {name: True}):
+        yield name
+
+
+@torch.library.custom_op("outboard_streams_test::bump", mutates_args=("x",))
+def bump(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+@bump.register_fake
+def _(x: torch.Tensor) -> None:
+    pass
+
+
+@pytest.mark.usefixtures("wrapper")
 def test_events(device: torch.device) -> None:
     side = torch.Stream(device)
     ready, done = torch.Event(device), torch.Event(device)
@@ -26,29 +54,65 @@ def test_events(device: torch.device) -> None:
         with side:
             side.wait_event(ready)
             z = (y + 1).relu()
+            best, where = (z * 3).sort(0)  # a tuple
+            changed = best * 2
+            bump(changed)
             done.record(side)
         torch.accelerator.current_stream().wait_event(done)
-        return z + y
+        return z + y + best, where + 1, changed.cos()
 
     got = torch.compile(function, fullgraph=True)(X.to(device))
-    torch.testing.assert_close(got.cpu(), (X * 2 + 1).relu() + X * 2)
+    z = (X * 2 + 1).relu()
+    best = (z * 3).sort(0)[0]
+    torch.testing.assert_close(got[0].cpu(), z + X * 2 + best)
+    torch.testing.assert_close((z * 3).gather(0, got[1].cpu() - 1), best)
+    torch.testing.assert_close(got[2].cpu(), (best * 2 + 1).cos(), atol=1e-4, rtol=1e-4)
 
 
-def test_a_stream_made_inside(device: torch.device) -> None:
+@pytest.mark.usefixtures("wrapper")
+def test_a_stream_made_inside(second_device: torch.device) -> None:
+    """On a device that is not the current one."""
+    device = second_device
     module = torch.get_device_module(device)
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        side = module.Stream()
-        side.wait_stream(module.current_stream())
+        side = module.Stream(device)
+        side.wait_stream(module.current_stream(device))
         with module.stream(side):
             z = (x + 1).sum(0)
-        module.current_stream().wait_stream(side)
+        module.current_stream(device).wait_stream(side)
         return z * 2
 
     got = torch.compile(function, fullgraph=True)(X.to(device))
     torch.testing.assert_close(got.cpu(), (X + 1).sum(0) * 2)
 
 
+@torch.library.custom_op("outboard_streams_test::fail", mutates_args=())
+def fail(x: torch.Tensor) -> torch.Tensor:
+    raise KeyError("of the operator")
+
+
+@fail.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_error_on_another_stream_leaves_the_current_one(device: torch.device, wrapper: str) -> None:
+    side = torch.Stream(device)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        side.wait_stream(torch.accelerator.current_stream())
+        with side:
+            return fail(x.cos()) + 1
+
+    compiled = torch.compile(function, fullgraph=True)
+    before = torch.accelerator.current_stream(device)
+    with pytest.raises(KeyError, match="of the operator"):
+        compiled(X.to(device))
+    assert torch.accelerator.current_stream(device) == before != side
+
+
+@pytest.mark.usefixtures("wrapper")
 def test_a_stream_that_is_current_at_the_call(device: torch.device) -> None:
     """Kernels go to the stream that is current when they are called, not when they were compiled."""
     compiled = torch.compile(lambda x: (x + 1).cos() @ x, fullgraph=True)
@@ -64,8 +128,10 @@ def test_a_stream_that_is_current_at_the_call(device: torch.device) -> None:
 
 ORDER = """
 import sys, torch, torch_outboard
-schedule, waits = sys.argv[2], sys.argv[3] == "waits"
+schedule, wrapper, waits = sys.argv[2], sys.argv[3], sys.argv[4] == "waits"
 torch_outboard.attach(sys.argv[1], schedule=schedule)
+if wrapper != "python":
+    setattr(torch._inductor.config, wrapper, True)
 name = torch_outboard.attached_driver().name
 side = torch.Stream(name)
 
@@ -102,21 +168,24 @@ def _needs_schedules(driver_target: str) -> None:
         pytest.skip("capability: schedules that the test chooses")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_waits_are_kept_in_every_schedule(run_python: RunPython, driver_target: str, seed: int) -> None:
+@pytest.mark.parametrize(("kind", "seed"), [("python", 1), ("python", 2), ("cpp_wrapper", 2), ("fx_wrapper", 3)])
+def test_waits_are_kept_in_every_schedule(run_python: RunPython, driver_target: str, kind: str, seed: int) -> None:
     _needs_schedules(driver_target)
-    assert run_python(ORDER, driver_target, f"lazy:{seed}", "waits").stdout.split()[-1] == "0"
+    assert run_python(ORDER, driver_target, f"lazy:{seed}", kind, "waits").stdout.split()[-1] == "0"
 
 
-def test_a_missing_wait_shows(run_python: RunPython, driver_target: str) -> None:
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_a_missing_wait_shows(run_python: RunPython, driver_target: str, kind: str) -> None:
     """So the waits above are what makes the result right."""
     _needs_schedules(driver_target)
-    assert int(run_python(ORDER, driver_target, "lazy:1", "nothing").stdout.split()[-1]) > 0
+    assert int(run_python(ORDER, driver_target, "lazy:1", kind, "nothing").stdout.split()[-1]) > 0
 
 
 FREED = """
 import sys, torch, torch_outboard
 torch_outboard.attach(sys.argv[1], schedule=sys.argv[2])
+if sys.argv[3] != "python":
+    setattr(torch._inductor.config, sys.argv[3], True)
 name = torch_outboard.attached_driver().name
 side = torch.Stream(name)
 
@@ -144,7 +213,9 @@ for _ in range(8):
 """
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_memory_freed_inside_waits_for_the_other_stream(run_python: RunPython, driver_target: str, seed: int) -> None:
+@pytest.mark.parametrize(("kind", "seed"), [("python", 1), ("cpp_wrapper", 1), ("fx_wrapper", 1)])
+def test_memory_freed_inside_waits_for_the_other_stream(
+    run_python: RunPython, driver_target: str, kind: str, seed: int
+) -> None:
     _needs_schedules(driver_target)
-    run_python(FREED, driver_target, f"lazy:{seed}")
+    run_python(FREED, driver_target, f"lazy:{seed}", kind)

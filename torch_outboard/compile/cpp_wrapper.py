@@ -7,6 +7,7 @@ through the dispatcher, since torch has C functions of them for its own devices 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,7 +24,7 @@ from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._extension import include_paths
 from torch_outboard.compile.cpp_values import ValueWriter
 from torch_outboard.compile.runtime import argument_type, kernel_letters
-from torch_outboard.compile.wrapper import flush_kernels
+from torch_outboard.compile.wrapper import flush_kernels, is_ours, keep_order_of_streams
 
 __all__ = ["OutboardCppWrapper"]
 
@@ -50,9 +51,9 @@ static const torch_outboard::CompiledOperator& {accessor}() {{
 }}
 """
 
-_KEEP_ERRORS = """
-from torch_outboard.compile.runtime import keep_error_types
-call = _wrap_func(keep_error_types(inductor_entry))
+_CALL = """
+from torch_outboard.compile.runtime import in_cpp
+call = _wrap_func(in_cpp(inductor_entry, {streams}))
 """
 
 _MODEL_DEVICE = """{{
@@ -69,7 +70,10 @@ class OutboardCppWrapper(CppWrapperCpu):
         self.device = _C.driver_name() if V.graph.aot_mode else "cpu"
         self._kernel_types: dict[str, list[str]] = {}
         self._operators: dict[torch._ops.OpOverload, str] = {}
+        self._streams: list[int] = []  # that are changed to, by their numbers in Dynamo's table
+        self._has_streams = False
         super().__init__()  # type: ignore[no-untyped-call]
+        keep_order_of_streams()
 
     @staticmethod
     def create(
@@ -246,17 +250,55 @@ class OutboardCppWrapper(CppWrapperCpu):
             raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {operator}: compile without them")
         super().writeline(line)  # type: ignore[no-untyped-call]
 
+    # Streams, as in the Python wrapper. The one that the function was called on needs no change: another is left first.
+
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
-        raise NotSupportedError(
-            "cpp_wrapper and AOTInductor make code of one stream, and this one changes the stream: compile without them"
-        )
+        if V.graph.aot_mode:
+            raise NotSupportedError(
+                "AOTInductor's packages are of one stream, and this graph changes the stream: streams are found in a "
+                "table that Dynamo fills before each call, and a package is called without. Compile with torch.compile"
+            )
+        flush_kernels()
+        if not self._has_streams:
+            self._has_streams = True
+            self.writeline(f"torch_outboard::Streams streams({V.graph.scheduler.current_device.index});")  # type: ignore[union-attr]
+        line = _StreamLine(stream_idx, self._place_of(stream_idx))
+        self.writeline(line)
+        return line
+
+    def codegen_cuda_stream_exit(self) -> None:
+        flush_kernels()
+        self.writeline("streams.leave();")
+
+    def make_buffer_free(self, buffer: Any) -> str:
+        freed: str = super().make_buffer_free(buffer)  # type: ignore[no-untyped-call]
+        return self._records([buffer.get_name()]) + freed if freed else ""  # a tuple is no variable in C++
+
+    def make_free_by_names(self, names_to_del: list[str]) -> str:
+        return self._records(names_to_del) + super().make_free_by_names(names_to_del)  # type: ignore[no-any-return]
+
+    def _records(self, names: list[str]) -> str:
+        return "".join(f"streams.record({name}); " for name in names if self._has_streams and is_ours(name))
+
+    def _place_of(self, stream_idx: int) -> int | None:
+        """Gives a stream's place among those that the call is given, None for the one that it is called on."""
+        if stream_idx == 0:
+            return None
+        outermost = V.graph
+        while getattr(outermost, "parent", None) is not None:
+            outermost = outermost.parent  # type: ignore[attr-defined]
+        streams = outermost.wrapper_code._streams  # type: ignore[attr-defined]
+        number = V.graph.scheduler.stream_idx_to_user_obj_idx[stream_idx]
+        if number not in streams:
+            streams.append(number)
+        return streams.index(number)  # type: ignore[no-any-return]
 
     # The whole.
 
     def generate_end(self, result: Any) -> None:
         super().generate_end(result)  # type: ignore[no-untyped-call]
         if not V.graph.aot_mode:
-            result.splice(_KEEP_ERRORS)
+            result.splice(_CALL.format(streams=self._streams))
 
     def codegen_model_constructor(self) -> None:
         """Writes torch's, but for the device: torch's parser of its name knows the devices of torch alone."""
@@ -275,6 +317,18 @@ class OutboardCppWrapper(CppWrapperCpu):
         self.used_cached_devices.add(_DEVICE_TYPE)
         body = body.replace("device_str,", '"cpu",', 1).replace("{", _MODEL_DEVICE.format(type=_DEVICE_TYPE), 1)
         self.prefix.splice(head + base + body)
+
+
+@dataclasses.dataclass
+class _StreamLine(WrapperLine):
+    """Changes to a stream; without a place, to the one that the function was called on."""
+
+    stream_idx: int  # by which Inductor's scheduler knows where it is
+    place: int | None
+
+    def codegen(self, code: IndentedBuffer) -> None:
+        if self.place is not None:
+            code.writeline(f"streams.enter({self.place});")
 
 
 class _OperatorLine(WrapperLine):

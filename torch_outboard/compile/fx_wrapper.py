@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index
 from torch._inductor import ir
 from torch._inductor.codegen.common import FileBackedGraphModule
 from torch._inductor.codegen.wrapper import KernelCallLine, KernelDefinitionLine, WrapperLine
@@ -22,7 +23,8 @@ from torch._inductor.virtualized import V
 
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard.compile.fx_kernel import CompiledKernel
-from torch_outboard.compile.wrapper import KernelDefinitions, flush_kernels
+from torch_outboard.compile.fx_streams import enter_stream, leave_stream, record_streams, restoring_streams
+from torch_outboard.compile.wrapper import KernelDefinitions, flush_kernels, is_ours, keep_order_of_streams
 
 __all__ = ["OutboardFxWrapper"]
 
@@ -32,6 +34,7 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        keep_order_of_streams()
         parent = getattr(self, "parent_wrapper", None)
         # Kernels of the same source are defined once for a graph and those within it.
         self._kernels: dict[str, CompiledKernel] = {} if parent is None else parent._kernels
@@ -57,7 +60,10 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         """Gives what runs the graph: a function of the list of arguments, which it empties."""
         graph = copy.deepcopy(gm.graph)
         graph.set_codegen(torch.fx.graph._BoxedCodeGen())
-        return torch.fx.GraphModule(gm, graph).forward
+        run: Callable[..., Any] = torch.fx.GraphModule(gm, graph).forward
+        parts = [part for part in gm.modules() if isinstance(part, torch.fx.GraphModule)]
+        changes = any(node.target is enter_stream for part in parts for node in part.graph.nodes)
+        return restoring_streams(run) if changes else run
 
     def writeline(self, line: Any) -> None:
         # What there is as text alone: comments, and asserts of what operators return, which torch's graphs leave out
@@ -74,9 +80,25 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         self.writeline(_CopyLine(source, target, str(non_blocking) == "True"))
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
-        raise NotSupportedError(
-            "fx_wrapper makes graphs of one stream, and this one changes the stream: compile without fx_wrapper"
-        )
+        if V.aot_compilation:
+            raise NotSupportedError(
+                "with fx_wrapper, aot_compile makes graphs of one stream, and this one changes the stream: streams are "
+                "found in a table that Dynamo fills before each call, and such a graph is called without. Compile with "
+                "torch.compile"
+            )
+        flush_kernels()
+        line = _EnterStreamLine(stream_idx, V.graph.scheduler.current_device.index, dict(self._stream_numbers()))  # type: ignore[union-attr]
+        self.writeline(line)
+        return line
+
+    def codegen_cuda_stream_exit(self) -> None:
+        flush_kernels()
+        self.writeline(_LeaveStreamLine())
+
+    def _stream_numbers(self) -> Iterator[tuple[int, int]]:
+        scheduler = V.graph.scheduler
+        for index in sorted({*scheduler.node_to_stream.values()} - {0}):
+            yield index, scheduler.stream_idx_to_user_obj_idx[index]
 
 
 class _GraphModule(FileBackedGraphModule):
@@ -99,6 +121,31 @@ class _CopyLine(WrapperLine):
         return converter.generate_copy
 
 
+@dataclasses.dataclass
+class _EnterStreamLine(WrapperLine):
+    """Changes to a stream of the graph; 0, which the graph is called on, needs no change.
+
+    `numbers` are those of the graph's streams in Dynamo's table of a call's objects.
+    """
+
+    stream_idx: int  # by which Inductor's scheduler knows where it is
+    device_index: int
+    numbers: dict[int, int]
+
+    def codegen_fx(self, converter: FxConverter) -> Callable[[WrapperLine], None]:
+        assert isinstance(converter, _Converter)
+        return converter.generate_enter_stream
+
+
+@dataclasses.dataclass
+class _LeaveStreamLine(WrapperLine):
+    """Changes back."""
+
+    def codegen_fx(self, converter: FxConverter) -> Callable[[WrapperLine], None]:
+        assert isinstance(converter, _Converter)
+        return converter.generate_leave_stream
+
+
 class _Converter(FxConverter):
     """What differs from torch's own converter."""
 
@@ -107,6 +154,8 @@ class _Converter(FxConverter):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._definitions: dict[str, str] = {}
+        self._streams: dict[int, torch.fx.Node] = {}  # 0 is the one that the graph is called on
+        self._before: torch.fx.Node | None = None
 
     def _generate_graph_constants(self) -> None:
         # Torch's hands on parameters, for which operators that write to a given tensor refuse to run.
@@ -160,6 +209,47 @@ class _Converter(FxConverter):
             args=(self._generate_buffer(line.target), self._generate_buffer(line.source), line.non_blocking),
         )
 
+    # Streams, as in the Python wrapper.
+
+    def generate_enter_stream(self, line: WrapperLine) -> None:
+        assert isinstance(line, _EnterStreamLine)
+        if not self._streams:
+            self._streams[0] = self._call("stream0", torch.accelerator.current_stream, line.device_index)
+            for index, number in line.numbers.items():
+                self._streams[index] = self._call(f"stream{index}", get_external_object_by_index, number)
+        if line.stream_idx != 0:
+            self._before = self._call("before", enter_stream, self._streams[line.stream_idx])
+
+    def generate_leave_stream(self, line: WrapperLine) -> None:
+        if self._before is not None:
+            self._call("leave", leave_stream, self._before)
+            self._before = None
+
+    def _generate_unbacked_symbol_defs(self, line: WrapperLine) -> None:
+        # Torch's looks for the result first, which operators for streams don't have.
+        if line.unbacked_bindings:  # type: ignore[attr-defined]
+            super()._generate_unbacked_symbol_defs(line)
+
+    def _generate_free(self, line: WrapperLine) -> None:
+        self._record(line.node)  # type: ignore[attr-defined]
+        super()._generate_free(line)
+
+    def _generate_free_if_not_reused(self, line: WrapperLine) -> None:
+        if not line.is_reused:  # type: ignore[attr-defined]
+            self._record(line.node)  # type: ignore[attr-defined]
+        super()._generate_free_if_not_reused(line)
+
+    def _record(self, buffer: Any) -> None:
+        name = buffer.get_name()
+        if self._streams and name in self.buffer_to_node and is_ours(name):
+            self._call(f"{name}_record", record_streams, self.buffer_to_node[name], list(self._streams.values()))
+
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> torch.fx.Node:
+        with self._without_hooks():
+            node = self.gm.graph.create_node("call_function", function, arguments, name=name)
+        node.meta["val"] = None
+        return node
+
     def _number(self, kernel: str, name: str) -> int | torch.fx.Node:
         # A kernel's numbers are symbols, which reach this line as text.
         for symbol in self.expr_to_proxy:
@@ -169,7 +259,7 @@ class _Converter(FxConverter):
 
     @contextlib.contextmanager
     def _without_hooks(self) -> Iterator[None]:
-        # The hook that is there would call the node's target, and takes functions only.
+        # The hook that is there would call the node's target, to learn what it gives, and takes functions only.
         hooks, self.gm._create_node_hooks = self.gm._create_node_hooks, []
         try:
             yield

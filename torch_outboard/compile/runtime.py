@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import LambdaFuture
 
 from torch_outboard import _C
 from torch_outboard.compile.kernel_cache import KernelCache
 
-__all__ = ["argument_type", "cpp_kernel", "keep_error_types", "kernel_letters"]
+__all__ = ["argument_type", "cpp_kernel", "in_cpp", "kernel_letters"]
 
 # The letters of csrc/ops/compiled_kernel.h.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
@@ -38,9 +38,20 @@ def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source:
     return LambdaFuture(lambda: launcher(library()))
 
 
-def keep_error_types(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Gives a function of one argument that calls generated C++, and raises the errors of ours with their types."""
-    return functools.partial(_C.call_compiled, function)
+def in_cpp(function: Callable[[Any], Any], streams: Sequence[int] = ()) -> Callable[[Any], Any]:
+    """Gives a function of one argument that calls generated C++, and raises the errors of ours with their types.
+
+    `streams` are those that the generated code changes to, by their numbers in Dynamo's table of a call's objects.
+    """
+    if not streams:
+        return lambda argument: _C.call_compiled(function, argument, ())
+
+    def call(argument: Any) -> Any:
+        given = [get_external_object_by_index(number) for number in streams]
+        ids = tuple(part for stream in given for part in (stream.device_index, stream.stream_id))
+        return _C.call_compiled(function, argument, ids)
+
+    return call
 
 
 def argument_type(kind: str) -> str:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
@@ -18,7 +19,14 @@ from torch._inductor.virtualized import V
 from torch_outboard import _C
 from torch_outboard._errors import OutboardError
 
-__all__ = ["KernelDefinitions", "OutboardSubgraphWrapper", "OutboardWrapper", "flush_kernels"]
+__all__ = [
+    "KernelDefinitions",
+    "OutboardSubgraphWrapper",
+    "OutboardWrapper",
+    "flush_kernels",
+    "is_ours",
+    "keep_order_of_streams",
+]
 
 _OF_CPU = "async_compile.cpp_pybinding("
 _IMPORTS = (
@@ -56,6 +64,10 @@ class _DeviceCalls(KernelDefinitions):
     """What differs from torch's own wrapper."""
 
     _has_named_streams = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+        keep_order_of_streams()
 
     def _generate_kernel_call_helper(self, kernel_name: str, call_args: Any, **kwargs: Any) -> None:
         device = kwargs.get("device")
@@ -112,7 +124,7 @@ class _DeviceCalls(KernelDefinitions):
     def _records(self, names: list[str]) -> str:
         if not self._has_named_streams:
             return ""
-        ours = [name for name in names if _is_ours(name)]
+        ours = [name for name in names if is_ours(name)]
         return "".join(f"{name}.record_stream({stream}); " for name in ours for stream in _stream_names().values())
 
     def _name_streams(self) -> None:
@@ -137,8 +149,8 @@ class OutboardWrapper(_DeviceCalls):
         partition_signatures: ir.GraphPartitionSignature | None = None,
     ) -> PythonWrapperCodegen:
         if is_subgraph:
-            return OutboardSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)  # type: ignore[arg-type]
-        return OutboardWrapper()  # type: ignore[no-untyped-call]
+            return OutboardSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
+        return OutboardWrapper()
 
     def write_header(self) -> None:
         super().write_header()
@@ -157,10 +169,33 @@ def _stream_names() -> dict[int, str]:
     return {stream: get_stream_name(stream) for stream in sorted({0, *V.graph.scheduler.node_to_stream.values()})}
 
 
-def _is_ours(name: str) -> bool:
+def is_ours(name: str) -> bool:
+    """Whether a buffer or an input of the graph is a tensor on our device, and not a tuple of them."""
     buffer = V.graph.try_get_buffer(name) or V.graph.graph_inputs.get(name)
+    if isinstance(getattr(buffer, "layout", None), ir.MultiOutputLayout):
+        return False
     device = buffer.get_device() if hasattr(buffer, "get_device") else None  # type: ignore[union-attr]
     return device is not None and device.type == _C.driver_name()
+
+
+def keep_order_of_streams() -> None:
+    """Has nothing moved across an operator for streams or events, once the graph is lowered and not yet scheduled.
+
+    Torch 2.13 orders what a wait for an event follows, and not what follows it. Newer versions order more, and only the
+    streams concerned; between them there is nothing to win by another order, as their work is concurrent anyhow.
+    """
+    before: list[str] = []  # buffers since the last such operator, and that operator's
+    last: str | None = None
+    for operation in V.graph.operations:
+        overload = getattr(operation, "op_overload", None)
+        own = [buffer.get_name() for buffer in operation.get_outputs()]
+        if isinstance(overload, torch._ops.OpOverload) and overload.namespace == "streams":
+            V.graph.additional_buffer_deps[operation.get_operation_name()].update(before)
+            before, last = own, own[0]
+            continue
+        if last is not None:
+            V.graph.additional_buffer_deps[operation.get_operation_name()].add(last)
+        before += own
 
 
 def flush_kernels() -> None:
