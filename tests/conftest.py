@@ -26,6 +26,12 @@ if str(ROOT) not in sys.path:
 pytest_plugins = ["torch_outboard.testing.plugin"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--core", action="store_true", help="of the compiler's tests, run what depends on the version of torch"
+    )
+
+
 def _needs_device(path: Path) -> bool:
     relative = path.relative_to(ROOT / "tests") if path.is_relative_to(ROOT / "tests") else path
     return relative.parts[:1] != () and relative.parts[0] in DEVICE_TESTS

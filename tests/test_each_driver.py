@@ -19,6 +19,8 @@ TESTS = Path(__file__).resolve().parent
 # What the package itself offers, and the drivers of the examples.
 OWN = [name for name, found in found_drivers().items() if found.target.startswith("torch_outboard.")]
 EXAMPLES = ["examples.pure_python_driver:PythonDriver"]
+# Those whose order of work a test chooses. What is long and the same for all that generate C++ runs on them.
+SCHEDULED = [name for name in OWN if "schedule" in find_driver(name).options]
 
 
 def run_pytest(*arguments: str) -> None:
@@ -111,28 +113,32 @@ def test_mixed_precision(driver: str) -> None:
     run_pytest(str(TESTS / "amp"), f"--driver={driver}")
 
 
-NO_GENERATOR = "capability: a code generator. {} names none"
+NO_HOST_CALLS = "{} has no host_address, or no host_callback: its operators run through copies or wait"
 
 
-@pytest.mark.parametrize("driver", OWN)
-def test_compile(driver: str) -> None:
-    if find_driver(driver).code_generator is None:
-        pytest.skip(NO_GENERATOR.format(driver))
-    run_pytest(str(TESTS / "compile"), f"--driver={driver}")
-
-
-@pytest.mark.parametrize("driver", OWN)
-@pytest.mark.parametrize("options", [["--compile"], ["--compile", "--dynamic"]], ids=" ".join)
-def test_the_digits_are_learned_compiled(driver: str, options: list[str]) -> None:
+def _needs_compiler(driver: str) -> None:
     if find_driver(driver).code_generator is None:
         pytest.skip(f"capability: a code generator. {driver} names none")
+    if not queues_host_calls(driver):
+        pytest.skip(NO_HOST_CALLS.format(driver))
+
+
+@pytest.mark.parametrize("driver", OWN)
+def test_compile(driver: str, request: pytest.FixtureRequest) -> None:
+    """All of the tests for the drivers that are made for them, which have schedules; a core for others."""
+    _needs_compiler(driver)
+    is_core = request.config.getoption("--core") or driver not in SCHEDULED
+    run_pytest(str(TESTS / "compile"), f"--driver={driver}", *(["-m", "core"] if is_core else []), *workers())
+
+
+@pytest.mark.parametrize("driver", SCHEDULED)
+@pytest.mark.parametrize("options", [["--compile"], ["--compile", "--dynamic"]], ids=" ".join)
+def test_the_digits_are_learned_compiled(driver: str, options: list[str]) -> None:
+    _needs_compiler(driver)
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
     script = str(TESTS.parent / "examples" / "digits.py")
     answer = run_python(script, f"--device={driver}", *options, env={"PYTHONPATH": path})
     assert "Compiled: " in answer and "cpp_fused_" in answer
-
-
-NO_HOST_CALLS = "{} has no host_address, or no host_callback: its operators run through copies or wait"
 
 
 @pytest.mark.parametrize("driver", OWN)
@@ -153,8 +159,7 @@ def test_operator_database(driver: str) -> None:
     )
 
 
-@pytest.mark.parametrize("driver", OWN)
+@pytest.mark.parametrize("driver", SCHEDULED)
 def test_compiled_operator_database(driver: str) -> None:
-    if find_driver(driver).code_generator is None:
-        pytest.skip(NO_GENERATOR.format(driver))
+    _needs_compiler(driver)
     run_pytest(str(TESTS / "opinfo" / "test_compiled.py"), f"--driver={driver}", *workers())

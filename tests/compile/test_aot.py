@@ -84,6 +84,7 @@ def _check(package: Package, model: Any, x: torch.Tensor, device: torch.device) 
     torch.testing.assert_close(got.cpu(), package.want(x), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.core
 def test_values(package: Package, device: torch.device) -> None:
     model = _load(package)
     for rows in (6, 2, 64):
@@ -95,6 +96,7 @@ def test_the_second_device(package: Package, second_device: torch.device) -> Non
     _check(package, _load(package, device_index=second_device.index), torch.randn(5, 8), second_device)
 
 
+@pytest.mark.core
 def test_constants_may_be_replaced(package: Package, device: torch.device) -> None:
     model = _load(package)
     other = Model()
@@ -162,6 +164,7 @@ def test_errors_keep_their_types(package: Package) -> None:
         _load(package)(torch.randn(6, 8))
 
 
+@pytest.mark.core
 def test_in_another_process(package: Package, run_python: RunPython, driver_target: str, tmp_path: Path) -> None:
     """Nothing is compiled there, and a model that is deleted leaves what it has queued."""
     import torch_outboard
@@ -186,6 +189,7 @@ def test_the_functions_of_another_version() -> None:
     assert find(ctypes.c_uint32(1)) and not find(ctypes.c_uint32(0)) and not find(ctypes.c_uint32(2))
 
 
+@pytest.mark.core
 def test_torch_still_needs_the_name_of_our_header() -> None:
     from torch_outboard._compat.inductor import needs_model_header
 

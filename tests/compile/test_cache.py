@@ -31,6 +31,7 @@ def _compile(device: torch.device) -> str:
     return "hit" if hits > 0 else "miss"
 
 
+@pytest.mark.core
 def test_what_the_key_holds() -> None:
     key = dict(module.cache_key())
     assert key["driver"] == _C.driver_name()
@@ -53,6 +54,7 @@ def test_another_chip_driver_or_version_misses(
     assert _compile(device) == "hit"
 
 
+@pytest.mark.core
 def test_a_second_process_compiles_nothing(
     run_python: RunPython, driver_target: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -62,6 +64,7 @@ def test_a_second_process_compiles_nothing(
     assert int(second) == 0
 
 
+@pytest.mark.core
 def test_the_patch_of_inductor_is_needed() -> None:
     from torch_outboard._compat.inductor import needs_fuse_as_on_cpu
 

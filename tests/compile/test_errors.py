@@ -34,6 +34,29 @@ torch._dynamo.reset()
 assert torch.compile(lambda x: x + 1, backend="aot_eager")(x).tolist() == [2, 2]
 """
 
+OUT_OF_REACH = """
+import torch, torch_outboard
+from examples.pure_python_driver import PythonDriver
+
+class Far(PythonDriver):
+    code_generator = "cpp"
+
+    def host_address(self, device, address, bytes):
+        return 0 if device == 1 else super().host_address(device, address, bytes)
+
+torch_outboard.attach(Far)
+near, far = (torch.ones(2, device=f"{Far.name}:{index}") for index in range(2))
+compiled = torch.compile(lambda x: x.cos() + 1)
+torch.testing.assert_close(compiled(near).cpu(), torch.ones(2).cos() + 1)
+try:
+    compiled(far)
+except Exception as error:
+    assert f"that of {Far.name}:1 is not" in str(error) and "aot_eager" in str(error), error
+else:
+    raise AssertionError("it compiled")
+assert (far + 1).tolist() == [2, 2]
+"""
+
 UNKNOWN_GENERATOR = """
 import sys, torch_outboard
 from torch_outboard._discovery import find_driver
@@ -70,8 +93,15 @@ torch.testing.assert_close(compiled(x).cpu(), torch.ones(2).cos() + 41)
 """
 
 
+@pytest.mark.core
 def test_a_driver_without_a_code_generator(run_python: RunPython, driver_target: str) -> None:
     run_python(NO_GENERATOR, driver_target)
+
+
+@pytest.mark.core
+def test_memory_that_the_host_cannot_reach(run_python: RunPython) -> None:
+    """Known when something is compiled for the device, of each device by itself; attach opens none."""
+    run_python(OUT_OF_REACH)
 
 
 def test_a_code_generator_that_there_is_not(run_python: RunPython, driver_target: str) -> None:
@@ -93,6 +123,7 @@ def test_no_compiler(run_python: RunPython, driver_target: str, tmp_path_factory
     assert "compiler" in output.lower()
 
 
+@pytest.mark.core
 def test_a_failure_in_a_kernel_is_raised_at_the_wait(device: torch.device) -> None:
     if torch.__version__.startswith("2.11."):
         pytest.skip("the kernels of torch 2.11 don't check divisors: a zero ends the process, on the CPU too")

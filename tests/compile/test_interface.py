@@ -14,6 +14,8 @@ from torch._dynamo.device_interface import (
 
 from torch_outboard.testing.plugin import RunPython
 
+pytestmark = pytest.mark.core
+
 EAGER = """
 import sys, torch_outboard
 torch_outboard.attach(sys.argv[1])

@@ -16,14 +16,17 @@ X = torch.randn(32, 48)
 Y = torch.randn(32, 48)
 
 
+@pytest.mark.core
 def test_elementwise(compare: Compare) -> None:
     compare(lambda x, y: (F.gelu(x) * y + 1, torch.where(x > y, x, y).sigmoid()), X, Y)
 
 
+@pytest.mark.core
 def test_reductions(compare: Compare) -> None:
     compare(lambda x: (x.sum(), x.softmax(-1), x.var(0), x.max(1), x.amin(0), x.any(1)), X)
 
 
+@pytest.mark.core
 def test_the_number_of_the_greatest_element_of_a_transposed_tensor(compare: Compare) -> None:
     """By rows of the tensor as it is indexed, not as it lies in memory."""
     compare(lambda x: (x.argmax(), x.t().argmax(), x.t().argmin(), x.argmax(1), x.argmax(0, keepdim=True)), X)
@@ -43,6 +46,7 @@ def test_dtypes(compare: Compare, dtype: torch.dtype) -> None:
     compare(lambda x: (x * 2, x + x), X.to(dtype), tolerance=1e-2 if dtype.itemsize == 2 else 1e-5)
 
 
+@pytest.mark.core
 def test_indexing(compare: Compare) -> None:
     index = torch.tensor([1, 3, 5, 3, 1])
 
@@ -57,6 +61,7 @@ def test_scans_and_sorts(compare: Compare) -> None:
     compare(lambda x: (x.cumsum(0), x.sort(1)[0], x.topk(3)[0]), X)
 
 
+@pytest.mark.core
 def test_operators_without_a_kernel_of_inductors(compare: Compare) -> None:
     compare(lambda x: (x @ x.t() + 1, torch.linalg.vector_norm(x @ x.t())), X, tolerance=1e-3)
 
@@ -75,6 +80,7 @@ def test_a_number_on_the_cpu(compare: Compare, function: Any) -> None:
     compare(function, torch.tensor(2.5), X, tolerance=1e-4)
 
 
+@pytest.mark.core
 def test_a_number_on_the_cpu_may_change_after_the_call(device: torch.device) -> None:
     number = torch.tensor(2.0)
     result = torch.compile(lambda x, s: x * s, fullgraph=True)(torch.ones(4, device=device), number)
@@ -96,6 +102,7 @@ def test_inputs_that_are_views(compare: Compare, view: torch.Tensor) -> None:
     compare(lambda x: (x.exp() + 1, x.sum(-1)), view)
 
 
+@pytest.mark.core
 def test_inputs_that_share_memory(device: torch.device) -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)
@@ -107,6 +114,7 @@ def test_inputs_that_share_memory(device: torch.device) -> None:
     assert base.tolist() == [1, 2, 3, 4, 5, 6, 6, 7]
 
 
+@pytest.mark.core
 def test_mutation(compare: Compare) -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(y)
@@ -120,6 +128,7 @@ def test_no_elements(compare: Compare) -> None:
     compare(lambda x: (x * 2, x.sum(), torch.cat([x, x])), torch.empty(0, 4))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("size", [1, 2])
 def test_dynamic_shapes(device: torch.device, size: int) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -143,6 +152,7 @@ def test_a_size_as_an_argument_of_a_kernel(device: torch.device) -> None:
         torch.testing.assert_close(compiled(x.to(device), n).cpu(), function(x, n))
 
 
+@pytest.mark.core
 def test_the_second_device(second_device: torch.device, device: torch.device) -> None:
     """Buffers and kernels are its own, though another device is the current one."""
     function = torch.compile(lambda x: (x * 2).softmax(-1) @ x.t(), fullgraph=True)
@@ -163,6 +173,7 @@ def _convolutions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.conv2d(y, w[:, :1].expand(-1, w.shape[0], -1, -1), padding=1)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("formats", [(torch.channels_last, torch.contiguous_format), (torch.channels_last,) * 2])
 def test_convolutions_in_the_format_of_their_inputs(compare: Compare, formats: tuple[torch.memory_format, ...]) -> None:
     torch.manual_seed(0)
@@ -173,6 +184,7 @@ def test_convolutions_in_the_format_of_their_inputs(compare: Compare, formats: t
     compare(_convolutions, x, w, tolerance=1e-3)
 
 
+@pytest.mark.core
 def test_the_patch_of_convolutions_is_needed() -> None:
     from torch_outboard._compat.inductor import needs_lay_out_as_on_cpu
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch._inductor import config
@@ -12,6 +13,7 @@ def _draw(x: torch.Tensor) -> torch.Tensor:
     return F.dropout(x, 0.5) + torch.rand_like(x) * torch.randn_like(x) + torch.randint_like(x, 0, 5)
 
 
+@pytest.mark.core
 def test_the_seed_decides(device: torch.device) -> None:
     ones = torch.ones(4000, device=device)
     compiled = torch.compile(_draw, fullgraph=True)
@@ -32,6 +34,7 @@ def test_the_backward_pass_drops_the_same(device: torch.device) -> None:
     assert torch.equal(x.grad, result)
 
 
+@pytest.mark.core
 def test_fallback_random_draws_what_eager_draws(device: torch.device) -> None:
     ones = torch.ones(100, device=device)
     with config.patch(fallback_random=True):

@@ -48,6 +48,7 @@ def _check(device: torch.device, function: Callable[..., Any], *shapes: tuple[in
     assert _replays() >= replays
 
 
+@pytest.mark.core
 def test_values_and_memory_of_earlier_results(device: torch.device) -> None:
     _check(device, lambda x, y: (torch.softmax(x @ y, -1) * 2 + y.sum(), x.cos()), (8, 8), (8, 8))
 
@@ -101,6 +102,7 @@ def test_an_input_that_is_returned_is_the_input(device: torch.device) -> None:
         assert same is x or same.data_ptr() == x.data_ptr()
 
 
+@pytest.mark.core
 def test_each_size_is_captured_once(device: torch.device) -> None:
     graphed, generated = _compile(lambda x: (x * 3).sum(0) + x.shape[0], dynamic=True)
     for _ in range(4):
@@ -165,6 +167,7 @@ def test_a_training_step(device: torch.device, optimizer: str) -> None:
     assert counters["outboard"]["graph_captures"] == 2 and _replays() >= 10
 
 
+@pytest.mark.core
 def test_what_is_saved_is_not_overwritten(device: torch.device) -> None:
     """Two forward passes before their backward passes: the second one must not write where the first one has saved."""
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4), nn.Sigmoid()).to(device)
@@ -359,6 +362,7 @@ def _on_the_cpu(x: Tensor) -> Tensor:
     return x.cpu().cos().to(x.device) + x
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -425,6 +429,31 @@ def test_a_refusal_can_be_an_error(device: torch.device) -> None:
         torch.compile(_mutates, mode="reduce-overhead")(torch.ones(3, device=device))
 
 
+@pytest.mark.parametrize("wrapper", ["cpp_wrapper", "fx_wrapper"])
+@pytest.mark.parametrize("partitions", [True, False])
+def test_the_other_wrappers(
+    device: torch.device,
+    wrapper: str,
+    partitions: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch captures none of them beside graph_partition, its default, and says so; torch 2.11 none at all."""
+    from torch._inductor import config
+    from torch._inductor.cudagraph_utils import cudagraphs_log
+
+    monkeypatch.setattr(cudagraphs_log, "propagate", True)
+    with config.patch({wrapper: True, "graph_partition": partitions}), caplog.at_level(logging.WARNING):
+        graphed = torch.compile(lambda x, y: torch.softmax(x @ y, -1) * 2 + y.sum(), mode="reduce-overhead")
+        for _ in range(4):
+            x, y = torch.randn(8, 8), torch.randn(8, 8)
+            want = torch.softmax(x @ y, -1) * 2 + y.sum()
+            torch.testing.assert_close(graphed(x.to(device), y.to(device)).cpu(), want, atol=1e-4, rtol=1e-4)
+    is_captured = not partitions and not torch.__version__.startswith("2.11.")
+    assert (_replays() > 0) == is_captured
+    assert any("skipping cudagraphs due to cpp" in message for message in caplog.messages) != is_captured
+
+
 def test_the_report_says_what_is_captured(device: torch.device) -> None:
     with report() as result:
         torch.compile(lambda x: x - 4, mode="reduce-overhead")(torch.ones(3, device=device))
@@ -486,6 +515,7 @@ def test_training_in_every_schedule(run_python: RunPython, driver_target: str, s
     run_python(SCHEDULED, driver_target, f"lazy:{seed}")
 
 
+@pytest.mark.core
 def test_the_patch_is_needed(device: torch.device) -> None:
     from torch_outboard._compat.inductor import needs_capture_graphs
 

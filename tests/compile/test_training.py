@@ -13,12 +13,14 @@ from torch import nn
 from .conftest import Compare
 
 
+@pytest.mark.core
 def test_gradients(compare: Compare) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(16, 24, requires_grad=True), torch.randn(16, 24, requires_grad=True)
     compare(lambda x, y: (F.gelu(x) @ y.t()).relu().mean(), x, y)
 
 
+@pytest.mark.core
 def test_gradients_of_a_convolution(compare: Compare) -> None:
     torch.manual_seed(0)
     x, w, b = (torch.randn(*size, requires_grad=True) for size in ((2, 3, 8, 8), (5, 3, 3, 3), (5,)))
@@ -90,6 +92,7 @@ def test_training(device: torch.device, kind: type[nn.Module]) -> None:
         torch.testing.assert_close(left.cpu(), right, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.core
 def test_a_compiled_optimizer(device: torch.device) -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 4)

@@ -13,7 +13,12 @@ import pytest
 from torch_outboard._discovery import found_drivers
 
 TESTS = Path(__file__).resolve().parents[1]
-COMPILED = [name for name, found in found_drivers().items() if found.load().code_generator is not None]
+# The same generator gives all drivers the same code: those with schedules stand for the others, as in the tests.
+COMPILED = [
+    name
+    for name, driver in ((name, found.load()) for name, found in found_drivers().items())
+    if driver.code_generator is not None and "schedule" in driver.options
+]
 
 
 @pytest.mark.parametrize("driver", COMPILED)

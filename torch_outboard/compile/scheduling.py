@@ -11,6 +11,8 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.utils import get_kernel_metadata
 from torch._inductor.virtualized import V
 
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
 from torch_outboard.compile.runtime import argument_type
 
 __all__ = ["HostScheduling"]
@@ -31,9 +33,16 @@ extern "C" void outboard_entry(const uint64_t* words) {{
 
 
 class HostScheduling(CppScheduling):
-    """CppScheduling, whose kernels get an entry for our launcher."""
+    """CppScheduling, whose kernels get an entry for our launcher. NotSupportedError if the host reaches no memory."""
 
     def codegen_node(self, node: Any) -> Any:
+        # Not at attach, which opens no device: a driver may serve devices of both kinds.
+        device = node.get_device()
+        if not _C.reaches_memory(device.index):
+            raise NotSupportedError(
+                f"the code generator 'cpp' makes kernels for memory that the host can reach, and that of {device} is "
+                "not (the driver's host_address gives no address): compile with backend='aot_eager', or run eagerly"
+            )
         return _as_cpp(super().codegen_node, node)
 
     def codegen_template(self, *args: Any, **kwargs: Any) -> Any:

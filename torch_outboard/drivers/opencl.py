@@ -16,6 +16,7 @@ class OpenCLDriver(Driver):
     name = "ocl"
     library = library_path("opencl")
     autocast = "default"
+    code_generator = "cpp"  # for devices of fine-grain memory, such as CPUs; others are refused when they compile
     options = {
         "platform": Option(
             str,
