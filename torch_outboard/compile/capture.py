@@ -329,7 +329,8 @@ class _Capture:
                 self._graph.reset()
                 raise
             self._graph.capture_end()
-        return outputs
+        # Graphs of torch.fx give a single output as it is.
+        return outputs if isinstance(outputs, (list, tuple)) else [outputs]
 
     def _output(self, value: Any, given: list[Any], storages: dict[int, int]) -> _Output:
         if not isinstance(value, Tensor):
