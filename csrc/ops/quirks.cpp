@@ -102,6 +102,13 @@ void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallS
     }
   } else if (name == "aten::convolution" || name == "aten::_convolution") {
     lay_out_convolution(arguments, shape.outputs[0]);
+  } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
+    // Torch 2.11's meta kernel says float32 for each; the CPU kernel sums a double's in doubles.
+    if (arguments[0].toTensor().scalar_type() == c10::kDouble) {
+      OutputShape& sums = shape.outputs[1];
+      sums.dtype = c10::kDouble;
+      sums.nbytes = span_bytes(sums.sizes, sums.strides, sizeof(double));
+    }
   }
 }
 

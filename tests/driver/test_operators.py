@@ -336,7 +336,6 @@ def test_deterministic_mode_reaches_the_operators(device):
 
 BY_DEVICE = {
     "rfft2": lambda t: torch.fft.rfft2(t.expand(3, 4, 5)),
-    "rfftn": lambda t: torch.fft.rfftn(t.expand(3, 4, 5), dim=(0, 2)),
     "hfftn": lambda t: torch.fft.hfftn(t.expand(3, 4, 5), dim=(0, 1)),
     "svd": torch.linalg.svd,
     "eig": lambda t: torch.linalg.eig(t[:, :4]),
@@ -344,6 +343,9 @@ BY_DEVICE = {
         t, torch.tensor([0, 1, 3], device=t.device), torch.tensor([0, 2], device=t.device), mode=0
     ),
 }
+if torch.__version__ >= (2, 13):
+    # Torch 2.11's meta kernel departs from the CPU kernel for the CPU's tensors too.
+    BY_DEVICE["rfftn"] = lambda t: torch.fft.rfftn(t.expand(3, 4, 5), dim=(0, 2))
 
 
 @pytest.mark.parametrize("name", BY_DEVICE)
