@@ -9,6 +9,19 @@
 
 namespace sim {
 
+// ThreadSanitizer takes two addresses of one memory for two memories.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kHasThreadSanitizer = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+constexpr bool kHasThreadSanitizer = true;
+#else
+constexpr bool kHasThreadSanitizer = false;
+#endif
+#else
+constexpr bool kHasThreadSanitizer = false;
+#endif
+
 enum class Schedule : uint8_t { kNormal, kInline, kLazy };
 
 constexpr int32_t kMaxDevices = 64;
@@ -28,7 +41,7 @@ struct Options {
   uint64_t bandwidth = 0;  // bytes a second of copies and fills; 0: as fast as they go
   uint64_t latency = 0;  // nanoseconds that each piece of work takes at least
   uint32_t spin = 50;  // microseconds that a thread with nothing to do looks for work before it sleeps
-  bool single_mapping = false;  // device addresses are host addresses
+  bool single_mapping = kHasThreadSanitizer;  // device addresses are host addresses
   bool poison = false;  // fresh memory is filled with 0xFF
   bool ipc = false;  // memory lies in a file, so that other processes can map it
 };

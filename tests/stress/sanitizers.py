@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A copy of the sources that is built with a sanitizer, Python processes that run on it, and what it reports."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+# Where there is no git to ask. `scripts/build` and what the tests import.
+SOURCES = (
+    *("CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md", "torch_outboard_autoload.py"),
+    *("cmake", "csrc", "drivers", "examples", "include", "scripts", "tests", "torch_outboard"),
+)
+BUILT = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.json")
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    """What a process needs: the runtimes to preload, and the options of each, by the variable that holds them."""
+
+    name: str
+    flags: tuple[str, ...]
+    runtimes: tuple[str, ...]
+    options: dict[str, dict[str, object]]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+ADDRESS = Sanitizer(
+    "address",
+    # A trap, which the other runtime reports: two of them in one process can't both write to files.
+    ("-fsanitize=address,undefined", "-fsanitize-undefined-trap-on-error"),
+    # The second is for torch's sake: a runtime that is loaded first must find what throws exceptions.
+    ("libasan.so", "libstdc++.so"),
+    {
+        "ASAN_OPTIONS": {
+            # Python frees nothing of its own at its end, so whatever it holds is lost there.
+            "detect_leaks": 0,
+            "detect_stack_use_after_return": 1,
+            # Tests ask for absurd amounts of memory and expect to be refused.
+            "allocator_may_return_null": 1,
+            "handle_sigill": 1,
+        },
+    },
+    # Objects of Python's own pools would otherwise never be freed as far as the sanitizer knows.
+    {"PYTHONMALLOC": "malloc"},
+)
+THREAD = Sanitizer(
+    "thread",
+    ("-fsanitize=thread",),
+    ("libtsan.so",),
+    {
+        "TSAN_OPTIONS": {
+            # Reports are read from the files: some of them are of torch's own, see `counts`.
+            "exitcode": 0,
+            "history_size": 7,
+            "second_deadlock_stack": 1,
+            "allocator_may_return_null": 1,
+            # Tests fork while threads run, as data loaders do.
+            "die_after_fork": 0,
+            "suppressions": HERE / "thread.supp",
+        }
+    },
+    # The OpenMP library is not instrumented: what one of its threads hands to another would look like a race.
+    {"OMP_NUM_THREADS": "1"},
+)
+SANITIZERS = {sanitizer.name: sanitizer for sanitizer in (ADDRESS, THREAD)}
+
+
+class Tree:
+    """The sources in a folder of their own, built with a sanitizer: a build puts its libraries beside the sources."""
+
+    def __init__(self, folder: Path, sanitizer: Sanitizer) -> None:
+        self.root = folder / "source"
+        self.reports = folder / "reports"
+        self.sanitizer = sanitizer
+        self.programs = folder / "programs"
+        self.reports.mkdir()
+        copy_sources(self.root)
+        wrap_compilers(self.programs)
+        kind, *others = (flag.removeprefix("-fsanitize=") for flag in sanitizer.flags)
+        command = [sys.executable, "scripts/build", "--python", sys.executable, "--sanitize", kind]
+        command += [f"-DCMAKE_{language}_FLAGS={' '.join(others)}" for language in ("C", "CXX") if others]
+        # What CMake says of each compiler it finds has no place in a test's output unless it fails.
+        built = subprocess.run(command, cwd=self.root, env=plain_environment(), capture_output=True, text=True)
+        assert built.returncode == 0, built.stdout[-20_000:] + built.stderr[-20_000:]
+
+    def run(self, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Runs Python on the tree with the sanitizer's runtime, and what it starts too."""
+        # Not by pipes: a process that a test leaves behind would hold them open.
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            done = subprocess.run(
+                [sys.executable, *arguments],
+                cwd=self.root,
+                env=plain_environment() | self.environment(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+            )
+            output.seek(0)
+            return subprocess.CompletedProcess(done.args, done.returncode, output.read(), "")
+
+    def environment(self) -> dict[str, str]:
+        options = {
+            variable: ":".join(f"{key}={value}" for key, value in {**values, "log_path": self.reports / "of"}.items())
+            for variable, values in self.sanitizer.options.items()
+        }
+        preload = " ".join(str(runtime(name)) for name in self.sanitizer.runtimes)
+        return {
+            "LD_PRELOAD": preload,
+            "PYTHONPATH": str(self.root),
+            "PATH": os.pathsep.join([str(self.programs), os.environ["PATH"]]),
+            # Each takes ten times as long, and this one is about what the allocator hands out, not about how.
+            "OUTBOARD_MODEL_OPERATIONS": "4000",
+            **options,
+            **self.sanitizer.environment,
+        }
+
+    def take_reports(self) -> list[str]:
+        """Gives the reports that count, of all processes since the last call."""
+        ours = {path.name for path in (self.root / "torch_outboard").rglob("*.so")}
+        found = []
+        for path in sorted(self.reports.iterdir()):
+            found += [text for text in split(path.read_text(errors="replace")) if counts(text, ours)]
+            path.unlink()
+        return found
+
+
+def copy_sources(target: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0:
+        for name in filter(None, listed.stdout.split("\0")):
+            if (ROOT / name).is_file():
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, target / name)
+        return
+    target.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=BUILT)
+        else:
+            shutil.copy2(ROOT / name, target / name)
+
+
+UNSANITIZED = """
+#include <stdlib.h>
+#include <unistd.h>
+int main(int count, char** arguments) {
+  unsetenv("LD_PRELOAD");
+  arguments[0] = PROGRAM;  // a compiler looks for its parts from there
+  execv(PROGRAM, arguments);
+  return 127;
+}
+"""
+
+
+def wrap_compilers(folder: Path) -> None:
+    """Makes compilers that tests start run without the sanitizer: they take minutes with it.
+
+    By programs and with Ninja, since ThreadSanitizer's runtime ends a shell at once.
+    """
+    folder.mkdir()
+    source = folder / "unsanitized.c"
+    source.write_text(UNSANITIZED)
+    for name in ("ninja", "ccache", "cc", "c++", "gcc", "g++"):
+        if found := shutil.which(name):
+            command = ["gcc", f'-DPROGRAM="{found}"', str(source), "-o", str(folder / name)]
+            subprocess.run(command, check=True)
+
+
+def plain_environment() -> dict[str, str]:
+    """Without what says how this run of the tests is to go."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "OUTBOARD_"))}
+
+
+def runtime(name: str) -> Path:
+    compiler = shutil.which("g++")
+    assert compiler, "g++ is needed to build with a sanitizer"
+    answer = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    path = Path(answer.stdout.strip())
+    assert path.is_absolute(), f"{compiler} has no {name}. Install the compiler's sanitizer libraries"
+    return path
+
+
+def split(text: str) -> Iterator[str]:
+    """Gives the reports of a log, without the rules between them."""
+    for part in re.split(r"^={10,}$", text, flags=re.MULTILINE):
+        if re.search(r"WARNING: |ERROR: |FATAL: |runtime error: ", part):
+            yield part.strip()
+
+
+FRAME = re.compile(r"^ +#\d+ .*\((\S+?)\+0x[0-9a-f]+\)", re.MULTILINE)
+ACCESS = re.compile(r"^ +(?:Previous )?(?:atomic )?(?:read|write) of size ", re.MULTILINE | re.IGNORECASE)
+# What stands between an access and who makes it: `operator delete`, `memcpy`.
+RUNTIMES = re.compile(r"lib[at]san\.so|<null>")
+
+
+def counts(report: str, ours: Iterable[str]) -> bool:
+    """Says whether a report is about our code.
+
+    All are but data races of which an access is not made by our libraries. torch's libraries are not instrumented:
+    ThreadSanitizer sees that they free memory or copy it, since it stands in for those functions, but not the counts of
+    references that order this after what we did. Where one of our own functions is at the top of both stacks, it has
+    seen all that it needs but for what torch's code between them orders, and thread.supp says where that is.
+    """
+    if "ThreadSanitizer: data race" not in report:
+        return True
+    libraries = set(ours)
+    accesses = [match.start() for match in ACCESS.finditer(report)]
+    for begin in accesses:
+        # A stack ends at an empty line.
+        stack = report[begin:].split("\n\n", 1)[0]
+        modules = [module for module in FRAME.findall(stack) if not RUNTIMES.search(module)]
+        # A stack that could not be restored may be ours.
+        if modules and Path(modules[0]).name not in libraries:
+            return False
+    return True

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The runtime's tests on libraries built with a sanitizer: a report, in whatever process, fails.
+
+Takes a build and up to half an hour for each sanitizer on two cores. `-k thread` or `-k address` runs one of them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stress import sanitizers
+from stress.sanitizers import Tree
+from torch_outboard._discovery import found_drivers
+
+# For tools that know memory by its address, ThreadSanitizer above all: whoever has it is made for these runs.
+OPTION = "single_mapping"
+DRIVERS = [name for name, found in found_drivers().items() if OPTION in found.load().options]
+
+# What of tests/unit opens a device, runs threads or ends processes. The rest reads descriptions and prints.
+UNIT = (
+    *("test_driver.py", "test_exit.py", "test_graph_exit.py", "test_guard_faults.py", "test_native_graphs.py"),
+    *("test_profiler.py", "test_trampolines.py", "test_workers.py"),
+)
+
+# By test, why it can't pass with that sanitizer.
+FORK = "ThreadSanitizer ends a forked child that starts a thread: it takes the new one for one of the parent's"
+DESELECTED = {
+    "thread": {
+        "driver/test_device.py::test_a_forked_child_is_told_to_use_spawn_and_goes_on_with_the_cpu": FORK,
+        "driver/test_serialization.py::test_a_loader_with_pinned_memory[2]": FORK,
+        "unit/test_workers.py::test_forked_workers_on_the_cpu": FORK,
+        "unit/test_workers.py::test_forked_workers_on_the_device_are_told_to_spawn": FORK,
+        "unit/test_workers.py::test_forked_workers_before_the_first_use": FORK,
+    },
+    "address": {},
+}
+
+
+@pytest.fixture(scope="module", params=sanitizers.SANITIZERS.values(), ids=sanitizers.SANITIZERS)
+def tree(request, tmp_path_factory):
+    return Tree(tmp_path_factory.mktemp(request.param.name), request.param)
+
+
+def check(tree: Tree, *arguments: str) -> None:
+    """Runs pytest on the tree and fails with every report and with what failed."""
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10", *arguments]
+    for test, reason in DESELECTED[tree.sanitizer.name].items():
+        print(f"left out: tests/{test}: {reason}")
+        command.append(f"--deselect=tests/{test}")
+    done = tree.run(*command, timeout=3 * 3600)
+    print(done.stdout[-20_000:])
+    reports = tree.take_reports()
+    assert not reports, f"{len(reports)} reports, of which the first are\n" + "\n\n".join(reports[:5])
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_what_every_driver_must_do(tree, driver):
+    check(tree, "tests/driver", f"--driver={driver}", f"--driver-option={OPTION}=1")
+
+
+def test_what_runs_in_processes_of_its_own(tree):
+    check(tree, *(f"tests/unit/{name}" for name in UNIT))
+
+
+def test_what_is_left_out_exists():
+    for tests in DESELECTED.values():
+        for test in tests:
+            path, name = test.split("::")
+            assert f"def {name.partition('[')[0]}(" in (sanitizers.ROOT / "tests" / path).read_text(), test
+
+
+# ---- That the runs above can fail ------------------------------------------------------------------------------------
+
+PLANTED = r"""
+#include <climits>
+#include <cstring>
+#include <thread>
+
+extern "C" {
+
+int counted;
+
+__attribute__((noinline)) void count() {
+  for (int i = 0; i < 1000; ++i) ++counted;
+}
+
+void race() {
+  std::thread first(count), second(count);
+  first.join();
+  second.join();
+}
+
+int use_after_free() {
+  volatile int* memory = new int[4]();
+  delete[] memory;
+  return memory[1];
+}
+
+int overflow(int number) { return number + INT_MAX; }
+}
+"""
+ERRORS = {
+    "race": ("thread", "data race"),
+    "use_after_free": ("address", "heap-use-after-free"),
+    "overflow": ("address", "AddressSanitizer: ILL"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_planted_error_is_reported(tree, error):
+    sanitizer, message = ERRORS[error]
+    if tree.sanitizer.name != sanitizer:
+        pytest.skip(f"it is for the sanitizer of {sanitizer}")
+    library = plant(tree)
+    # As a test's own process would do it: torch and the package are loaded, and the error is in a process below.
+    call = f"import ctypes, torch, torch_outboard; ctypes.CDLL({str(library)!r}).{error}(1)"
+    tree.run("-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {call!r}])", timeout=600)
+    reports = tree.take_reports()
+    assert reports and all(message in report for report in reports), reports
+    assert library.name in reports[0] or library.stem in reports[0]
+
+
+def plant(tree: Tree) -> Path:
+    """Compiles the errors into a library that counts as one of ours."""
+    library = tree.root / "torch_outboard" / "lib" / "libplanted.so"
+    if not library.exists():
+        source = library.with_suffix(".cpp")
+        source.write_text(PLANTED)
+        flags = ["-std=c++20", "-O0", "-g", "-fPIC", "-shared", "-pthread", "-fno-omit-frame-pointer"]
+        subprocess.run(["g++", *flags, *tree.sanitizer.flags, str(source), "-o", str(library)], check=True)
+    return library
+
+
+REPORT = """WARNING: ThreadSanitizer: data race (pid=1)
+  Write of size 8 at 0x7b1800326a08 by thread T1:
+    #0 operator delete(void*, unsigned long) tsan_new_delete.cpp:150 (libtsan.so+0x86c3d)
+    #1 WHO() <null> (MODULE+0x81108)
+    #2 run_queued_call host_call.cpp:223 (libtorch_outboard.so+0x84bdc)
+
+  Previous atomic write of size 8 at 0x7b1800326a08 by main thread:
+    #0 std::__atomic_base<unsigned long>::fetch_sub(unsigned long) atomic_base.h:628 (libtorch_outboard.so+0x3576e)
+    #1 at::redispatch() <null> (libtorch_cpu.so+0x28e0d56)
+
+  Thread T1 'worker' (tid=8161, running) created by main thread at:
+    #0 pthread_create tsan_interceptors_posix.cpp:1001 (libtsan.so+0x5e686)
+"""
+
+
+def test_a_race_counts_by_who_makes_the_accesses():
+    ours = {"libtorch_outboard.so", "_C.so"}
+    assert sanitizers.counts(REPORT.replace("MODULE", "libtorch_outboard.so"), ours)
+    assert not sanitizers.counts(REPORT.replace("MODULE", "libc10.so"), ours)
+    first = REPORT.partition("  Previous ")[0]
+    unknown = "atomic write of size 8 at 0x7b1800326a08 by main thread:\n    [failed to restore the stack]\n"
+    assert sanitizers.counts(first.replace("MODULE", "_C.so") + "  Previous " + unknown, ours)
+    assert sanitizers.counts(REPORT.replace("data race", "heap-use-after-free").replace("MODULE", "libc10.so"), ours)
+    assert len(list(sanitizers.split("=" * 18 + f"\n{REPORT}\n" + "=" * 18 + "\nreported 1 warnings\n"))) == 1
