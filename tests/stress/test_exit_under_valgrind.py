@@ -68,14 +68,45 @@ PROCESSES = {
 @pytest.mark.parametrize("process", PROCESSES)
 def test_it_is_clean(process, tmp_path):
     driver, code, options = PROCESSES[process]
-    status, output, errors = run(code, driver, tmp_path, options)
+    status, output, errors = run(code, driver, tmp_path, options, LIBRARIES)
     assert status == 0, output
     assert output == "the last line\n"
     assert not errors, f"{len(errors)} errors, of which the first are\n" + "\n\n".join(errors[:5])
 
 
-def run(code: str, driver: str, folder: Path, options: dict[str, str]) -> tuple[int, str, list[str]]:
-    """Runs Python under valgrind and gives its status, what it wrote, and the errors with a frame of ours."""
+PLANTED = """
+#include <stdlib.h>
+int use_after_free(void) {
+  volatile int* memory = calloc(4, sizeof(int));
+  free((void*)memory);
+  return memory[1];
+}
+int uninitialised(void) {
+  volatile int* memory = malloc(4 * sizeof(int));
+  int result = memory[1] > 3 ? 1 : 2;
+  free((void*)memory);
+  return result;
+}
+"""
+ERRORS = {"use_after_free": "Invalid read of size 4", "uninitialised": "depends on uninitialised value"}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_planted_error_is_reported(error, tmp_path):
+    library = tmp_path / "libplanted.so"
+    (tmp_path / "planted.c").write_text(PLANTED)
+    subprocess.run(["gcc", "-O0", "-g", "-fPIC", "-shared", tmp_path / "planted.c", "-o", library], check=True)
+    code = "import ctypes, sys; getattr(ctypes.CDLL(sys.argv[1]), sys.argv[2])(); print('ran')"
+    status, output, errors = run(code, str(library), tmp_path, {}, {library}, error)
+    assert (status, output) == (0, "ran\n")
+    assert len(errors) == 1 and ERRORS[error] in errors[0], errors
+    assert not run(code, str(library), tmp_path, {}, LIBRARIES, error)[2]
+
+
+def run(
+    code: str, argument: str, folder: Path, options: dict[str, str], libraries: set[Path], *more: str
+) -> tuple[int, str, list[str]]:
+    """Runs Python under valgrind and gives its status, what it wrote, and the errors of those libraries."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         pytest.skip("valgrind is not installed. CONTRIBUTING.md says how")
@@ -92,33 +123,33 @@ def run(code: str, driver: str, folder: Path, options: dict[str, str]) -> tuple[
         **options,
     }
     done = subprocess.run(
-        [*command, sys.executable, "-c", code, driver],
+        [*command, sys.executable, "-c", code, argument, *more],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=3600,
     )
-    return done.returncode, done.stdout, errors_of_ours(found)
+    return (
+        done.returncode,
+        done.stdout,
+        [text(error) for error in ElementTree.parse(found).iter("error") if is_of(libraries, error)],
+    )
 
 
-def errors_of_ours(found: Path) -> list[str]:
-    return [text(error) for error in ElementTree.parse(found).iter("error") if is_of_ours(error)]
+def is_of(libraries: set[Path], error: ElementTree.Element) -> bool:
+    """Says whether one of the libraries made the access, or called who made it, or allocated or freed that memory.
 
-
-def is_of_ours(error: ElementTree.Element) -> bool:
-    """Says whether our code made the access, or a library's that our code called, or gave it freed memory.
-
-    Uninitialised values count only where our code, or the C library for it, uses them: Python reads digits of integers
+    An uninitialised value counts only where they, or the C library for them, use it: Python reads digits of integers
     that it has not written, and what it calculates from them goes everywhere.
     """
     # The first is of the access; further ones say where the memory was allocated or freed.
     stacks = [[Path(frame.findtext("obj", "")) for frame in stack.iter("frame")] for stack in error.iter("stack")]
     access = [path for path in stacks[0] if not path.name.startswith(SYSTEM)]
     if error.findtext("kind", "").startswith("Uninit"):
-        return access[:1] != [] and access[0] in LIBRARIES
+        return access[:1] != [] and access[0] in libraries
     # The loader reads its own strings by words.
-    return not stacks[0][0].name.startswith("ld-") and any(path in LIBRARIES for stack in stacks for path in stack)
+    return not stacks[0][0].name.startswith("ld-") and any(path in libraries for stack in stacks for path in stack)
 
 
 def text(error: ElementTree.Element) -> str:
