@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
 # Where there is no git to ask. `scripts/build` and what the tests import.
 SOURCES = (
     *("CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md", "torch_outboard_autoload.py"),
@@ -66,7 +65,6 @@ THREAD = Sanitizer(
             "allocator_may_return_null": 1,
             # Tests fork while threads run, as data loaders do.
             "die_after_fork": 0,
-            "suppressions": HERE / "thread.supp",
         }
     },
     # The OpenMP library is not instrumented: what one of its threads hands to another would look like a race.
@@ -208,8 +206,8 @@ def counts(report: str, ours: Iterable[str]) -> bool:
 
     All are but data races of which an access is not made by our libraries. torch's libraries are not instrumented:
     ThreadSanitizer sees that they free memory or copy it, since it stands in for those functions, but not the counts of
-    references that order this after what we did. Where one of our own functions is at the top of both stacks, it has
-    seen all that it needs but for what torch's code between them orders, and thread.supp says where that is.
+    references that order this after what we did. The loader frees the variables of threads that have ended likewise.
+    Where both are made by our libraries a report is a bug, and there are no suppressions.
     """
     if "ThreadSanitizer: data race" not in report:
         return True
