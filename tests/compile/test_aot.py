@@ -165,6 +165,32 @@ def test_errors_keep_their_types(package: Package) -> None:
 
 
 @pytest.mark.core
+class TwoStreams(torch.nn.Module):
+    def __init__(self, side: torch.Stream, waits_only: bool) -> None:
+        super().__init__()
+        self.side, self.waits_only = side, waits_only
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.side.wait_stream(torch.accelerator.current_stream())
+        if self.waits_only:
+            return x.cos()
+        with self.side:
+            y = x.cos() + 1
+        torch.accelerator.current_stream().wait_stream(self.side)
+        return y * 2
+
+
+@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="capability: torch 2.11 compiles no streams")
+@pytest.mark.parametrize("waits_only", [True, False])
+def test_streams_are_refused(device: torch.device, tmp_path: Path, waits_only: bool) -> None:
+    x = torch.ones(4, device=device)
+    program = torch.export.export(TwoStreams(torch.Stream(device), waits_only), (x,), strict=True)
+    with pytest.raises(Exception, match="NotSupportedError: AOTInductor's packages are of one stream"):
+        torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+    with pytest.raises(Exception, match="NotSupportedError: with fx_wrapper, aot_compile makes graphs of one stream"):
+        torch._inductor.aot_compile(program.module(), (x,), options={"fx_wrapper": True})
+
+
 def test_in_another_process(package: Package, run_python: RunPython, driver_target: str, tmp_path: Path) -> None:
     """Nothing is compiled there, and a model that is deleted leaves what it has queued."""
     import torch_outboard

@@ -24,7 +24,7 @@ from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._extension import include_paths
 from torch_outboard.compile.cpp_values import ValueWriter
 from torch_outboard.compile.runtime import argument_type, kernel_letters
-from torch_outboard.compile.wrapper import flush_kernels, is_ours, keep_order_of_streams
+from torch_outboard.compile.wrapper import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
 
 __all__ = ["OutboardCppWrapper"]
 
@@ -253,11 +253,7 @@ class OutboardCppWrapper(CppWrapperCpu):
     # Streams, as in the Python wrapper. The one that the function was called on needs no change: another is left first.
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
-        if V.graph.aot_mode:
-            raise NotSupportedError(
-                "AOTInductor's packages are of one stream, and this graph changes the stream: streams are found in a "
-                "table that Dynamo fills before each call, and a package is called without. Compile with torch.compile"
-            )
+        _refuse_ahead_of_time()
         flush_kernels()
         if not self._has_streams:
             self._has_streams = True
@@ -337,11 +333,21 @@ class _OperatorLine(WrapperLine):
     def __init__(self, wrapper: OutboardCppWrapper, overload: Any, arguments: Sequence[Any], results: _Results) -> None:
         self._wrapper = wrapper
         self._overload = _overload(overload)
+        if is_for_streams(self._overload):
+            _refuse_ahead_of_time()
         self._arguments = arguments
         self._results = results
 
     def codegen(self, code: IndentedBuffer) -> None:
         self._wrapper.call_operator(self._overload, self._arguments, self._results)
+
+
+def _refuse_ahead_of_time() -> None:
+    if V.graph.aot_mode:
+        raise NotSupportedError(
+            "AOTInductor's packages are of one stream, and this graph uses streams or events: they are found in a "
+            "table that Dynamo fills before each call, and a package is called without. Compile with torch.compile"
+        )
 
 
 def _header(name: str) -> Path:

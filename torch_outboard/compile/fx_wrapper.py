@@ -24,7 +24,13 @@ from torch._inductor.virtualized import V
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard.compile.fx_kernel import CompiledKernel
 from torch_outboard.compile.fx_streams import enter_stream, leave_stream, record_streams, restoring_streams
-from torch_outboard.compile.wrapper import KernelDefinitions, flush_kernels, is_ours, keep_order_of_streams
+from torch_outboard.compile.wrapper import (
+    KernelDefinitions,
+    flush_kernels,
+    is_for_streams,
+    is_ours,
+    keep_order_of_streams,
+)
 
 __all__ = ["OutboardFxWrapper"]
 
@@ -72,6 +78,8 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
             super().writeline(line)  # type: ignore[no-untyped-call]
 
     def generate_fallback_kernel(self, node: ir.FallbackKernel) -> None:
+        if is_for_streams(node.op_overload):
+            _refuse_ahead_of_time()
         flush_kernels()
         super().generate_fallback_kernel(node)
 
@@ -80,12 +88,7 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         self.writeline(_CopyLine(source, target, str(non_blocking) == "True"))
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
-        if V.aot_compilation:
-            raise NotSupportedError(
-                "with fx_wrapper, aot_compile makes graphs of one stream, and this one changes the stream: streams are "
-                "found in a table that Dynamo fills before each call, and such a graph is called without. Compile with "
-                "torch.compile"
-            )
+        _refuse_ahead_of_time()
         flush_kernels()
         line = _EnterStreamLine(stream_idx, V.graph.scheduler.current_device.index, dict(self._stream_numbers()))  # type: ignore[union-attr]
         self.writeline(line)
@@ -99,6 +102,15 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         scheduler = V.graph.scheduler
         for index in sorted({*scheduler.node_to_stream.values()} - {0}):
             yield index, scheduler.stream_idx_to_user_obj_idx[index]
+
+
+def _refuse_ahead_of_time() -> None:
+    if V.aot_compilation:
+        raise NotSupportedError(
+            "with fx_wrapper, aot_compile makes graphs of one stream, and this one uses streams or events: they are "
+            "found in a table that Dynamo fills before each call, and such a graph is called without. Compile with "
+            "torch.compile"
+        )
 
 
 class _GraphModule(FileBackedGraphModule):

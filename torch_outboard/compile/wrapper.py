@@ -24,6 +24,7 @@ __all__ = [
     "OutboardSubgraphWrapper",
     "OutboardWrapper",
     "flush_kernels",
+    "is_for_streams",
     "is_ours",
     "keep_order_of_streams",
 ]
@@ -178,6 +179,11 @@ def is_ours(name: str) -> bool:
     return device is not None and device.type == _C.driver_name()
 
 
+def is_for_streams(operator: object) -> bool:
+    """Whether an operator is one of Dynamo's that record, wait or synchronize."""
+    return isinstance(operator, torch._ops.OpOverload) and operator.namespace == "streams"
+
+
 def keep_order_of_streams() -> None:
     """Has nothing moved across an operator for streams or events, once the graph is lowered and not yet scheduled.
 
@@ -189,7 +195,7 @@ def keep_order_of_streams() -> None:
     for operation in V.graph.operations:
         overload = getattr(operation, "op_overload", None)
         own = [buffer.get_name() for buffer in operation.get_outputs()]
-        if isinstance(overload, torch._ops.OpOverload) and overload.namespace == "streams":
+        if is_for_streams(overload):
             V.graph.additional_buffer_deps[operation.get_operation_name()].update(before)
             before, last = own, own[0]
             continue
