@@ -73,6 +73,21 @@ THREAD = Sanitizer(
 SANITIZERS = {sanitizer.name: sanitizer for sanitizer in (ADDRESS, THREAD)}
 
 
+# An editable install puts its own finder before PYTHONPATH, and the tests would run on that copy's libraries.
+SITE = """
+import os, sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+
+def is_elsewhere(finder):
+    if finder in (BuiltinImporter, FrozenImporter, PathFinder):
+        return False
+    spec = finder.find_spec("torch_outboard", None)
+    return spec is not None and not str(spec.origin).startswith(os.path.dirname(os.path.abspath(__file__)))
+
+sys.meta_path[:] = [finder for finder in sys.meta_path if not is_elsewhere(finder)]
+"""
+
+
 class Tree:
     """The sources in a folder of their own, built with a sanitizer: a build puts its libraries beside the sources."""
 
@@ -83,6 +98,7 @@ class Tree:
         self.programs = folder / "programs"
         self.reports.mkdir()
         copy_sources(self.root)
+        (self.root / "sitecustomize.py").write_text(SITE)
         wrap_compilers(self.programs)
         kind, *others = (flag.removeprefix("-fsanitize=") for flag in sanitizer.flags)
         command = [sys.executable, "scripts/build", "--python", sys.executable, "--sanitize", kind]
@@ -90,6 +106,8 @@ class Tree:
         # What CMake says of each compiler it finds has no place in a test's output unless it fails.
         built = subprocess.run(command, cwd=self.root, env=plain_environment(), capture_output=True, text=True)
         assert built.returncode == 0, built.stdout[-20_000:] + built.stderr[-20_000:]
+        used = self.run("-c", "from torch_outboard import _C; print(_C.__file__)", timeout=600).stdout
+        assert Path(used.strip().rpartition("\n")[2]).is_relative_to(self.root), f"the tests would run on {used}"
 
     def run(self, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
         """Runs Python on the tree with the sanitizer's runtime, and what it starts too."""
