@@ -185,7 +185,33 @@ def test_convolutions_in_the_format_of_their_inputs(compare: Compare, formats: t
 
 
 @pytest.mark.core
-def test_the_patch_of_convolutions_is_needed() -> None:
-    from torch_outboard._compat.inductor import needs_lay_out_as_on_cpu
+def test_convolutions_run_in_channels_last_where_the_cpus_do(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.graph import GraphLowering
+
+    chosen = {}
+    decide = GraphLowering.decide_layout_opt
+
+    def noted(gm: torch.fx.GraphModule, *, is_inference: bool) -> bool:
+        places = {node.meta["val"].device.type for node in gm.graph.find_nodes(op="placeholder")}
+        is_chosen = decide(gm, is_inference=is_inference)
+        chosen.update(dict.fromkeys(places, is_chosen))
+        return is_chosen
+
+    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(noted))
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 3, 10, 10), torch.randn(4, 3, 3, 3)
+    with torch.no_grad():
+        for place in ("cpu", device):
+            function = torch.compile(lambda x, w: F.conv2d(x, w).relu(), fullgraph=True)
+            torch.testing.assert_close(function(x.to(place), w.to(place)).cpu(), F.conv2d(x, w).relu())
+    assert chosen[device.type] == chosen["cpu"]
+
+
+@pytest.mark.core
+def test_the_patches_of_convolutions_are_needed() -> None:
+    from torch_outboard._compat.inductor import needs_convolve_as_on_cpu, needs_lay_out_as_on_cpu
 
     assert needs_lay_out_as_on_cpu(), "torch lays convolutions out by what runs: remove lay_out_as_on_cpu"
+    assert needs_convolve_as_on_cpu(), "torch asks what runs convolutions: remove convolve_as_on_cpu"

@@ -73,6 +73,12 @@ PATCHES: tuple[Patch, ...] = (
         "inductor.needs_lay_out_as_on_cpu",
     ),
     Patch(
+        "torch._inductor.graph.SUPPORTED_MKLDNN_DEVICES",
+        "run convolutions in the memory format in which the CPU's are fastest",
+        f"{_ISSUE}189137",
+        "inductor.needs_convolve_as_on_cpu",
+    ),
+    Patch(
         "check_lowering_disable_cudagraph, CompiledFxGraph.post_compile",
         'capture graphs for mode="reduce-overhead"',
         f"{_ISSUE}132856",

@@ -76,6 +76,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
 
     from torch_outboard._compat.inductor import (
         capture_graphs,
+        convolve_as_on_cpu,
         fuse_as_on_cpu,
         lay_out_as_on_cpu,
         name_model_header,
@@ -99,6 +100,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
     if generator().fuses_as_cpu:
         fuse_as_on_cpu(name)
         lay_out_as_on_cpu(name)
+        convolve_as_on_cpu(name)
     capture_graphs(name, why_not, install)
     header = generator().model_header()
     if header is not None:
