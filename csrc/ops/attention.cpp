@@ -13,20 +13,22 @@ namespace outboard {
 
 namespace {
 
-// Whether the driver has a kernel of its own for an operator.
-bool has_native(const char* name) {
-  const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
-  return op && plan_for(*op).native.load(std::memory_order_acquire) != nullptr;
+OpPlan& plan_of(const char* name) {
+  return plan_for(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""));
+}
+
+// Whether the driver has a kernel of its own for the operator.
+bool is_native(const OpPlan& plan) {
+  return plan.native.load(std::memory_order_acquire) != nullptr;
 }
 
 bool is_on_host(const at::Tensor& tensor) {
   if (driver().host_address == nullptr) {
     return false;
   }
-  // A fake tensor, which a compiler traces with, has no memory to ask about.
+  // A fake tensor, which a compiler traces with, has no memory to ask about, and counts as one that is reached.
   void* base = nullptr;
-  return !tensor.has_storage() || !tensor.storage().data() ||
-         storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
+  return !tensor.has_storage() || storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
 }
 
 // The driver's own kernel for the whole, if it brought one. Else the fused kernel of the CPU, where the CPU would take
@@ -34,11 +36,14 @@ bool is_on_host(const at::Tensor& tensor) {
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
-  if (has_native("aten::_scaled_dot_product_fused_attention_overrideable")) {
+  // Found once: this runs in every call.
+  static const OpPlan& whole = plan_of("aten::_scaled_dot_product_fused_attention_overrideable");
+  static const OpPlan& fused = plan_of("aten::_scaled_dot_product_flash_attention_for_cpu");
+  static const OpPlan& product = plan_of("aten::bmm");
+  if (is_native(whole)) {
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
-  const bool is_fused = has_native("aten::_scaled_dot_product_flash_attention_for_cpu");
-  if (!is_fused && (has_native("aten::bmm") || !is_on_host(query))) {
+  if (!is_native(fused) && (is_native(product) || !is_on_host(query))) {
     return static_cast<int64_t>(sdp::SDPBackend::math);
   }
   // It looks at sizes, strides and dtypes only.
