@@ -175,12 +175,12 @@ void secure_python_error() {
 PyObject* py_call_compiled(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::vector<Stream*> given;
-    if (!has_arguments("call_compiled", count, 3) || !to_streams(arguments[2], &given)) {
+    if (!has_arguments("call_compiled", count, 3) || !to_streams(arguments[1], &given)) {
       return nullptr;
     }
     const CompiledStreams streams(std::move(given));
     const CompiledErrors errors(secure_python_error);
-    PyObject* result = PyObject_CallOneArg(arguments[0], arguments[1]);
+    PyObject* result = PyObject_CallOneArg(arguments[0], arguments[2]);
     if (result == nullptr && errors.first() != nullptr) {
       PyErr_Clear();
       std::rethrow_exception(errors.first());
@@ -209,7 +209,7 @@ PyObject* py_reaches_memory(PyObject*, PyObject* argument) {
 PyMethodDef compile_methods[] = {
     OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel, "A launcher: (name, address of its entry, arguments)."),
     OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
-    OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, argument, streams)."),
+    OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, streams, argument)."),
     {"reaches_memory", py_reaches_memory, METH_O, PyDoc_STR("Whether the host reaches a device's memory; opens it.")},
     {nullptr, nullptr, 0, nullptr},
 };

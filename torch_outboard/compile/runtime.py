@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,12 +45,12 @@ def in_cpp(function: Callable[[Any], Any], streams: Sequence[int] = ()) -> Calla
     `streams` are those that the generated code changes to, by their numbers in Dynamo's table of a call's objects.
     """
     if not streams:
-        return lambda argument: _C.call_compiled(function, argument, ())
+        return functools.partial(_C.call_compiled, function, ())
 
     def call(argument: Any) -> Any:
         given = [get_external_object_by_index(number) for number in streams]
         ids = tuple(part for stream in given for part in (stream.device_index, stream.stream_id))
-        return _C.call_compiled(function, argument, ids)
+        return _C.call_compiled(function, ids, argument)
 
     return call
 
