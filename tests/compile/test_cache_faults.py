@@ -58,11 +58,8 @@ os.write(1, text.encode())
 """
 
 TOGETHER = f"""{HEAD}
-import pathlib, time
-here = pathlib.Path(sys.argv[2])
-(here / sys.argv[3]).touch()
-while len(list(here.iterdir())) < 2:
-    time.sleep(0.01)
+# Each end of a pipe opens once the other does.
+open(sys.argv[2], sys.argv[3]).close()
 assert torch.compile(function, fullgraph=True)(x).tolist() == [7.25] * 7
 print(sum(builder.get_target_file_path().endswith(".so") for builder in builds))
 """
@@ -159,18 +156,18 @@ def test_two_processes_at_once(
     for name in ("fxgraph", "aotautograd"):
         shutil.rmtree(folder / name)
     meeting = tmp_path / "meeting"
-    meeting.mkdir()
+    os.mkfifo(meeting)
     path = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, "-c", TOGETHER, driver_target, str(meeting)]
     both = [
         subprocess.Popen(
-            [*command, name],
+            [*command, end],
             env={**os.environ, **cache, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for name in "ab"
+        for end in "rw"
     ]
     answers = [process.communicate() for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
