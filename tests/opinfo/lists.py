@@ -17,12 +17,14 @@ class Gap(NamedTuple):
     crashes: bool = False  # it would take the process along, so it is not tried
 
 
+HALF_EPSILONS = 4  # of 16-bit types, for each entry that has a tolerance
+
+
 class Tolerance(NamedTuple):
     """How far a value may lie from the CPU's: multiples of the type's epsilon, relative to the value and to 1."""
 
     epsilons: float
     reason: str
-    half_epsilons: float = 4  # for 16-bit types
 
 
 _JITERATOR = Gap("jiterator compiles CUDA source at run time; torch refuses every other device")
