@@ -32,6 +32,14 @@ def reaches_memory(device: torch.device) -> bool:
     return not any(row.provider == "fallback" for row in torch_outboard.coverage())
 
 
+def attends(device: torch.device) -> bool:
+    """Says whether attention is one kernel, not made of operators; a driver that brings `bmm` gets the latter."""
+    torch_outboard.reset_coverage()
+    q = torch.zeros(1, 1, 2, 8, device=device)
+    torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    return any("attention" in row.op for row in torch_outboard.coverage())
+
+
 def times_events(device: torch.device) -> bool:
     """Says whether the driver's events have times."""
     first, second = (torch.Event(device, enable_timing=True) for _ in range(2))
@@ -65,10 +73,41 @@ def waits() -> dict[str, int]:
     return _C.waited_operators()
 
 
-def assert_same(result: torch.Tensor, expected: torch.Tensor, device: torch.device, tolerance: float = 0.0) -> None:
-    """Asserts that a result is on `device` and has the type, shape and values of a CPU tensor, NaN for NaN."""
+_mark: dict[tuple[str, str], int] = {}
+
+
+def mark() -> None:
+    """Makes `ran_natively` speak of what runs from now on; each test begins with one."""
+    _mark.clear()
+    _mark.update({(row.op, row.provider): row.calls for row in torch_outboard.coverage()})
+
+
+def ran_natively() -> bool:
+    """Says whether a kernel of the driver's own ran since the mark. The host's kernels are the CPU's, bit for bit."""
+    # Also fewer calls than at the mark, since `reset_coverage` starts anew.
+    return any(
+        row.provider == "native" and row.calls != _mark.get((row.op, row.provider), 0)
+        for row in torch_outboard.coverage()
+    )
+
+
+def tolerances(dtype: torch.dtype, tolerance: float = 0.0) -> dict[str, float]:
+    """Gives rtol and atol of results of `dtype`: `tolerance`, and torch's own where native kernels ran."""
+    rtol, atol = torch.testing._comparison.default_tolerances(dtype) if ran_natively() else (0.0, 0.0)
+    return {"rtol": max(rtol, tolerance), "atol": max(atol, tolerance)}
+
+
+def assert_same(
+    result: torch.Tensor, expected: torch.Tensor, device: torch.device, tolerance: float = 0.0, native: float = 0.0
+) -> None:
+    """Asserts that a result is on `device` and has the type, shape and values of a CPU tensor, NaN for NaN.
+
+    Bit for bit but for `tolerance`; where native kernels ran within torch's tolerance of the dtype, or `native` for
+    results of many operators.
+    """
     assert isinstance(result, torch.Tensor)
     assert result.device == device
     assert result.requires_grad == expected.requires_grad
     ours, theirs = result.detach().cpu(), expected.detach()
-    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False)
+    wanted = max(tolerance, native) if native and ran_natively() else tolerance
+    torch.testing.assert_close(ours, theirs, **tolerances(theirs.dtype, wanted), equal_nan=True, check_stride=False)

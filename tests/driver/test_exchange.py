@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import torch_outboard
-from tests.driver.support import module_of, reaches_memory
+
+from .support import module_of, reaches_memory
 
 EXT_DEV = 12
 

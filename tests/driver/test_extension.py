@@ -12,7 +12,8 @@ from torch.utils import cpp_extension
 
 import torch_outboard
 from examples import custom_operator
-from tests.driver.support import module_of, reaches_memory
+
+from .support import module_of, reaches_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 # Kept between runs: compiling takes a minute.

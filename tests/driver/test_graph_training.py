@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.driver.support import module_of, reaches_memory
 from torch_outboard import CaptureError
+
+from .support import module_of, ran_natively, reaches_memory
 
 STEPS = 6
 
@@ -116,10 +117,12 @@ def test_a_training_step_replays_with_the_eager_losses(device: torch.device, mod
     arguments = (device, make_model, OPTIMIZERS[optimizer], make_batch)
     eager, eager_state = train(*arguments, is_graphed=False)
     graphed, graphed_state = train(*arguments, is_graphed=True)
-    assert graphed == eager, "the same kernels on the same data, dropout's random numbers included"
+    # The same kernels on the same data, dropout's random numbers included. Those of a driver may add in any order.
+    exact = {"rtol": 0.0, "atol": 0.0} if not ran_natively() else {"rtol": 1e-3, "atol": 1e-3}
+    torch.testing.assert_close(graphed, eager, **exact)
     assert len(set(eager)) == STEPS
     for name, value in eager_state.items():
-        assert torch.equal(graphed_state[name], value), name
+        torch.testing.assert_close(graphed_state[name], value, **exact, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_an_optimizer_that_is_not_capturable_says_so(device: torch.device) -> None:

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.driver.support import has_entry, module_of, reaches_memory
 from torch_outboard import CaptureError, NotSupportedError
+
+from .support import has_entry, module_of, reaches_memory
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def test_moving_a_module_keeps_its_parameters_identity(device):
     gradient = module[0].weight.grad
     assert gradient.device == device
     optimizer.step()
-    assert torch.equal(module[0].weight, before - 0.1 * gradient)
+    assert_same(module[0].weight.detach(), before.cpu() - 0.1 * gradient.cpu(), device)
     module.cpu()
     assert module[0].weight is parameters["0.weight"] and module[0].weight.device.type == "cpu"
     assert module[0].weight.grad.device.type == "cpu"

@@ -16,7 +16,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from tests.driver.support import has_entry, module_of, pinned, reaches_memory, times_events
+from .support import has_entry, module_of, pinned, reaches_memory, times_events
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")

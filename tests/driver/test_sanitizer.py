@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.driver.support import module_of, reaches_memory
 from torch_outboard import sanitizer
+
+from .support import module_of, reaches_memory
 
 
 @pytest.fixture(autouse=True)

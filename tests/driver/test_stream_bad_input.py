@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.driver.support import module_of
+from .support import module_of
 
 
 def test_an_event_belongs_to_the_device_of_its_first_record(device, second_device):
