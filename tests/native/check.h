@@ -41,7 +41,7 @@ inline bool check_status(ob_status got, ob_status expected, const char* text, co
 using OptionList = std::initializer_list<std::pair<const char*, const char*>>;
 
 // One table of a driver library, with `self` and the usual arguments filled in. The environment variable
-// OB_TEST_OPTIONS ("key=value,key=value") adds options to those of every table that is made with some.
+// OB_TEST_OPTIONS ("key=value,key=value") adds options to those of every table.
 class Library {
  public:
   explicit Library(const char* path, OptionList options = {}) {
@@ -57,7 +57,7 @@ class Library {
     }
     std::vector<const char*> keys, values;
     std::vector<std::string> extra;
-    if (const char* text = std::getenv("OB_TEST_OPTIONS"); text != nullptr && options.size() > 0) extra = split(text);
+    if (const char* text = std::getenv("OB_TEST_OPTIONS"); text != nullptr) extra = split(text);
     for (size_t i = 0; i + 1 < extra.size(); i += 2) {
       keys.push_back(extra[i].c_str());
       values.push_back(extra[i + 1].c_str());

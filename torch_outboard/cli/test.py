@@ -14,18 +14,61 @@ __all__ = ["test"]
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("driver")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--operators", is_flag=True, help="Run torch's database of operators instead: each against the CPU.")
+@click.option("--native", is_flag=True, help="Compile and run the program that tests the library below torch instead.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Of one test. Beyond it the stacks of all threads are shown and the process ends; 0: no limit. [default: 300]",
+)
 @click.argument("pytest_arguments", nargs=-1, type=click.UNPROCESSED)
-def test(driver: str, options: tuple[str, ...], pytest_arguments: tuple[str, ...]) -> None:
+def test(
+    driver: str,
+    options: tuple[str, ...],
+    operators: bool,
+    native: bool,
+    time_limit: float | None,
+    pytest_arguments: tuple[str, ...],
+) -> None:
     """Run the driver tests: what every driver must do, through torch's public API.
 
-    DRIVER is an installed driver's name, or "package.module:Class". What follows is pytest's: outboard test NAME -x -k
-    streams. Exits with pytest's status.
+    DRIVER is an installed driver's name, or "package.module:Class". Options that are not named below are pytest's, and
+    all is that stands behind "--": outboard test NAME -x -k streams, outboard test NAME test_streams.py, outboard test
+    NAME -- -o log_cli=1. With --native names of tests follow. Exits with the status of pytest, or of the program.
     """
     from torch_outboard.cli.info import parse_options
-    from torch_outboard.testing import driver_test_command
 
+    if driver.startswith("-"):
+        raise click.UsageError(f"{driver} stands where the driver's name belongs: outboard test NAME {driver} …")
+    if operators and native:
+        raise click.UsageError("--operators and --native are two runs; ask for one at a time")
+    given = parse_options(options)
+    if native:
+        if time_limit is not None:
+            raise click.UsageError("--time-limit is for tests in Python; the program of --native has none")
+        sys.exit(_native(driver, given, pytest_arguments))
+    sys.exit(_pytest(driver, given, pytest_arguments, operators, time_limit))
+
+
+def _pytest(
+    driver: str, options: dict[str, str], arguments: tuple[str, ...], operators: bool, time_limit: float | None
+) -> int:
+    from torch_outboard.testing import TIME_LIMIT, driver_test_command
+
+    limit = TIME_LIMIT if time_limit is None else time_limit
     try:
-        command = driver_test_command(driver, parse_options(options), pytest_arguments or ("-q",))
+        command = driver_test_command(driver, options, arguments or ("-q",), operators=operators, time_limit=limit)
     except ModuleNotFoundError as error:
         raise click.ClickException(str(error)) from error
-    sys.exit(subprocess.run(command).returncode)
+    return subprocess.run(command).returncode
+
+
+def _native(driver: str, options: dict[str, str], arguments: tuple[str, ...]) -> int:
+    from torch_outboard._errors import RegistrationError
+    from torch_outboard.testing import run_native_tests
+
+    try:
+        return run_native_tests(driver, options, arguments)
+    except (RegistrationError, FileNotFoundError, subprocess.CalledProcessError) as error:
+        raise click.ClickException(str(error)) from error

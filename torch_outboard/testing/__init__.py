@@ -6,57 +6,84 @@ They need what `pip install torch-outboard[test]` installs. A process has one dr
     def test_the_driver():
         run_driver_tests("mydevice")
 
-`outboard test mydevice` does the same from a shell.
+`outboard test mydevice` does the same from a shell. Beside them are torch's database of operators, and a program that
+tests a driver's library below torch.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Suite", "driver_test_command", "run_driver_tests", "suite"]
+__all__ = ["TIME_LIMIT", "Suite", "driver_test_command", "run_driver_tests", "run_native_tests", "suite"]
+
+TIME_LIMIT = 300  # seconds a test; the longest of ours compiles an extension
 
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE.parent.parent
 
 
 class Suite(NamedTuple):
-    """Where the driver tests lie, and the pytest configuration that they want."""
+    """Where tests lie, and the pytest configuration that they want."""
 
     folder: Path
     config: Path
 
 
-def suite() -> Suite:
-    """Gives the tests that the package was installed with, or those of the source tree that it is imported from."""
-    if (_HERE / "driver").is_dir():
-        return Suite(_HERE / "driver", _HERE / "pytest.ini")
-    return Suite(_SOURCE / "tests" / "driver", _SOURCE / "pyproject.toml")
+def suite(name: str = "driver") -> Suite:
+    """Gives the tests that the package was installed with, or those of the source tree that it is imported from.
+
+    `name` is "driver", "opinfo" for torch's database of operators, or "native" for the program below torch.
+    """
+    if (_HERE / name).is_dir():
+        return Suite(_HERE / name, _HERE / "pytest.ini")
+    return Suite(_SOURCE / "tests" / name, _SOURCE / "pyproject.toml")
 
 
 def driver_test_command(
-    driver: str, options: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+    driver: str,
+    options: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    operators: bool = False,
+    time_limit: float = TIME_LIMIT,
 ) -> list[str]:
-    """Gives the command that runs the driver tests.
+    """Gives the command that runs the driver tests, or those of torch's database of operators.
 
-    ModuleNotFoundError if pytest or hypothesis is missing.
+    An argument may name a file of the tests instead of all: "test_streams.py", "test_streams.py::test_timing".
+    ModuleNotFoundError if what they need is missing.
     """
-    missing = [name for name in ("pytest", "hypothesis") if importlib.util.find_spec(name) is None]
+    needed = ("pytest", "hypothesis", *(("numpy", "expecttest") if operators else ()))
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
             f"the driver tests need {' and '.join(missing)}: {sys.executable} -m pip install 'torch-outboard[test]'"
         )
-    tests = suite()
+    tests = suite("opinfo" if operators else "driver")
+    own = [tests.folder / argument.split("::")[0] for argument in arguments]
+    places = [
+        str(tests.folder / argument)
+        for argument, path in zip(arguments, own, strict=True)
+        if path.suffix == ".py" and path.is_file()
+    ]
+    rest = [argument for argument in arguments if str(tests.folder / argument) not in places]
+    if operators and not places:
+        # Compiled operators need a code generator and take hours.
+        rest.append(f"--ignore={tests.folder / 'test_compiled.py'}")
     return [
         *(sys.executable, "-m", "pytest", "-p", "torch_outboard.testing.plugin", "-p", "no:cacheprovider"),
         *("-c", str(tests.config), f"--rootdir={tests.config.parent}", "--import-mode=importlib"),
-        *(f"--driver={driver}", *(f"--driver-option={key}={value}" for key, value in (options or {}).items())),
-        *(str(tests.folder), *arguments),
+        *(f"--time-limit={time_limit:g}", f"--driver={driver}"),
+        *(f"--driver-option={key}={value}" for key, value in (options or {}).items()),
+        *(places or [str(tests.folder)]),
+        *rest,
     ]
 
 
@@ -86,3 +113,55 @@ def run_driver_tests(driver: str, options: Mapping[str, str] | None = None, argu
     answer = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if answer.returncode != 0:
         raise AssertionError(f"the driver tests of {driver!r} ended with status {answer.returncode}:\n{answer.stdout}")
+
+
+def run_native_tests(driver: str, options: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> int:
+    """Compiles the test program below torch, runs it on a driver's library and gives its status, 0 if all passed.
+
+    Parameters
+    ----------
+    driver : str
+        An installed driver's name, or "package.module:Class".
+    options : mapping of str to str, optional
+        The driver's options.
+    arguments : sequence of str
+        Names of tests; all if there are none.
+
+    Raises
+    ------
+    RegistrationError
+        There is no such driver, or it has no library.
+    FileNotFoundError
+        There is no C++ compiler: none of $CXX, c++, g++ and clang++.
+    subprocess.CalledProcessError
+        The program can't be compiled.
+    """
+    from torch_outboard._discovery import find_driver
+    from torch_outboard._errors import RegistrationError
+
+    library = find_driver(driver).library
+    if library is None:
+        raise RegistrationError(f"driver {driver!r} has no library, and the program below torch tests libraries only")
+    compiler = _compiler()
+    include = _HERE.parent / "include"
+    if not include.is_dir():
+        include = _SOURCE / "include"
+    environment = dict(os.environ)
+    given = [f"{key}={value}" for key, value in (options or {}).items()]
+    if unfit := [pair for pair in given if "," in pair or pair.count("=") > 1]:
+        raise RegistrationError(f"the program below torch takes no option with a ',' or '=' in it: {unfit[0]!r}")
+    environment["OB_TEST_OPTIONS"] = ",".join(filter(None, [environment.get("OB_TEST_OPTIONS"), *given]))
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "test_driver")
+        source = suite("native").folder / "test_driver.cpp"
+        flags = ("-std=c++20", "-pthread", f"-I{include}")
+        subprocess.run([compiler, *flags, str(source), "-o", str(program), "-ldl"], check=True)
+        return subprocess.run([str(program), os.fspath(library), *arguments], env=environment).returncode
+
+
+def _compiler() -> str:
+    names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
+    found = next(filter(None, (shutil.which(name) for name in names if name)), None)
+    if found is None:
+        raise FileNotFoundError("the program below torch needs a C++20 compiler; set CXX or install g++ or clang++")
+    return found

@@ -9,6 +9,7 @@ A process has one driver, so it is attached when pytest starts. Without `--drive
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,17 +18,31 @@ import pytest
 import torch
 
 from torch_outboard.testing import suite
+from torch_outboard.testing.watchdog import Watchdog
 
 __all__ = ["RunPython"]
+
+# Seconds of a process that a test starts, less than `outboard test` gives the test.
+_PROCESS_LIMIT = 270
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("torch-outboard")
     group.addoption("--driver", metavar="NAME", help='attach this driver: a name, or "package.module:Class"')
     group.addoption("--driver-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the driver")
+    group.addoption(
+        "--time-limit",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="end the process with the stacks of all its threads if a test takes longer; 0: no limit",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    limit = config.getoption("--time-limit")
+    if limit > 0 and not config.getoption("usepdb"):
+        config.pluginmanager.register(Watchdog(config, limit), "torch-outboard-watchdog")
     name = config.getoption("--driver")
     if name is None:
         return
@@ -107,16 +122,31 @@ def run_python() -> RunPython:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         environment |= env or {}
-        answer = subprocess.run(
-            [sys.executable, *flags, "-c", code, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=suite().folder.parent,
-        )
+        answer = _run_with_stacks([sys.executable, *flags, "-c", code, *arguments], environment)
         if status is not None and answer.returncode != status:
             pytest.fail(f"status {answer.returncode}, not {status}\n{answer.stdout}\n{answer.stderr}")
         return answer
 
     return run
+
+
+def _run_with_stacks(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a process, and fails the test with the stacks of the process's threads if it doesn't end."""
+    with subprocess.Popen(
+        command,
+        env={"PYTHONFAULTHANDLER": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=suite().folder.parent,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=_PROCESS_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            output, errors = process.communicate()
+            pytest.fail(f"the process has not ended within {_PROCESS_LIMIT} s\n{output}\n{errors}")
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)

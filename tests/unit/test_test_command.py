@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What `outboard test` runs, and what it says of a test that never ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from torch_outboard.cli import main
+from torch_outboard.testing import driver_test_command, suite
+
+from .contract import ROOT
+
+PYTHON_DRIVER = "examples.pure_python_driver:PythonDriver"
+RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:], prog_name='outboard')"
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that `outboard test` would run, which it doesn't."""
+    seen = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: seen.append(command) or subprocess.CompletedProcess([], 0)
+    )
+    return seen
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    answer = CliRunner(env={"COLUMNS": "300"}).invoke(main, ["test", *arguments])
+    return answer.exit_code, answer.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-k", "streams", "-x"),
+        ("-vv", "--tb=short", "-ra"),
+        ("--durations", "5"),
+        ("--", "-o", "log_cli=1", "--time-limit=7", "--operators"),
+    ],
+)
+def test_what_is_pytests_reaches_pytest(commands, arguments):
+    assert invoke("made_up", "-o", "devices=4", *arguments) == (0, "")
+    (command,) = commands
+    wanted = [argument for argument in arguments if argument != "--"]
+    assert command[-len(wanted) :] == wanted
+    assert "--driver=made_up" in command and "--driver-option=devices=4" in command and "--time-limit=300" in command
+
+
+def test_a_file_of_the_tests_can_be_named():
+    command = driver_test_command("made_up", arguments=["test_streams.py::test_timing", "-x"])
+    folder = suite().folder
+    assert command[-2:] == [f"{folder}/test_streams.py::test_timing", "-x"] and str(folder) not in command
+
+
+def test_the_operators_are_beside_the_driver_tests(commands):
+    assert invoke("made_up", "--operators", "--time-limit", "0")[0] == 0
+    (command,) = commands
+    folder = suite("opinfo").folder
+    assert (folder / "test_opinfo.py").is_file()
+    assert str(folder) in command and f"--ignore={folder / 'test_compiled.py'}" in command
+    assert "--time-limit=0" in command
+
+
+def test_what_the_build_installs_is_there():
+    rules = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    for name in ("tests/driver", "tests/opinfo", "tests/native/test_driver.cpp", "tests/native/check.h"):
+        assert name in rules and (ROOT / name).exists()
+
+
+def test_what_makes_no_sense_is_told():
+    assert "-k stands where the driver's name belongs: outboard test NAME -k" in invoke("-k", "x", "null")[1]
+    assert "ask for one at a time" in invoke("null", "--native", "--operators")[1]
+    assert "the program of --native has none" in invoke("null", "--native", "--time-limit", "3")[1]
+    status, output = invoke(PYTHON_DRIVER, "--native")
+    assert status == 1 and "has no library" in output
+    assert "no driver is called 'nothing'" in invoke("nothing", "--native")[1]
+
+
+def test_the_program_below_torch(run_python):
+    assert shutil.which("g++"), "g++ is needed to compile the native tests"
+    answer = run_python(RUN, "test", "null", "--native", "-o", "devices=2", "table_is_whole", "copies_arrive")
+    assert answer.stdout == "ok   table_is_whole\nok   copies_arrive\n2 of 2 tests passed\n"
+    answer = run_python(RUN, "test", "null", "--native", "-o", "devices=many", "table_is_whole", status=1)
+    assert "FAIL table_is_whole" in answer.stdout
+
+
+HANGING_DRIVER = """
+import threading
+from unit.toys import Toy
+
+class Hanging(Toy):
+    is_hanging = False
+
+    def stream_synchronize(self, device, stream):
+        if self.is_hanging:
+            threading.Event().wait()
+"""
+HANGING_TEST = """
+import pytest, torch, torch_outboard
+
+@pytest.fixture(autouse=True)
+def hanging(device):
+    torch.accelerator.synchronize(device)
+    torch_outboard.attached_driver().is_hanging = True
+
+def test_it_hangs(device):
+    print("said before")
+    torch.empty(2, device=device).cpu()
+"""
+
+
+def test_a_wait_that_never_ends_is_told_with_all_stacks(tmp_path):
+    (tmp_path / "hanging.py").write_text(HANGING_DRIVER)
+    (tmp_path / "test_hanging.py").write_text(HANGING_TEST)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OUTBOARD_", "PYTEST_"))}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT / "tests"), *filter(None, sys.path)])
+    plugin = ("-p", "torch_outboard.testing.plugin", "-p", "no:cacheprovider", f"--rootdir={tmp_path}")
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, "--driver=hanging:Hanging", "--time-limit=3"]
+    answer = subprocess.run([*command, tmp_path / "test_hanging.py"], env=environment, capture_output=True, text=True)
+    assert answer.returncode == -6, answer.stdout + answer.stderr
+    text = answer.stderr
+    assert "test_hanging.py::test_it_hangs has not ended within 3 s (--time-limit)." in text
+    assert "It printed:\nsaid before" in text
+    in_python, _, in_c = text.partition("and in C and C++")
+    assert "in stream_synchronize" in in_python and "in test_it_hangs" in in_python
+    assert "libtorch_outboard.so" in in_c
