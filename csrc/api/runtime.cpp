@@ -51,14 +51,14 @@ class HostLaunch final : public outboard::HostCommand {
         inputs_(std::move(inputs)),
         settings_(outboard::ThreadSettings::capture()) {}
 
-  void run(Stream& stream) noexcept override {
+  void run(const outboard::WorkPlace& place) noexcept override {
     try {
       settings_.apply();
       const c10::impl::ForceDispatchKeyGuard below_autograd(outboard::below_autograd_keys());
       // Shells of each run's own: the body may change their sizes.
       body_(copies_of(outputs_), copies_of(inputs_));
     } catch (...) {
-      stream.error.set(outboard::with_name_of(name_));
+      outboard::report_failure(place, outboard::with_name_of(name_));
     }
   }
   std::string describe() const override { return name_; }
@@ -81,12 +81,12 @@ class HostLaunch final : public outboard::HostCommand {
 
 struct OneRun {
   std::unique_ptr<HostLaunch> launch;
-  Stream* stream;
+  outboard::WorkPlace place;
 };
 
 void run_once(void* user) {
   const std::unique_ptr<OneRun> run(static_cast<OneRun*>(user));
-  run->launch->run(*run->stream);
+  run->launch->run(run->place);
 }
 
 c10::DeviceIndex device_of(const char* name, at::TensorList outputs, at::TensorList inputs) {
@@ -186,13 +186,13 @@ void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Bod
     capture->add(stream, std::move(work));
     return;
   }
-  auto run = std::make_unique<OneRun>(OneRun{std::move(work), &stream});
+  auto run = std::make_unique<OneRun>(OneRun{std::move(work), outboard::next_place(stream)});
   const char* const known_name = outboard::is_recording_activities() ? outboard::intern_name(name) : nullptr;
   // If it raises, it is not called.
   const bool is_queued = outboard::queue_host_work(stream, run_once, run.get(), known_name);
   static_cast<void>(run.release());
   if (!is_queued) {
-    stream.error.raise();  // it ran on this thread: its error is known now
+    outboard::tell_failures(stream);  // it ran on this thread: its error is known now
   }
 }
 

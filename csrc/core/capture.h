@@ -21,8 +21,8 @@ namespace outboard {
 class OUTBOARD_API HostCommand {
  public:
   virtual ~HostCommand() = default;
-  // `stream` is the one that replays: a failure goes to its error slot. Calls no driver entry.
-  virtual void run(Stream& stream) noexcept = 0;
+  // `place` is where the replay stands in the stream that it runs on: a failure is reported there. Calls no driver entry.
+  virtual void run(const WorkPlace& place) noexcept = 0;
   virtual std::string describe() const = 0;
 };
 

@@ -242,7 +242,7 @@ void synchronize_device(c10::DeviceIndex device) {
   }
   activity.finish();
   trace_order(TraceOrder::DeviceSync, device, 0);
-  detail::for_each_made_stream(device, [](Stream& stream, void*) { stream.error.raise(); }, nullptr);
+  tell_device_failures(device);
   detail::after_wait(device);
 }
 

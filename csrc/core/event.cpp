@@ -58,7 +58,7 @@ void Event::reset() noexcept {
   }
   handle_ = 0;
   device_ = -1;
-  stream_ = nullptr;
+  before_ = {};
   mark_.reset();
 }
 
@@ -87,7 +87,7 @@ void Event::record(Stream& stream) {
     if (!capture->is_native()) {
       mark_ = std::move(mark);
       device_ = stream.device;
-      stream_ = &stream;
+      before_ = {&stream, 0, {}};
       return;
     }
   }
@@ -100,12 +100,12 @@ void Event::record(Stream& stream) {
   }
   const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
   if (status != OB_OK) {
-    if (stream_ == nullptr) {
+    if (before_.stream == nullptr) {
       reset();  // never recorded: it must not look as if it was
     }
     raise_status(status, "event_record", stream.device);
   }
-  stream_ = &stream;
+  before_ = standing_of(stream);
   mark_ = std::move(mark);
   trace_order(TraceOrder::EventRecord, device_, stream.id, device_, handle_);
 }
@@ -123,6 +123,7 @@ void Event::block(Stream& stream) const {
     ActivityScope activity(stream, {ActivityKind::Wait, "stream_wait_event"});
     OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
     activity.finish();
+    depend_on(stream, before_);
     trace_order(TraceOrder::EventWait, stream.device, stream.id, device_, handle_);
   }
 }
@@ -147,7 +148,7 @@ void Event::synchronize() const {
     return;
   }
   ensure_open(device_);
-  ActivityScope activity(*stream_, {ActivityKind::Wait, "event_synchronize"});
+  ActivityScope activity(*before_.stream, {ActivityKind::Wait, "event_synchronize"});
   if (driver().event_synchronize) {
     ob_status status;
     {
@@ -174,7 +175,7 @@ void Event::synchronize() const {
 
 void Event::finish_wait() const {
   trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
-  stream_->error.raise();
+  tell_failures(before_);
   detail::after_wait(device_);
 }
 

@@ -22,7 +22,7 @@ class OUTBOARD_API Event {
       : device_(std::exchange(other.device_, -1)),
         flags_(other.flags_),
         handle_(std::exchange(other.handle_, 0)),
-        stream_(other.stream_),
+        before_(std::move(other.before_)),
         mark_(std::move(other.mark_)) {}
   Event& operator=(Event&& other) noexcept {
     if (this != &other) {
@@ -30,7 +30,7 @@ class OUTBOARD_API Event {
       device_ = std::exchange(other.device_, -1);
       flags_ = other.flags_;
       handle_ = std::exchange(other.handle_, 0);
-      stream_ = other.stream_;
+      before_ = std::move(other.before_);
       mark_ = std::move(other.mark_);
     }
     return *this;
@@ -51,7 +51,8 @@ class OUTBOARD_API Event {
   void block(Stream& stream) const;
   // Whether the latest record is done; true if there is none.
   bool query() const;
-  // Waits for the latest record, then raises a failure of the work on the recording stream before it, once.
+  // Waits for the latest record, then raises the first failure of the work before it that the recording stream has not
+  // told, once.
   void synchronize() const;
   // Milliseconds from this event to `end`; both recorded, with OB_EVENT_TIMING, on one device.
   double elapsed_ms(const Event& end) const;
@@ -66,7 +67,7 @@ class OUTBOARD_API Event {
   c10::DeviceIndex device_ = -1;
   uint32_t flags_;
   uint64_t handle_ = 0;
-  Stream* stream_ = nullptr;  // of the latest record; streams live as long as the process
+  Standing before_;  // what lies before the latest record; its stream lives as long as the process
   std::unique_ptr<CaptureMark> mark_;  // the latest record, if it was on a stream that captures
 };
 

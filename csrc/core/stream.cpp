@@ -197,6 +197,7 @@ void drain_stream(Stream& stream) {
   if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
     return;
   }
+  const Standing before = standing_of(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
   ob_status status;
   {
@@ -206,7 +207,7 @@ void drain_stream(Stream& stream) {
   check(status, "stream_synchronize", stream.device);
   activity.finish();
   trace_order(TraceOrder::StreamSync, stream.device, stream.id);
-  stream.error.raise();
+  tell_failures(before);
   detail::after_wait(stream.device);
 }
 
@@ -219,9 +220,10 @@ namespace {
 bool call_host_work(Stream& stream, ob_host_fn fn, void* user) {
   const uint64_t handle = stream_handle(stream);
   if (C10_LIKELY(driver().host_callback != nullptr)) {
+    detail::begin_failure_watch();
     const ob_status status = driver().host_callback(driver().self, stream.device, handle, fn, user);
     if (C10_LIKELY(status == OB_OK)) {
-      return true;
+      return C10_LIKELY(!detail::has_failed_here(stream));
     }
     if (!is_unimplemented(status)) {
       raise_status(status, "host_callback", stream.device);

@@ -15,6 +15,7 @@
 
 #include "core/driver.h"
 #include "core/export.h"
+#include "core/failure.h"
 
 namespace outboard {
 
@@ -22,7 +23,7 @@ constexpr int kStreamsPerPriority = 32;
 constexpr int kMaxPriorities = 8;
 constexpr c10::StreamId kFirstExternalStreamId = 1 << 20;
 
-// The first failure of queued host work, kept until a wait raises it.
+// An error that could not be raised where it happened: the first, kept until somebody can.
 class OUTBOARD_API ErrorSlot {
  public:
   void set(std::exception_ptr error) noexcept;  // later errors are dropped until the first is taken
@@ -44,7 +45,7 @@ struct StreamState {
   c10::StreamId id = 0;
   std::atomic<bool> is_made{false};
   uint64_t handle = 0;  // valid once is_made
-  ErrorSlot error;
+  StreamFailures failures;  // of the host work that was queued on it; see core/failure.h
   std::atomic<Capture*> capture{nullptr};  // the graph capture that takes what is queued; see core/capture.h
 };
 
@@ -72,14 +73,15 @@ OUTBOARD_API void set_current_stream(Stream& stream) noexcept;
 // Whether all queued work is done. Never blocks, never raises what the work failed with. CaptureError on a stream that
 // captures, which has nothing to ask for; so do the next.
 OUTBOARD_API bool query_stream(Stream& stream);
-// Waits (in a BlockingRegion), then raises the first failure of the work queued before, once.
+// Waits (in a BlockingRegion), then raises the first failure of the work queued before, on this stream or on one that it
+// waited for, once.
 OUTBOARD_API void synchronize_stream(Stream& stream);
 // The same, also on a stream that captures: waits for what the driver was given before the capture. For the allocators.
 OUTBOARD_API void drain_stream(Stream& stream);
 
 // Runs fn(user) in the stream's order: through the driver's host_callback, or else after a wait on the calling thread.
-// Returns true if it was queued, false if it has already run. Once this returned, fn was or will be called exactly
-// once; if it raises, fn is not called. CaptureError on a stream that captures: what can run again is a HostCommand.
+// Returns true if it was queued, false if it has already run: then a failure that it reported is known, and for
+// tell_failures to raise. Once this returned, fn was or will be called exactly once; if it raises, fn is not called. CaptureError on a stream that captures: what can run again is a HostCommand.
 // `name` is what a profiler calls it: it lives as long as the process, and may be null.
 OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name);
 // Whether queue_host_work queues.

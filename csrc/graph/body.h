@@ -37,7 +37,7 @@ struct Body {
   std::vector<Step> steps;  // in an order in which they may all run one by one
   // Of a native graph: what the driver's host callbacks call, and its handles.
   std::deque<std::unique_ptr<HostCommand>> host_commands;
-  Stream* replaying = nullptr;  // written and read in stream order
+  WorkPlace replaying;  // written and read in stream order
   uint64_t graph = 0;
   uint64_t executable = 0;
 

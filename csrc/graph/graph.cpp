@@ -28,13 +28,13 @@ namespace {
 // One replay of a batch. The body outlives it: graphs are freed when their last replay is done.
 struct BatchRun {
   HostBatch* batch;
-  Stream* stream;
+  WorkPlace place;
 };
 
 void run_batch(void* user) {
   const std::unique_ptr<BatchRun> run(static_cast<BatchRun*>(user));
   for (const std::unique_ptr<HostCommand>& command : run->batch->commands) {
-    command->run(*run->stream);
+    command->run(run->place);
   }
 }
 
@@ -49,21 +49,23 @@ void set_cell(void* user) {
   *update->cell = update->value;
 }
 
-// The stream to which a native graph's host commands report.
+// Where a native graph's host commands report to.
 struct Replaying {
   Body* body;
-  Stream* stream;
+  WorkPlace place;
 };
 
 void set_replaying(void* user) {
   const std::unique_ptr<Replaying> now(static_cast<Replaying*>(user));
-  now->body->replaying = now->stream;
+  now->body->replaying = now->place;
 }
 
+// True if it was queued, false if it has run.
 template <class Work>
-void queue_work(Stream& stream, ob_host_fn fn, std::unique_ptr<Work> work, const char* name) {
-  queue_host_work(stream, fn, work.get(), name);  // if it raises, fn is not called
+bool queue_work(Stream& stream, ob_host_fn fn, std::unique_ptr<Work> work, const char* name) {
+  const bool is_queued = queue_host_work(stream, fn, work.get(), name);  // if it raises, fn is not called
   static_cast<void>(work.release());
+  return is_queued;
 }
 
 // Makes what is queued on `to` from now on wait for what is on `from`.
@@ -78,6 +80,7 @@ void order(Stream& from, Stream& to) {
 // On the replaying stream; what was captured on another device on the stream that it was captured on.
 void queue_steps(Body& body, Stream& stream) {
   Stream* previous = &stream;
+  bool is_queued = true;
   for (Step& step : body.steps) {
     Stream& target = step.stream->device == stream.device ? stream : *step.stream;
     order(*previous, target);
@@ -85,11 +88,14 @@ void queue_steps(Body& body, Stream& stream) {
     if (step.command) {
       step.command->queue(target);
     } else {
-      queue_work(target, run_batch, std::make_unique<BatchRun>(BatchRun{step.batch.get(), &target}), "graph");
+      is_queued &= queue_work(target, run_batch,
+                              std::make_unique<BatchRun>(BatchRun{step.batch.get(), next_place(target)}), "graph");
     }
   }
   order(*previous, stream);
-  stream.error.raise();  // only with a driver that has no host queue: the work has run on this thread
+  if (!is_queued) {
+    tell_failures(stream);  // some of it ran on this thread: its error is known now
+  }
 }
 
 }  // namespace
@@ -185,7 +191,8 @@ void Graph::replay() {
   }
   if (body.is_native) {
     if (!body.host_commands.empty()) {
-      queue_work(stream, set_replaying, std::make_unique<Replaying>(Replaying{&body, &stream}), "graph: begin");
+      queue_work(stream, set_replaying, std::make_unique<Replaying>(Replaying{&body, next_place(stream)}),
+                 "graph: begin");
     }
     ActivityScope activity(stream, {ActivityKind::Kernel, "graph_launch", "graph"});
     OB_CALL(graph_launch, device, stream_handle(stream), body.executable);

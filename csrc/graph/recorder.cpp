@@ -28,7 +28,7 @@ std::string text_of(const Stream& stream) {
 // Host work in a graph of the driver's, called by it once each launch.
 struct NativeHostWork final : HostCommand {
   NativeHostWork(std::unique_ptr<HostCommand> work, Body& of) : command(std::move(work)), body(of) {}
-  void run(Stream& on) noexcept override { command->run(on); }
+  void run(const WorkPlace& on) noexcept override { command->run(on); }
   std::string describe() const override { return command->describe(); }
   std::unique_ptr<HostCommand> command;
   Body& body;
@@ -36,7 +36,7 @@ struct NativeHostWork final : HostCommand {
 
 void run_native(void* user) {
   auto* work = static_cast<NativeHostWork*>(user);
-  work->run(*work->body.replaying);
+  work->run(work->body.replaying);
 }
 
 struct FreeRecorders {

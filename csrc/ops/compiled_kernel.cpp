@@ -31,30 +31,30 @@ struct Scalar {
 
 struct Launch {
   const CompiledKernel* kernel = nullptr;
-  Stream* stream = nullptr;
+  WorkPlace place;
   ThreadSettings settings{1, 0};
   c10::SmallVector<uint64_t, kInlineArguments> words;
   std::unique_ptr<Scalar[]> scalars;
 };
 
-void run_launch(const Launch& launch, Stream& stream) {
+void run_launch(const Launch& launch, const WorkPlace& place) {
   try {
     launch.settings.apply();
     launch.kernel->entry(launch.words.data());
   } catch (...) {
-    stream.error.set(with_name_of("the compiled kernel " + launch.kernel->name));
+    report_failure(place, with_name_of("the compiled kernel " + launch.kernel->name));
   }
 }
 
 void run_queued_launch(void* user) {
   const std::unique_ptr<Launch> launch(static_cast<Launch*>(user));
-  run_launch(*launch, *launch->stream);
+  run_launch(*launch, launch->place);
 }
 
 class CapturedLaunch final : public HostCommand {
  public:
   explicit CapturedLaunch(std::unique_ptr<Launch> launch) : launch_(std::move(launch)) {}
-  void run(Stream& stream) noexcept override { run_launch(*launch_, stream); }
+  void run(const WorkPlace& place) noexcept override { run_launch(*launch_, place); }
   std::string describe() const override { return launch_->kernel->name; }
 
  private:
@@ -124,7 +124,8 @@ void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments) {
       launch.words.push_back(arguments[i].bits);
     } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
       launch.words.push_back(device_word(kernel, *tensor));
-      record_stream(tensor->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), *launch.stream);
+      record_stream(tensor->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(),
+                    *launch.place.stream);
     } else {
       if (!launch.scalars) {
         launch.scalars = std::make_unique<Scalar[]>(arguments.size());
@@ -150,7 +151,7 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
   Stream& stream = current_stream(device);
   auto launch = std::make_unique<Launch>();
   launch->kernel = &kernel;
-  launch->stream = &stream;
+  launch->place = next_place(stream);
   launch->settings = ThreadSettings::capture();
   fill_words(*launch, arguments);
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
@@ -169,7 +170,7 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
     throw;
   }
   if (!is_queued) {
-    stream.error.raise();  // it ran on this thread: its error is known now
+    tell_failures(stream);  // it ran on this thread: its error is known now
   }
 }
 

@@ -31,7 +31,7 @@ constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
 struct QueuedCall {
   OpPlan* plan = nullptr;
   const c10::OperatorHandle* target = nullptr;
-  Stream* stream = nullptr;
+  WorkPlace place;
   ThreadSettings settings{1, 0};
   torch::jit::Stack stack;  // arguments as shells; results after the run
   c10::SmallVector<at::Tensor, 4> outputs;  // shells of fresh outputs
@@ -211,7 +211,7 @@ void run_call(QueuedCall* call) {
       call->error = std::move(error);
     } else {
       zero_outputs(*call);
-      call->stream->error.set(std::move(error));
+      report_failure(call->place, std::move(error));
     }
   }
 }
@@ -229,11 +229,11 @@ class CapturedCall final : public HostCommand {
   CapturedCall(std::unique_ptr<QueuedCall> call, std::vector<std::pair<size_t, RandomDraw>> draws)
       : call_(std::move(call)), draws_(std::move(draws)) {}
 
-  void run(Stream& stream) noexcept override {
+  void run(const WorkPlace& place) noexcept override {
     QueuedCall copy;
     copy.plan = call_->plan;
     copy.target = call_->target;
-    copy.stream = &stream;
+    copy.place = place;
     copy.settings = call_->settings;
     copy.target_fills_outputs = call_->target_fills_outputs;
     copy.has_lazy_output = call_->has_lazy_output;
@@ -344,7 +344,7 @@ std::unique_ptr<QueuedCall> start(const Call& call, Stream& stream) {
   auto queued = pool().take();
   queued->plan = &call.plan();
   queued->target = &call.plan().op;
-  queued->stream = &stream;
+  queued->place = next_place(stream);
   queued->settings = ThreadSettings::capture();
   return queued;
 }
@@ -401,7 +401,7 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
     throw;
   }
   if (!is_queued) {
-    stream.error.raise();  // it ran on this thread: its error is known now
+    tell_failures(stream);  // it ran on this thread: its error is known now
   }
   plan.queued_calls.fetch_add(1, std::memory_order_relaxed);
   return_results(call, shape, outputs, stack);

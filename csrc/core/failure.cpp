@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/failure.h"
+
+#include <c10/macros/Macros.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/driver.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+namespace {
+
+// Guards the failures of all streams; taken where there is one, so that nothing else pays for it. Before a stream's own.
+std::mutex failures_mutex;
+std::atomic<size_t> kept_count{0};
+
+thread_local const StreamState* failed_here = nullptr;
+
+using Lock = std::lock_guard<std::mutex>;
+
+Dependency* find(std::vector<Dependency>& entries, const StreamState& stream) {
+  const auto it = std::ranges::find(entries, &stream, &Dependency::stream);
+  return it == entries.end() ? nullptr : &*it;
+}
+
+void raise_to(std::atomic<uint64_t>& value, uint64_t least) {
+  uint64_t now = value.load(std::memory_order_relaxed);
+  while (now < least && !value.compare_exchange_weak(now, least, std::memory_order_release)) {
+  }
+}
+
+// The first failure of the dependency that is not told; the next functions need failures_mutex too.
+Failure* first_untold(const Dependency& on) {
+  for (Failure& failure : on.stream->failures.kept) {
+    if (failure.number > on.told && failure.mark <= on.mark) {
+      return &failure;
+    }
+  }
+  return nullptr;
+}
+
+// Takes that failure; those that came after it and before somebody could hear of it go with it.
+std::exception_ptr take(Dependency& on) {
+  std::exception_ptr first;
+  uint64_t last = on.told;
+  for (Failure& failure : on.stream->failures.kept) {
+    if (failure.number > on.told && failure.mark <= on.mark) {
+      first = first ? first : failure.error;
+      last = failure.number;
+      failure.is_told = true;
+    }
+  }
+  on.told = last;
+  return first;
+}
+
+Dependency own(StreamState& stream, uint64_t mark) {
+  return {&stream, mark, stream.failures.told.load(std::memory_order_relaxed)};
+}
+
+template <class Visit>
+void visit_streams(int device, Visit visit) {
+  detail::for_each_made_stream(
+      static_cast<c10::DeviceIndex>(device), [](Stream& stream, void* user) { (*static_cast<Visit*>(user))(stream); },
+      &visit);
+}
+
+template <class Visit>
+void visit_all_streams(Visit visit) {
+  for (int device = 0; device < device_count(); ++device) {
+    visit_streams(device, visit);
+  }
+}
+
+// Whose failures are kept.
+std::vector<StreamState*>& failing() {
+  static auto* const list = new std::vector<StreamState*>();
+  return *list;
+}
+
+// Marks what is still to be told by `on`, now or, if the stream has not told it itself, after a later wait.
+void mark_needed(const Dependency& on, std::vector<bool>& needed) {
+  const StreamFailures& failures = on.stream->failures;
+  const uint64_t told = failures.told.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < failures.kept.size(); ++i) {
+    const Failure& failure = failures.kept[i];
+    if (failure.number > on.told && (failure.mark <= on.mark || failure.number > told)) {
+      needed[i] = true;
+      return;
+    }
+  }
+}
+
+// Drops the failures that nobody will tell any more, into `out_dropped`, which is to be destroyed without a lock.
+void forget(std::vector<Failure>& out_dropped) {
+  std::erase_if(failing(), [&](StreamState* stream) {
+    std::vector<Failure>& kept = stream->failures.kept;
+    std::vector<bool> needed(kept.size(), false);
+    mark_needed(own(*stream, std::numeric_limits<uint64_t>::max()), needed);
+    visit_all_streams([&](StreamState& other) {
+      const Lock lock(other.failures.mutex);
+      for (const Dependency& on : other.failures.others) {
+        if (on.stream == stream) {
+          mark_needed(on, needed);
+        }
+      }
+    });
+    size_t left = 0;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (needed[i]) {
+        std::swap(kept[left++], kept[i]);
+      } else {
+        out_dropped.push_back(std::move(kept[i]));
+      }
+    }
+    kept_count.fetch_sub(kept.size() - left);
+    kept.resize(left);
+    return kept.empty();
+  });
+}
+
+// Whether the work has run and none of its stream's failures is kept. `is_exact`: failures_mutex is held, for there are.
+bool is_past(const Dependency& on, bool is_exact) {
+  const StreamFailures& failures = on.stream->failures;
+  return on.mark < failures.done.load(std::memory_order_acquire) && (!is_exact || failures.kept.empty());
+}
+
+// Notes one dependency. What is past is of no interest: the list stays as short as what is under way.
+void merge(StreamState& stream, const Dependency& on, bool is_exact) {
+  if (on.stream == &stream || is_past(on, is_exact)) {
+    return;
+  }
+  std::vector<Dependency>& entries = stream.failures.others.edit();
+  Dependency* known = find(entries, *on.stream);
+  if (!known) {
+    std::erase_if(entries, [&](const Dependency& entry) { return is_past(entry, is_exact); });
+    entries.push_back(on);
+    return;
+  }
+  if (is_exact && on.told > known->told && !first_untold(*known)) {
+    known->told = on.told;
+  }
+  known->mark = std::max(known->mark, on.mark);
+}
+
+// Notes that all before `before` has run.
+void note_done(const Standing& before) {
+  raise_to(before.stream->failures.done, before.mark + 1);
+  for (const Dependency& on : before.others) {
+    raise_to(on.stream->failures.done, on.mark + 1);
+  }
+}
+
+// Nothing that `before` depends on is of interest any more.
+void drop_others(const Standing& before) {
+  StreamFailures& failures = before.stream->failures;
+  const Lock lock(failures.mutex);
+  if (failures.others.is_same(before.others)) {
+    failures.others = {};
+    failures.has_others.store(false, std::memory_order_release);
+  }
+}
+
+std::exception_ptr take_of_others(const Standing& before) {
+  StreamFailures& failures = before.stream->failures;
+  const Lock lock(failures.mutex);
+  for (Dependency on : before.others) {
+    std::vector<Dependency>& entries = failures.others.edit();
+    Dependency* known = find(entries, *on.stream);
+    on.told = known ? std::max(known->told, on.told) : on.told;
+    if (std::exception_ptr error = take(on)) {
+      if (known) {
+        known->told = on.told;
+      } else {
+        entries.push_back(on);
+        failures.has_others.store(true, std::memory_order_release);
+      }
+      return error;
+    }
+  }
+  return nullptr;
+}
+
+// Calls visit(dependency, stream) for all that the streams of a device depend on, themselves included, and keeps what it
+// changes in it.
+template <class Visit>
+void visit_dependencies(int device, Visit visit) {
+  visit_streams(device, [&](StreamState& stream) {
+    Dependency self = own(stream, std::numeric_limits<uint64_t>::max());
+    visit(self);
+    stream.failures.told.store(self.told, std::memory_order_relaxed);
+    const Lock lock(stream.failures.mutex);
+    if (stream.failures.has_others.load(std::memory_order_relaxed)) {
+      for (Dependency& on : stream.failures.others.edit()) {
+        visit(on);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<Dependency>& Dependencies::edit() {
+  if (!list_) {
+    list_ = new List();
+  } else if (list_->holders.load(std::memory_order_acquire) != 1) {
+    auto* copy = new List();
+    const Dependencies shared = std::move(*this);
+    list_ = copy;
+    copy->entries = shared.list_->entries;
+  }
+  return list_->entries;
+}
+
+WorkPlace next_place(StreamState& stream) noexcept {
+  return {&stream, stream.failures.mark.load(std::memory_order_relaxed)};
+}
+
+void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept {
+  failed_here = place.stream;
+  StreamFailures& failures = place.stream->failures;
+  const Lock lock(failures_mutex);
+  if (!failures.kept.empty() && !failures.kept.back().is_told) {
+    return;
+  }
+  if (failures.kept.empty()) {
+    failing().push_back(place.stream);
+  }
+  failures.kept.push_back({++failures.count, place.mark, std::move(error)});
+  kept_count.fetch_add(1, std::memory_order_release);
+}
+
+Standing standing_of(StreamState& stream) {
+  StreamFailures& failures = stream.failures;
+  Standing standing{&stream, failures.mark.fetch_add(1, std::memory_order_acq_rel), {}};
+  if (C10_UNLIKELY(failures.has_others.load(std::memory_order_acquire))) {
+    const Lock lock(failures.mutex);
+    standing.others = failures.others;
+  }
+  return standing;
+}
+
+void depend_on(StreamState& stream, const Standing& before) {
+  if (before.stream == &stream) {
+    return;
+  }
+  const bool is_exact = kept_count.load(std::memory_order_acquire) != 0;
+  std::unique_lock<std::mutex> exact(failures_mutex, std::defer_lock);
+  if (C10_UNLIKELY(is_exact)) {
+    exact.lock();
+  }
+  const Lock lock(stream.failures.mutex);
+  merge(stream, own(*before.stream, before.mark), is_exact);
+  for (const Dependency& on : before.others) {
+    merge(stream, on, is_exact);
+  }
+  stream.failures.has_others.store(true, std::memory_order_release);
+}
+
+void tell_failures(const Standing& before) {
+  note_done(before);
+  if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
+    if (before.others.begin() != before.others.end()) {
+      drop_others(before);
+    }
+    return;
+  }
+  std::vector<Failure> dropped;
+  std::exception_ptr error;
+  {
+    const Lock lock(failures_mutex);
+    Dependency self = own(*before.stream, before.mark);
+    error = take(self);
+    before.stream->failures.told.store(self.told, std::memory_order_relaxed);
+    error = error ? error : take_of_others(before);
+    if (error) {
+      forget(dropped);
+    }
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+void tell_device_failures(int device) {
+  if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
+    return;
+  }
+  std::vector<Failure> dropped;
+  std::exception_ptr error;
+  {
+    const Lock lock(failures_mutex);
+    const StreamState* stream = nullptr;
+    uint64_t number = 0;
+    const auto find_first = [&](Dependency& on) {
+      const Failure* failure = error ? nullptr : first_untold(on);
+      if (failure) {
+        error = failure->error;
+        stream = on.stream;
+        number = failure->number;
+      }
+    };
+    const auto take_it = [&](Dependency& on) {
+      if (on.stream == stream) {
+        const Failure* failure = first_untold(on);
+        if (failure && failure->number == number) {
+          static_cast<void>(take(on));
+        }
+      }
+    };
+    visit_dependencies(device, find_first);
+    if (error) {
+      visit_dependencies(device, take_it);
+      forget(dropped);
+    }
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+void detail::begin_failure_watch() noexcept {
+  failed_here = nullptr;
+}
+
+bool detail::has_failed_here(const StreamState& stream) noexcept {
+  return failed_here == &stream;
+}
+
+}  // namespace outboard
