@@ -11,6 +11,7 @@
 
 #include "core/activity.h"
 #include "core/error.h"
+#include "ops/argument_checks.h"
 #include "ops/call.h"
 #include "ops/fallback.h"
 #include "ops/host_call.h"
@@ -76,6 +77,7 @@ void run_providers(OpPlan& plan, const Call& call, torch::jit::Stack* stack) {
 
 void run_chain(OpPlan& plan, torch::jit::Stack* stack) {
   const Call call(plan, *stack);
+  check_arguments(call);
   Trace* active = trace();
   if (C10_UNLIKELY(active != nullptr)) {
     trace_arguments(*active, call);

@@ -2,6 +2,8 @@
 #include "ops/copy.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/copy_ops.h>
@@ -96,6 +98,27 @@ void keep_pinned(const at::Tensor& tensor, Stream& stream) {
 void wait_for_copy(Stream& stream) {
   count_wait("aten::_copy_from");
   synchronize_stream(stream);
+}
+
+// What torch's own copies refuse, in its words. What it can't tell without looking at each element, it lets through.
+void check_copy(const at::Tensor& src, const at::Tensor& dst) {
+  at::assert_no_internal_overlap(dst);
+  if (src.is_alias_of(dst)) {
+    at::assert_no_partial_overlap(dst, src);
+  }
+  if (src.sizes() != dst.sizes()) {
+    const at::DimVector shape = at::infer_size_dimvector(dst.sizes(), src.sizes());
+    TORCH_CHECK(dst.sizes().equals(shape), "output with shape ", dst.sizes(), " doesn't match the broadcast shape ",
+                c10::IntArrayRef(shape));
+  }
+}
+
+// Whether the bytes from the first element to the last of both have some in common.
+bool spans_meet(const at::Tensor& a, const at::Tensor& b) {
+  const auto* first = static_cast<const std::byte*>(a.const_data_ptr());
+  const auto* second = static_cast<const std::byte*>(b.const_data_ptr());
+  return a.is_alias_of(b) && first < second + span_bytes(b.sizes(), b.strides(), b.element_size()) &&
+         second < first + span_bytes(a.sizes(), a.strides(), a.element_size());
 }
 
 // Runs aten::copy_ by its CPU kernel in the stream. False if the host can't reach the memory.
@@ -213,7 +236,17 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
     }
     return;
   }
-  if (copy_on_host(src, dst) || copy_strided_by_driver(src, dst, stream)) {
+  if (copy_on_host(src, dst)) {
+    return;
+  }
+  if (spans_meet(src, dst)) {  // x[:, 1:] = x[:, :-1], say: a driver copies between memory that is apart only
+    const at::Tensor apart = dense_like(src, src.device().index(), src.scalar_type());
+    copy_bits(src, apart);
+    within_device(src, apart);
+    within_device(apart, dst);
+    return;
+  }
+  if (copy_strided_by_driver(src, dst, stream)) {
     return;
   }
   // No way on the device: through the host, keeping what lies between the elements of a dst with gaps.
@@ -273,6 +306,7 @@ void copy_bytes(Stream& stream, void* dst, c10::Device dst_device, const void* s
 }
 
 at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
+  check_copy(given, dst);
   if (dst.numel() == 0 && given.numel() <= 1) {
     return dst;
   }

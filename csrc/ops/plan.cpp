@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ops/argument_checks.h"
 #include "ops/quirks.h"
 
 namespace outboard {
@@ -179,7 +180,10 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle) : op(handle), name(toString(ha
   if (kind == OpKind::Makes && !has_unusable_out_variant(op.operator_name().name)) {
     out_variant = find_out_variant(op);
   }
+  checks = argument_checks(*this);
 }
+
+OpPlan::~OpPlan() = default;
 
 OpPlan& plan_for(const c10::OperatorHandle& op) {
   std::lock_guard lock(table().mutex);

@@ -69,8 +69,11 @@ class SignatureCache {
   std::unordered_map<uint64_t, Entry> entries_;
 };
 
+struct ArgumentChecks;
+
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& handle);
+  ~OpPlan();
 
   c10::OperatorHandle op;
   std::string name;  // "aten::add.Tensor"
@@ -86,6 +89,7 @@ struct OpPlan {
 
   SignatureCache signatures;
   std::atomic<const NativeKernel*> native{nullptr};
+  std::unique_ptr<const ArgumentChecks> checks;  // ops/argument_checks.h; null if there are none
   std::atomic<bool> fallback_warned{false};
   std::atomic<uint64_t> native_calls{0};
   std::atomic<uint64_t> queued_calls{0};

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What torch refuses at the call is refused at the call: checks of arguments that run on the calling thread, before any
+// provider, whether or not the call's shape is known already.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "ops/call.h"
+#include "ops/overlap.h"
+
+namespace outboard {
+
+// The checks of one operator.
+struct ArgumentChecks {
+  std::vector<OverlapRule> overlaps;
+};
+
+// Null for an operator that has none, as functional forms mostly.
+std::unique_ptr<const ArgumentChecks> argument_checks(const OpPlan& plan);
+
+void run_argument_checks(const ArgumentChecks& checks, const Call& call);
+
+inline void check_arguments(const Call& call) {
+  if (const ArgumentChecks* checks = call.plan().checks.get()) {
+    run_argument_checks(*checks, call);
+  }
+}
+
+}  // namespace outboard
