@@ -86,7 +86,17 @@ Call::Call(OpPlan& plan, const torch::jit::Stack& stack)
     }
   }
   if (device_ < 0) {
+    refuse_generator();
     device_ = current_device();
+  }
+}
+
+// A generator alone brings a call here whose tensors are on the CPU.
+void Call::refuse_generator() const {
+  for (size_t i = 0; i < plan_.args.size(); ++i) {
+    TORCH_CHECK(plan_.args[i].kind != ArgKind::Generator || !arg(i).isGenerator() || !arg(i).toGenerator().defined() ||
+                    arg(i).toGenerator().device().type() != kDeviceType,
+                "Expected a 'cpu' device type for generator but found '", kDeviceType, "'");
   }
 }
 

@@ -78,4 +78,7 @@ class Call {
 // The shapes of what a call makes, from the meta kernel, remembered by signature. `must_wait` where it cannot know.
 std::shared_ptr<const CallShape> shape_of(const Call& call);
 
+// Runs the operator's meta kernel on the arguments in `stack`, on this thread.
+void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack);
+
 }  // namespace outboard

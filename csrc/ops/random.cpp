@@ -3,6 +3,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <array>
+#include <bit>
+
 #include "torch/generator.h"
 
 namespace outboard {
@@ -20,13 +23,67 @@ at::Generator given_generator(const Call& call) {
   return {};
 }
 
+// A bijection of 64 bits whose every output bit depends on every input bit (the finaliser of SplitMix64; Steele, Lea and
+// Flood 2014).
+uint64_t mix(uint64_t bits) {
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
+  return bits ^ (bits >> 31);
+}
+
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
+
+// A step of SplitMix64 of odd, irregular bits.
+uint64_t step_of(uint64_t bits) {
+  const uint64_t step = mix(bits) | 1;
+  return std::popcount(step ^ (step >> 1)) < 24 ? step ^ 0xAAAAAAAAAAAAAAAAull : step;
+}
+
+// The engine's whole state from (seed, offset), by a SplitMix64 generator with a start and a step of their own. The last
+// four words are a bijection of the pair: no two draws begin in one state.
+at::mt19937_data_pod expand(uint64_t seed, uint64_t offset) {
+  at::mt19937_data_pod state;
+  state.seed_ = seed;
+  state.left_ = 1;  // the first number makes the engine take its first step
+  state.seeded_ = true;
+  state.next_ = 0;
+  const uint64_t of_seed = mix(seed + kGolden);
+  const uint64_t of_both = mix(offset + of_seed);
+  const uint64_t step = step_of(of_both + kGolden);
+  uint64_t counter = of_both;
+  const auto put = [&state](size_t word, uint64_t bits) {
+    state.state_[word] = static_cast<uint32_t>(bits);
+    state.state_[word + 1] = static_cast<uint32_t>(bits >> 32);
+  };
+  constexpr size_t kExpanded = at::MERSENNE_STATE_N - 4;
+  for (size_t word = 0; word < kExpanded; word += 2) {
+    put(word, mix(counter += step));
+  }
+  put(kExpanded, of_seed);
+  put(kExpanded + 2, of_both);
+  return state;
+}
+
+// A generator that no call uses any more: a call holds its own until it is done.
+at::Generator idle_generator() {
+  static thread_local std::array<at::Generator, 8> generators;
+  static thread_local size_t next = 0;
+  at::Generator& generator = generators[next++ % generators.size()];
+  if (!generator.defined() || generator.getIntrusivePtr().use_count() > 1) {
+    generator = at::make_generator<at::CPUGeneratorImpl>();
+  }
+  return generator;
+}
+
 at::Generator make_cpu_generator(uint64_t seed, uint64_t offset) {
-  // Each (seed, offset) is a stream of numbers of its own: mix the two (the finaliser of SplitMix64, Steele, Lea and
-  // Flood 2014).
-  uint64_t mixed = seed + (offset + 1) * 0x9E3779B97F4A7C15ull;
-  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ull;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBull;
-  return at::make_generator<at::CPUGeneratorImpl>(mixed ^ (mixed >> 31));
+  static thread_local at::mt19937 engine;  // making one seeds it, which takes longer than all of this
+  engine.set_data(expand(seed, offset));
+  at::Generator generator = idle_generator();
+  auto* impl = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+  impl->set_engine(engine);
+  impl->set_next_float_normal_sample(std::nullopt);
+  impl->set_next_double_normal_sample(std::nullopt);
+  return generator;
 }
 
 }  // namespace

@@ -204,3 +204,72 @@ def test_the_gradient_of_a_checkpointed_block_sees_the_same_random_numbers(devic
         run(ours).sum().backward()
         gradients.append(ours.grad)
     assert torch.equal(*gradients)
+
+
+def test_every_offset_is_a_state_of_its_own(device):
+    """Through 32 bits, as a CPU generator takes of a seed, these two offsets of seed 0 have the same numbers."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(offset):
+        generator.set_offset(offset)
+        return torch.rand(100, device=device, generator=generator).cpu()
+
+    assert not torch.equal(draw(4 * 33_351), draw(4 * 61_137))
+    draws = torch.stack([draw(4 * index) for index in range(50)])
+    correlations = torch.corrcoef(draws.double()).fill_diagonal_(0)
+    assert correlations.abs().max() < 0.6
+    assert abs(draws.mean().item() - 0.5) < 0.02
+
+
+def test_a_draw_starts_with_no_normal_left_of_the_one_before(device):
+    """The CPU's generator keeps the second of each pair of normals."""
+    generator = torch.Generator(device)
+
+    def draws(count):
+        generator.manual_seed(3)
+        return [torch.randn(1, device=device, generator=generator).cpu() for _ in range(count)]
+
+    for first, again in zip(draws(40), draws(40), strict=True):
+        assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda g: torch.rand(3, generator=g),
+        lambda g: torch.randn(3, generator=g),
+        lambda g: torch.randint(9, (3,), generator=g),
+        lambda g: torch.randperm(5, generator=g),
+        lambda g: torch.empty(3).normal_(generator=g),
+        lambda g: torch.bernoulli(torch.full((3,), 0.5), generator=g),
+        lambda g: torch.multinomial(torch.ones(3), 2, generator=g),
+        lambda g: torch.utils.data.random_split([1, 2, 3, 4], [2, 2], generator=g),
+        lambda g: list(torch.utils.data.DataLoader([1, 2, 3, 4], shuffle=True, generator=g)),
+    ],
+)
+def test_tensors_on_the_cpu_refuse_the_devices_generator(device, draw):
+    with pytest.raises(RuntimeError, match=f"Expected a 'cpu' device type for generator but found '{device.type}'"):
+        draw(torch.Generator(device))
+
+
+def test_a_loader_that_shuffles_with_the_cpus_generator_trains(device):
+    def losses(place):
+        features = torch.linspace(-1, 1, 32).reshape(16, 2)
+        data = torch.utils.data.TensorDataset(features, features.sum(1, keepdim=True))
+        loader = torch.utils.data.DataLoader(data, 4, shuffle=True, generator=torch.Generator().manual_seed(1))
+        model = torch.nn.Linear(2, 1)
+        torch.nn.init.constant_(model.weight, 0.25)
+        torch.nn.init.zeros_(model.bias)
+        model.to(place)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        seen = []
+        for _ in range(2):
+            for inputs, targets in loader:
+                optimizer.zero_grad()
+                loss = (model(inputs.to(place)) - targets.to(place)).square().mean()
+                loss.backward()
+                optimizer.step()
+                seen.append(loss.detach().cpu())
+        return torch.stack(seen)
+
+    torch.testing.assert_close(losses(device), losses("cpu"))
