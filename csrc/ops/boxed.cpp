@@ -16,6 +16,7 @@
 #include "ops/fallback.h"
 #include "ops/host_call.h"
 #include "ops/trace.h"
+#include "ops/views.h"
 
 namespace outboard {
 
@@ -66,6 +67,9 @@ void run_providers(OpPlan& plan, const Call& call, torch::jit::Stack* stack) {
     if (run_native(*native, call, stack)) {
       return;
     }
+  }
+  if (C10_UNLIKELY(plan.kind == OpKind::Views) && run_as_view(call, stack)) {
+    return;
   }
   if (C10_LIKELY(driver().host_address != nullptr) && run_on_host(call, stack)) {
     return;

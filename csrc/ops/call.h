@@ -62,6 +62,7 @@ class Call {
   }
   void add_tensor(size_t index, const ArgInfo& info, const at::Tensor& tensor);
   void add_constant(const c10::IValue& value);
+  void refuse_generator() const;
   [[noreturn]] void raise_devices(size_t index, c10::Device found) const;
 
   OpPlan& plan_;

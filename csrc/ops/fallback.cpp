@@ -4,6 +4,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "core/capture.h"
@@ -44,7 +45,8 @@ void report(OpPlan& plan) {
 }
 
 // Copies of the arguments on the CPU. Tensors that share a storage with one that the operator writes get copies that share
-// one, so that the CPU kernels see an overlap and refuse what CUDA's refuse; the storage is then copied whole.
+// one, so that the CPU kernels see an overlap and refuse what CUDA's refuse; the storage is then copied whole. So is that
+// of a tensor that a result is a view of, in which offsets must mean the same.
 class CopyMaker {
  public:
   explicit CopyMaker(const Call& call) : call_(call) {
@@ -54,6 +56,7 @@ class CopyMaker {
           Use& use = use_of(tensor);
           ++use.tensors;
           use.is_written |= call.plan().args[i].is_written;
+          use.is_viewed |= is_viewed(i);
         }
       });
     }
@@ -66,7 +69,9 @@ class CopyMaker {
       case ArgKind::Device:
         return map_device(value, c10::DeviceType::CPU);
       default:
-        return map_tensors(info, value, [this](const at::Tensor& tensor) { return copy(tensor); });
+        return map_tensors(info, value, [this](const at::Tensor& tensor) {
+          return seen_.find_or_make(tensor, [&] { return copy(tensor); });
+        });
     }
   }
 
@@ -76,8 +81,14 @@ class CopyMaker {
     const c10::StorageImpl* storage;
     size_t tensors = 0;
     bool is_written = false;
+    bool is_viewed = false;
     c10::Storage copy = {};
   };
+
+  bool is_viewed(size_t argument) const {
+    const auto& viewed = call_.plan().viewed_arg;
+    return std::find(viewed.begin(), viewed.end(), static_cast<int8_t>(argument)) != viewed.end();
+  }
 
   Use& use_of(const at::Tensor& tensor) {
     const c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -98,7 +109,7 @@ class CopyMaker {
       return convert_sparse(tensor, [this](const at::Tensor& part) { return copy(part); });
     }
     Use& use = use_of(tensor);
-    if (use.tensors < 2 || !use.is_written) {
+    if (!use.is_viewed && (use.tensors < 2 || !use.is_written)) {
       return to_cpu(tensor);
     }
     if (!use.copy) {
@@ -116,6 +127,7 @@ class CopyMaker {
 
   const Call& call_;
   c10::SmallVector<Use, 8> uses_;
+  SeenTensors seen_;
 };
 
 }  // namespace
@@ -135,6 +147,7 @@ void run_on_copies(const Call& call, torch::jit::Stack* stack) {
   for (size_t i = 0; i < plan.args.size(); ++i) {
     arguments.push_back(maker.make(plan.args[i], call.arg(i)));
   }
+  const ArgumentPairs pairs(call, arguments);
   torch::jit::Stack results = arguments;
   {
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
@@ -145,7 +158,7 @@ void run_on_copies(const Call& call, torch::jit::Stack* stack) {
     }
   }
   plan.fallback_calls.fetch_add(1, std::memory_order_relaxed);
-  adopt_results(call, arguments, results, stack);
+  adopt_results(call, pairs, results, stack);
 }
 
 }  // namespace outboard

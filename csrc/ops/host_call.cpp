@@ -289,6 +289,12 @@ class ArgumentMaker {
   std::vector<std::pair<size_t, RandomDraw>> take_draws() { return std::move(draws_); }
 
   at::Tensor shell(const at::Tensor& tensor) {
+    return C10_LIKELY(!queued_.is_waited) ? make_shell(tensor)
+                                          : seen_.find_or_make(tensor, [&] { return make_shell(tensor); });
+  }
+
+ private:
+  at::Tensor make_shell(const at::Tensor& tensor) {
     if (C10_UNLIKELY(is_sparse_coo(tensor))) {
       queued_.is_dispatched_by_arguments = true;
       if (tensor.is_cpu()) {
@@ -300,10 +306,8 @@ class ArgumentMaker {
     return C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl())) ? shells_.make(tensor) : copy_of(tensor);
   }
 
- private:
   // CPU operands are read now: the caller may change them before the call runs.
   at::Tensor copy_of(const at::Tensor& tensor) {
-    c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     if (queued_.is_waited) {
       return tensor;
     }
@@ -323,7 +327,7 @@ class ArgumentMaker {
     if (nbytes > 0) {
       std::memcpy(data, source.const_data_ptr(), nbytes);
     }
-    return make_cpu_view(data, nbytes, source.is_same(tensor) ? impl : *source.unsafeGetTensorImpl());
+    return make_cpu_view(data, nbytes, *source.unsafeGetTensorImpl());
   }
 
   const Call& call_;
@@ -331,6 +335,7 @@ class ArgumentMaker {
   Capture* capture_;
   std::vector<std::pair<size_t, RandomDraw>> draws_;
   ShellMaker shells_;
+  SeenTensors seen_;
 };
 
 // An output argument of another size than the result: torch's own resize, with its warning, on the caller's thread.
@@ -421,7 +426,7 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
   if (!fill_arguments(call, *queued, maker)) {
     return false;
   }
-  const torch::jit::Stack shells = queued->stack;
+  const ArgumentPairs arguments(call, queued->stack);
   queued->owners.store(2, std::memory_order_relaxed);
   QueuedCall* raw = queued.release();
   const std::unique_ptr<QueuedCall, void (*)(QueuedCall*)> waiter(raw, release);
@@ -438,7 +443,7 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
   if (raw->error) {
     std::rethrow_exception(raw->error);
   }
-  adopt_results(call, shells, raw->stack, stack);
+  adopt_results(call, arguments, raw->stack, stack);
   return true;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_set>
 
 #include "ops/argument_checks.h"
 #include "ops/quirks.h"
@@ -95,6 +96,29 @@ std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& o
   return std::nullopt;
 }
 
+// The names of a value's alias sets; those of a list stand with its elements.
+std::unordered_set<c10::Symbol> alias_sets(const c10::AliasInfo& alias) {
+  std::unordered_set<c10::Symbol> sets = alias.beforeSets();
+  for (const c10::AliasInfo& contained : alias.containedTypes()) {
+    sets.insert(contained.beforeSets().begin(), contained.beforeSets().end());
+  }
+  return sets;
+}
+
+// The argument that a return's annotation names, or -1.
+int8_t aliased_argument(const c10::FunctionSchema& schema, const c10::AliasInfo& alias) {
+  const auto wanted = alias_sets(alias);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (const c10::AliasInfo* of_arg = schema.arguments()[i].alias_info()) {
+      const auto sets = alias_sets(*of_arg);
+      if (std::any_of(sets.begin(), sets.end(), [&](c10::Symbol set) { return wanted.count(set) > 0; })) {
+        return static_cast<int8_t>(i);
+      }
+    }
+  }
+  return -1;
+}
+
 struct PlanTable {
   std::mutex mutex;
   std::unordered_map<c10::OperatorName, std::unique_ptr<OpPlan>> plans;
@@ -152,27 +176,18 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle) : op(handle), name(toString(ha
   kind = OpKind::Writes;
   for (const c10::Argument& returned : schema.returns()) {
     const ArgKind returned_kind = kind_of(returned.type());
+    const c10::AliasInfo* alias = returned.alias_info();
+    const int8_t source = alias ? aliased_argument(schema, *alias) : -1;
+    const bool is_view = alias && !alias->isWrite();
+    returned_arg.push_back(is_view ? -1 : source);
+    viewed_arg.push_back(is_view ? source : -1);
     if (returned_kind != ArgKind::Tensor && returned_kind != ArgKind::TensorList) {
       kind = OpKind::Waits;
-      break;
-    }
-    int8_t source = -1;
-    if (const c10::AliasInfo* alias = returned.alias_info()) {
-      if (!alias->isWrite()) {
-        kind = OpKind::Views;
-        break;
-      }
-      for (size_t i = 0; i < schema.arguments().size(); ++i) {
-        const c10::AliasInfo* of_arg = schema.arguments()[i].alias_info();
-        if (of_arg && of_arg->beforeSets() == alias->beforeSets()) {
-          source = static_cast<int8_t>(i);
-        }
-      }
-    }
-    if (source < 0) {
+    } else if (kind != OpKind::Waits && is_view) {
+      kind = OpKind::Views;
+    } else if (kind == OpKind::Writes && source < 0) {
       kind = OpKind::Makes;
     }
-    returned_arg.push_back(source);
   }
   if (has_misleading_meta(op.operator_name().name)) {
     kind = OpKind::Waits;

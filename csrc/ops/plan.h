@@ -79,7 +79,9 @@ struct OpPlan {
   std::string name;  // "aten::add.Tensor"
   OpKind kind;
   c10::SmallVector<ArgInfo, 8> args;
-  c10::SmallVector<int8_t, 4> returned_arg;  // a return: index of the written argument that it is, or -1 if fresh
+  // What each return is, by the schema: a written argument, a view of an argument, or fresh. Indices, -1 for none.
+  c10::SmallVector<int8_t, 4> returned_arg;  // the written argument that the return is
+  c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return shows
   bool is_random = false;          // draws random numbers
   bool is_factory = false;         // no tensor but those it writes: constants alone decide its shape
   bool has_generator_arg = false;

@@ -85,6 +85,9 @@ bool writes_in_secret(const std::string& name, const std::string& arg) {
 }
 
 void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape) {
+  if (shape.outputs.empty()) {
+    return;  // an out= form, whose arguments are its outputs
+  }
   const std::string& name = plan.op.operator_name().name;
   if (name == "aten::native_batch_norm" || name == "aten::_native_batch_norm_legit") {
     // The CPU kernel saves statistics in the parameters' dtype (or the input's), and none in evaluation.

@@ -3,119 +3,180 @@
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/as_strided.h>
+#include <ATen/native/SparseTensorUtils.h>
 #include <c10/core/TensorImpl.h>
 
-#include <cstring>
-
-#include "core/device.h"
 #include "core/driver.h"
-#include "core/stream.h"
 #include "ops/copy.h"
 #include "ops/sparse.h"
 #include "ops/tensor_utils.h"
+#include "ops/views.h"
 
 namespace outboard {
 
 namespace {
-
-// Pairs of an argument and the CPU tensor that stood for it.
-using Pairs = c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 8>;
-
-// A sparse tensor's parts stand beside it, unless only the written arguments themselves are asked for.
-Pairs pair_arguments(const Call& call, const torch::jit::Stack& shells, bool only_written) {
-  Pairs pairs;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    if (only_written && !call.plan().args[i].is_written) {
-      continue;
-    }
-    call.for_each_tensor(i, [&](size_t element, const at::Tensor& tensor) {
-      const c10::IValue& shell = shells[i];
-      const at::Tensor cpu = shell.isTensor() ? shell.toTensor() : shell.toListRef()[element].toTensor();
-      pairs.emplace_back(tensor, cpu);
-      if (is_sparse_coo(tensor) && !only_written) {
-        pairs.emplace_back(tensor._indices(), cpu._indices());
-        pairs.emplace_back(tensor._values(), cpu._values());
-      }
-    });
-  }
-  return pairs;
-}
 
 bool same_storage(const at::Tensor& a, const at::Tensor& b) {
   return a.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
          b.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
+bool is_dense_of_ours(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && is_ours(*tensor.unsafeGetTensorImpl());
+}
+
+[[noreturn]] void raise_undeclared(const Call& call, size_t result, const char* found, size_t argument) {
+  TORCH_CHECK(false, "operator ", call.plan().name, ": result ", result, " ", found, " argument '",
+              call.plan().op.schema().arguments()[argument].name(),
+              "', which its schema does not say. Correct the schema's alias annotations ('Tensor(a)' for a view) or"
+              " return a clone. Schema: ",
+              call.plan().op.schema());
+}
+
+// Turns what the CPU kernel returned into the device's results.
 class Adopter {
  public:
-  Adopter(const Call& call, Pairs pairs) : device_(call.device()), pairs_(std::move(pairs)) {}
+  Adopter(const Call& call, const ArgumentPairs& arguments) : call_(call), arguments_(arguments) {}
 
-  at::Tensor adopt(const at::Tensor& result) const {
-    if (!result.defined() || !result.device().is_cpu()) {
-      return result;
+  c10::IValue adopt(size_t index, const c10::IValue& value) const {
+    if (const int8_t argument = call_.plan().returned_arg[index]; argument >= 0) {
+      check_returned(index, static_cast<size_t>(argument), value);
+      return call_.arg(static_cast<size_t>(argument));
     }
-    for (const auto& [tensor, shell] : pairs_) {
-      if (shell.is_same(result)) {
-        return tensor;
-      }
-    }
-    if (result.layout() == c10::kStrided) {
-      for (const auto& [tensor, shell] : pairs_) {
-        if (shell.layout() == c10::kStrided && is_ours(*tensor.unsafeGetTensorImpl()) && same_storage(shell, result) &&
-            result.scalar_type() == tensor.scalar_type()) {
-          return at::as_strided(tensor, result.sizes(), result.strides(), result.storage_offset());
-        }
-      }
-    }
-    if (is_sparse_coo(result)) {
-      return convert_sparse(result, [this](const at::Tensor& part) { return adopt(part); });
-    }
-    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided, "a result of layout ", result.layout(),
-                                " cannot be made on '", driver_name(), "': dense and sparse COO tensors can");
-    return to_device(result, device_);
-  }
-
-  c10::IValue adopt(const c10::IValue& value) const {
     if (value.isTensor()) {
-      return adopt(value.toTensor());
+      return adopt_tensor(index, value.toTensor());
     }
     if (value.isTensorList()) {
       c10::List<at::Tensor> result;
       for (const at::Tensor& tensor : value.toTensorList()) {
-        result.push_back(adopt(tensor));
+        result.push_back(adopt_tensor(index, tensor));
       }
       return result;
     }
     return value;
   }
 
+  // Of a sparse tensor's parts the schema says nothing: torch's operators share them among arguments and results.
+  at::Tensor adopt_part(const at::Tensor& part) const {
+    for (const auto& [index, tensor, shell, is_part] : arguments_) {
+      if (is_dense_of_ours(tensor) && same_storage(shell, part)) {
+        return shell.is_same(part) ? tensor : view_of(tensor, part);
+      }
+    }
+    return to_device(part, call_.device());
+  }
+
  private:
-  c10::DeviceIndex device_;
-  Pairs pairs_;
+  void check_returned(size_t index, size_t argument, const c10::IValue& value) const {
+    if (!value.isTensor() || !value.toTensor().defined()) {
+      return;
+    }
+    for (const auto& [owner, tensor, shell, is_part] : arguments_) {
+      if (owner == argument && !is_part && shell.is_same(value.toTensor())) {
+        return;
+      }
+    }
+    raise_undeclared(call_, index, "is another tensor than", argument);
+  }
+
+  at::Tensor adopt_tensor(size_t index, const at::Tensor& result) const {
+    if (!result.defined() || !result.device().is_cpu()) {
+      return result;
+    }
+    if (is_sparse_coo(result)) {
+      return adopt_sparse(result);
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided && !result.is_quantized(), "a result of layout ",
+                                result.layout(), result.is_quantized() ? " and a quantized dtype" : "",
+                                " cannot be made on '", driver_name(), "': dense and sparse COO tensors can");
+    const int8_t viewed = call_.plan().viewed_arg[index];
+    return viewed >= 0 ? adopt_view(index, static_cast<size_t>(viewed), result) : adopt_fresh(index, result);
+  }
+
+  at::Tensor adopt_sparse(const at::Tensor& result) const {
+    for (const auto& [index, tensor, shell, is_part] : arguments_) {
+      if (shell.is_same(result)) {
+        return tensor;
+      }
+    }
+    return convert_sparse(result, [this](const at::Tensor& part) { return adopt_part(part); });
+  }
+
+  at::Tensor adopt_view(size_t index, size_t argument, const at::Tensor& result) const {
+    for (const auto& [owner, tensor, shell, is_part] : arguments_) {
+      if (owner == argument && shell.layout() == c10::kStrided && same_storage(shell, result)) {
+        return shell.is_same(result) ? tensor : view_of(tensor, result);
+      }
+    }
+    raise_undeclared(call_, index, "is not in the memory of", argument);
+  }
+
+  at::Tensor adopt_fresh(size_t index, const at::Tensor& result) const {
+    for (const auto& [owner, tensor, shell, is_part] : arguments_) {
+      if (is_dense_of_ours(tensor) && same_storage(shell, result)) {
+        raise_undeclared(call_, index, "is in the memory of", owner);
+      }
+    }
+    return to_device(result, call_.device());
+  }
+
+  const Call& call_;
+  const ArgumentPairs& arguments_;
 };
 
-// A kernel may have resized a written argument's shell, or given it other memory.
-void write_back(const at::Tensor& tensor, const at::Tensor& shell, const Adopter& adopter) {
-  if (is_sparse_coo(tensor)) {
-    write_back_sparse(tensor, shell, [&adopter](const at::Tensor& part) { return adopter.adopt(part); });
-    return;
-  }
-  if (tensor.layout() != c10::kStrided || shell.layout() != c10::kStrided) {
-    return;
-  }
+// Whether the kernel wrote beside the argument's memory: to a copy, or to what it gave a shell in its place.
+bool is_elsewhere(const at::Tensor& tensor, const at::Tensor& shell) {
   void* expected = nullptr;
-  const bool is_shell = is_ours(*tensor.unsafeGetTensorImpl()) && storage_host_address(tensor.storage(), &expected);
-  const bool is_moved = !is_shell || shell.storage().data() != expected;
+  return !is_ours(*tensor.unsafeGetTensorImpl()) || !storage_host_address(tensor.storage(), &expected) ||
+         shell.storage().data() != expected;
+}
+
+void write_back_dense(const at::Tensor& tensor, const at::Tensor& shell) {
+  if (tensor.is_same(shell)) {
+    return;
+  }
   if (tensor.sizes() != shell.sizes()) {
     resize_output(tensor, shell.sizes(), shell.strides());
-  } else if (!is_moved) {
+  } else if (!is_elsewhere(tensor, shell)) {
     return;
   }
   tensor.copy_(shell);
 }
 
+void write_back(const Call& call, const ArgumentPairs& arguments, const Adopter& adopter) {
+  for (const auto& [index, tensor, shell, is_part] : arguments) {
+    if (call.plan().args[index].is_written && tensor.layout() == c10::kStrided && shell.layout() == c10::kStrided) {
+      write_back_dense(tensor, shell);
+    }
+  }
+  for (const auto& [index, tensor, shell, is_part] : arguments) {
+    if (call.plan().args[index].is_written && is_sparse_coo(tensor) && !tensor.is_same(shell)) {
+      write_back_sparse(tensor, shell, [&adopter](const at::Tensor& part) { return adopter.adopt_part(part); });
+    }
+  }
+}
+
 }  // namespace
+
+ArgumentPairs::ArgumentPairs(const Call& call, const torch::jit::Stack& shells) {
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t element, const at::Tensor& tensor) {
+      const c10::IValue& value = shells[i];
+      const at::Tensor shell = value.isTensor() ? value.toTensor() : value.toListRef()[element].toTensor();
+      pairs_.push_back({i, tensor, shell, /*is_part=*/false});
+      if (is_sparse_coo(tensor)) {
+        add_parts(i, tensor, shell);
+      }
+    });
+  }
+}
+
+void ArgumentPairs::add_parts(size_t index, const at::Tensor& sparse, const at::Tensor& shell) {
+  const at::SparseTensorImpl* of_sparse = at::sparse::get_sparse_impl(sparse);
+  const at::SparseTensorImpl* of_shell = at::sparse::get_sparse_impl(shell);
+  pairs_.push_back({index, of_sparse->indices(), of_shell->indices(), /*is_part=*/true});
+  pairs_.push_back({index, of_sparse->values(), of_shell->values(), /*is_part=*/true});
+}
 
 void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   const bool was_empty = tensor.numel() == 0;
@@ -157,18 +218,15 @@ void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::
   }
 }
 
-void adopt_results(const Call& call, const torch::jit::Stack& shells, const torch::jit::Stack& returned,
+void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,
                    torch::jit::Stack* stack) {
-  const Adopter adopter(call, pair_arguments(call, shells, /*only_written=*/false));
-  for (const auto& [tensor, shell] : pair_arguments(call, shells, /*only_written=*/true)) {
-    write_back(tensor, shell, adopter);
-  }
+  const Adopter adopter(call, arguments);
+  write_back(call, arguments, adopter);
   c10::SmallVector<c10::IValue, 4> results;
-  for (const c10::IValue& value : returned) {
-    results.push_back(adopter.adopt(value));
+  for (size_t i = 0; i < returned.size(); ++i) {
+    results.push_back(adopter.adopt(i, returned[i]));
   }
-  const size_t args = call.plan().args.size();
-  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(args), stack->end());
+  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(call.plan().args.size()), stack->end());
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));
   }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // From what a call's CPU kernel gave to what the operator returns.
+//
+// What each result is, the schema declares: a written argument, a view of an argument, or memory of its own. Nothing is
+// found out from what came back; what came back otherwise is an error that names the operator.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -15,10 +18,33 @@ void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArr
 void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::Tensor> outputs,
                     torch::jit::Stack* stack);
 
-// The same for a call that was waited for: `returned` is what the CPU kernel gave when called with `shells` (or
-// copies). Results that are shells become the arguments behind them, views of shells become views of the arguments,
-// fresh results are copied to the device. A written argument whose shell was resized or moved is resized and copied.
-void adopt_results(const Call& call, const torch::jit::Stack& shells, const torch::jit::Stack& returned,
+// A call's tensors and what stands for them, noted before the CPU kernel runs: it may give a shell other memory, and a
+// sparse tensor other parts.
+class ArgumentPairs {
+ public:
+  struct Pair {
+    size_t index;  // of the argument
+    at::Tensor tensor;  // as the caller gave it
+    at::Tensor shell;  // as the CPU kernel sees it: a shell, a copy, or the same
+    bool is_part;  // the indices or the values of a sparse tensor
+  };
+
+  // `shells` are the arguments of the CPU kernel.
+  ArgumentPairs(const Call& call, const torch::jit::Stack& shells);
+
+  const Pair* begin() const { return pairs_.begin(); }
+  const Pair* end() const { return pairs_.end(); }
+
+ private:
+  void add_parts(size_t index, const at::Tensor& sparse, const at::Tensor& shell);
+
+  c10::SmallVector<Pair, 8> pairs_;
+};
+
+// Like return_results, for a call that was waited for: `returned` is what the CPU kernel gave. Written arguments whose
+// shells were resized or moved are resized and copied, views of shells become views of the arguments, fresh results are
+// copied to the device.
+void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,
                    torch::jit::Stack* stack);
 
 }  // namespace outboard

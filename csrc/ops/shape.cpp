@@ -101,12 +101,7 @@ CallShape run_meta(const Call& call) {
     stack.push_back(meta_argument(plan.args[i], call.arg(i)));
   }
   const torch::jit::Stack arguments = stack;
-  {
-    const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
-    const NoTorchFunction no_modes;
-    const MetaScope scope;
-    plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-  }
+  run_meta_kernel(plan, stack);
   CallShape shape;
   for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
     if (plan.returned_arg[i] >= 0) {
@@ -138,6 +133,13 @@ CallShape run_meta(const Call& call) {
 
 bool infers_shapes() {
   return is_in_meta;
+}
+
+void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack) {
+  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
+  const NoTorchFunction no_modes;
+  const MetaScope scope;
+  plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
 }
 
 std::shared_ptr<const CallShape> shape_of(const Call& call) {

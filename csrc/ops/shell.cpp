@@ -16,6 +16,19 @@ c10::Storage wrap(void* data, size_t nbytes, bool is_resizable) {
       is_resizable ? c10::GetAllocator(c10::DeviceType::CPU) : nullptr, is_resizable);
 }
 
+// What a tensor says of its values besides their memory.
+void copy_bits(const c10::TensorImpl& like, c10::TensorImpl& shell) {
+  if (C10_UNLIKELY(like.is_wrapped_number())) {
+    shell.set_wrapped_number(true);
+  }
+  if (C10_UNLIKELY(like.is_conj())) {
+    shell._set_conj(true);
+  }
+  if (C10_UNLIKELY(like.is_neg())) {
+    shell._set_neg(true);
+  }
+}
+
 }  // namespace
 
 at::Tensor make_shell(c10::Storage storage, const c10::TensorImpl& like) {
@@ -23,15 +36,7 @@ at::Tensor make_shell(c10::Storage storage, const c10::TensorImpl& like) {
                                                               c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
   c10::TensorImpl* impl = shell.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  if (C10_UNLIKELY(like.is_wrapped_number())) {
-    impl->set_wrapped_number(true);
-  }
-  if (C10_UNLIKELY(like.is_conj())) {
-    impl->_set_conj(true);
-  }
-  if (C10_UNLIKELY(like.is_neg())) {
-    impl->_set_neg(true);
-  }
+  copy_bits(like, *impl);
   return shell;
 }
 
@@ -63,9 +68,7 @@ at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like) {
                                                              c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
   c10::TensorImpl* impl = view.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides());
-  if (like.is_wrapped_number()) {
-    impl->set_wrapped_number(true);
-  }
+  copy_bits(like, *impl);
   return view;
 }
 

@@ -28,6 +28,26 @@ class ShellMaker {
   bool is_resizable_;
 };
 
+// What stands for the tensors of a call that is waited for. Kernels ask whether an output *is* an argument: where a call
+// has one tensor twice, its kernel sees one twice.
+class SeenTensors {
+ public:
+  template <typename Make>
+  at::Tensor find_or_make(const at::Tensor& tensor, Make&& make) {
+    for (const auto& [known, stand_in] : seen_) {
+      if (known == tensor.unsafeGetTensorImpl()) {
+        return stand_in;
+      }
+    }
+    at::Tensor stand_in = make();
+    seen_.emplace_back(tensor.unsafeGetTensorImpl(), stand_in);
+    return stand_in;
+  }
+
+ private:
+  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> seen_;
+};
+
 // Another shell of the same memory: what a kernel does to one shell's sizes and strides, the other does not see.
 at::Tensor copy_shell(const at::Tensor& shell);
 

@@ -21,6 +21,7 @@
 #include <ATen/ops/sparse_resize_native.h>
 #include <ATen/ops/values_native.h>
 #include <ATen/ops/zero_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "ops/boxed.h"
@@ -48,11 +49,42 @@ void write_back_sparse(const at::Tensor& sparse, const at::Tensor& converted,
 
 namespace {
 
+// Torch's sparse tensors are made on the current device, whatever their parts'.
+using OptionalType = std::optional<at::ScalarType>;
+using OptionalLayout = std::optional<at::Layout>;
+using OptionalDevice = std::optional<at::Device>;
+
+at::Tensor with_dims(int64_t sparse_dim, int64_t dense_dim, at::IntArrayRef size, OptionalType dtype,
+                     OptionalLayout layout, OptionalDevice device, std::optional<bool> pin_memory) {
+  const c10::OptionalDeviceGuard guard(device);
+  return at::native::new_with_dims_sparse(sparse_dim, dense_dim, size, dtype, layout, device, pin_memory);
+}
+
+at::Tensor with_dims_and_tensors(int64_t sparse_dim, int64_t dense_dim, c10::SymIntArrayRef size,
+                                 const at::Tensor& indices, const at::Tensor& values, OptionalType dtype,
+                                 OptionalLayout layout, OptionalDevice device, std::optional<bool> pin_memory,
+                                 std::optional<bool> is_coalesced) {
+  const c10::DeviceGuard guard(values.device());
+  return at::native::new_with_dims_and_tensor_sparse_symint(sparse_dim, dense_dim, size, indices, values, dtype, layout,
+                                                            device, pin_memory, is_coalesced);
+}
+
+at::Tensor empty(at::IntArrayRef size, OptionalType dtype, OptionalLayout layout, OptionalDevice device,
+                 std::optional<bool> pin_memory, std::optional<at::MemoryFormat> memory_format) {
+  const c10::OptionalDeviceGuard guard(device);
+  return at::native::empty_sparse(size, dtype, layout, device, pin_memory, memory_format);
+}
+
+at::Tensor clone(const at::Tensor& self, std::optional<at::MemoryFormat> memory_format) {
+  const c10::DeviceGuard guard(self.device());
+  return at::native::clone_sparse(self, memory_format);
+}
+
 // What torch's sparse tensors do on any device: their metadata, and operators made of dense ones.
 void register_metadata(torch::Library& aten) {
-  aten.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
-  aten.impl("_sparse_coo_tensor_with_dims_and_tensors", TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
-  aten.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse));
+  aten.impl("_sparse_coo_tensor_with_dims", with_dims);
+  aten.impl("_sparse_coo_tensor_with_dims_and_tensors", with_dims_and_tensors);
+  aten.impl("empty.memory_format", empty);
   aten.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
   aten.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
   aten.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
@@ -62,7 +94,7 @@ void register_metadata(torch::Library& aten) {
   aten.impl("_values", TORCH_FN(at::native::_values_sparse));
   aten.impl("indices", TORCH_FN(at::native::indices_sparse));
   aten.impl("values", TORCH_FN(at::native::values_sparse));
-  aten.impl("clone", TORCH_FN(at::native::clone_sparse));
+  aten.impl("clone", clone);
   aten.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
   aten.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
   aten.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
