@@ -3,9 +3,12 @@
 // provider, whether or not the call's shape is known already.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "ops/bad_arguments.h"
 #include "ops/call.h"
 #include "ops/overlap.h"
 
@@ -14,9 +17,11 @@ namespace outboard {
 // The checks of one operator.
 struct ArgumentChecks {
   std::vector<OverlapRule> overlaps;
+  std::vector<BadArgumentRule> bad_arguments;
+  std::optional<uint8_t> promoted_into;  // the argument that an element-wise operator writes its result to
 };
 
-// Null for an operator that has none, as functional forms mostly.
+// Null for an operator that has none.
 std::unique_ptr<const ArgumentChecks> argument_checks(const OpPlan& plan);
 
 void run_argument_checks(const ArgumentChecks& checks, const Call& call);

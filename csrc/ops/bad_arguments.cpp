@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/bad_arguments.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/WrapDimUtils.h>
+#include <c10/core/Scalar.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ops/call.h"
+
+namespace outboard {
+
+// The arguments that a rule names, in its order.
+class Arguments {
+ public:
+  Arguments(const BadArgumentRule& rule, const Call& call) : rule_(rule), call_(call) {}
+
+  const c10::IValue& operator[](size_t i) const { return call_.arg(rule_.index[i]); }
+  bool has(size_t i) const { return !(*this)[i].isNone(); }
+  const at::Tensor& tensor(size_t i) const { return (*this)[i].toTensor(); }
+  bool has_tensor(size_t i) const { return (*this)[i].isTensor() && tensor(i).defined(); }
+  c10::ScalarType dtype(size_t i) const { return tensor(i).scalar_type(); }
+  // Of an argument that is a tensor in some overloads, what no rule minds.
+  double number(size_t i, double otherwise) const { return (*this)[i].isDouble() ? (*this)[i].toDouble() : otherwise; }
+  int64_t integer(size_t i) const { return (*this)[i].toInt(); }
+
+ private:
+  const BadArgumentRule& rule_;
+  const Call& call_;
+};
+
+namespace {
+
+bool is_integral(c10::ScalarType dtype) {
+  return c10::isIntegralType(dtype, /*includeBool=*/true);
+}
+
+// ---- Numbers ---------------------------------------------------------------------------------------------------------
+
+bool no_interval(const Arguments& args) {
+  constexpr double kSurelyFinite = 65504;  // in float16; beyond it torch looks at the dtype
+  const double from = args.number(1, 0);
+  const double to = args.number(2, 1);
+  return is_integral(args.dtype(0)) || !(from <= to && from >= -kSurelyFinite && to <= kSurelyFinite);
+}
+
+// Integers that every element of a dtype can be; of floating types those that are exact.
+std::pair<int64_t, int64_t> range_of(c10::ScalarType dtype) {
+  const auto exact = [](int digits) { return std::pair(-(int64_t{1} << digits), int64_t{1} << digits); };
+  const auto all = [](auto zero) {
+    return std::pair<int64_t, int64_t>(std::numeric_limits<decltype(zero)>::min(),
+                                       std::numeric_limits<decltype(zero)>::max());
+  };
+  switch (dtype) {
+    case c10::kBool:
+      return {0, 1};
+    case c10::kByte:
+      return all(uint8_t{});
+    case c10::kChar:
+      return all(int8_t{});
+    case c10::kShort:
+      return all(int16_t{});
+    case c10::kInt:
+      return all(int32_t{});
+    case c10::kLong:
+      return all(int64_t{});
+    case c10::kHalf:
+      return exact(11);
+    case c10::kBFloat16:
+      return exact(8);
+    case c10::kFloat:
+      return exact(24);
+    case c10::kDouble:
+      return exact(53);
+    default:
+      return {0, -1};  // torch shall say
+  }
+}
+
+bool no_integers(c10::ScalarType dtype, int64_t from, int64_t to) {
+  const auto [lowest, highest] = range_of(dtype);
+  return !(from < to && from >= lowest && to - 1 <= highest);
+}
+
+bool no_integers_from(const Arguments& args) {
+  const int64_t from = args.integer(1);
+  if (!args.has(2)) {
+    return from < range_of(args.dtype(0)).first;
+  }
+  return no_integers(args.dtype(0), from, args.integer(2));
+}
+
+bool no_integers_to(const Arguments& args) {
+  return no_integers(args.dtype(0), 0, args.integer(1));
+}
+
+bool negative(const Arguments& args) {
+  return !(args.number(1, 1) >= 0);
+}
+
+bool not_positive(const Arguments& args) {
+  return !(args.number(1, 1) > 0);
+}
+
+bool no_probability(const Arguments& args) {
+  return !(args.number(1, 1) >= 0 && args.number(1, 1) <= 1);
+}
+
+bool no_inner_probability(const Arguments& args) {
+  return !(args.number(1, 0.5) > 0 && args.number(1, 0.5) < 1);
+}
+
+bool too_many_samples(const Arguments& args) {
+  const at::Tensor& weights = args.tensor(0);
+  const int64_t samples = args.integer(1);
+  return !c10::isFloatingType(args.dtype(0)) || samples <= 0 || weights.dim() == 0 ||
+         (!args[2].toBool() && samples > weights.size(-1));
+}
+
+bool integer_to_negative_power(const Arguments& args) {
+  if (!args[0].isTensor() || !args[1].isScalar()) {
+    return false;
+  }
+  const c10::Scalar exponent = args[1].toScalar();
+  return is_integral(args.dtype(0)) && exponent.isIntegral(/*includeBool=*/true) && exponent.toLong() < 0;
+}
+
+// The gradient of a function that was applied in place, where its sign can't be told from the result.
+bool slope_of_result_is_negative(const Arguments& args) {
+  return args[1].toBool() && args[0].toScalar().toDouble() < 0;
+}
+
+// Of sums with a factor: torch multiplies integers by integers, and only bools by bools.
+bool factor_does_not_fit(const Arguments& args) {
+  const c10::Scalar alpha = args[2].toScalar();
+  if (C10_LIKELY(alpha.isIntegral(/*includeBool=*/false))) {
+    return false;
+  }
+  const auto is_all = [&](auto&& matches) {
+    return matches(args.dtype(0)) && (!args[1].isTensor() || matches(args.dtype(1)));
+  };
+  if (alpha.isBoolean()) {
+    return !is_all([](c10::ScalarType dtype) { return dtype == c10::kBool; });
+  }
+  return is_all(is_integral) && (args[1].isTensor() || args[1].toScalar().isIntegral(/*includeBool=*/true));
+}
+
+// ---- Element types ---------------------------------------------------------------------------------------------------
+
+// Each argument's but those that are absent; mm, convolutions and the like promote nothing.
+template <size_t count>
+bool dtypes_differ(const Arguments& args) {
+  const c10::ScalarType dtype = args.dtype(0);
+  for (size_t i = 1; i < count; ++i) {
+    if (args.has_tensor(i) && args.dtype(i) != dtype) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool no_class_indices(const Arguments& args) {
+  const c10::ScalarType dtype = args.dtype(1);
+  return (dtype != c10::kLong && dtype != c10::kByte) || (args.has_tensor(2) && args.dtype(2) != args.dtype(0));
+}
+
+bool no_truth_values(const Arguments& args) {
+  return args.dtype(0) != c10::kBool && args.dtype(0) != c10::kByte;
+}
+
+bool integral(const Arguments& args) {
+  return is_integral(args.dtype(0));
+}
+
+bool complex(const Arguments& args) {
+  return c10::isComplexType(args.dtype(0));
+}
+
+bool boolean(const Arguments& args) {
+  return args.dtype(0) == c10::kBool;
+}
+
+bool boolean_or_complex(const Arguments& args) {
+  return args.dtype(0) == c10::kBool || complex(args);
+}
+
+bool masks_badly(const Arguments& args) {
+  return args.dtype(1) != c10::kBool || (args[2].isScalar() && args[2].toScalar().isComplex() && !complex(args));
+}
+
+bool not_integral(const Arguments& args) {
+  return !is_integral(args.dtype(0)) || (args.has_tensor(1) && !is_integral(args.dtype(1)));
+}
+
+bool not_integral_alone(const Arguments& args) {
+  return !is_integral(args.dtype(0));
+}
+
+bool boolean_or_not_integral(const Arguments& args) {
+  return args.dtype(0) == c10::kBool || not_integral(args);
+}
+
+// ---- Shapes ----------------------------------------------------------------------------------------------------------
+
+bool reduces_nothing(const Arguments& args) {
+  const at::Tensor& self = args.tensor(0);
+  const int64_t dim = args.integer(1);
+  return self.numel() == 0 && dim < self.dim() && dim >= -self.dim() && self.dim() > 0 && self.size(dim) == 0;
+}
+
+bool has_no_elements(const Arguments& args) {
+  return args.tensor(0).numel() == 0;
+}
+
+bool has_several_dimensions(const Arguments& args) {
+  return args.tensor(0).dim() != 1;
+}
+
+bool is_index(c10::ScalarType dtype) {
+  return dtype == c10::kLong || dtype == c10::kInt;
+}
+
+bool selects_badly(const Arguments& args) {
+  const at::Tensor& index = args.tensor(1);
+  return index.dim() > 1 || !is_index(args.dtype(1)) || (args.tensor(0).dim() == 0 && index.numel() != 1);
+}
+
+bool reduces_into_badly(const Arguments& args) {
+  const at::Tensor& self = args.tensor(0);
+  const at::Tensor& index = args.tensor(2);
+  const at::Tensor& source = args.tensor(3);
+  const int64_t rank = std::max<int64_t>(self.dim(), 1);
+  if (args.dtype(3) != args.dtype(0) || !is_index(args.dtype(2)) || index.dim() > 1 || source.dim() != self.dim() ||
+      args.integer(1) >= rank || args.integer(1) < -rank) {
+    return true;
+  }
+  const int64_t dim = at::maybe_wrap_dim(args.integer(1), self.dim());
+  for (int64_t i = 0; i < self.dim(); ++i) {
+    if (source.size(i) != (i == dim ? index.numel() : self.size(i))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool no_reduction_into(const Arguments& args) {
+  const std::string_view name = args[0].toStringRef();
+  return name != "prod" && name != "mean" && name != "amax" && name != "amin";
+}
+
+bool puts_badly(const Arguments& args) {
+  return args.dtype(1) != c10::kLong || args.dtype(2) != args.dtype(0) ||
+         args.tensor(1).numel() != args.tensor(2).numel() ||
+         (args.tensor(0).numel() == 0 && args.tensor(1).numel() != 0);
+}
+
+bool fills_badly(const Arguments& args) {
+  return args.dtype(1) != c10::kLong || (args[2].isScalar() && args[2].toScalar().isComplex() && !complex(args));
+}
+
+bool copies_badly(const Arguments& args) {
+  return args.dtype(1) != c10::kLong || args.dtype(2) != args.dtype(0);
+}
+
+using Sizes = c10::SmallVector<int64_t, 6>;
+
+// The sizes of self[indices] by indices that are numbers; nothing where a mask decides them, or where they don't fit.
+struct Indexed {
+  Sizes sizes;
+  bool has_mask = false;
+  bool is_bad = false;
+};
+
+Indexed indexed_by(const at::Tensor& self, const c10::IValue& indices) {
+  Indexed result;
+  std::vector<int64_t> broadcast;
+  int64_t dim = 0;
+  int64_t runs = 0;
+  int64_t first = -1;
+  bool was_index = false;
+  Sizes rest;
+  for (const c10::IValue& element : indices.toListRef()) {
+    const bool is_given = element.isTensor() && element.toTensor().defined();
+    const c10::ScalarType dtype = is_given ? element.toTensor().scalar_type() : c10::kLong;
+    if (dtype == c10::kBool || dtype == c10::kByte) {
+      result.has_mask = true;
+      return result;
+    }
+    if (dim >= self.dim() || !is_index(dtype)) {
+      result.is_bad = true;
+      return result;
+    }
+    if (!is_given) {
+      rest.push_back(self.size(dim));
+    } else {
+      const c10::IntArrayRef sizes = element.toTensor().sizes();
+      if (!broadcast.empty() || runs > 0) {
+        if (!at::are_expandable(broadcast, sizes)) {
+          result.is_bad = true;
+          return result;
+        }
+        broadcast = at::infer_size(broadcast, sizes);
+      } else {
+        broadcast = sizes.vec();
+      }
+      result.is_bad |= self.size(dim) == 0 && element.toTensor().numel() > 0;
+      runs += was_index ? 0 : 1;
+      first = first < 0 ? static_cast<int64_t>(rest.size()) : first;
+    }
+    was_index = is_given;
+    ++dim;
+  }
+  for (; dim < self.dim(); ++dim) {
+    rest.push_back(self.size(dim));
+  }
+  // Indices side by side put their shape where they stand, else in front.
+  const auto at = rest.begin() + (runs == 1 ? first : 0);
+  result.sizes.append(rest.begin(), at);
+  result.sizes.append(broadcast.begin(), broadcast.end());
+  result.sizes.append(at, rest.end());
+  return result;
+}
+
+bool puts_at_indices_badly(const Arguments& args) {
+  if (args.dtype(2) != args.dtype(0)) {
+    return true;
+  }
+  const Indexed indexed = indexed_by(args.tensor(0), args[1]);
+  return indexed.is_bad || (!indexed.has_mask && !at::is_expandable_to(args.tensor(2).sizes(), indexed.sizes));
+}
+
+bool indexes_badly(const Arguments& args) {
+  return indexed_by(args.tensor(0), args[1]).is_bad;
+}
+
+// ---- The table -------------------------------------------------------------------------------------------------------
+
+// A line an operator: all overloads of it, and of its in-place form, that have these arguments; or one overload's name.
+struct Row {
+  std::string_view op;
+  std::string_view args;
+  bool (*is_bad)(const Arguments&);
+};
+
+// Numbers, for which one element of a tensor is enough to hear what its kernel says.
+constexpr Row kNumbers[] = {
+    {"add", "self other alpha", factor_does_not_fit},
+    {"bernoulli", "self p", no_probability},
+    {"cauchy", "self sigma", not_positive},
+    {"elu_backward", "alpha is_result", slope_of_result_is_negative},
+    {"exponential", "self lambd", not_positive},
+    {"geometric", "self p", no_inner_probability},
+    {"leaky_relu_backward", "negative_slope self_is_result", slope_of_result_is_negative},
+    {"log_normal", "self std", not_positive},
+    {"normal", "mean std", negative},
+    {"pow", "self exponent", integer_to_negative_power},
+    {"aten::random_.from", "self from to", no_integers_from},
+    {"aten::random_.to", "self to", no_integers_to},
+    {"rsub", "self other alpha", factor_does_not_fit},
+    {"smooth_l1_loss", "self beta", negative},
+    {"sub", "self other alpha", factor_does_not_fit},
+    {"uniform", "self from to", no_interval},
+};
+
+// Shapes, and dtypes of one argument that must suit another's.
+constexpr Row kArguments[] = {
+    {"_index_put_impl_", "self indices values", puts_at_indices_badly},
+    {"addbmm", "self batch1 batch2", dtypes_differ<3>},
+    {"addmm", "self mat1 mat2", dtypes_differ<3>},
+    {"addmv", "self mat vec", dtypes_differ<3>},
+    {"all", "out", no_truth_values},
+    {"any", "out", no_truth_values},
+    {"baddbmm", "self batch1 batch2", dtypes_differ<3>},
+    {"bmm", "self mat2", dtypes_differ<2>},
+    {"convolution", "input weight bias", dtypes_differ<3>},
+    {"dot", "self tensor", dtypes_differ<2>},
+    {"index", "self indices", indexes_badly},
+    {"index_copy", "self index source", copies_badly},
+    {"index_fill", "self index value", fills_badly},
+    {"index_reduce", "reduce", no_reduction_into},
+    {"index_reduce", "self dim index source", reduces_into_badly},
+    {"index_select", "self index", selects_badly},
+    {"linear", "input weight bias", dtypes_differ<3>},
+    {"masked_fill", "self mask value", masks_badly},
+    {"aten::max", "self", has_no_elements},
+    {"aten::min", "self", has_no_elements},
+    {"binary_cross_entropy", "self target weight", dtypes_differ<3>},
+    {"bucketize", "boundaries", has_several_dimensions},
+    {"max", "self dim", reduces_nothing},
+    {"median", "self dim", reduces_nothing},
+    {"min", "self dim", reduces_nothing},
+    {"mm", "self mat2", dtypes_differ<2>},
+    {"mode", "self dim", reduces_nothing},
+    {"multinomial", "self num_samples replacement", too_many_samples},
+    {"nanmedian", "self dim", reduces_nothing},
+    {"neg", "self out", dtypes_differ<2>},
+    {"nll_loss2d_forward", "self target weight", no_class_indices},
+    {"nll_loss_forward", "self target weight", no_class_indices},
+    {"put", "self index source", puts_badly},
+    {"vdot", "self other", dtypes_differ<2>},
+};
+
+// Dtypes that the CPU and CUDA have no kernels for.
+constexpr Row kDtypes[] = {
+    {"_log_softmax", "self", integral},
+    {"_softmax", "self", integral},
+    {"aten::bernoulli", "self", integral},
+    {"aten::bernoulli.out", "self", integral},
+    {"aten::bernoulli_.Tensor", "p", integral},
+    {"bitwise_and", "self other", not_integral},
+    {"bitwise_left_shift", "self other", boolean_or_not_integral},
+    {"bitwise_not", "self", not_integral_alone},
+    {"bitwise_or", "self other", not_integral},
+    {"bitwise_right_shift", "self other", boolean_or_not_integral},
+    {"bitwise_xor", "self other", not_integral},
+    {"abs", "self", boolean},
+    {"atan2", "self", complex},
+    {"avg_pool2d", "self", integral},
+    {"ceil", "self", boolean_or_complex},
+    {"clamp", "self", complex},
+    {"copysign", "self", complex},
+    {"erfinv", "self", complex},
+    {"floor", "self", boolean_or_complex},
+    {"fmax", "self", complex},
+    {"fmin", "self", complex},
+    {"fmod", "self", boolean_or_complex},
+    {"gcd", "self other", boolean_or_not_integral},
+    {"gelu", "self", integral},
+    {"heaviside", "self", complex},
+    {"hypot", "self", boolean_or_complex},
+    {"lcm", "self other", boolean_or_not_integral},
+    {"lerp", "self", integral},
+    {"max", "self", complex},
+    {"maximum", "self", complex},
+    {"min", "self", complex},
+    {"minimum", "self", complex},
+    {"nextafter", "self", boolean_or_complex},
+    {"normal", "self", integral},
+    {"relu", "self", boolean_or_complex},
+    {"remainder", "self", boolean_or_complex},
+    {"sign", "self", complex},
+    {"silu", "self", integral},
+    {"sort", "self", complex},
+    {"trunc", "self", boolean_or_complex},
+    {"var", "self", integral},
+};
+
+bool names(const Row& row, const OpPlan& plan) {
+  if (row.op == plan.name) {
+    return true;
+  }
+  std::string_view base = plan.op.operator_name().name;
+  base.remove_prefix(std::min(base.size(), std::string_view("aten::").size()));
+  return row.op == base || (base.ends_with('_') && row.op == base.substr(0, base.size() - 1));
+}
+
+// The rule of a row for an operator; nothing if the row names an argument that the overload lacks.
+std::optional<BadArgumentRule> bind(const Row& row, const OpPlan& plan) {
+  BadArgumentRule rule{row.is_bad, {}, StandIn::Whole, false};
+  const auto& declared = plan.op.schema().arguments();
+  size_t count = 0;
+  for (std::string_view rest = row.args; !rest.empty(); ++count) {
+    const std::string_view name = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+    const auto found =
+        std::find_if(declared.begin(), declared.end(), [&](const auto& arg) { return arg.name() == name; });
+    if (found == declared.end()) {
+      return std::nullopt;
+    }
+    rule.index[count] = static_cast<uint8_t>(found - declared.begin());
+  }
+  return rule;
+}
+
+template <size_t count>
+void add_rules(const Row (&rows)[count], const OpPlan& plan, StandIn stand_in, bool is_about_dtypes,
+               std::vector<BadArgumentRule>& rules) {
+  for (const Row& row : rows) {
+    if (!names(row, plan)) {
+      continue;
+    }
+    if (std::optional<BadArgumentRule> rule = bind(row, plan)) {
+      rule->stand_in = stand_in;
+      rule->is_about_dtypes = is_about_dtypes;
+      rules.push_back(*rule);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<BadArgumentRule> bad_argument_rules(const OpPlan& plan) {
+  std::vector<BadArgumentRule> rules;
+  // Overloads for mixed dtypes: they have what the others lack.
+  if (plan.name.starts_with("aten::") && plan.op.operator_name().overload_name.find("dtype") == std::string::npos) {
+    add_rules(kNumbers, plan, StandIn::Element, /*is_about_dtypes=*/false, rules);
+    add_rules(kArguments, plan, StandIn::Whole, /*is_about_dtypes=*/false, rules);
+    add_rules(kDtypes, plan, StandIn::Whole, /*is_about_dtypes=*/true, rules);
+  }
+  return rules;
+}
+
+void check_bad_arguments(const BadArgumentRule& rule, const Call& call) {
+  if (C10_LIKELY(call.has_sparse() || !rule.is_bad(Arguments(rule, call)))) {
+    return;
+  }
+  if (rule.is_about_dtypes && call.plan().native.load(std::memory_order_acquire) != nullptr) {
+    return;
+  }
+  rehearse(call, rule.stand_in);
+}
+
+}  // namespace outboard

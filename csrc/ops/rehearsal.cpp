@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/rehearsal.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/arguments.h"
+#include "ops/call.h"
+#include "ops/run_state.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+constexpr size_t kLargestStandIns = 64 << 20;  // bytes, of one call
+
+// What the kernel warns of it says again if it should run after all.
+class Quiet final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+
+ private:
+  const c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
+at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in) {
+  if (tensor.device().is_cpu()) {
+    return tensor;
+  }
+  c10::SmallVector<int64_t, 5> sizes(tensor.sizes().begin(), tensor.sizes().end());
+  if (stand_in == StandIn::Element) {
+    std::transform(sizes.begin(), sizes.end(), sizes.begin(), [](int64_t size) { return std::min<int64_t>(size, 1); });
+  }
+  at::Tensor cpu = at::detail::empty_cpu(sizes, tensor.scalar_type());
+  if (cpu.numel() > 0) {
+    std::memset(cpu.mutable_data_ptr(), 0, cpu.nbytes());
+  }
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    cpu.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return cpu;
+}
+
+bool is_too_large(const Call& call) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
+    });
+  }
+  return bytes > kLargestStandIns;
+}
+
+}  // namespace
+
+void rehearse(const Call& call, StandIn stand_in) {
+  const OpPlan& plan = call.plan();
+  if (call.has_sparse() || (stand_in == StandIn::Whole && is_too_large(call))) {
+    return;
+  }
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < plan.args.size(); ++i) {
+    const ArgInfo& info = plan.args[i];
+    if (info.kind == ArgKind::Generator) {
+      stack.emplace_back(at::make_generator<at::CPUGeneratorImpl>());  // torch's own must not advance
+    } else if (info.kind == ArgKind::Device) {
+      stack.push_back(map_device(call.arg(i), c10::DeviceType::CPU));
+    } else {
+      stack.push_back(
+          map_tensors(info, call.arg(i), [&](const at::Tensor& tensor) { return stand_in_for(tensor, stand_in); }));
+    }
+  }
+  // A kernel's results may be references to its arguments: they outlive the call.
+  const torch::jit::Stack arguments = stack;
+  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
+  const Quiet quiet;
+  plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+}
+
+}  // namespace outboard
