@@ -13,11 +13,12 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/late_warnings.h"
 #include "core/queue.h"
 #include "core/stream.h"
+#include "ops/call_context.h"
 #include "ops/copy.h"
 #include "ops/run_error.h"
-#include "ops/run_state.h"
 #include "ops/shell.h"
 #include "ops/tensor_utils.h"
 
@@ -49,11 +50,12 @@ class HostLaunch final : public outboard::HostCommand {
         body_(std::move(body)),
         outputs_(std::move(outputs)),
         inputs_(std::move(inputs)),
-        settings_(outboard::ThreadSettings::capture()) {}
+        context_(outboard::CallContext::capture()) {}
 
   void run(const outboard::WorkPlace& place) noexcept override {
     try {
-      settings_.apply();
+      const outboard::CallContext::Scope in_context(context_);
+      const outboard::KeepWarnings keep_warnings(*place.stream, name_);
       const c10::impl::ForceDispatchKeyGuard below_autograd(outboard::below_autograd_keys());
       // Shells of each run's own: the body may change their sizes.
       body_(copies_of(outputs_), copies_of(inputs_));
@@ -76,7 +78,7 @@ class HostLaunch final : public outboard::HostCommand {
   Body body_;
   Tensors outputs_;
   Tensors inputs_;
-  outboard::ThreadSettings settings_;
+  outboard::CallContext context_;
 };
 
 struct OneRun {

@@ -7,9 +7,19 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <variant>
+
 #include "core/error.h"
+#include "core/late_warnings.h"
+#include "ops/api.h"
 
 namespace outboard::bindings {
+
+void throw_python_error() {
+  python_error error;
+  error.persist();
+  throw error;
+}
 
 namespace {
 
@@ -43,16 +53,41 @@ void raise_python(ErrorKind kind, ob_status code, const std::string& message) {
   throw_python_error();
 }
 
-}  // namespace
-
-void throw_python_error() {
-  python_error error;
-  error.persist();
-  throw error;
+// A warning of queued work, in Python. Raises if a filter makes an error of it.
+void warn_in_python(const c10::Warning& warning) {
+  if (python_is_gone()) {
+    c10::WarningHandler().process(warning);
+    return;
+  }
+  const WithGil gil;
+  PyObject* const category =
+      std::holds_alternative<c10::DeprecationWarning>(warning.type()) ? PyExc_DeprecationWarning : PyExc_UserWarning;
+  if (PyErr_WarnEx(category, warning.msg().c_str(), 1) < 0) {
+    throw_python_error();
+  }
 }
+
+// KeyboardInterrupt and SystemExit are no Exception.
+bool is_for_the_program(const std::exception& error) {
+  if (python_is_gone()) {
+    return false;
+  }
+  // torch's own, or that of its callbacks into Python.
+  const auto* own = dynamic_cast<const python_error*>(&error);
+  const auto* called = dynamic_cast<const py::error_already_set*>(&error);
+  if (!(own && own->type) && !called) {
+    return false;
+  }
+  const WithGil gil;
+  return !PyErr_GivenExceptionMatches(own ? own->type : called->type().ptr(), PyExc_Exception);
+}
+
+}  // namespace
 
 void install_raiser() {
   set_raiser(raise_python);
+  set_warning_issuer(warn_in_python);
+  set_interrupt_check(is_for_the_program);
 }
 
 void set_python_error() noexcept {

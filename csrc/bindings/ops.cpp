@@ -8,6 +8,8 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "bindings/python.h"
+#include "core/late_warnings.h"
+#include "ops/shape_classes.h"
 #include "torch/register.h"
 
 namespace outboard::bindings {
@@ -55,6 +57,27 @@ PyObject* py_waited_operators(PyObject*, PyObject*) {
       }
     }
     return dict.release();
+  });
+}
+
+PyObject* py_shape_disagreements(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    Object list(PyList_New(0));
+    for (const ShapeDisagreement& found : shape_disagreements()) {
+      const Object row(Py_BuildValue("(NNK)", from_text(found.op), from_text(found.difference),
+                                     static_cast<unsigned long long>(found.waits)));
+      if (!list || !row || PyList_Append(list.get(), row.get()) < 0) {
+        return nullptr;
+      }
+    }
+    return list.release();
+  });
+}
+
+PyObject* py_issue_late_warnings(PyObject*, PyObject*) {
+  return guarded([] {
+    issue_all_late_warnings();
+    return none();
   });
 }
 
@@ -205,6 +228,10 @@ PyObject* py_register_native_kernel(PyObject*, PyObject* const* arguments, Py_ss
   });
 }
 
+PyObject* py_inferred_shapes(PyObject*, PyObject*) {
+  return PyLong_FromUnsignedLongLong(inferred_shapes());
+}
+
 PyObject* py_infers_shapes(PyObject*, PyObject*) {
   return PyBool_FromLong(infers_shapes() ? 1 : 0);
 }
@@ -222,9 +249,15 @@ PyMethodDef ops_methods[] = {
     {"coverage", py_coverage, METH_NOARGS, PyDoc_STR("Rows of operator, provider and calls.")},
     {"reset_coverage", py_reset_coverage, METH_NOARGS, PyDoc_STR("Sets all counters to 0.")},
     {"host_counters", py_host_counters, METH_NOARGS, PyDoc_STR("Host calls that were queued, and that waited.")},
+    {"shape_disagreements", py_shape_disagreements, METH_NOARGS,
+     PyDoc_STR("(operator, difference, calls that waited) of each class of calls whose meta kernel is not believed.")},
+    {"issue_late_warnings", py_issue_late_warnings, METH_NOARGS,
+     PyDoc_STR("Issues the warnings of queued work that no wait has issued yet.")},
     {"waited_operators", py_waited_operators, METH_NOARGS, PyDoc_STR("Calls that waited, by operator.")},
     {"set_fallback_mode", py_set_fallback_mode, METH_O, PyDoc_STR("'warn', 'error' or 'silent'.")},
     OUTBOARD_FASTCALL("register_native_kernel", py_register_native_kernel, "Makes a callable an operator's kernel."),
+    {"inferred_shapes", py_inferred_shapes, METH_NOARGS,
+     PyDoc_STR("How often a meta kernel was asked for the shapes of a call's results.")},
     {"infers_shapes", py_infers_shapes, METH_NOARGS, PyDoc_STR("Whether a meta kernel runs for a call here.")},
     {"register_with_torch", py_register_with_torch, METH_NOARGS, PyDoc_STR("Registers all seams; once.")},
     {nullptr, nullptr, 0, nullptr},

@@ -9,6 +9,7 @@
 #include "core/capture.h"
 #include "core/error.h"
 #include "core/event.h"
+#include "core/late_warnings.h"
 #include "core/process.h"
 #include "core/stream.h"
 #include "core/trace.h"
@@ -42,6 +43,15 @@ std::atomic<AfterWait> after_wait_hook{nullptr};
 
 std::string device_text(c10::DeviceIndex device) {
   return driver_name() + ":" + std::to_string(static_cast<int>(device));
+}
+
+void wait_for_stream(Stream& stream, void*) {
+  ob_status status;
+  {
+    BlockingRegion blocking;
+    status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
+  }
+  check(status, "stream_synchronize", stream.device);
 }
 
 }  // namespace
@@ -228,22 +238,31 @@ void synchronize_device(c10::DeviceIndex device) {
     }
   }
   if (!is_done) {
-    detail::for_each_made_stream(
-        device,
-        [](Stream& stream, void*) {
-          ob_status status;
-          {
-            BlockingRegion blocking;
-            status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
-          }
-          check(status, "stream_synchronize", stream.device);
-        },
-        nullptr);
+    detail::for_each_made_stream(device, wait_for_stream, nullptr);
   }
   activity.finish();
   trace_order(TraceOrder::DeviceSync, device, 0);
   tell_device_failures(device);
   detail::after_wait(device);
+}
+
+void drain_all_streams() {
+  if (!is_attached() || driver_is_gone() || in_bad_fork() || !any_device_opened()) {
+    return;
+  }
+  for (int i = 0; i < device_count(); ++i) {
+    if (const auto device = static_cast<c10::DeviceIndex>(i); is_open(device)) {
+      detail::for_each_made_stream(
+          device,
+          [](Stream& stream, void*) {
+            const Capture* capture = capture_of(stream);
+            if (capture == nullptr || !capture->is_native()) {
+              wait_for_stream(stream, nullptr);
+            }
+          },
+          nullptr);
+    }
+  }
 }
 
 void set_after_wait(AfterWait hook) {
@@ -254,6 +273,7 @@ void detail::after_wait(c10::DeviceIndex device) {
   if (const AfterWait hook = after_wait_hook.load(std::memory_order_acquire)) {
     hook(device);
   }
+  issue_late_warnings(device);
 }
 
 void shut_down() noexcept {

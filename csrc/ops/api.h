@@ -39,8 +39,16 @@ OUTBOARD_API HostCounters host_counters();
 // The operators whose host calls waited, with counts: what a training step must keep empty.
 OUTBOARD_API std::vector<std::pair<std::string, uint64_t>> waited_operators();
 
+// How often a meta kernel was asked for a call's shapes since the start: those of a known signature are remembered.
+OUTBOARD_API uint64_t inferred_shapes();
+
 // Whether a meta kernel runs on this thread, to tell the shapes of a call's results before the CPU's kernel runs.
 OUTBOARD_API bool infers_shapes();
+
+// Says of an exception of a meta kernel whether it is meant for the program and not for the call: Python's
+// KeyboardInterrupt and SystemExit. Without one, none is.
+using InterruptCheck = bool (*)(const std::exception& error);
+OUTBOARD_API void set_interrupt_check(InterruptCheck check);
 
 // What happens when an operator runs through the copy fallback: one UserWarning an operator, an error, or nothing.
 enum class FallbackMode : uint8_t { Warn, Error, Silent };

@@ -13,19 +13,11 @@ namespace outboard {
 
 namespace {
 
-enum Tag : uint64_t {
-  kNone = 1,
-  kUndefined,
-  kTensor,
-  kInt,
-  kBool,
-  kDouble,
-  kComplex,
-  kString,
-  kIntList,
-  kOther,
-  kList
-};
+uint64_t bits_of(double number) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &number, sizeof(bits));
+  return bits;
+}
 
 bool is_allowed_on_cpu(const ArgInfo& info, const c10::TensorImpl& tensor) {
   return !info.is_written && (info.may_be_on_cpu || tensor.dim() == 0);
@@ -35,6 +27,10 @@ bool is_allowed_on_cpu(const ArgInfo& info, const c10::TensorImpl& tensor) {
 
 Call::Call(OpPlan& plan, const torch::jit::Stack& stack)
     : plan_(plan), stack_(stack), first_(stack.size() - plan.args.size()) {
+  // The default dtype decides the results' where integers become real numbers.
+  if (const auto dtype = c10::get_default_dtype_as_scalartype(); C10_UNLIKELY(dtype != c10::kFloat)) {
+    add(kContext | static_cast<uint64_t>(dtype) << 8);
+  }
   // The device first: torch's message names the first device tensor's, wherever a CPU one stands.
   for (size_t i = 0; i < plan.args.size() && device_ < 0; ++i) {
     if (plan.args[i].kind == ArgKind::Tensor || plan.args[i].kind == ArgKind::TensorList ||
@@ -81,7 +77,7 @@ Call::Call(OpPlan& plan, const torch::jit::Stack& stack)
         }
         break;
       case ArgKind::Other:
-        add_constant(value);
+        add_constant(value, info.decides);
         break;
     }
   }
@@ -129,26 +125,28 @@ void Call::add_tensor(size_t index, const ArgInfo& info, const at::Tensor& tenso
   }
 }
 
-void Call::add_constant(const c10::IValue& value) {
+void Call::add_number(Tag tag, uint64_t value, Decides decides) {
+  add(tag);
+  if (decides == Decides::Value) {
+    add(value);
+  }
+}
+
+void Call::add_constant(const c10::IValue& value, Decides decides) {
   if (value.isNone()) {
     add(kNone);
+  } else if (decides == Decides::Presence) {
+    add(kOther);
   } else if (value.isInt()) {
-    add(kInt);
-    add(static_cast<uint64_t>(value.toInt()));
+    add_number(kInt, static_cast<uint64_t>(value.toInt()), decides);
   } else if (value.isBool()) {
-    add(value.toBool() ? kBool | 256 : kBool);
+    add_number(kBool, value.toBool() ? 1 : 0, decides);
   } else if (value.isDouble()) {
-    // A step size changes with every call and decides no shape, unless there is nothing else to decide it.
-    add(kDouble);
-    if (plan_.is_factory) {
-      uint64_t bits = 0;
-      const double number = value.toDouble();
-      std::memcpy(&bits, &number, sizeof(bits));
-      add(bits);
-    }
+    add_number(kDouble, bits_of(value.toDouble()), decides);
   } else if (value.isComplexDouble()) {
-    add(kComplex);
-    has_signature_ &= !plan_.is_factory;
+    const c10::complex<double> number = value.toComplexDouble();
+    add_number(kComplex, bits_of(number.real()), decides);
+    add_number(kComplex, bits_of(number.imag()), decides);
   } else if (value.isIntList()) {
     const auto list = value.toListRef();
     add(kIntList | (list.size() << 8));
@@ -161,7 +159,7 @@ void Call::add_constant(const c10::IValue& value) {
   } else if (value.isList()) {
     add(kList | (value.toListRef().size() << 8));
     for (const c10::IValue& element : value.toListRef()) {
-      add_constant(element);
+      add_constant(element, decides);
     }
   } else {
     has_signature_ = false;

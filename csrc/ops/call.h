@@ -55,14 +55,31 @@ class Call {
   }
 
  private:
+  // What kind of thing the next words of the signature describe.
+  enum Tag : uint64_t {
+    kNone = 1,
+    kUndefined,
+    kTensor,
+    kInt,
+    kBool,
+    kDouble,
+    kComplex,
+    kString,
+    kIntList,
+    kOther,
+    kList,
+    kContext
+  };
+
   void add(uint64_t word) {
     words_.push_back(word);
     hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
     hash_ ^= hash_ >> 29;
   }
   void add_tensor(size_t index, const ArgInfo& info, const at::Tensor& tensor);
-  void add_constant(const c10::IValue& value);
   void refuse_generator() const;
+  void add_number(Tag tag, uint64_t value, Decides decides);
+  void add_constant(const c10::IValue& value, Decides decides);
   [[noreturn]] void raise_devices(size_t index, c10::Device found) const;
 
   OpPlan& plan_;

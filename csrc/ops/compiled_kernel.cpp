@@ -13,8 +13,8 @@
 #include "core/stream.h"
 #include "core/trace.h"
 #include "memory/caching_allocator.h"
+#include "ops/call_context.h"
 #include "ops/run_error.h"
-#include "ops/run_state.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -32,14 +32,14 @@ struct Scalar {
 struct Launch {
   const CompiledKernel* kernel = nullptr;
   WorkPlace place;
-  ThreadSettings settings{1, 0};
+  CallContext context;
   c10::SmallVector<uint64_t, kInlineArguments> words;
   std::unique_ptr<Scalar[]> scalars;
 };
 
 void run_launch(const Launch& launch, const WorkPlace& place) {
   try {
-    launch.settings.apply();
+    const CallContext::Scope in_context(launch.context);
     launch.kernel->entry(launch.words.data());
   } catch (...) {
     report_failure(place, with_name_of("the compiled kernel " + launch.kernel->name));
@@ -152,7 +152,7 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
   auto launch = std::make_unique<Launch>();
   launch->kernel = &kernel;
   launch->place = next_place(stream);
-  launch->settings = ThreadSettings::capture();
+  launch->context = CallContext::capture();
   fill_words(*launch, arguments);
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
     capture->add(stream, std::make_unique<CapturedLaunch>(std::move(launch)));

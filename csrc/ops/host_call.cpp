@@ -11,11 +11,12 @@
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "core/late_warnings.h"
 #include "ops/arguments.h"
+#include "ops/call_context.h"
 #include "ops/random.h"
 #include "ops/results.h"
 #include "ops/run_error.h"
-#include "ops/run_state.h"
 #include "ops/shell.h"
 #include "ops/sparse.h"
 #include "ops/tensor_utils.h"
@@ -32,12 +33,13 @@ struct QueuedCall {
   OpPlan* plan = nullptr;
   const c10::OperatorHandle* target = nullptr;
   WorkPlace place;
-  ThreadSettings settings{1, 0};
+  CallContext context;
   torch::jit::Stack stack;  // arguments as shells; results after the run
   c10::SmallVector<at::Tensor, 4> outputs;  // shells of fresh outputs
   // The written shells of a call with several results. torch's boxing holds such results by reference while it drops the
   // arguments, so the stack must not be their only owner.
   c10::SmallVector<at::Tensor, 4> held;
+  uint64_t shape_class = 0;
   bool target_fills_outputs = false;  // an out= kernel was given them; else the results are copied there
   std::vector<std::unique_ptr<std::byte[]>> copies;  // of larger CPU operands
   size_t scalars = 0;
@@ -126,16 +128,21 @@ void release(QueuedCall* call) {
   }
 }
 
-// Brings one result into its output, which was made with the meta kernel's shape; that kernel's mistake is an error.
+// Brings one result into its output, which was made with the meta kernel's shape. Where that was another than the CPU
+// kernel gives, nothing can be returned any more: the call fails, and the next of its class wait for what comes.
 // An out= kernel has written the output's memory already, unless it gave its tensor other strides.
-void settle_output(const at::Tensor& output, const at::Tensor& result, bool is_in_place) {
+void settle_output(const QueuedCall& call, const at::Tensor& output, const at::Tensor& result) {
   if (!output.defined()) {
     return;
   }
-  TORCH_CHECK(result.defined() && result.sizes() == output.sizes() && result.scalar_type() == output.scalar_type(),
-              "the meta kernel and the CPU kernel disagree on an output: ", output.scalar_type(), " ", output.sizes(),
-              " and ", result.defined() ? result.toString() : "undefined", " ",
-              result.defined() ? result.sizes() : c10::IntArrayRef());
+  if (C10_UNLIKELY(!result.defined() || result.sizes() != output.sizes() ||
+                   result.scalar_type() != output.scalar_type())) {
+    const std::string difference = shape_difference(output.scalar_type(), output.sizes(), result);
+    call.plan->shape_classes.disbelieve(call.shape_class, difference);
+    TORCH_CHECK(false, difference, ": call it again, since such calls of ", call.plan->name,
+                " wait for the CPU kernel's result from now on");
+  }
+  const bool is_in_place = call.target_fills_outputs;
   if (!is_in_place) {
     output.copy_(result);
   } else if (C10_UNLIKELY(result.strides() != output.strides())) {
@@ -152,11 +159,10 @@ void settle_outputs(QueuedCall& call) {
     const c10::IValue& returned = call.stack[i];
     if (returned.isTensorList()) {
       for (const at::Tensor& tensor : returned.toTensorList()) {
-        settle_output(call.outputs[next++], tensor, call.target_fills_outputs);
+        settle_output(call, call.outputs[next++], tensor);
       }
     } else {
-      settle_output(call.outputs[next++], returned.isTensor() ? returned.toTensor() : at::Tensor(),
-                    call.target_fills_outputs);
+      settle_output(call, call.outputs[next++], returned.isTensor() ? returned.toTensor() : at::Tensor());
     }
   }
 }
@@ -193,7 +199,8 @@ void resolve_lazy_outputs(QueuedCall& call) {
 
 void run_call(QueuedCall* call) {
   try {
-    call->settings.apply();
+    const CallContext::Scope in_context(call->context);
+    const KeepWarnings keep_warnings(*call->place.stream, call->plan->name);
     call->hold_written();
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
     if (C10_LIKELY(!call->is_dispatched_by_arguments)) {
@@ -234,7 +241,8 @@ class CapturedCall final : public HostCommand {
     copy.plan = call_->plan;
     copy.target = call_->target;
     copy.place = place;
-    copy.settings = call_->settings;
+    copy.context = call_->context;
+    copy.shape_class = call_->shape_class;
     copy.target_fills_outputs = call_->target_fills_outputs;
     copy.has_lazy_output = call_->has_lazy_output;
     copy.outputs = call_->outputs;
@@ -350,7 +358,7 @@ std::unique_ptr<QueuedCall> start(const Call& call, Stream& stream) {
   queued->plan = &call.plan();
   queued->target = &call.plan().op;
   queued->place = next_place(stream);
-  queued->settings = ThreadSettings::capture();
+  queued->context = CallContext::capture();
   return queued;
 }
 
@@ -375,6 +383,7 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   if (!fill_arguments(call, *queued, maker)) {
     return false;
   }
+  queued->shape_class = shape.shape_class;
   c10::SmallVector<at::Tensor, 4> outputs;
   for (const OutputShape& output : shape.outputs) {
     outputs.push_back(output.is_defined
@@ -447,6 +456,48 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
   return true;
 }
 
+// What differs between the shapes that the meta kernel told and the results, on top of the stack; "" for nothing.
+std::string difference_of(const OpPlan& plan, const CallShape& shape, const torch::jit::Stack& stack) {
+  size_t next = 0;
+  const size_t first = stack.size() - plan.returned_arg.size();
+  for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
+    if (plan.returned_arg[i] >= 0) {
+      continue;
+    }
+    const c10::IValue& returned = stack[first + i];
+    const std::vector<at::Tensor> results =
+        returned.isTensorList() ? returned.toTensorVector()
+                                : std::vector<at::Tensor>{returned.isTensor() ? returned.toTensor() : at::Tensor()};
+    for (const at::Tensor& result : results) {
+      if (next >= shape.outputs.size()) {
+        return "the CPU kernel gave more results than the meta kernel";
+      }
+      const OutputShape& told = shape.outputs[next++];
+      if (told.is_defined != result.defined() ||
+          (told.is_defined && (told.dtype != result.scalar_type() || result.sizes() != c10::IntArrayRef(told.sizes)))) {
+        return shape_difference(told.dtype, told.sizes, result);
+      }
+    }
+  }
+  return next == shape.outputs.size() ? "" : "the CPU kernel gave fewer results than the meta kernel";
+}
+
+// A call whose meta kernel is not believed, or not yet: the CPU kernel tells.
+bool run_and_compare(const Call& call, const CallShape& shape, ShapeClasses::State state, torch::jit::Stack* stack) {
+  if (!run_waited(call, stack)) {
+    return false;
+  }
+  ShapeClasses& classes = call.plan().shape_classes;
+  if (state == ShapeClasses::State::Waits) {
+    classes.count_wait(shape.shape_class);
+  } else if (const std::string difference = difference_of(call.plan(), shape, *stack); difference.empty()) {
+    classes.believe(shape.shape_class);
+  } else {
+    classes.disbelieve(shape.shape_class, difference);
+  }
+  return true;
+}
+
 }  // namespace
 
 bool run_on_host(const Call& call, torch::jit::Stack* stack) {
@@ -460,7 +511,13 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
     return run_waited(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = shape_of(call);
-  return shape->must_wait ? run_waited(call, stack) : run_queued(call, *shape, stack);
+  if (shape->must_wait) {
+    return run_waited(call, stack);
+  }
+  const ShapeClasses::State state = call.plan().shape_classes.state_of(shape->shape_class);
+  return C10_LIKELY(state == ShapeClasses::State::Believed || shape->outputs.empty())
+             ? run_queued(call, *shape, stack)
+             : run_and_compare(call, *shape, state, stack);
 }
 
 }  // namespace outboard

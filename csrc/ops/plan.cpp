@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "ops/argument_checks.h"
+#include "ops/meta_kernels.h"
 #include "ops/quirks.h"
 
 namespace outboard {
@@ -43,8 +44,37 @@ ArgKind kind_of(const c10::TypePtr& declared) {
   }
 }
 
-bool holds_tensors(ArgKind kind) {
-  return kind == ArgKind::Tensor || kind == ArgKind::TensorList || kind == ArgKind::OptionalTensorList;
+// Whether all that the operator gives is arguments that it writes in place: they keep shape and dtype.
+bool writes_in_place_only(const c10::FunctionSchema& schema) {
+  bool writes = false;
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (argument.alias_info() && argument.alias_info()->isWrite()) {
+      if (argument.kwarg_only()) {
+        return false;  // out=, which may be resized
+      }
+      writes = true;
+    }
+  }
+  return writes && std::all_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& returned) {
+           return returned.alias_info() && returned.alias_info()->isWrite();
+         });
+}
+
+// How a constant enters the signature. A `Scalar` decides a dtype by its category; its value decides a shape for a few.
+// A float of torch's decides neither. An operator of somebody else's may do anything, but to what it only writes.
+Decides decides(const std::string& op, const c10::Argument& argument, bool is_torchs, bool is_in_place) {
+  switch (without_optional(argument.real_type())->kind()) {
+    case c10::TypeKind::NumberType:
+      return (is_torchs ? has_shape_of_scalars(op) : !is_in_place) ? Decides::Value : Decides::Category;
+    case c10::TypeKind::FloatType:
+      return is_torchs || is_in_place ? Decides::Presence : Decides::Value;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      // The place of a dimension is wrong for some tensors, also in place; bounds of random numbers are not.
+      return (is_in_place && !is_torchs) || op == "aten::random_" ? Decides::Presence : Decides::Value;
+    default:
+      return Decides::Value;
+  }
 }
 
 // All overloads by base name, so that an out= variant can be found; torch's registry has no such look-up.
@@ -139,38 +169,24 @@ WaitCounts& wait_counts() {
 
 }  // namespace
 
-std::shared_ptr<const CallShape> SignatureCache::find(uint64_t hash, const SignatureWords& words) {
-  std::lock_guard lock(mutex_);
-  const auto it = entries_.find(hash);
-  if (it == entries_.end() || it->second.words.size() != words.size() ||
-      !std::equal(words.begin(), words.end(), it->second.words.begin())) {
-    return nullptr;
-  }
-  return it->second.shape;
-}
-
-void SignatureCache::insert(uint64_t hash, const SignatureWords& words, std::shared_ptr<const CallShape> shape) {
-  std::lock_guard lock(mutex_);
-  if (entries_.size() >= kMaxEntries) {
-    entries_.clear();
-  }
-  entries_[hash] = Entry{{words.begin(), words.end()}, std::move(shape)};
-}
-
-OpPlan::OpPlan(const c10::OperatorHandle& handle) : op(handle), name(toString(handle.operator_name())) {
+OpPlan::OpPlan(const c10::OperatorHandle& handle)
+    : op(handle),
+      name(toString(handle.operator_name())),
+      shape_classes(/*believes_all=*/handle.operator_name().name.rfind("aten::", 0) == 0) {
   const c10::FunctionSchema& schema = op.schema();
-  bool has_input_tensor = false;
+  is_torchs = op.operator_name().name.rfind("aten::", 0) == 0;
+  meta_kernel = meta_kernel_of(op.operator_name());
+  const bool is_in_place = writes_in_place_only(schema);
   for (const c10::Argument& argument : schema.arguments()) {
     ArgInfo info;
     info.kind = kind_of(argument.type());
+    info.decides = decides(op.operator_name().name, argument, is_torchs, is_in_place);
     info.is_written = (argument.alias_info() && argument.alias_info()->isWrite()) ||
                       writes_in_secret(op.operator_name().name, argument.name());
     info.may_be_on_cpu = info.kind == ArgKind::OptionalTensorList;
-    has_input_tensor |= holds_tensors(info.kind) && !(info.is_written && argument.kwarg_only());
     has_generator_arg |= info.kind == ArgKind::Generator;
     args.push_back(info);
   }
-  is_factory = !has_input_tensor;
   is_random = has_generator_arg || op.hasTag(at::Tag::nondeterministic_seeded);
 
   kind = OpKind::Writes;
@@ -189,7 +205,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle) : op(handle), name(toString(ha
       kind = OpKind::Makes;
     }
   }
-  if (has_misleading_meta(op.operator_name().name)) {
+  if (has_misleading_meta(op.operator_name().name) || op.hasTag(at::Tag::dynamic_output_shape)) {
     kind = OpKind::Waits;
   }
   if (kind == OpKind::Makes && !has_unusable_out_variant(op.operator_name().name)) {

@@ -32,10 +32,13 @@ constexpr std::array<std::string_view, 1> kMisleadingMeta = {
     "aten::linalg_lstsq",
 };
 
-constexpr std::array<std::string_view, 2> kKeepsShapes = {
-    "aten::_fused_sgd_",
-    "aten::_fused_adagrad_",
+constexpr std::array<std::string_view, 10> kKeepsShapes = {
+    "aten::_fused_sgd_", "aten::_fused_adagrad_", "aten::bernoulli_", "aten::cauchy_", "aten::exponential_",
+    "aten::geometric_",  "aten::log_normal_",     "aten::normal_",    "aten::random_", "aten::uniform_",
 };
+
+constexpr std::array<std::string_view, 4> kShapeOfScalars = {"aten::arange", "aten::range", "aten::linspace",
+                                                             "aten::logspace"};
 
 // The CPU kernel of a convolution writes in the format of the back end that it picks, the meta kernel contiguously.
 void lay_out_convolution(const torch::jit::Stack& arguments, OutputShape& output) {
@@ -66,6 +69,11 @@ void lay_out_convolution(const torch::jit::Stack& arguments, OutputShape& output
   }
 }
 
+void set_dtype(OutputShape& output, c10::ScalarType dtype) {
+  output.dtype = dtype;
+  output.nbytes = span_bytes(output.sizes, output.strides, c10::elementSize(dtype));
+}
+
 }  // namespace
 
 bool has_unusable_out_variant(const std::string& name) {
@@ -80,6 +88,10 @@ bool keeps_shapes(const std::string& name) {
   return is_among(kKeepsShapes, name);
 }
 
+bool has_shape_of_scalars(const std::string& name) {
+  return is_among(kShapeOfScalars, name);
+}
+
 bool writes_in_secret(const std::string& name, const std::string& arg) {
   return name == "aten::native_batch_norm" && (arg == "running_mean" || arg == "running_var");
 }
@@ -89,7 +101,13 @@ void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallS
     return;  // an out= form, whose arguments are its outputs
   }
   const std::string& name = plan.op.operator_name().name;
-  if (name == "aten::native_batch_norm" || name == "aten::_native_batch_norm_legit") {
+  if (name == "aten::_batch_norm_with_update") {
+    // As native_batch_norm in training.
+    const bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
+    for (size_t i = 1; i < 3; ++i) {
+      set_dtype(shape.outputs[i], arguments[has_weight ? 1 : 0].toTensor().scalar_type());
+    }
+  } else if (name == "aten::native_batch_norm" || name == "aten::_native_batch_norm_legit") {
     // The CPU kernel saves statistics in the parameters' dtype (or the input's), and none in evaluation.
     const size_t training = 5 - (plan.op.operator_name().overload_name == "no_stats" ? 2 : 0);
     const bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
@@ -100,17 +118,14 @@ void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallS
         saved.sizes.assign({0});
         saved.strides.assign({1});
       }
-      saved.dtype = dtype;
-      saved.nbytes = span_bytes(saved.sizes, saved.strides, c10::elementSize(dtype));
+      set_dtype(saved, dtype);
     }
   } else if (name == "aten::convolution" || name == "aten::_convolution") {
     lay_out_convolution(arguments, shape.outputs[0]);
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
     // Torch 2.11's meta kernel says float32 for each; the CPU kernel sums a double's in doubles.
     if (arguments[0].toTensor().scalar_type() == c10::kDouble) {
-      OutputShape& sums = shape.outputs[1];
-      sums.dtype = c10::kDouble;
-      sums.nbytes = span_bytes(sums.sizes, sums.strides, sizeof(double));
+      set_dtype(shape.outputs[1], c10::kDouble);
     }
   }
 }

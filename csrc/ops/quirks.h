@@ -16,11 +16,14 @@ bool has_unusable_out_variant(const std::string& name);
 // The CPU kernel's outputs have other shapes than the meta kernel's: only the kernel itself can tell.
 bool has_misleading_meta(const std::string& name);
 
-// Has no meta kernel, and needs none: it writes its arguments in place, whatever their shapes.
+// Needs no meta kernel: it writes its arguments in place, whatever their shapes.
 bool keeps_shapes(const std::string& name);
 
 // Writes arguments although the schema (older than alias annotations) doesn't say so.
 bool writes_in_secret(const std::string& name, const std::string& arg);
+
+// The values of its Scalar arguments decide its result's shape.
+bool has_shape_of_scalars(const std::string& name);
 
 // Mends the shape of a call where the rule is known.
 void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape);

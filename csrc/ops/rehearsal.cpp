@@ -9,9 +9,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/late_warnings.h"
 #include "ops/arguments.h"
 #include "ops/call.h"
-#include "ops/run_state.h"
+#include "ops/call_context.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -19,15 +20,6 @@ namespace outboard {
 namespace {
 
 constexpr size_t kLargestStandIns = 64 << 20;  // bytes, of one call
-
-// What the kernel warns of it says again if it should run after all.
-class Quiet final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-
- private:
-  const c10::WarningUtils::WarningHandlerGuard guard_{this};
-};
 
 at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in) {
   if (tensor.device().is_cpu()) {
@@ -79,7 +71,7 @@ void rehearse(const Call& call, StandIn stand_in) {
   // A kernel's results may be references to its arguments: they outlive the call.
   const torch::jit::Stack arguments = stack;
   const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
-  const Quiet quiet;
+  const NoWarnings quiet;
   plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
 }
 

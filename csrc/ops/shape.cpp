@@ -5,13 +5,15 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <atomic>
 #include <utility>
 
+#include "core/late_warnings.h"
 #include "ops/api.h"
 #include "ops/arguments.h"
 #include "ops/call.h"
+#include "ops/call_context.h"
 #include "ops/quirks.h"
-#include "ops/run_state.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -77,6 +79,13 @@ bool same_shape(const at::Tensor& tensor, const at::Tensor& meta) {
 }
 
 thread_local bool is_in_meta = false;
+std::atomic<InterruptCheck> interrupt_check{nullptr};
+std::atomic<uint64_t> inferences{0};
+
+bool is_interrupt(const std::exception& error) {
+  const InterruptCheck check = interrupt_check.load(std::memory_order_acquire);
+  return check != nullptr && check(error);
+}
 
 // Marks the time in which a meta kernel runs for a call on the device.
 class MetaScope {
@@ -90,6 +99,41 @@ class MetaScope {
   bool before_;
 };
 
+}  // namespace
+
+// Torch's own kernel in C++ where there is one, else the dispatcher's, which may be written in Python.
+void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack) {
+  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
+  const NoWarnings no_warnings;  // the CPU kernel says the same again, and resizing says itself
+  constexpr c10::DispatchKeySet keys(c10::DispatchKey::Meta);
+  if (C10_LIKELY(plan.meta_kernel != nullptr)) {
+    plan.meta_kernel->callBoxed(plan.op, keys, &stack);
+    return;
+  }
+  const NoTorchFunction no_modes;
+  const MetaScope scope;
+  plan.op.redispatchBoxed(keys, &stack);
+}
+
+namespace {
+
+// The operator is the plan's: of the rest of a class, dtypes, ranks and layouts.
+uint64_t class_of(const Call& call) {
+  uint64_t hash = 0;
+  const auto add = [&hash](uint64_t word) {
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+    hash ^= hash >> 29;
+  };
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    add(i);
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.layout()) << 8 |
+          static_cast<uint64_t>(tensor.dim()) << 16);
+    });
+  }
+  return hash;
+}
+
 CallShape run_meta(const Call& call) {
   OpPlan& plan = call.plan();
   if (keeps_shapes(plan.op.operator_name().name)) {
@@ -101,8 +145,10 @@ CallShape run_meta(const Call& call) {
     stack.push_back(meta_argument(plan.args[i], call.arg(i)));
   }
   const torch::jit::Stack arguments = stack;
+  inferences.fetch_add(1, std::memory_order_relaxed);
   run_meta_kernel(plan, stack);
   CallShape shape;
+  shape.shape_class = class_of(call);
   for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
     if (plan.returned_arg[i] >= 0) {
       continue;
@@ -131,15 +177,16 @@ CallShape run_meta(const Call& call) {
 
 }  // namespace
 
+uint64_t inferred_shapes() {
+  return inferences.load(std::memory_order_relaxed);
+}
+
 bool infers_shapes() {
   return is_in_meta;
 }
 
-void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack) {
-  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
-  const NoTorchFunction no_modes;
-  const MetaScope scope;
-  plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+void set_interrupt_check(InterruptCheck check) {
+  interrupt_check.store(check, std::memory_order_release);
 }
 
 std::shared_ptr<const CallShape> shape_of(const Call& call) {
@@ -153,7 +200,10 @@ std::shared_ptr<const CallShape> shape_of(const Call& call) {
   bool is_known = true;
   try {
     *shape = run_meta(call);
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    if (is_interrupt(error)) {
+      throw;
+    }
     // No meta kernel, or data decides the shape, or the arguments are wrong. The CPU kernel will tell: the caller
     // waits for it, and gets its error, whose type and words are the ones that users know.
     *shape = CallShape{};

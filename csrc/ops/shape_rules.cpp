@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Meta kernels for frequent operators that aren't structured: what their CPU kernels allocate, and how it is laid out.
+// An argument that a rule doesn't understand makes it raise, whatever the words: the call then waits for the CPU kernel,
+// whose error is the one that users know.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/ops/abs_ops.h>
+#include <ATen/ops/angle_ops.h>
+#include <ATen/ops/clamp_min_meta_dispatch.h>
+#include <ATen/ops/conj_physical_ops.h>
+#include <ATen/ops/count_nonzero_ops.h>
+#include <ATen/ops/dot_ops.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/flip_ops.h>
+#include <ATen/ops/hardswish_ops.h>
+#include <ATen/ops/index_select_ops.h>
+#include <ATen/ops/isnan_ops.h>
+#include <ATen/ops/logical_and_ops.h>
+#include <ATen/ops/logical_not_ops.h>
+#include <ATen/ops/logical_or_ops.h>
+#include <ATen/ops/logical_xor_ops.h>
+#include <ATen/ops/masked_fill_ops.h>
+#include <ATen/ops/max_ops.h>
+#include <ATen/ops/min_ops.h>
+#include <ATen/ops/nan_to_num_ops.h>
+#include <ATen/ops/nansum_ops.h>
+#include <ATen/ops/native_group_norm_ops.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
+#include <ATen/ops/native_layer_norm_ops.h>
+#include <ATen/ops/ne_meta_dispatch.h>
+#include <ATen/ops/prod_ops.h>
+#include <ATen/ops/relu_ops.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/std_mean_ops.h>
+#include <ATen/ops/std_ops.h>
+#include <ATen/ops/sum_meta_dispatch.h>
+#include <ATen/ops/var_mean_ops.h>
+#include <ATen/ops/var_ops.h>
+#include <ATen/ops/vdot_ops.h>
+#include <ATen/ops/where_ops.h>
+
+#include "ops/meta_kernels.h"
+
+namespace outboard {
+
+namespace {
+
+using at::IntArrayRef;
+using at::OptionalIntArrayRef;
+using at::ScalarType;
+using at::Tensor;
+
+// ---- Element-wise -------------------------------------------------------------------------------------------------------
+
+// What empty_like gives, which torch's Python decomposes on meta tensors.
+Tensor laid_out_as(const Tensor& like) {
+  const bool is_dense = like.is_non_overlapping_and_dense();
+  const at::DimVector strides =
+      is_dense ? at::DimVector(like.strides()) : at::DimVector(at::infer_dense_strides(like.sizes(), like.strides()));
+  return at::detail::empty_strided_meta(like.sizes(), strides, like.scalar_type());
+}
+
+Tensor empty_of(const Tensor& like, IntArrayRef sizes, ScalarType dtype) {
+  return at::empty(sizes, like.options().dtype(dtype));
+}
+
+// Resizes `out` as an iterator over these tensors does; it may have any dtype.
+template <class... Inputs>
+Tensor& iterate(Tensor& out, const Inputs&... inputs) {
+  at::TensorIteratorConfig config;
+  config.check_all_same_dtype(false).set_check_mem_overlap(false).add_output(out);
+  (config.add_const_input(inputs), ...);
+  config.build();
+  return out;
+}
+
+Tensor& unary_out(const Tensor& self, Tensor& out) {
+  return iterate(out, self);
+}
+
+Tensor& binary_out(const Tensor& self, const Tensor& other, Tensor& out) {
+  return iterate(out, self, other);
+}
+
+Tensor& nan_to_num_out(const Tensor& self, std::optional<double>, std::optional<double>, std::optional<double>,
+                       Tensor& out) {
+  return iterate(out, self);
+}
+
+Tensor relu(const Tensor& self) {
+  TORCH_CHECK(self.scalar_type() != at::kBool);
+  return at::meta::clamp_min(self, 0);
+}
+
+Tensor hardswish(const Tensor& self) {
+  Tensor out = empty_of(self, {0}, self.scalar_type());
+  return iterate(out, self);
+}
+
+// NaN is what differs from itself.
+Tensor isnan(const Tensor& self) {
+  return at::meta::ne(self, self);
+}
+
+Tensor angle(const Tensor& self) {
+  const ScalarType dtype = at::isIntegralType(self.scalar_type(), /*includeBool=*/true)
+                               ? c10::get_default_dtype_as_scalartype()
+                               : c10::toRealValueType(self.scalar_type());
+  Tensor out = empty_of(self, {0}, dtype);
+  return iterate(out, self);
+}
+
+Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(condition.scalar_type() == at::kBool);  // uint8 warns
+  Tensor out = empty_of(condition.is_meta() ? condition
+                        : self.is_meta()    ? self
+                                            : other,
+                        {0}, at::result_type(self, other));
+  return iterate(out, condition, self, other);
+}
+
+void check_mask(const Tensor& self, const Tensor& mask) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool && at::infer_size_dimvector(self.sizes(), mask.sizes()) == self.sizes());
+}
+
+Tensor& masked_fill_scalar(Tensor& self, const Tensor& mask, const at::Scalar&) {
+  check_mask(self, mask);
+  return self;
+}
+
+Tensor& masked_fill_tensor(Tensor& self, const Tensor& mask, const Tensor& value) {
+  TORCH_CHECK(value.dim() == 0);
+  check_mask(self, mask);
+  return self;
+}
+
+Tensor flip(const Tensor& self, IntArrayRef dims) {
+  at::dim_list_to_bitset(dims, self.dim());
+  return laid_out_as(self);
+}
+
+Tensor index_select(const Tensor& self, int64_t dim, const Tensor& index) {
+  TORCH_CHECK(index.dim() <= 1 && (index.scalar_type() == at::kLong || index.scalar_type() == at::kInt));
+  at::DimVector sizes(self.sizes());
+  dim = c10::maybe_wrap_dim(dim, self.dim());
+  if (self.dim() > 0) {
+    sizes[static_cast<size_t>(dim)] = index.numel();
+  } else {
+    TORCH_CHECK(index.numel() == 1);
+  }
+  return empty_of(self, sizes, self.scalar_type());
+}
+
+// ---- Reductions ---------------------------------------------------------------------------------------------------------
+
+ScalarType sum_dtype(const Tensor& self, std::optional<ScalarType> dtype) {
+  const bool is_integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return dtype.value_or(is_integral ? at::kLong : self.scalar_type());
+}
+
+Tensor reduced(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, ScalarType dtype) {
+  return at::meta::sum(self, dim, keepdim, dtype);
+}
+
+Tensor prod(const Tensor& self, std::optional<ScalarType> dtype) {
+  return empty_of(self, {}, sum_dtype(self, dtype));
+}
+
+Tensor extremum(const Tensor& self) {
+  TORCH_CHECK(self.numel() > 0 && !self.is_complex());
+  return empty_of(self, {}, self.scalar_type());
+}
+
+Tensor nansum(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, std::optional<ScalarType> dtype) {
+  TORCH_CHECK(!self.is_complex());
+  return reduced(self, dim, keepdim, sum_dtype(self, dtype));
+}
+
+Tensor count_nonzero(const Tensor& self, IntArrayRef dim) {
+  return reduced(self, dim, false, at::kLong);
+}
+
+// Of var and std.
+Tensor deviation(const Tensor& self, OptionalIntArrayRef dim, const std::optional<at::Scalar>&, bool keepdim) {
+  TORCH_CHECK(self.is_floating_point() || self.is_complex());
+  return reduced(self, dim, keepdim, c10::toRealValueType(self.scalar_type()));
+}
+
+std::tuple<Tensor, Tensor> deviation_and_mean(const Tensor& self, OptionalIntArrayRef dim,
+                                              const std::optional<at::Scalar>& correction, bool keepdim) {
+  return {deviation(self, dim, correction, keepdim), reduced(self, dim, keepdim, self.scalar_type())};
+}
+
+Tensor dot(const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(self.dim() == 1 && self.sizes() == other.sizes() && self.scalar_type() == other.scalar_type());
+  return empty_of(self, {}, self.scalar_type());
+}
+
+// ---- Normalisation ------------------------------------------------------------------------------------------------------
+
+// The CPU keeps statistics in float32 where the input is half precision and a parameter isn't, else in the input's dtype.
+ScalarType statistics_dtype(const Tensor& input, const std::optional<Tensor>& weight,
+                            const std::optional<Tensor>& bias) {
+  const auto differs = [&](const std::optional<Tensor>& parameter) {
+    return parameter && parameter->defined() && parameter->scalar_type() != input.scalar_type();
+  };
+  return differs(weight) || differs(bias) ? at::kFloat : input.scalar_type();
+}
+
+Tensor contiguous_like(const Tensor& tensor) {
+  return empty_of(tensor, tensor.sizes(), tensor.scalar_type());
+}
+
+void check_normalized(const Tensor& input, IntArrayRef shape) {
+  const size_t ndim = shape.size();
+  TORCH_CHECK(ndim > 0 && static_cast<size_t>(input.dim()) >= ndim && input.sizes().slice(input.dim() - ndim) == shape);
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_layer_norm(const Tensor& input, IntArrayRef shape,
+                                                     const std::optional<Tensor>& weight,
+                                                     const std::optional<Tensor>& bias, double) {
+  check_normalized(input, shape);
+  at::DimVector sizes(input.sizes());
+  std::fill(sizes.end() - static_cast<std::ptrdiff_t>(shape.size()), sizes.end(), 1);
+  const ScalarType dtype = statistics_dtype(input, weight, bias);
+  return {contiguous_like(input), empty_of(input, sizes, dtype), empty_of(input, sizes, dtype)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_layer_norm_backward(const Tensor&, const Tensor& input, IntArrayRef shape,
+                                                              const Tensor&, const Tensor&,
+                                                              const std::optional<Tensor>& weight,
+                                                              const std::optional<Tensor>& bias,
+                                                              std::array<bool, 3> wanted) {
+  check_normalized(input, shape);
+  const auto gradient_of = [](const std::optional<Tensor>& parameter, bool is_wanted) {
+    if (!is_wanted) {
+      return Tensor();
+    }
+    TORCH_CHECK(parameter && parameter->defined());
+    return contiguous_like(*parameter);
+  };
+  return {wanted[0] ? contiguous_like(input) : Tensor(), gradient_of(weight, wanted[1]), gradient_of(bias, wanted[2])};
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_group_norm(const Tensor& input, const std::optional<Tensor>& weight,
+                                                     const std::optional<Tensor>& bias, int64_t n, int64_t, int64_t,
+                                                     int64_t groups, double) {
+  const ScalarType dtype = statistics_dtype(input, weight, bias);
+  const Tensor output = at::empty(input.sizes(), input.options(), input.suggest_memory_format());
+  return {output, empty_of(input, {n, groups}, dtype), empty_of(input, {n, groups}, dtype)};
+}
+
+// ---- The table ----------------------------------------------------------------------------------------------------------
+
+template <class Operator>
+using Function = typename c10::fn_remove_symint<typename Operator::schema>::type;
+
+template <class Operator>
+void add(std::vector<MetaKernelEntry>& entries, Function<Operator>* rule) {
+  entries.push_back({c10::OperatorName(Operator::name, Operator::overload_name),
+                     c10::KernelFunction::makeFromUnboxedRuntimeFunction(rule)});
+}
+
+}  // namespace
+
+void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
+  add<at::_ops::abs_out>(entries, unary_out);
+  add<at::_ops::angle>(entries, angle);
+  add<at::_ops::angle_out>(entries, unary_out);
+  add<at::_ops::conj_physical_out>(entries, unary_out);
+  add<at::_ops::logical_not_out>(entries, unary_out);
+  add<at::_ops::logical_and_out>(entries, binary_out);
+  add<at::_ops::logical_or_out>(entries, binary_out);
+  add<at::_ops::logical_xor_out>(entries, binary_out);
+  add<at::_ops::nan_to_num_out>(entries, nan_to_num_out);
+  add<at::_ops::relu>(entries, relu);
+  add<at::_ops::hardswish>(entries, hardswish);
+  add<at::_ops::isnan>(entries, isnan);
+  add<at::_ops::where_self>(entries, where);
+  add<at::_ops::masked_fill__Scalar>(entries, masked_fill_scalar);
+  add<at::_ops::masked_fill__Tensor>(entries, masked_fill_tensor);
+  add<at::_ops::flip>(entries, flip);
+  add<at::_ops::index_select>(entries, index_select);
+  add<at::_ops::prod>(entries, prod);
+  add<at::_ops::max>(entries, extremum);
+  add<at::_ops::min>(entries, extremum);
+  add<at::_ops::nansum>(entries, nansum);
+  add<at::_ops::count_nonzero_dim_IntList>(entries, count_nonzero);
+  add<at::_ops::var_correction>(entries, deviation);
+  add<at::_ops::std_correction>(entries, deviation);
+  add<at::_ops::var_mean_correction>(entries, deviation_and_mean);
+  add<at::_ops::std_mean_correction>(entries, deviation_and_mean);
+  add<at::_ops::dot>(entries, dot);
+  add<at::_ops::vdot>(entries, dot);
+  add<at::_ops::native_layer_norm>(entries, native_layer_norm);
+  add<at::_ops::native_layer_norm_backward>(entries, native_layer_norm_backward);
+  add<at::_ops::native_group_norm>(entries, native_group_norm);
+}
+
+}  // namespace outboard

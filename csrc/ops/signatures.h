@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What is remembered of an operator's calls: the shapes of their outputs, by signature.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace outboard {
+
+// One output of a call whose shape is known before it runs.
+struct OutputShape {
+  bool is_defined = false;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  size_t nbytes = 0;
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+};
+
+// What the meta kernel says of a call.
+struct CallShape {
+  bool must_wait = false;  // no meta kernel, or it cannot know: the caller has to wait for the result
+  std::vector<OutputShape> outputs;  // of the fresh returns, lists flattened
+  std::vector<int32_t> list_sizes;   // a fresh return: -1 for a tensor, else how many outputs its list takes
+  // Written arguments that take another shape (an `out=` of the wrong size): index among the arguments, and shape.
+  std::vector<std::pair<uint32_t, OutputShape>> resized;
+  uint64_t shape_class = 0;  // of ops/shape_classes.h
+};
+
+// What decides a call's CallShape, as words: dtypes, sizes, strides, the default dtype, the constants that matter.
+using SignatureWords = c10::SmallVector<uint64_t, 64>;
+
+// A bounded table with second chances: a full one drops what was not asked for since the hand last passed, so that the
+// sizes of a model's own steps stay while a loop over lengths goes by. Any thread may use it.
+class SignatureCache {
+ public:
+  std::shared_ptr<const CallShape> find(uint64_t hash, const SignatureWords& words);
+  void insert(uint64_t hash, const SignatureWords& words, std::shared_ptr<const CallShape> shape);
+
+  static constexpr size_t kMaxEntries = 1024;
+
+ private:
+  struct Entry {
+    uint64_t hash = 0;
+    bool was_used = false;
+    std::vector<uint64_t> words;
+    std::shared_ptr<const CallShape> shape;
+  };
+  size_t slot_for_new();  // with the lock held
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::unordered_map<uint64_t, size_t> slots_;  // by hash; of two with one hash the later stays
+  size_t hand_ = 0;
+};
+
+}  // namespace outboard
