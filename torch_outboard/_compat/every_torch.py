@@ -10,7 +10,30 @@ from typing import Any
 
 import torch
 
-__all__ = ["hint_at_cpu", "name_dlpack_device", "needs_dlpack_device", "needs_hint_at_cpu"]
+__all__ = [
+    "SETTERS",
+    "hint_at_cpu",
+    "name_dlpack_device",
+    "needs_dlpack_device",
+    "needs_hint_at_cpu",
+    "needs_settle_before_settings",
+    "settle_before_settings",
+]
+
+# What sets something of the process that the CPU's kernels read while they run. A torch may lack some.
+SETTERS = (
+    "_set_default_dtype",
+    "_set_default_tensor_type",
+    "_set_deterministic_algorithms",
+    "_set_deterministic_fill_uninitialized_memory",
+    "_set_float32_matmul_precision",
+    "_set_fp32_precision_setter",
+    "_set_mkldnn_deterministic",
+    "_set_mkldnn_enabled",
+    "_set_nnpack_enabled",
+    "_set_onednn_allow_tf32",
+    "_set_qengine",
+)
 
 
 def needs_dlpack_device() -> bool:
@@ -67,3 +90,34 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
         return "cpu" if hint == device else hint
 
     _meta_registrations.device_hint = device_hint
+
+
+def needs_settle_before_settings() -> bool:
+    """Whether the process's settings are plain variables, whose change nobody is told of."""
+    return any(
+        inspect.isbuiltin(inspect.unwrap(getattr(torch._C, name))) for name in SETTERS if hasattr(torch._C, name)
+    )
+
+
+def settle_before_settings(drain: Callable[[], None]) -> None:
+    """Makes the setters of what CPU kernels read while they run wait for the calls that are queued, by `drain()`.
+
+    A call that was queued under one default dtype, determinism or precision must not run under the next. On CUDA these
+    are read when a call is made; the CPU's kernels, which the host provider queues, read variables of the process that
+    cannot be set for one thread, and torch tells nobody when they change.
+    """
+    if not needs_settle_before_settings():
+        return
+    for name in SETTERS:
+        setter = getattr(torch._C, name, None)
+        if setter is not None:
+            setattr(torch._C, name, _settled(setter, drain))
+
+
+def _settled(setter: Callable[..., Any], drain: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(setter)
+    def settled(*args: Any, **kwargs: Any) -> Any:
+        drain()
+        return setter(*args, **kwargs)
+
+    return settled

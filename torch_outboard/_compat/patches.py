@@ -43,6 +43,12 @@ PATCHES: tuple[Patch, ...] = (
         "every_torch.needs_hint_at_cpu",
     ),
     Patch(
+        "the setters in torch._C of what CPU kernels read: the default dtype, determinism, precision",
+        "let queued calls end under the settings that they were made under",
+        "no issue: torch's settings belong to the process",
+        "every_torch.needs_settle_before_settings",
+    ),
+    Patch(
         "the reduction of torch.UntypedStorage in torch.multiprocessing",
         "share the device's memory between processes",
         f"{_ISSUE}192099",
