@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What decides the shape and dtype of results: signatures, settings of the process, meta kernels that are wrong."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import torch_outboard
+from torch_outboard import _C
+
+NUMBERS = itertools.count()
+
+needs_queue = pytest.mark.skipif(
+    not {"host_address", "host_callback"} <= set(_C.entries() if torch_outboard.attached_driver() else ()),
+    reason="capability: operators that are queued on the device's memory",
+)
+
+
+@pytest.fixture
+def library() -> Iterator[torch.library.Library]:
+    """A namespace of its own, since what a test registers must not meet the next test's."""
+    library = torch.library.Library(f"shapes{next(NUMBERS)}", "DEF")
+    yield library
+    library._destroy()
+
+
+@pytest.fixture
+def default_dtype() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
+
+
+def test_the_default_dtype_is_part_of_a_signature(device, default_dtype):
+    x = torch.arange(1, 5, device=device)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        for result, expected in ((x / 3, x.cpu() / 3), (x.sqrt(), x.cpu().sqrt()), (x.float().sum() / 7,) * 2):
+            assert result.dtype == expected.dtype
+            assert torch.equal(result.cpu(), expected.cpu())
+        assert torch.arange(0, 1, 0.25, device=device).dtype == dtype
+
+
+def test_a_queued_call_runs_under_its_callers_default_dtype(device, default_dtype):
+    x = torch.arange(1, 5, device=device)
+    torch.set_default_dtype(torch.float64)
+    y = x / 3
+    torch.set_default_dtype(torch.float32)
+    z = x / 3
+    torch.set_default_dtype(torch.float64)
+    assert torch.equal(y.cpu(), torch.arange(1, 5) / 3)
+    torch.set_default_dtype(torch.float32)
+    assert z.dtype == torch.float32 and torch.equal(z.cpu(), torch.arange(1, 5) / 3)
+
+
+def test_grad_mode_follows_a_queued_call(device, library):
+    seen = []
+    library.define("look(Tensor x) -> Tensor")
+    library.impl("look", lambda x: (seen.append(torch.is_grad_enabled()), x.clone())[1], "CPU")
+    library.impl("look", torch.empty_like, "Meta")
+    look = getattr(torch.ops, library.ns).look
+    x = torch.ones(3, device=device)
+    look(x).cpu()
+    with torch.no_grad():
+        look(x).cpu()
+    look(x).cpu()
+    assert seen == [True, False, True]
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("schema", ["up(Tensor x, float s) -> Tensor", "up(Tensor x, float[] s) -> Tensor"])
+def test_a_float_may_decide_the_shape_of_a_custom_operator(device, library, schema):
+    library.define(schema)
+    length = (lambda s: int(4 * s)) if "[]" not in schema else (lambda s: int(4 * s[0]))
+    library.impl("up", lambda x, s: torch.arange(length(s), dtype=x.dtype), "CPU")
+    library.impl("up", lambda x, s: x.new_empty(length(s)), "Meta")
+    up = getattr(torch.ops, library.ns).up
+    x = torch.ones(4, device=device)
+    for number in (2.0, 0.5, 3.0, 0.5):
+        result = up(x, [number] if "[]" in schema else number)
+        assert result.shape == (int(4 * number),)
+        assert torch.equal(result.cpu(), torch.arange(int(4 * number), dtype=x.dtype))
+
+
+def test_the_category_of_a_number_decides_a_dtype(device):
+    x = torch.arange(4, device=device)
+    for number in (2, 2.5, True, 2j, 3, 0.5, False):
+        result, expected = x * number, x.cpu() * number
+        assert result.dtype == expected.dtype
+        assert torch.equal(result.cpu(), expected)
+
+
+@needs_queue
+def test_numbers_that_change_are_no_new_signatures(device):
+    """A learning rate, a bound of clamp: their shapes are known after the first call."""
+    x = torch.ones(8, device=device)
+    calls = [
+        lambda i: x.clamp(max=i),
+        lambda i: x.add_(x, alpha=1 / (i + 1)),
+        lambda i: torch.nn.functional.layer_norm(x, (8,), eps=1e-5 * (i + 1)),
+        lambda i: x.uniform_(0, i + 1),
+    ]
+    for call in calls:
+        call(0)
+        before = _C.inferred_shapes()
+        for i in range(1, 20):
+            call(i)
+        assert _C.inferred_shapes() == before
+
+
+@needs_queue
+def test_hot_signatures_survive_a_loop_over_sizes(device):
+    x = torch.ones(3000, device=device)
+    hot = torch.ones(7, 5, device=device)
+    torch.exp(hot)
+    for n in range(1, 2600):
+        torch.exp(x[:n])
+        if n % 100 == 0:
+            before = _C.inferred_shapes()
+            torch.exp(hot)
+            assert _C.inferred_shapes() == before, f"after {n} sizes"
+
+
+@needs_queue
+def test_a_wrong_meta_kernel_of_a_custom_operator_is_caught_at_the_first_call(device, library):
+    library.define("liar(Tensor x) -> Tensor")
+    library.impl("liar", lambda x: x.double().repeat(2), "CPU")
+    library.impl("liar", torch.empty_like, "Meta")
+    liar = getattr(torch.ops, library.ns).liar
+    x = torch.ones(3, device=device)
+    for _ in range(3):
+        result = liar(x)
+        assert result.dtype == torch.float64 and result.shape == (6,)
+        assert torch.equal(result.cpu(), torch.ones(6, dtype=torch.float64))
+    [(difference, waits)] = [row[1:] for row in _C.shape_disagreements() if row[0] == f"{library.ns}::liar"]
+    assert "Float [3]" in difference and "Double [6]" in difference
+    assert waits == 2
+    # Another class, of which nothing is known yet.
+    assert liar(torch.ones(3, dtype=torch.float64, device=device)).shape == (6,)
+
+
+@needs_queue
+def test_a_meta_kernel_that_errs_later_fails_that_call_and_waits_from_then_on(device, library):
+    library.define("sometimes(Tensor x) -> Tensor")
+    library.impl("sometimes", lambda x: x.clone() if len(x) < 4 else x[1:].clone(), "CPU")
+    library.impl("sometimes", torch.empty_like, "Meta")
+    sometimes = getattr(torch.ops, library.ns).sometimes
+    assert sometimes(torch.ones(3, device=device)).shape == (3,)
+    sometimes(torch.ones(4, device=device))
+    with pytest.raises(RuntimeError, match=r"told of a result of Float \[4\].*Float \[3\].*call it again"):
+        torch.accelerator.synchronize(device)
+    assert sometimes(torch.ones(4, device=device)).shape == (3,)
+    torch.accelerator.synchronize(device)
+
+
+def test_an_interrupt_in_a_meta_kernel_is_not_lost(device, library):
+    library.define("stop(Tensor x) -> Tensor")
+    library.impl("stop", lambda x: x.clone(), "CPU")
+
+    def meta(x):
+        raise KeyboardInterrupt
+
+    library.impl("stop", meta, "Meta")
+    x = torch.ones(3, device=device)
+    with pytest.raises(KeyboardInterrupt) if "host_address" in _C.entries() else warnings.catch_warnings():
+        getattr(torch.ops, library.ns).stop(x)
+
+
+def test_warnings_of_queued_operators_reach_python(device):
+    with pytest.warns(UserWarning, match=r"degrees of freedom is <= 0"):
+        torch.ones(1, device=device).std()
+        torch.accelerator.synchronize(device)
+
+
+def test_a_filter_makes_an_error_of_a_late_warning(device):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="degrees of freedom"):
+            torch.ones(1, device=device).std()
+            torch.accelerator.synchronize(device)
+        # The wait was complete, and the warning is gone.
+        torch.accelerator.synchronize(device)
+
+
+@needs_queue
+def test_late_warnings_are_bounded(device):
+    x = torch.ones(1, device=device)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(100):
+            x.std()
+        torch.accelerator.synchronize(device)
+    texts = [str(warning.message) for warning in caught]
+    late = [text for text in texts if "aten::std.correction, on the device's stream" in text]
+    # Those of calls that ran at once, with nothing queued before them, are not late.
+    assert len(late) <= 64
+    assert len(texts) == 100 or f"{100 - len(late)} more warnings" in texts[-1]
