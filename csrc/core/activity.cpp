@@ -137,12 +137,6 @@ bool times_events() {
   return driver().event_timestamp != nullptr;
 }
 
-void correlate(uint64_t correlation) {
-  if (recording().driver_records.load(std::memory_order_relaxed)) {
-    check(driver().activity_correlate(driver().self, correlation), "activity_correlate", OB_HOST);
-  }
-}
-
 ActivityKind kind_of(uint32_t driver_kind) {
   switch (driver_kind) {
     case OB_ACTIVITY_COPY:
@@ -185,6 +179,37 @@ std::string problem_of(const char* entry, ob_status status) {
   const std::string reason = last_driver_error();
   return "driver '" + driver_name() + "': " + entry + " failed with " + status_name(status) +
          (reason.empty() ? "" : ": " + reason);
+}
+
+// Once each.
+void note_problem(const std::string& problem) {
+  Recording& all = recording();
+  std::lock_guard lock(all.mutex);
+  if (std::find(all.problems.begin(), all.problems.end(), problem) == all.problems.end()) {
+    all.problems.push_back(problem);
+  }
+}
+
+// Runs a step of recording a call, which the call does not fail with.
+template <class Step>
+void attempt(Step step) {
+  try {
+    try {
+      step();
+    } catch (const std::exception& error) {
+      note_problem(std::string("a call is missing from the profile: ") + error.what());
+    }
+  } catch (const std::bad_alloc&) {  // no memory to say so either
+  }
+}
+
+void correlate(uint64_t correlation) {
+  if (recording().driver_records.load(std::memory_order_relaxed)) {
+    const ob_status status = driver().activity_correlate(driver().self, correlation);
+    if (status != OB_OK) {
+      note_problem(problem_of("activity_correlate", status));
+    }
+  }
 }
 
 std::vector<std::shared_ptr<ThreadLog>> take_logs(Recording& all) {
@@ -430,30 +455,34 @@ const char* intern_name(const std::string& name) {
 }
 
 void ActivityScope::begin(Stream& stream, const ActivityInfo& info) {
-  auto open = std::make_unique<Open>();
-  open->call.info = info;
-  open->call.device = stream.device;
-  open->call.stream = stream.id;
-  open->stream = &stream;
-  if (info.kind != ActivityKind::Wait) {
-    // What a capture takes runs at the replay, and events between would be captured with it.
-    open->call.is_queued = capture_of(stream) == nullptr;
-    const bool has_bracket = open->call.is_queued && info.kind != ActivityKind::Host && times_events() &&
-                             !recording().driver_records.load(std::memory_order_relaxed);
-    if (has_bracket) {
-      open->before.emplace(OB_EVENT_TIMING);
-      open->before->record(stream);
+  attempt([&] {
+    auto open = std::make_unique<Open>();
+    open->call.info = info;
+    open->call.device = stream.device;
+    open->call.stream = stream.id;
+    open->stream = &stream;
+    if (info.kind != ActivityKind::Wait) {
+      // What a capture takes runs at the replay, and events between would be captured with it.
+      open->call.is_queued = capture_of(stream) == nullptr;
+      const bool has_bracket = open->call.is_queued && info.kind != ActivityKind::Host && times_events() &&
+                               !recording().driver_records.load(std::memory_order_relaxed);
+      if (has_bracket) {
+        open->before.emplace(OB_EVENT_TIMING);
+        open->before->record(stream);
+      }
     }
-  }
-  enter(std::move(open));
+    enter(std::move(open));
+  });
 }
 
 void ActivityScope::begin_wait(c10::DeviceIndex device, const char* entry) {
-  auto open = std::make_unique<Open>();
-  open->call.info = {ActivityKind::Wait, entry};
-  open->call.device = device;
-  open->call.stream = -1;
-  enter(std::move(open));
+  attempt([&] {
+    auto open = std::make_unique<Open>();
+    open->call.info = {ActivityKind::Wait, entry};
+    open->call.device = device;
+    open->call.stream = -1;
+    enter(std::move(open));
+  });
 }
 
 void ActivityScope::enter(std::unique_ptr<Open> open) {
@@ -479,19 +508,23 @@ void ActivityScope::end() {
   if (open->outer && open->call.is_queued) {
     open->outer->has_inner = true;
   }
-  if (open->call.is_queued) {
-    correlate(open->outer ? open->outer->call.correlation : 0);
+  attempt([&] { log(*open); });
+}
+
+void ActivityScope::log(Open& open) {
+  if (open.call.is_queued) {
+    correlate(open.outer ? open.outer->call.correlation : 0);
   }
   std::optional<Bracket> bracket;
-  if (open->before && !open->has_inner) {
-    bracket.emplace(Bracket{open->call.correlation, std::move(*open->before), Event(OB_EVENT_TIMING)});
-    bracket->after.record(*open->stream);
+  if (open.before && !open.has_inner) {
+    bracket.emplace(Bracket{open.call.correlation, std::move(*open.before), Event(OB_EVENT_TIMING)});
+    bracket->after.record(*open.stream);
   }
   // Its work is that of the calls within.
-  open->call.is_queued = open->call.is_queued && !open->has_inner;
+  open.call.is_queued = open.call.is_queued && !open.has_inner;
   ThreadLog& log = thread_log();
   std::lock_guard lock(log.mutex);
-  log.calls.push_back(open->call);
+  log.calls.push_back(open.call);
   if (bracket) {
     log.brackets.push_back(std::move(*bracket));
   }

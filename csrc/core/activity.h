@@ -100,7 +100,8 @@ inline bool is_recording_activities() noexcept {
   return detail::is_recording_activities.load(std::memory_order_relaxed);
 }
 
-// A driver call under way. Not finished, because the call raised, it leaves no record.
+// A driver call under way. Not finished, because the call raised, it leaves no record. What goes wrong in recording never
+// raises, since work may be queued by then: it stands in the profile's problems.
 class OUTBOARD_API ActivityScope {
  public:
   ActivityScope(Stream& stream, const ActivityInfo& info) {
@@ -144,6 +145,7 @@ class OUTBOARD_API ActivityScope {
   void begin_wait(c10::DeviceIndex device, const char* entry);
   void enter(std::unique_ptr<Open> open);
   void end();
+  static void log(Open& open);
   void drop() noexcept;
 
   Open* open_ = nullptr;
