@@ -292,6 +292,7 @@ class _Capture:
         self._device = device
         self._graph = graphs.Graph()
         self.readers: set[torch.Stream] = set()  # where what the last replay has left may be read
+        self._users: set[torch.Stream] = set()  # that the memory of the copied inputs is recorded on
         # Not made in inference mode, so that they can be written to outside it.
         with torch.inference_mode(False), torch.no_grad():
             given = [
@@ -368,6 +369,11 @@ class _Capture:
             if reader != current:
                 current.wait_stream(reader)
         self.readers = {current}
+        if current not in self._users:
+            # The function may be dropped while this replay reads them.
+            self._users.add(current)
+            for _, buffer, _ in self._copied:
+                buffer.record_stream(current)
         with torch.no_grad():
             for index, buffer, overlaps in self._copied:
                 value = inputs[index]
