@@ -328,10 +328,12 @@ def _make_function(section: _Section) -> Callable[..., tuple[Tensor, ...]]:
                 if static.data_ptr() != given.data_ptr():
                     static.copy_(given)
             section.forward.replay()
+            # Marked are the very tensors that are returned.
+            results = tuple(output.detach() for output in section.outputs)
             ctx.mark_non_differentiable(
-                *(out for out, has_grad in zip(section.outputs, section.has_grad, strict=True) if not has_grad)
+                *(result for result, has_grad in zip(results, section.has_grad, strict=True) if not has_grad)
             )
-            return tuple(output.detach() for output in section.outputs)
+            return results
 
         @staticmethod
         @torch.autograd.function.once_differentiable
