@@ -205,9 +205,9 @@ PyObject* py_in_bad_fork(PyObject*, PyObject*) {
   return PyBool_FromLong(in_bad_fork());
 }
 
-PyObject* py_drain_all_streams(PyObject*, PyObject*) {
+PyObject* py_drain_all_devices(PyObject*, PyObject*) {
   return guarded([] {
-    drain_all_streams();
+    drain_all_devices();
     return none();
   });
 }
@@ -253,8 +253,8 @@ PyMethodDef device_methods[] = {
     {"forbid_opening", py_forbid_opening, METH_O, PyDoc_STR("Makes devices refuse to open, with this reason.")},
     {"any_device_opened", py_any_device_opened, METH_NOARGS, PyDoc_STR("Whether any device was opened.")},
     {"in_bad_fork", py_in_bad_fork, METH_NOARGS, PyDoc_STR("Whether a device was opened before this fork.")},
-    {"drain_all_streams", py_drain_all_streams, METH_NOARGS,
-     PyDoc_STR("Waits until no stream has work queued; failures are left for those who wait.")},
+    {"drain_all_devices", py_drain_all_devices, METH_NOARGS,
+     PyDoc_STR("Waits for all open devices; failures are left for the next wait that is a user's.")},
     {"synchronize_device", py_synchronize_device, METH_O, PyDoc_STR("Waits for all work of the device.")},
     {"shut_down", py_shut_down, METH_NOARGS, PyDoc_STR("Drains the devices at exit; no driver call follows.")},
     {nullptr, nullptr, 0, nullptr},

@@ -38,6 +38,14 @@ void leave_capture(Capture& capture) noexcept {
   capture_count.fetch_sub(static_cast<int>(std::erase(captures(), &capture)));
 }
 
+bool is_capturing_natively() {
+  if (C10_LIKELY(capture_count.load(std::memory_order_acquire) == 0)) {
+    return false;
+  }
+  const std::lock_guard lock(captures_mutex);
+  return std::any_of(captures().begin(), captures().end(), [](const Capture* capture) { return capture->is_native(); });
+}
+
 void refuse_device_wait(c10::DeviceIndex device) {
   if (C10_LIKELY(capture_count.load(std::memory_order_acquire) == 0)) {
     return;

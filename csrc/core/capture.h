@@ -106,6 +106,8 @@ inline void refuse_in_capture(const Stream& stream, const char* what) {
 // The captures under way, for what concerns a whole device.
 OUTBOARD_API void enter_capture(Capture& capture);
 OUTBOARD_API void leave_capture(Capture& capture) noexcept;
+// Whether a driver is capturing: it can't be asked to wait for a whole device then.
+OUTBOARD_API bool is_capturing_natively();
 // Raises CaptureError if a capture forbids waiting for the device.
 OUTBOARD_API void refuse_device_wait(c10::DeviceIndex device);
 

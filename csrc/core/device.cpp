@@ -246,21 +246,66 @@ void synchronize_device(c10::DeviceIndex device) {
   detail::after_wait(device);
 }
 
-void drain_all_streams() {
+namespace {
+constexpr int kMostFailures = 16;  // of work on one device that come at once
+}
+
+void drain_device(c10::DeviceIndex device) {
+  if (device_state[device].load() == DeviceState::Closed) {
+    return;
+  }
+  ensure_open(device);
+  // With a driver's capture under way the device can't be waited for as a whole.
+  if (driver().device_synchronize && !is_capturing_natively()) {
+    const auto wait = [device] {
+      BlockingRegion blocking;
+      return driver().device_synchronize(driver().self, device);
+    };
+    const WorkPlace place = next_place(default_stream(device));
+    ActivityScope activity(device, "device_synchronize");
+    ob_status status = wait();
+    if (!is_unimplemented(status)) {
+      try {
+        check(status, "device_synchronize", device);
+      } catch (...) {
+        // As in drain_stream; here each wait gives one failure of those that there are.
+        const std::exception_ptr failure = std::current_exception();
+        for (int i = 0; status != OB_OK && i < kMostFailures; ++i) {
+          status = wait();
+        }
+        if (status != OB_OK) {
+          throw;
+        }
+        report_failure(place, failure);
+      }
+      activity.finish();
+      trace_order(TraceOrder::DeviceSync, device, 0);
+      return;
+    }
+  }
+  std::exception_ptr error;
+  detail::for_each_made_stream(
+      device,
+      [](Stream& stream, void* user) {
+        try {
+          drain_stream(stream);
+        } catch (...) {
+          *static_cast<std::exception_ptr*>(user) = std::current_exception();
+        }
+      },
+      &error);
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+void drain_all_devices() {
   if (!is_attached() || driver_is_gone() || in_bad_fork() || !any_device_opened()) {
     return;
   }
   for (int i = 0; i < device_count(); ++i) {
     if (const auto device = static_cast<c10::DeviceIndex>(i); is_open(device)) {
-      detail::for_each_made_stream(
-          device,
-          [](Stream& stream, void*) {
-            const Capture* capture = capture_of(stream);
-            if (capture == nullptr || !capture->is_native()) {
-              wait_for_stream(stream, nullptr);
-            }
-          },
-          nullptr);
+      drain_device(device);
     }
   }
 }

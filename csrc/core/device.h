@@ -61,9 +61,11 @@ OUTBOARD_API c10::DeviceIndex exchange_device(c10::DeviceIndex device);
 // Waits for all work of the device and raises the first failure of it. Does nothing on a device that is not open.
 OUTBOARD_API void synchronize_device(c10::DeviceIndex device);
 
-// Waits until no stream of any open device has work queued, and leaves its failures for those who wait for the streams.
-// What is being captured is not under way.
-OUTBOARD_API void drain_all_streams();
+// Only waits, also while streams of it capture: for what the driver was given before. What the work has failed with is
+// left to the next wait that is a user's. For what owns memory.
+OUTBOARD_API void drain_device(c10::DeviceIndex device);
+// The same for each device that is open.
+OUTBOARD_API void drain_all_devices();
 
 // What runs after each wait for a stream or a device, with the device's index: upper layers settle there what could not
 // be done, or could not be reported, when it happened. It may raise.

@@ -143,6 +143,14 @@ bool Event::query() const {
 }
 
 void Event::synchronize() const {
+  drain();
+  if (handle_ != 0) {
+    tell_failures(before_);
+    detail::after_wait(device_);
+  }
+}
+
+void Event::drain() const {
   refuse_captured("synchronize");
   if (handle_ == 0) {
     return;
@@ -158,7 +166,7 @@ void Event::synchronize() const {
     if (!is_unimplemented(status)) {
       check(status, "event_synchronize", device_);
       activity.finish();
-      finish_wait();
+      trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
       return;
     }
   }
@@ -170,13 +178,7 @@ void Event::synchronize() const {
     pause = std::min(pause * 2, std::chrono::microseconds{1000});
   }
   activity.finish();
-  finish_wait();
-}
-
-void Event::finish_wait() const {
   trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
-  tell_failures(before_);
-  detail::after_wait(device_);
 }
 
 double Event::elapsed_ms(const Event& end) const {

@@ -40,6 +40,7 @@ class OUTBOARD_API Event {
 
   bool is_recorded() const noexcept { return handle_ != 0 || mark_; }
   c10::DeviceIndex device() const noexcept { return device_; }  // -1 before the first record
+  bool is_captured() const noexcept { return mark_ != nullptr; }  // the latest record was on a capturing stream
   uint32_t flags() const noexcept { return flags_; }
   uint64_t handle() const noexcept { return handle_; }  // 0 before the first record
 
@@ -54,6 +55,8 @@ class OUTBOARD_API Event {
   // Waits for the latest record, then raises the first failure of the work before it that the recording stream has not
   // told, once.
   void synchronize() const;
+  // Waits likewise, and leaves that failure to the next wait that is a user's. For what owns memory.
+  void drain() const;
   // Milliseconds from this event to `end`; both recorded, with OB_EVENT_TIMING, on one device.
   double elapsed_ms(const Event& end) const;
   // Nanoseconds of CLOCK_MONOTONIC; a recorded timing event that is done.
@@ -61,7 +64,6 @@ class OUTBOARD_API Event {
 
  private:
   void reset() noexcept;
-  void finish_wait() const;  // raises what the work before the event failed with
   void refuse_captured(const char* what) const;
 
   c10::DeviceIndex device_ = -1;

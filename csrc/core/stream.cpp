@@ -180,12 +180,17 @@ bool query_stream(Stream& stream) {
   return event.query();
 }
 
-void synchronize_stream(Stream& stream) {
-  refuse_in_capture(stream, "synchronize of a stream that captures");
-  drain_stream(stream);
+namespace {
+
+ob_status wait_for_stream(const Stream& stream) {
+  BlockingRegion blocking;
+  return driver().stream_synchronize(driver().self, stream.device, stream.handle);
 }
 
-void drain_stream(Stream& stream) {
+}  // namespace
+
+void synchronize_stream(Stream& stream) {
+  refuse_in_capture(stream, "synchronize of a stream that captures");
   if (!stream.is_made.load(std::memory_order_acquire)) {
     if (in_bad_fork()) {
       ensure_open(stream.device);
@@ -193,22 +198,38 @@ void drain_stream(Stream& stream) {
     return;
   }
   ensure_open(stream.device);
-  // What the driver captures is not under way, and what was is done since the capture began.
-  if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
-    return;
-  }
   const Standing before = standing_of(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
-  ob_status status;
-  {
-    BlockingRegion blocking;
-    status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
-  }
-  check(status, "stream_synchronize", stream.device);
+  check(wait_for_stream(stream), "stream_synchronize", stream.device);
   activity.finish();
   trace_order(TraceOrder::StreamSync, stream.device, stream.id);
   tell_failures(before);
   detail::after_wait(stream.device);
+}
+
+void drain_stream(Stream& stream) {
+  if (!stream.is_made.load(std::memory_order_acquire)) {
+    return;
+  }
+  ensure_open(stream.device);
+  // What the driver captures is not under way, and what was is done since the capture began.
+  if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
+    return;
+  }
+  const WorkPlace place = next_place(stream);
+  ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
+  try {
+    check(wait_for_stream(stream), "stream_synchronize", stream.device);
+  } catch (...) {
+    // The failure of work comes once, and the work is done then: a stream that cannot be waited for fails again.
+    const std::exception_ptr failure = std::current_exception();
+    if (wait_for_stream(stream) != OB_OK) {
+      throw;
+    }
+    report_failure(place, failure);
+  }
+  activity.finish();
+  trace_order(TraceOrder::StreamSync, stream.device, stream.id);
 }
 
 bool has_host_queue() noexcept {
@@ -229,12 +250,7 @@ bool call_host_work(Stream& stream, ob_host_fn fn, void* user) {
       raise_status(status, "host_callback", stream.device);
     }
   }
-  ob_status status;
-  {
-    BlockingRegion blocking;
-    status = driver().stream_synchronize(driver().self, stream.device, handle);
-  }
-  check(status, "stream_synchronize", stream.device);
+  check(wait_for_stream(stream), "stream_synchronize", stream.device);
   fn(user);
   return false;
 }

@@ -76,7 +76,8 @@ OUTBOARD_API bool query_stream(Stream& stream);
 // Waits (in a BlockingRegion), then raises the first failure of the work queued before, on this stream or on one that it
 // waited for, once.
 OUTBOARD_API void synchronize_stream(Stream& stream);
-// The same, also on a stream that captures: waits for what the driver was given before the capture. For the allocators.
+// Only waits, also for a stream that captures: for what the driver was given before. What the work has failed with is
+// left to the next wait that is a user's. For what owns memory.
 OUTBOARD_API void drain_stream(Stream& stream);
 
 // Runs fn(user) in the stream's order: through the driver's host_callback, or else after a wait on the calling thread.

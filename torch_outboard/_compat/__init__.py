@@ -18,7 +18,7 @@ def apply(device: str) -> None:
     sharing.share_storages(device, reduce_storage)
     every_torch.name_dlpack_device(device)
     every_torch.hint_at_cpu(device, _C.infers_shapes)
-    every_torch.settle_before_settings(_C.drain_all_streams)
+    every_torch.settle_before_settings(_C.drain_all_devices)
     minor = tuple(map(int, torch.__version__.split(".")[:2]))
     if minor < (2, 13):
         from torch_outboard._compat import torch_2_11
