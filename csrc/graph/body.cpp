@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "core/driver.h"
 #include "core/error.h"
@@ -13,42 +14,66 @@ namespace outboard::graph {
 
 namespace {
 
-std::atomic<size_t> retired_count{0};
-std::mutex retired_mutex;
-std::vector<std::unique_ptr<Body>>& retired() {
-  static auto* const list = new std::vector<std::unique_ptr<Body>>();
-  return *list;
+// Without a replay under way: they wait for a thread that may call the driver.
+struct Idle {
+  std::mutex mutex;
+  Body* list = nullptr;
+  std::atomic<bool> has_any{false};
+};
+Idle& idle() {
+  static auto* const made = new Idle();
+  return *made;
+}
+
+void add_idle(Body* body) noexcept {
+  const std::lock_guard lock(idle().mutex);
+  body->next_idle = idle().list;
+  idle().list = body;
+  idle().has_any.store(true, std::memory_order_release);
 }
 
 }  // namespace
+
+memory::StreamUses& retired_uses() {
+  static auto* const made = new memory::StreamUses();
+  return *made;
+}
 
 void retire(std::unique_ptr<Body> body) noexcept {
   if (!body) {
     return;
   }
-  const std::lock_guard lock(retired_mutex);
-  retired().push_back(std::move(body));
-  retired_count.store(retired().size(), std::memory_order_release);
+  Body* raw = body.release();
+  if (raw->execution.is_idle()) {
+    add_idle(raw);
+  } else {
+    raw->execution.give_up(retired_uses());
+  }
 }
 
-void free_retired() {
-  if (C10_LIKELY(retired_count.load(std::memory_order_acquire) == 0) || driver_is_gone()) {
+void free_retired(memory::Effort effort) {
+  if (C10_LIKELY(retired_uses().is_empty() && !idle().has_any.load(std::memory_order_acquire)) || driver_is_gone()) {
     return;
   }
-  std::vector<std::unique_ptr<Body>> taken;
-  {
-    const std::lock_guard lock(retired_mutex);
-    taken.swap(retired());
-    retired_count.store(0);
+  memory::Settled settled = retired_uses().settle(effort);
+  while (settled.done.head) {
+    Body* body = static_cast<BodyUse*>(settled.done.pop())->body;
+    if (body->execution.pending.fetch_sub(1) == 1) {
+      add_idle(body);
+    }
   }
-  std::exception_ptr error;
-  for (std::unique_ptr<Body>& body : taken) {
+  Body* list = nullptr;
+  {
+    const std::lock_guard lock(idle().mutex);
+    list = std::exchange(idle().list, nullptr);
+    idle().has_any.store(false);
+  }
+  std::exception_ptr error = settled.error;
+  while (list) {
+    std::unique_ptr<Body> body(list);
+    list = body->next_idle;
     try {
-      if (body->last_replay.query()) {
-        free_body(std::move(body));
-      } else {
-        retire(std::move(body));
-      }
+      free_body(std::move(body));
     } catch (...) {
       error = error ? error : std::current_exception();
     }
@@ -80,8 +105,8 @@ void free_body(std::unique_ptr<Body> body) {
       entry = "graph_destroy";
     }
   }
-  for (const c10::DeviceIndex used : body->pool_devices) {
-    release_pool(used, body->pool);
+  for (const PoolUse& use : body->pool_uses) {
+    release_pool(use.device, body->pool);
   }
   body.reset();
   check(status, entry, device);

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "core/capture.h"
-#include "core/event.h"
+#include "graph/execution.h"
+#include "memory/management.h"
 
 namespace outboard::graph {
 
@@ -31,6 +32,12 @@ struct RandomUse {
   uint64_t increment = 0;            // of one replay
 };
 
+// A device on which the pool is in use, and, while the capture lasts, gets what the capturing streams allocate there.
+struct PoolUse {
+  c10::DeviceIndex device;
+  RouteId route;
+};
+
 struct Body {
   Stream* stream = nullptr;  // that the capture began on
   bool is_native = false;
@@ -44,17 +51,20 @@ struct Body {
   std::vector<RandomUse> random;
   std::vector<std::shared_ptr<const void>> kept;
   c10::MempoolId_t pool{0, 0};
-  std::vector<c10::DeviceIndex> pool_devices;  // on which the pool is in use
+  std::vector<PoolUse> pool_uses;
 
-  Event last_replay;  // its end
-  Stream* last_stream = nullptr;
+  Execution execution;
+  Body* next_idle = nullptr;  // of those that are retired
 };
 
-// Frees a body, once its last replay is done, on a thread that may call the driver. Never fails.
+// Frees a body, once its replays are done, on a thread that may call the driver. Never fails.
 void retire(std::unique_ptr<Body> body) noexcept;
-// Frees what was retired and is done; to be called with no lock held.
-void free_retired();
+// Frees what was retired and is done, or with Wait all of it; to be called with no lock held. What a failure leaves in
+// doubt stays.
+void free_retired(memory::Effort effort);
 // Frees it at once; no replay is under way any more.
 void free_body(std::unique_ptr<Body> body);
+// What the replays of retired bodies use.
+memory::StreamUses& retired_uses();
 
 }  // namespace outboard::graph

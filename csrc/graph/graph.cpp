@@ -60,7 +60,7 @@ void set_replaying(void* user) {
   now->body->replaying = now->place;
 }
 
-// True if it was queued, false if it has run.
+// False if it has run on this thread instead.
 template <class Work>
 bool queue_work(Stream& stream, ob_host_fn fn, std::unique_ptr<Work> work, const char* name) {
   const bool is_queued = queue_host_work(stream, fn, work.get(), name);  // if it raises, fn is not called
@@ -77,25 +77,40 @@ void order(Stream& from, Stream& to) {
   }
 }
 
-// On the replaying stream; what was captured on another device on the stream that it was captured on.
-void queue_steps(Body& body, Stream& stream) {
+// On the replaying stream; what was captured on another device on the stream that it was captured on. False if some of
+// it has run on this thread.
+bool queue_steps(Body& body, Stream& stream) {
   Stream* previous = &stream;
   bool is_queued = true;
   for (Step& step : body.steps) {
     Stream& target = step.stream->device == stream.device ? stream : *step.stream;
-    order(*previous, target);
-    previous = &target;
+    if (&target != previous) {
+      body.execution.enter(body, target);
+      order(*previous, target);
+      previous = &target;
+    }
     if (step.command) {
       step.command->queue(target);
     } else {
-      is_queued &= queue_work(target, run_batch,
-                              std::make_unique<BatchRun>(BatchRun{step.batch.get(), next_place(target)}), "graph");
+      auto run = std::make_unique<BatchRun>(BatchRun{step.batch.get(), next_place(target)});
+      is_queued = queue_work(target, run_batch, std::move(run), "graph") && is_queued;
     }
   }
   order(*previous, stream);
-  if (!is_queued) {
-    tell_failures(stream);  // some of it ran on this thread: its error is known now
+  return is_queued;
+}
+
+// False as above.
+bool launch(Body& body, Stream& stream) {
+  bool is_queued = true;
+  if (!body.host_commands.empty()) {
+    auto now = std::make_unique<Replaying>(Replaying{&body, next_place(stream)});
+    is_queued = queue_work(stream, set_replaying, std::move(now), "graph: begin");
   }
+  ActivityScope activity(stream, {ActivityKind::Kernel, "graph_launch", "graph"});
+  OB_CALL(graph_launch, stream.device, stream_handle(stream), body.executable);
+  activity.finish();
+  return is_queued;
 }
 
 }  // namespace
@@ -119,7 +134,7 @@ Graph::~Graph() {
 }
 
 void Graph::capture_begin(c10::MempoolId_t pool, CaptureMode mode) {
-  graph::free_retired();
+  graph::free_retired(memory::Effort::Poll);
   if (recorder_) {
     raise_capture("this graph is being captured already: captures don't nest");
   }
@@ -136,11 +151,9 @@ void Graph::capture_begin(c10::MempoolId_t pool, CaptureMode mode) {
   if (pool == c10::MempoolId_t{0, 0}) {
     pool = new_mempool_id();
   }
-  Recorder& recorder = Recorder::take();
-  recorder.begin(stream, pool, static_cast<graph::Mode>(mode));
-  recorder_ = &recorder;
+  recorder_ = &Recorder::begin(stream, pool, static_cast<graph::Mode>(mode));
   stream_ = &stream;
-  capture_id_ = recorder.mark(stream).id;
+  capture_id_ = recorder_->id();
 }
 
 void Graph::capture_end() {
@@ -181,27 +194,17 @@ void Graph::replay() {
   Stream& stream = current_stream(device);
   refuse_in_capture(stream, "the replay of a graph");
   instantiate();
-  if (body.last_stream && body.last_stream != &stream) {
-    body.last_replay.block(stream);
-  }
+  body.execution.begin(body, stream);  // from here on the body is in use, whatever fails
+  bool is_queued = true;
   for (const graph::RandomUse& use : body.random) {
-    queue_work(stream, set_cell,
-               std::make_unique<CellUpdate>(CellUpdate{use.cell.get(), use.source->take(use.increment)}),
-               "graph: random offset");
+    auto update = std::make_unique<CellUpdate>(CellUpdate{use.cell.get(), use.source->take(use.increment)});
+    is_queued = queue_work(stream, set_cell, std::move(update), "graph: random offset") && is_queued;
   }
-  if (body.is_native) {
-    if (!body.host_commands.empty()) {
-      queue_work(stream, set_replaying, std::make_unique<Replaying>(Replaying{&body, next_place(stream)}),
-                 "graph: begin");
-    }
-    ActivityScope activity(stream, {ActivityKind::Kernel, "graph_launch", "graph"});
-    OB_CALL(graph_launch, device, stream_handle(stream), body.executable);
-    activity.finish();
-  } else {
-    queue_steps(body, stream);
+  is_queued = (body.is_native ? launch(body, stream) : queue_steps(body, stream)) && is_queued;
+  body.execution.end(stream);
+  if (!is_queued) {
+    tell_failures(stream);  // its error is known now
   }
-  body.last_replay.record(stream);
-  body.last_stream = &stream;
 }
 
 void Graph::reset() {
@@ -213,9 +216,17 @@ void Graph::reset() {
   if (recorder_) {
     std::exchange(recorder_, nullptr)->abort();
   }
-  if (body_) {
-    body_->last_replay.synchronize();
+  if (!body_) {
+    return;
+  }
+  std::exception_ptr error;
+  if (body_->execution.wait(&error)) {
     graph::free_body(std::move(body_));
+  } else {
+    graph::retire(std::move(body_));  // until its streams can be waited for
+  }
+  if (error) {
+    std::rethrow_exception(error);
   }
 }
 
@@ -257,7 +268,11 @@ std::string Graph::describe() const {
 }
 
 void free_retired_graphs() {
-  graph::free_retired();
+  graph::free_retired(memory::Effort::Retry);
+}
+
+void reclaim_graphs() {
+  graph::free_retired(memory::Effort::Wait);
 }
 
 }  // namespace outboard

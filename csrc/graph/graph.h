@@ -37,9 +37,11 @@ class OUTBOARD_API Graph {
   // capture's, which then goes on.
   void capture_end();
   void instantiate();
-  // Queues the work on the current stream of the graph's device.
+  // Queues the work on the current stream of the graph's device. If it raises, part of the work may be queued, and the
+  // next replay runs behind that.
   void replay();
-  // Gives up the graph or the capture, once its last replay is done: waits for that.
+  // Gives up the graph or the capture, once its last replay is done: waits for that. What the replay's work has failed
+  // with is left to the next wait for its stream.
   void reset();
   c10::MempoolId_t pool() const;
   bool is_captured() const noexcept { return body_ != nullptr; }
@@ -55,7 +57,9 @@ class OUTBOARD_API Graph {
   uint64_t capture_id_ = 0;
 };
 
-// Frees the graphs that were dropped while a replay was under way, where that is done. Raises what the driver does.
+// Frees the graphs that were dropped, where no replay is under way any more. Raises what the driver does.
 OUTBOARD_API void free_retired_graphs();
+// Frees all of them: waits for their replays.
+OUTBOARD_API void reclaim_graphs();
 
 }  // namespace outboard

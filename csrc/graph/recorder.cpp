@@ -41,7 +41,7 @@ void run_native(void* user) {
 
 struct FreeRecorders {
   std::mutex mutex;
-  std::vector<Recorder*> list;
+  Recorder* list = nullptr;
 };
 FreeRecorders& free_recorders() {
   static auto* const made = new FreeRecorders();
@@ -52,31 +52,50 @@ FreeRecorders& free_recorders() {
 
 Recorder& Recorder::take() {
   const std::lock_guard lock(free_recorders().mutex);
-  if (free_recorders().list.empty()) {
+  if (free_recorders().list == nullptr) {
     return *new Recorder();
   }
-  Recorder* recorder = free_recorders().list.back();
-  free_recorders().list.pop_back();
-  return *recorder;
+  return *std::exchange(free_recorders().list, free_recorders().list->next_free_);
 }
 
-void Recorder::begin(Stream& stream, c10::MempoolId_t pool, Mode mode) {
-  const bool is_native = driver().graph_capture_begin != nullptr;
-  const uint64_t handle = stream_handle(stream);
-  if (is_native) {
-    drain_stream(stream);  // from here on the stream can't be waited for
-  }
+void Recorder::give(Recorder& recorder) noexcept {
+  const std::lock_guard lock(free_recorders().mutex);
+  recorder.next_free_ = std::exchange(free_recorders().list, &recorder);
+}
+
+Recorder& Recorder::begin(Stream& stream, c10::MempoolId_t pool, Mode mode) {
   auto body = std::make_unique<Body>();
   body->stream = &stream;
-  body->is_native = is_native;
+  body->is_native = driver().graph_capture_begin != nullptr;
   body->pool = pool;
+  stream_handle(stream);
+  if (body->is_native) {
+    drain_stream(stream);  // from here on the stream can't be waited for
+  }
+  Recorder& recorder = take();
+  try {
+    recorder.open(stream, std::move(body), mode);
+  } catch (...) {
+    give(recorder);
+    throw;
+  }
+  try {
+    recorder.start(stream);
+  } catch (...) {
+    recorder.abort();
+    throw;
+  }
+  return recorder;
+}
+
+// Takes the stream, or raises with nothing done.
+void Recorder::open(Stream& stream, std::unique_ptr<Body> body, Mode mode) {
   Lock lock(mutex_);
-  is_native_ = is_native;
+  is_native_ = body->is_native;
   mode_ = mode;
   thread_ = std::this_thread::get_id();
   cause_.clear();
-  participants_.clear();
-  participants_.push_back({&stream, 0, {0}});
+  participants_.assign(1, {&stream, 0, {0}});
   body_ = std::move(body);
   id_.store(next_id.fetch_add(1), std::memory_order_release);
   Capture* none = nullptr;
@@ -84,94 +103,104 @@ void Recorder::begin(Stream& stream, c10::MempoolId_t pool, Mode mode) {
     id_.store(0);
     body_.reset();
     lock.unlock();
-    {
-      const std::lock_guard free_lock(free_recorders().mutex);
-      free_recorders().list.push_back(this);
-    }
     raise_capture(text_of(stream) + " captures a graph already: captures don't nest. End that one first, or use another"
                                     " stream");
   }
-  lock.unlock();
+}
+
+void Recorder::start(Stream& stream) {
   enter_capture(*this);
-  try {
-    use_pool_on(stream.device);
-    if (is_native) {
-      const ob_status status = driver().graph_capture_begin(driver().self, stream.device, handle);
-      if (status != OB_OK) {
-        // Nothing was begun at the driver, so nothing is to be ended there.
-        const Lock again(mutex_);
-        body_->is_native = false;
-        is_native_ = false;
-      }
-      if (!is_unimplemented(status)) {
-        outboard::check(status, "graph_capture_begin", stream.device);
-      }
-    }
-  } catch (...) {
-    abort();
-    throw;
+  use_pool_on(stream.device);
+  if (!is_native_) {
+    return;
   }
+  const ob_status status = driver().graph_capture_begin(driver().self, stream.device, stream.handle);
+  if (is_unimplemented(status)) {
+    const Lock lock(mutex_);
+    body_->is_native = false;
+    is_native_ = false;
+    return;
+  }
+  outboard::check(status, "graph_capture_begin", stream.device);
+  is_begun_ = true;
 }
 
 void Recorder::use_pool_on(c10::DeviceIndex device) {
   c10::MempoolId_t pool;
   {
     const Lock lock(mutex_);
-    auto& devices = body_->pool_devices;
-    if (std::find(devices.begin(), devices.end(), device) != devices.end()) {
-      return;
-    }
-    devices.push_back(device);
     pool = body_->pool;
+    for (const PoolUse& use : body_->pool_uses) {
+      if (use.device == device) {
+        return;
+      }
+    }
+    body_->pool_uses.push_back({device, 0});  // so that another thread doesn't use it as well
   }
+  RouteId route = 0;
   try {
-    begin_allocate_to_pool(device, pool, [this](Stream& stream) { return capture_of(stream) == this; });
+    route = begin_allocate_to_pool(device, pool, [this](Stream& stream) { return capture_of(stream) == this; });
   } catch (...) {
     const Lock lock(mutex_);
-    std::erase(body_->pool_devices, device);
+    std::erase_if(body_->pool_uses, [&](const PoolUse& use) { return use.device == device; });
     throw;
   }
+  const Lock lock(mutex_);
+  for (PoolUse& use : body_->pool_uses) {
+    use.route = use.device == device ? route : use.route;
+  }
+}
+
+// Ends the capture at the driver, in which its streams are until then; a failure goes to *out_error.
+uint64_t Recorder::end_at_driver(std::exception_ptr* out_error) {
+  Stream* stream = nullptr;
+  {
+    const Lock lock(mutex_);
+    is_ending_ = true;
+    stream = body_->stream;
+    const Participant& origin = participants_.front();
+    for (size_t i = 1; i < participants_.size() && cause_.empty(); ++i) {
+      const uint64_t seen = i < origin.seen.size() ? origin.seen[i] : 0;
+      if (seen < participants_[i].ticks) {
+        cause_ = text_of(*participants_[i].stream) + " was made a part of the capture by an event, and " +
+                 text_of(*origin.stream) + ", on which the capture began, does not wait for its work";
+      }
+    }
+  }
+  uint64_t graph = 0;
+  if (std::exchange(is_begun_, false) && !driver_is_gone()) {
+    const ob_status status = driver().graph_capture_end(driver().self, stream->device, stream->handle, &graph);
+    try {
+      outboard::check(status, "graph_capture_end", stream->device);
+    } catch (...) {
+      graph = 0;
+      *out_error = std::current_exception();
+    }
+  }
+  return graph;
 }
 
 // With what the driver says; `out_cause` is why the capture has failed, if it has.
 std::unique_ptr<Body> Recorder::finish(std::string* out_cause, std::exception_ptr* out_error) {
+  const uint64_t graph = end_at_driver(out_error);
   std::unique_ptr<Body> body;
   {
     const Lock lock(mutex_);
-    const Participant& origin = participants_.front();
-    for (size_t i = 0; i < participants_.size(); ++i) {
-      const uint64_t seen = i < origin.seen.size() ? origin.seen[i] : 0;
-      if (cause_.empty() && i > 0 && seen < participants_[i].ticks) {
-        cause_ = text_of(*participants_[i].stream) + " was made a part of the capture by an event, and " +
-                 text_of(*origin.stream) + ", on which the capture began, does not wait for its work";
-      }
-      participants_[i].stream->capture.store(nullptr, std::memory_order_release);
+    for (const Participant& one : participants_) {
+      one.stream->capture.store(nullptr, std::memory_order_release);
     }
     participants_.clear();
     body = std::move(body_);
     *out_cause = std::exchange(cause_, {});
+    is_ending_ = false;
     id_.store(0, std::memory_order_release);
   }
   leave_capture(*this);
-  if (!driver_is_gone()) {
-    for (const c10::DeviceIndex device : body->pool_devices) {
-      end_allocate_to_pool(device, body->pool);
-    }
-    if (body->is_native) {
-      const ob_status status =
-          driver().graph_capture_end(driver().self, body->stream->device, stream_handle(*body->stream), &body->graph);
-      try {
-        outboard::check(status, "graph_capture_end", body->stream->device);
-      } catch (...) {
-        body->graph = 0;
-        *out_error = std::current_exception();
-      }
-    }
+  body->graph = graph;
+  for (const PoolUse& use : body->pool_uses) {
+    end_allocate_to_pool(use.device, use.route);
   }
-  {
-    const std::lock_guard lock(free_recorders().mutex);
-    free_recorders().list.push_back(this);
-  }
+  give(*this);
   return body;
 }
 
@@ -196,7 +225,7 @@ void Recorder::abort() {
 }
 
 void Recorder::check_active(Lock& lock) {
-  if (id_.load(std::memory_order_relaxed) == 0) {
+  if (id_.load(std::memory_order_relaxed) == 0 || is_ending_) {
     lock.unlock();
     raise_capture("the graph capture ended while another thread was queuing work on its stream");
   }
@@ -344,7 +373,7 @@ void Recorder::refuse(const std::string& what) {
   const std::string message = what + " cannot be captured in a graph";
   {
     const std::lock_guard lock(mutex_);
-    if (id_.load() != 0 && cause_.empty()) {
+    if (id_.load() != 0 && !is_ending_ && cause_.empty()) {
       cause_ = message;
     }
   }

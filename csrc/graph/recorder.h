@@ -20,11 +20,9 @@ enum class Mode : int { Default = 0, Global = 1, ThreadLocal = 2, Relaxed = 3 };
 
 class Recorder final : public Capture {
  public:
-  // One that no capture uses; recorders are used again and never freed.
-  static Recorder& take();
-
-  // Makes the stream capture. CaptureError if it does already.
-  void begin(Stream& stream, c10::MempoolId_t pool, Mode mode);
+  // Makes the stream capture. CaptureError if it does already. Recorders are used again and never freed.
+  static Recorder& begin(Stream& stream, c10::MempoolId_t pool, Mode mode);
+  uint64_t id() const noexcept { return id_.load(std::memory_order_acquire); }  // of the capture under way
   // Ends the capture on all its streams and gives what was recorded; CaptureError, with the first cause, if it failed.
   // The recorder is free afterwards in any case.
   std::unique_ptr<Body> end();
@@ -48,9 +46,14 @@ class Recorder final : public Capture {
 
   struct Participant {
     Stream* stream;
-    uint64_t ticks = 0;          // work so far
+    uint64_t ticks = 0;  // work so far
     std::vector<uint64_t> seen;  // how much of each participant's work lies before what comes next on this stream
   };
+
+  static Recorder& take();
+  static void give(Recorder& recorder) noexcept;
+  void open(Stream& stream, std::unique_ptr<Body> body, Mode mode);
+  void start(Stream& stream);
 
   // Each with the lock held; they raise with it given up.
   void check_active(Lock& lock);
@@ -58,16 +61,20 @@ class Recorder final : public Capture {
   Participant* find(const Stream& stream);
 
   void use_pool_on(c10::DeviceIndex device);
+  uint64_t end_at_driver(std::exception_ptr* out_error);
   std::unique_ptr<Body> finish(std::string* out_cause, std::exception_ptr* out_error);
 
   mutable std::mutex mutex_;
   std::atomic<uint64_t> id_{0};  // of the capture under way, 0 if there is none
   std::atomic<bool> is_native_{false};
+  bool is_begun_ = false;  // at the driver, by the thread that captures
+  bool is_ending_ = false;  // it takes nothing more; the streams are the capture's until the driver has ended it
   Mode mode_ = Mode::Default;
   std::thread::id thread_;
   std::string cause_;  // why the capture has failed; "" if it has not
   std::vector<Participant> participants_;
   std::unique_ptr<Body> body_;
+  Recorder* next_free_ = nullptr;
 };
 
 }  // namespace outboard::graph

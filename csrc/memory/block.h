@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/event.h"
 #include "core/export.h"
 #include "core/stream.h"
+#include "memory/stream_uses.h"
 
 namespace outboard::memory {
 
@@ -37,11 +37,8 @@ enum class BlockState : uint8_t {
 };
 
 // One stream that uses a block beside the block's own, from record_stream until the work queued there is done.
-struct StreamUse {
-  StreamUse* next = nullptr;
-  Stream* stream = nullptr;
+struct BlockUse : StreamUse {
   Block* block = nullptr;
-  Event event;  // recorded some time after the block was freed
 };
 
 constexpr int kUnitShift = 9;  // block sizes are multiples of 512 bytes
@@ -67,7 +64,7 @@ struct alignas(64) Block {
     // others of the size pool. Transit: a list
   };
   union {
-    StreamUse* uses;  // Allocated
+    BlockUse* uses;  // Allocated: a list, of `next`
     Block* ring_prev;  // Free, Unmapped
   };
 

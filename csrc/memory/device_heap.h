@@ -59,9 +59,10 @@ class DeviceHeap {
   void use_pool(c10::MempoolId_t mempool, const PrivatePool& options);
   void release_pool(c10::MempoolId_t mempool);
   int pool_use_count(c10::MempoolId_t mempool);
-  // Sends the allocations that pass to a pool in use, until end_route with the same tag. The latest route wins. The
-  // filter runs under the lock.
-  void begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter);
+  // Sends the allocations that pass to a pool in use, until that very route is ended, or the latest with the same tag.
+  // The latest route wins. The filter runs under the lock.
+  uint64_t begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter);
+  void end_route(uint64_t route) noexcept;
   void end_route(c10::MempoolId_t mempool, std::thread::id tag);
   // history.cpp
   void record_history(const HistorySettings& settings);
@@ -106,38 +107,6 @@ class DeviceHeap {
     Transit* next = nullptr;
   };
 
-  struct UseList {
-    StreamUse* head = nullptr;
-    StreamUse* tail = nullptr;
-    void append(StreamUse* use) noexcept {
-      use->next = nullptr;
-      (tail ? tail->next : head) = use;
-      tail = use;
-    }
-    StreamUse* pop() noexcept {
-      StreamUse* use = head;
-      head = use->next;
-      if (!head) {
-        tail = nullptr;
-      }
-      return use;
-    }
-    void splice_front(UseList& other) noexcept {
-      if (other.head) {
-        other.tail->next = head;
-        head = other.head;
-        tail = tail ? tail : other.tail;
-        other = {};
-      }
-    }
-  };
-  struct EventQueue {
-    Stream* stream;
-    UseList uses;  // recorded, in the order of the records
-  };
-
-  enum class Wait : bool { No, Yes };
-
   // pools.cpp, with the lock held: no driver entry.
   StreamPools& pools_of(Stream& stream, c10::MempoolId_t mempool);
   std::unique_ptr<StreamPools> make_pools(Stream& stream, c10::MempoolId_t mempool);
@@ -155,7 +124,6 @@ class DeviceHeap {
   void attach(Segment* segment) noexcept;
   void begin(Transit* transit) noexcept;
   void end(Transit* transit, bool has_changed) noexcept;
-  bool has_deferred() const noexcept { return unrecorded_.head != nullptr || recorded_count_ != 0; }
 
   void note(TraceEntry::Action action, uint64_t address, size_t size, const SizePool* pool,
             const Context& context = ContextScope::current()) noexcept;
@@ -192,12 +160,14 @@ class DeviceHeap {
   void collect_garbage();
   size_t release(Segment* list, Transit* transit, std::exception_ptr* out_error) noexcept;
   size_t release_cached(SegmentFilter filter);
+  size_t release_for_allocation(SegmentFilter filter);
+  void make_room();
+  bool drain(const SizePool& pool, std::exception_ptr* out_error) noexcept;
   void report_to_profiler(uint64_t address, int64_t bytes);
   bool wait_for_transits(uint64_t changes);
   // pressure.cpp
   [[noreturn]] void raise_out_of_memory(size_t requested);
-  void settle_parked(Wait wait);
-  EventQueue& queue_of(Stream& stream);
+  std::exception_ptr settle_parked(Effort effort);
 
   const c10::DeviceIndex device_;
   std::mutex mutex_;
@@ -208,11 +178,13 @@ class DeviceHeap {
   StreamPools* idle_pools_ = nullptr;  // to be used again; never destroyed, as blocks that are dead may point there
   std::unordered_map<c10::MempoolId_t, PrivatePool, c10::MempoolIdHash> private_pools_;
   struct Route {
+    uint64_t id;
     c10::MempoolId_t mempool;
     std::thread::id tag;
     std::function<bool(Stream&)> filter;
   };
   std::vector<Route> routes_;
+  uint64_t next_route_ = 1;
   Segment* segments_ = nullptr;
   Segment* unreleased_ = nullptr;  // mem_free failed: not used again, tried again at the next release
   double fraction_ = 1;
@@ -221,12 +193,7 @@ class DeviceHeap {
   Block* stuck_ranges_ = nullptr;  // mem_unmap failed: tried again at the next release
   bool has_uncached_ = false;  // memory was allocated with caching disabled
   Slab<Block> blocks_;
-  Slab<StreamUse> uses_;
-  UseList unrecorded_;  // of blocks that were parked since the last visit
-  size_t recorded_count_ = 0;  // uses in queues_
-  bool is_settling_ = false;  // a thread is in settle_parked
-  std::thread::id settler_;  // which
-  bool is_paused_ = false;  // the driver failed there: allocations don't go in again before process_deferred
+  Slab<BlockUse> uses_;
   bool is_closed_ = false;
   uint64_t next_transit_ = 1;
   uint64_t changes_ = 0;  // transits that ended with memory freed or given back
@@ -234,8 +201,7 @@ class DeviceHeap {
   std::condition_variable transit_ended_;
   DeviceStats stats_;
 
-  // Touched only by the thread that set is_settling_.
-  std::vector<EventQueue> queues_;
+  StreamUses parked_;  // BlockUses of parked blocks; locks itself
 
   History history_;
   ErrorSlot deferred_error_;

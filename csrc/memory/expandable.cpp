@@ -361,24 +361,23 @@ Segment* DeviceHeap::detach_unmapped_segments(Segment* list) noexcept {
 // Gives back the memory of detached ranges, and returns how many. Without the lock.
 size_t DeviceHeap::unmap_ranges(Block* list, std::exception_ptr* out_error) noexcept {
   size_t released = 0;
-  const auto keep_first = [&] {
-    if (!*out_error) {
-      *out_error = std::current_exception();
-    }
-  };
+  const SizePool* last = nullptr;  // ranges of one pool follow each other
+  bool is_drained = false;
   while (Block* block = list) {
     list = block->ring_next;
-    Stream& stream = *block->pool->stream;
-    bool is_drained = false;
+    if (block->pool != last) {
+      last = block->pool;
+      is_drained = drain(*last, out_error);
+    }
     ob_status status = OB_OK;
     try {
-      drain_stream(stream);
-      is_drained = true;
-      const BlockingRegion blocking;
-      status = driver().mem_unmap(driver().self, device_, block->address, block->size());
-      check(status, "mem_unmap", device_);
+      if (is_drained) {
+        const BlockingRegion blocking;
+        status = driver().mem_unmap(driver().self, device_, block->address, block->size());
+        check(status, "mem_unmap", device_);
+      }
     } catch (...) {
-      keep_first();
+      *out_error = *out_error ? *out_error : std::current_exception();
     }
     const Lock lock(mutex_);
     if (!is_drained) {

@@ -27,6 +27,7 @@ std::atomic<bool> caching_enabled{true};
 std::atomic<bool> is_direct{false};  // caching is disabled, or the allocator was changed
 std::atomic<const memory::SegmentSource*> changed_source{nullptr};
 std::atomic<c10::CaptureId_t> next_mempool{1};
+std::atomic<MemoryReclaimer> reclaimer{nullptr};
 
 // Never destroyed, as all that deleters and threads may still reach at the end of the process.
 struct Observers {
@@ -93,7 +94,17 @@ bool detach_out_of_memory_observer(uint64_t id) {
   return false;
 }
 
+void set_memory_reclaimer(MemoryReclaimer one) {
+  reclaimer.store(one);
+}
+
 namespace memory {
+
+void reclaim_memory() {
+  if (const MemoryReclaimer one = reclaimer.load()) {
+    one();
+  }
+}
 
 bool notify_out_of_memory(c10::DeviceIndex device, size_t requested) {
   if (is_in_observer) {
@@ -200,13 +211,13 @@ int pool_use_count(c10::DeviceIndex device, c10::MempoolId_t mempool) {
 
 namespace {
 
-void begin(c10::DeviceIndex device, c10::MempoolId_t mempool, std::thread::id tag,
-           std::function<bool(Stream&)> filter) {
+RouteId begin(c10::DeviceIndex device, c10::MempoolId_t mempool, std::thread::id tag,
+              std::function<bool(Stream&)> filter) {
   check_device_index(device);
   memory::DeviceHeap& heap = memory::heap_of(device);
   heap.use_pool(mempool, {});
   try {
-    heap.begin_route(mempool, tag, std::move(filter));
+    return heap.begin_route(mempool, tag, std::move(filter));
   } catch (...) {
     heap.release_pool(mempool);
     throw;
@@ -215,13 +226,12 @@ void begin(c10::DeviceIndex device, c10::MempoolId_t mempool, std::thread::id ta
 
 }  // namespace
 
-void begin_allocate_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool, std::function<bool(Stream&)> filter) {
-  begin(device, mempool, {}, std::move(filter));
+RouteId begin_allocate_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool, std::function<bool(Stream&)> filter) {
+  return begin(device, mempool, {}, std::move(filter));
 }
 
-void end_allocate_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool) {
-  check_device_index(device);
-  memory::heap_of(device).end_route(mempool, {});
+void end_allocate_to_pool(c10::DeviceIndex device, RouteId route) noexcept {
+  memory::heap_of(device).end_route(route);
 }
 
 void begin_allocate_thread_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool) {

@@ -29,6 +29,11 @@ OUTBOARD_API uint64_t attach_out_of_memory_observer(OutOfMemoryObserver observer
 // False if it was detached before. A call that is under way goes on.
 OUTBOARD_API bool detach_out_of_memory_observer(uint64_t id);
 
+// What frees memory that nobody can use any more and that only a wait can free, such as a dropped graph's. Called with
+// no lock held when memory runs out and when the cache is emptied; it may wait, and raise.
+using MemoryReclaimer = void (*)();
+OUTBOARD_API void set_memory_reclaimer(MemoryReclaimer reclaimer);
+
 // Allocations by address, for other libraries. 0 bytes give the address 0, which may be freed.
 OUTBOARD_API uint64_t raw_allocate(Stream& stream, size_t bytes);
 // ValueError for an address that raw_allocate did not give, or that was freed before.
@@ -62,17 +67,19 @@ OUTBOARD_API void release_pool(c10::DeviceIndex device, c10::MempoolId_t mempool
 OUTBOARD_API int pool_use_count(c10::DeviceIndex device, c10::MempoolId_t mempool);
 
 // Uses the pool, and sends there the allocations on streams that pass the filter, which is called under the allocator's
-// lock. The latest of several wins. end_allocate_to_pool ends the routing, release_pool the use.
-OUTBOARD_API void begin_allocate_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool,
-                                         std::function<bool(Stream&)> filter);
-OUTBOARD_API void end_allocate_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool);
-// The same for what this thread allocates.
+// lock. The latest of several wins. end_allocate_to_pool ends this very routing, release_pool the use.
+using RouteId = uint64_t;
+OUTBOARD_API RouteId begin_allocate_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool,
+                                            std::function<bool(Stream&)> filter);
+OUTBOARD_API void end_allocate_to_pool(c10::DeviceIndex device, RouteId route) noexcept;
+// The same for what this thread allocates: its latest routing to the pool is what ends.
 OUTBOARD_API void begin_allocate_thread_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool);
 OUTBOARD_API void end_allocate_thread_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool);
 
 namespace memory {
 bool is_uncached() noexcept;                        // caching is disabled, or the allocator was changed
 const SegmentSource* current_source() noexcept;  // null unless the allocator was changed
+void reclaim_memory();
 // Whether there was an observer to call. Does nothing inside an observer.
 bool notify_out_of_memory(c10::DeviceIndex device, size_t requested);
 }  // namespace memory

@@ -146,10 +146,14 @@ void DeviceHeap::free(Block* block) noexcept {
       free_block(block);
     } else {
       block->set_state(BlockState::Parked);
-      while (StreamUse* use = block->uses) {
-        block->uses = use->next;
-        unrecorded_.append(use);
+      // Counted first: a use that is added may be done at once.
+      BlockUse* uses = block->uses;
+      for (const StreamUse* use = uses; use; use = use->next) {
         block->pending = block->pending + 1;
+      }
+      while (BlockUse* use = uses) {
+        uses = static_cast<BlockUse*>(use->next);
+        parked_.add(use);
       }
     }
   }
@@ -238,7 +242,7 @@ void DeviceHeap::record_stream(Block* block, Stream& stream) {
     ++count;
   }
   TORCH_CHECK(count < kMaxUses, "record_stream: a tensor can be recorded on at most ", kMaxUses, " streams");
-  StreamUse* use = uses_.take();
+  BlockUse* use = uses_.take();
   use->stream = &stream;
   use->block = block;
   use->next = block->uses;

@@ -46,9 +46,20 @@ int DeviceHeap::pool_use_count(c10::MempoolId_t mempool) {
   return it == private_pools_.end() ? 0 : it->second.use_count;
 }
 
-void DeviceHeap::begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter) {
+uint64_t DeviceHeap::begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter) {
   const Lock lock(mutex_);
-  routes_.push_back({mempool, tag, std::move(filter)});
+  routes_.push_back({next_route_, mempool, tag, std::move(filter)});
+  return next_route_++;
+}
+
+void DeviceHeap::end_route(uint64_t route) noexcept {
+  std::function<bool(Stream&)> filter;  // destroyed after the lock is given up
+  const Lock lock(mutex_);
+  const auto it = std::find_if(routes_.begin(), routes_.end(), [&](const Route& one) { return one.id == route; });
+  if (it != routes_.end()) {
+    filter = std::move(it->filter);
+    routes_.erase(it);
+  }
 }
 
 void DeviceHeap::end_route(c10::MempoolId_t mempool, std::thread::id tag) {
@@ -145,6 +156,7 @@ void DeviceHeap::drop_idle_pools(c10::MempoolId_t mempool) noexcept {
   if (mempool == kCommon || mempool == kUncached || private_pools_.contains(mempool)) {
     return;
   }
+  [[maybe_unused]] bool is_left = false;
   for (auto it = pools_.begin(); it != pools_.end();) {
     if (it->first.mempool == mempool && it->second->holders == 0) {
       StreamPools* pools = it->second.release();
@@ -153,9 +165,15 @@ void DeviceHeap::drop_idle_pools(c10::MempoolId_t mempool) noexcept {
       last_pools_ = nullptr;
       it = pools_.erase(it);
     } else {
+      is_left = is_left || it->first.mempool == mempool;
       ++it;
     }
   }
+#if OUTBOARD_TORCH_MINOR >= 13
+  if (!is_left) {
+    stats_.reserved_bytes_by_private_pools.erase(mempool);  // every caller of stats() copies the whole table
+  }
+#endif
 }
 
 }  // namespace outboard::memory

@@ -94,9 +94,11 @@ Block* DeviceHeap::allocate(Stream& stream, size_t bytes) {
     lock.unlock();
     raise_closed(device_);
   }
-  if (C10_UNLIKELY(has_deferred() && !is_settling_ && !is_paused_)) {
+  if (C10_UNLIKELY(parked_.is_pollable())) {
     lock.unlock();
-    settle_parked(Wait::No);
+    if (std::exception_ptr error = settle_parked(Effort::Poll)) {
+      defer_error(std::move(error));
+    }
     lock.lock();
   }
   Block* block = nullptr;
@@ -167,7 +169,7 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
         const Lock lock(mutex_);
         ++stats_.num_alloc_retries;
       }
-      const size_t released = release_cached([&](const Segment& segment) {
+      const size_t released = release_for_allocation([&](const Segment& segment) {
         return segment.pool->stream == pool.stream && segment.pool->mempool == pool.mempool;
       });
       if (released == 0) {
@@ -175,8 +177,7 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
       }
     }
     if (means == ReleaseAll) {
-      settle_parked(Wait::Yes);
-      release_cached(is_any);
+      make_room();
     } else if (means == AwaitOthers && !wait_for_transits(changes)) {
       ++means;
     }
@@ -190,8 +191,7 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
       if (!notify_out_of_memory(device_, requested)) {
         raise_out_of_memory(requested);
       }
-      settle_parked(Wait::Yes);
-      release_cached(is_any);
+      make_room();
     } else if (means == GiveUp) {
       raise_out_of_memory(requested);
     }
@@ -201,6 +201,29 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
       return block;
     }
   }
+}
+
+// Other streams' failures are no reason to refuse memory to this one: the next wait for the device raises them.
+size_t DeviceHeap::release_for_allocation(SegmentFilter filter) {
+  try {
+    return release_cached(filter);
+  } catch (...) {
+    defer_error(std::current_exception());
+    return 0;
+  }
+}
+
+// Waits for all that was given up and is not known to be done, then gives back what is cached.
+void DeviceHeap::make_room() {
+  try {
+    reclaim_memory();
+  } catch (...) {
+    defer_error(std::current_exception());
+  }
+  if (std::exception_ptr error = settle_parked(Effort::Wait)) {
+    defer_error(std::move(error));
+  }
+  release_for_allocation(is_any);
 }
 
 // Null if the driver has no memory; raises for every other failure, with nothing leaked.
@@ -398,6 +421,13 @@ size_t DeviceHeap::release_cached(SegmentFilter filter) {
   return released;
 }
 
+// Waits for all work that may use the free memory of a pool. Within a stream reuse is ordered, so the stream is what may
+// still use it; what a graph or another user of a private pool has made is read on any stream, recorded nowhere.
+bool DeviceHeap::drain(const SizePool& pool, std::exception_ptr* out_error) noexcept {
+  const bool is_private = pool.mempool != c10::MempoolId_t{0, 0} && pool.mempool != kUncached;
+  return parked_.drain(*pool.stream, is_private, out_error);
+}
+
 // Frees a list of detached segments and ends the transit. A segment whose stream could not be drained goes back into
 // the heap; one that the driver would not free is kept aside, as nobody knows what state its memory is in.
 size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* out_error) noexcept {
@@ -412,16 +442,11 @@ size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* 
     if (segment->release != Release::NotYet) {
       continue;
     }
-    Stream* stream = segment->pool->stream;
-    Release state = Release::Drained;
-    try {
-      drain_stream(*stream);
-    } catch (...) {
-      keep_first(std::current_exception());
-      state = Release::DrainFailed;
-    }
+    const SizePool& pool = *segment->pool;
+    const Release state = drain(pool, out_error) ? Release::Drained : Release::DrainFailed;
     for (Segment* other = segment; other; other = other->next) {
-      if (other->release == Release::NotYet && other->pool->stream == stream) {
+      if (other->release == Release::NotYet && other->pool->stream == pool.stream &&
+          other->pool->mempool == pool.mempool) {
         other->release = state;
       }
     }
@@ -479,10 +504,26 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
       return;
     }
   }
-  settle_parked(Wait::Yes);
+  std::exception_ptr error;
+  const auto attempt = [&](auto step) {
+    try {
+      step();
+    } catch (...) {
+      error = error ? error : std::current_exception();  // the others get their turn
+    }
+  };
+  attempt(reclaim_memory);
+  if (std::exception_ptr parked = settle_parked(Effort::Wait)) {
+    error = error ? error : std::move(parked);
+  }
   // Of one private pool, or of all pools; is_releasable spares those in use.
-  release_cached(
-      [&](const Segment& segment) { return mempool == c10::MempoolId_t{0, 0} || segment.pool->mempool == mempool; });
+  attempt([&] {
+    release_cached(
+        [&](const Segment& segment) { return mempool == c10::MempoolId_t{0, 0} || segment.pool->mempool == mempool; });
+  });
+  if (error) {
+    std::rethrow_exception(error);
+  }
 }
 
 // Waits for the transits of other threads that are under way. False if there were none, and none has brought anything
@@ -530,16 +571,7 @@ void DeviceHeap::release_all() noexcept {
       segment->next = list;
       list = segment;
     }
-    // Nothing is queued any more: the parked blocks go with their segments. Their events go back to the pool.
-    if (!is_settling_) {
-      for (EventQueue& queue : queues_) {
-        while (queue.uses.head) {
-          queue.uses.pop()->event = Event();
-        }
-      }
-    }
-    unrecorded_ = {};
-    recorded_count_ = 0;
+    parked_.forget();  // nothing is queued any more: the parked blocks go with their segments
   }
   // The segments' descriptions stay: live blocks still point to them.
   for (const Segment* segment = list; segment; segment = segment->next) {

@@ -12,6 +12,7 @@
 #include "graph/graph.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
+#include "memory/management.h"
 #include "ops/register.h"
 #include "torch/graphs.h"
 #include "torch/guard.h"
@@ -33,6 +34,7 @@ void register_with_torch() {
       free_retired_graphs();
       process_deferred(device);
     });
+    set_memory_reclaimer(reclaim_graphs);
     at::setHostAllocator(kDeviceType, &host_allocator());
     register_hooks();
     register_graphs();

@@ -164,6 +164,31 @@ def test_graphs_share_a_pool(module: Any, device: torch.device) -> None:
     assert z.unique().tolist() == [10.0]
 
 
+def test_captures_that_share_a_pool_end_one_by_one(module: Any, device: torch.device) -> None:
+    pool = module.graph_pool_handle()
+    streams = module.Stream(), module.Stream()
+    graphs = module.Graph(), module.Graph()
+    x = torch.full((1 << 18,), 3.0, device=device)
+    module.synchronize()
+    for stream, graph in zip(streams, graphs, strict=True):
+        with module.stream(stream):
+            graph.capture_begin(pool)
+    with module.stream(streams[0]):
+        first = x + 1
+        graphs[0].capture_end()
+    with module.stream(streams[1]):
+        temporary = x * 2  # the other graph's still, though the first has ended
+        second = temporary + 1
+        del temporary
+        graphs[1].capture_end()
+        others = [torch.full((1 << 18,), 5.0, device=device) for _ in range(4)]
+    module.synchronize()
+    graphs[1].replay()
+    module.synchronize()
+    assert second.unique().tolist() == [7.0] and first.numel() == 1 << 18
+    assert [other.unique().tolist() for other in others] == [[5.0]] * 4
+
+
 @pytest.mark.parametrize("draw", ["rand", "dropout", "bernoulli_", "randperm"])
 def test_random_numbers_are_fresh_and_those_of_eager_runs(module: Any, device: torch.device, draw: str) -> None:
     ones = torch.ones(256, device=device)
@@ -492,6 +517,21 @@ def test_make_graphed_callables(module: Any, device: torch.device) -> None:
         torch.testing.assert_close(ours.grad, reference.grad, rtol=0, atol=0)
     first.eval()
     assert first(torch.randn(2, 8, device=device)).shape == (2, 16), "in the other mode it runs eagerly"
+
+
+def test_graphed_callables_give_detached_outputs_as_they_are(module: Any, device: torch.device) -> None:
+    class TwoOutputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x * self.weight, x.detach() * 2
+
+    model = TwoOutputs().to(device)
+    x = torch.ones(3, device=device, requires_grad=True)
+    graphed = module.make_graphed_callables(model, (x,))
+    assert [output.requires_grad for output in graphed(x)] == [True, False]
 
 
 def test_make_graphed_callables_refuses(module: Any, device: torch.device) -> None:

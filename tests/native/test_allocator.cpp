@@ -23,6 +23,7 @@
 #include "memory/block.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
+#include "memory/management.h"
 #include "memory/size_policy.h"
 #include "tests/native/allocator_checks.h"
 #include "tests/native/fake_driver.h"
@@ -204,6 +205,52 @@ void test_record_stream() {
   g.clear();
   h.clear();
   kept.clear();
+  check_empty(0);
+}
+
+// A pool that is gone is in no statistics: stats() copies what is there.
+void test_private_pools() {
+  Stream& stream = stream_of(0, 0);
+  const auto pooled = [&](c10::MempoolId_t pool) {
+    outboard::begin_allocate_thread_to_pool(0, pool);
+    DataPtr data = allocate(stream, 1000);
+    outboard::end_allocate_thread_to_pool(0, pool);
+    return data;
+  };
+  for (int i = 0; i < 20; ++i) {
+    const c10::MempoolId_t pool = outboard::new_mempool_id();
+    pooled(pool).clear();
+    outboard::release_pool(0, pool);
+    allocator().emptyCache();
+  }
+#if OUTBOARD_TORCH_MINOR >= 13
+  CHECK(stats_of(0).reserved_bytes_by_private_pools.empty());
+#endif
+  // What lies in a private pool may be in use on any stream: all are waited for before its memory goes back.
+  const c10::MempoolId_t pool = outboard::new_mempool_id();
+  DataPtr data = pooled(pool);
+  Stream& reader = stream_of(0, 3);
+  fake::driver().queue_work(reader.handle, address_of(data), 1000);
+  data.clear();
+  outboard::release_pool(0, pool);
+  allocator().emptyCache();  // the driver aborts where work still uses what it frees
+  CHECK(fake::driver().live_bytes(0) == 0);
+  // Of two routes to one pool, the one that is ended ends.
+  const auto is_on = [](Stream& wanted) { return [&wanted](Stream& one) { return &one == &wanted; }; };
+  const outboard::RouteId first = outboard::begin_allocate_to_pool(0, pool, is_on(stream));
+  const outboard::RouteId second = outboard::begin_allocate_to_pool(0, pool, is_on(reader));
+  outboard::end_allocate_to_pool(0, first);
+  DataPtr common = allocate(stream, 1000);
+  DataPtr routed = allocate(reader, 1000);
+  const auto segments = outboard::memory_snapshot(0);
+  for (const auto& segment : segments) {
+    CHECK((segment.owner_private_pool_id == pool) == (segment.address == address_of(routed)));
+  }
+  outboard::end_allocate_to_pool(0, second);
+  outboard::release_pool(0, pool);
+  outboard::release_pool(0, pool);
+  common.clear();
+  routed.clear();
   check_empty(0);
 }
 
@@ -697,6 +744,7 @@ int main(int argc, char** argv) {
   run("sizes", test_sizes);
   run("host address", test_host_address);
   run("record_stream", test_record_stream);
+  run("private pools", test_private_pools);
   run("out of memory", test_out_of_memory);
   run("allocation waits for reclaim", test_allocation_waits_for_reclaim);
   run("bad driver", test_bad_driver);

@@ -189,3 +189,119 @@ assert torch.equal(got.cpu(), want.cpu())
 """,
         env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
     )
+
+
+def with_methods(methods: str) -> str:
+    """Gives the driver above with other methods: they are bound as it is attached."""
+    return DRIVER.replace("driver = Cap", methods + "\ndriver = Cap")
+
+
+def test_a_stream_is_the_drivers_until_the_capture_has_ended_there(run_python):
+    run_python(
+        with_methods(
+            """
+import threading
+
+def end(self, device, stream):
+    # Another thread allocates, and so looks at what waits for this stream.
+    other = threading.Thread(target=lambda: torch.empty(16, device="python"))
+    other.start()
+    other.join()
+    return of_driver(self, device, stream)
+
+def record(self, device, stream, event):
+    assert stream not in self.capturing, "an event is recorded on a stream that the driver captures"
+    return PythonDriver.event_record(self, device, stream, event)
+
+of_driver = CapturingDriver.graph_capture_end
+CapturingDriver.graph_capture_end, CapturingDriver.event_record = end, record
+"""
+        )
+        + """
+parked = torch.zeros(64, device="python")
+stream = module.Stream()
+with module.graph(graph, stream=stream):
+    y = x + 1
+    parked.record_stream(stream)
+    del parked  # waits for the end of the capture
+module.synchronize()
+graph.replay()
+assert y.tolist() == [1] * 8
+"""
+    )
+
+
+def test_a_capture_that_is_lost_as_it_begins_ends(run_python):
+    run_python(
+        with_methods(
+            """
+import threading
+is_disturbed = True
+
+def begin(self, device, stream):
+    of_driver(self, device, stream)
+    # Another thread waits for the whole device, which a capture in mode "global" forbids, and is lost by.
+    def wait():
+        with pytest.raises(CaptureError):
+            module.synchronize()
+    if is_disturbed:
+        other = threading.Thread(target=wait)
+        other.start()
+        other.join()
+
+of_driver = CapturingDriver.graph_capture_begin
+CapturingDriver.graph_capture_begin = begin
+"""
+        )
+        + """
+with pytest.raises(CaptureError, match="synchronize"), module.graph(graph):
+    pass
+assert not driver.capturing
+is_disturbed = False
+with module.graph(graph):
+    y = x + 1
+graph.replay()
+assert y.tolist() == [1] * 8
+"""
+    )
+
+
+def test_a_graph_is_not_destroyed_while_a_failed_replay_is_under_way(run_python):
+    run_python(
+        with_methods(
+            """
+queued = []
+fails = False
+
+def call(self, stream, work):
+    self.capturing[stream].append(work) if stream in self.capturing else queued.append(work)
+
+def wait(self, device, stream):
+    while queued:
+        queued.pop(0)()
+
+def launch(self, device, stream, executable):
+    if fails:
+        raise DriverError("no launch today")
+    queued.extend(self.executables[executable])
+
+def destroy(self, device, executable):
+    assert not queued, "a graph is destroyed while what it needs is queued"
+    del self.executables[executable]
+
+CapturingDriver.call, CapturingDriver.stream_synchronize = call, wait
+CapturingDriver.graph_launch, CapturingDriver.graph_executable_destroy = launch, destroy
+CapturingDriver.event_query = lambda self, device, event: not queued
+"""
+        )
+        + """
+with module.graph(graph):
+    y = x + 1
+fails = True
+with pytest.raises(DriverError, match="no launch today"):
+    graph.replay()
+assert queued, "the mark before the launch is queued"
+graph.reset()
+assert not queued and not driver.executables
+"""
+    )

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "memory/stream_uses.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/blocking.h"
+#include "core/capture.h"
+#include "core/device.h"
+
+namespace outboard::memory {
+
+void StreamUses::add(StreamUse* use) noexcept {
+  const std::lock_guard lock(mutex_);
+  added_.append(use);
+  count_.fetch_add(1, std::memory_order_release);
+}
+
+// Makes this thread the one that settles, with what was added since the last visit. False if another one is at it, or
+// this thread itself, further up.
+bool StreamUses::enter(Effort effort, UseList* out_added) {
+  const auto self = std::this_thread::get_id();
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!is_settling_.load()) {
+        is_settling_.store(true);
+        settler_ = self;
+        *out_added = std::exchange(added_, {});
+        return true;
+      }
+      if (effort != Effort::Wait || settler_ == self) {
+        return false;
+      }
+    }
+    const BlockingRegion blocking;  // the other may need the interpreter lock to get on
+    std::unique_lock lock(mutex_);
+    settled_.wait(lock, [this] { return !is_settling_.load(); });
+  }
+}
+
+void StreamUses::leave() noexcept {
+  size_t stuck = 0;
+  for (const Queue& queue : queues_) {
+    stuck += queue.is_failing ? queue.count : 0;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stuck_.store(stuck);
+    settler_ = {};
+    is_settling_.store(false);
+  }
+  settled_.notify_all();
+}
+
+StreamUses::Queue& StreamUses::queue_of(Stream& stream) {
+  const auto it = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& one) { return one.stream == &stream; });
+  return it != queues_.end() ? *it : queues_.emplace_back(Queue{&stream});
+}
+
+// False if the stream captures: an event would be a part of the graph.
+bool StreamUses::record_all(Queue& queue) {
+  while (StreamUse* use = queue.unrecorded.head) {
+    if (!use->is_recorded) {
+      if (C10_UNLIKELY(capture_of(*queue.stream) != nullptr)) {
+        return false;
+      }
+      use->event.record(*queue.stream);
+      if (C10_UNLIKELY(use->event.is_captured())) {  // a capture began meanwhile
+        use->event = Event();
+        return false;
+      }
+      use->is_recorded = true;
+    }
+    queue.recorded.append(queue.unrecorded.pop());
+  }
+  return true;
+}
+
+// Moves what is done from the queue to settled->done.
+void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
+  const auto finish = [&](UseList& uses) {
+    StreamUse* use = uses.pop();
+    use->event = Event();
+    use->is_recorded = false;
+    --queue.count;
+    settled->done.append(use);
+  };
+  if (queue.is_failing && effort == Effort::Poll) {
+    return;
+  }
+  try {
+    record_all(queue);
+    while (const StreamUse* use = queue.recorded.head) {
+      if (effort == Effort::Wait) {
+        use->event.drain();
+      } else if (!use->event.query()) {
+        break;
+      }
+      finish(queue.recorded);
+    }
+    queue.is_failing = false;
+    queue.is_told = false;
+    return;
+  } catch (...) {
+    queue.is_failing = true;
+    if (!queue.is_told && !settled->error) {
+      queue.is_told = true;
+      settled->error = std::current_exception();
+      settled->failed = queue.stream;
+    }
+  }
+  // Nothing is known of the events that are there: the next attempt records new ones.
+  for (StreamUse* use = queue.recorded.head; use; use = use->next) {
+    use->is_recorded = false;
+  }
+  queue.unrecorded.splice_front(queue.recorded);
+  const bool may_drain = effort == Effort::Wait && capture_of(*queue.stream) == nullptr;
+  std::exception_ptr drain_error = settled->error;  // of this stream something was said above
+  if (may_drain && drain(*queue.stream, false, &drain_error)) {
+    while (queue.unrecorded.head) {
+      finish(queue.unrecorded);
+    }
+    queue.is_failing = false;
+    queue.is_told = false;
+  }
+}
+
+Settled StreamUses::settle(Effort effort) {
+  Settled settled;
+  UseList added;
+  if (is_empty() || !enter(effort, &added)) {
+    return settled;
+  }
+  try {
+    while (added.head) {
+      Queue& queue = queue_of(*added.head->stream);
+      queue.unrecorded.append(added.pop());
+      ++queue.count;
+    }
+    for (Queue& queue : queues_) {
+      if (queue.count != 0) {
+        advance(queue, effort, &settled);
+      }
+    }
+  } catch (...) {  // no memory for a queue: the rest is tried again
+    settled.error = std::current_exception();
+    const std::lock_guard lock(mutex_);
+    added_.splice_front(added);
+  }
+  size_t finished = 0;
+  for (const StreamUse* use = settled.done.head; use; use = use->next) {
+    ++finished;
+  }
+  count_.fetch_sub(finished);
+  leave();
+  return settled;
+}
+
+bool StreamUses::drain(Stream& stream, bool is_whole_device, std::exception_ptr* out_error) noexcept {
+  std::exception_ptr error;
+  bool is_drained = false;
+  try {
+    if (!is_whole_device) {
+      drain_stream(stream);
+      is_drained = true;
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  try {
+    if (!is_drained) {
+      drain_device(stream.device);
+      is_drained = true;
+    }
+  } catch (...) {
+    error = error ? error : std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  const auto told = std::find(undrained_.begin(), undrained_.end(), &stream);
+  if (!error) {
+    if (told != undrained_.end()) {
+      undrained_.erase(told);
+    }
+  } else if (told == undrained_.end() && !*out_error) {
+    *out_error = std::move(error);
+    try {
+      undrained_.push_back(&stream);
+    } catch (const std::bad_alloc&) {  // then it may be told again
+    }
+  }
+  return is_drained;
+}
+
+void StreamUses::forget() noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto drop = [&](UseList& uses) {
+    while (uses.head) {
+      uses.pop()->event = Event();
+      count_.fetch_sub(1);
+    }
+  };
+  drop(added_);
+  if (is_settling_.load()) {
+    return;  // the others are that thread's
+  }
+  for (Queue& queue : queues_) {
+    drop(queue.unrecorded);
+    drop(queue.recorded);
+    queue.count = 0;
+  }
+  stuck_.store(0);
+}
+
+}  // namespace outboard::memory
