@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/bad_arguments.h"
 
-#include <ATen/ExpandUtils.h>
-#include <ATen/WrapDimUtils.h>
 #include <c10/core/Scalar.h>
 
 #include <algorithm>
@@ -12,28 +10,11 @@
 #include <string>
 #include <string_view>
 
+#include "ops/bad_indices.h"
 #include "ops/call.h"
+#include "ops/rule_arguments.h"
 
 namespace outboard {
-
-// The arguments that a rule names, in its order.
-class Arguments {
- public:
-  Arguments(const BadArgumentRule& rule, const Call& call) : rule_(rule), call_(call) {}
-
-  const c10::IValue& operator[](size_t i) const { return call_.arg(rule_.index[i]); }
-  bool has(size_t i) const { return !(*this)[i].isNone(); }
-  const at::Tensor& tensor(size_t i) const { return (*this)[i].toTensor(); }
-  bool has_tensor(size_t i) const { return (*this)[i].isTensor() && tensor(i).defined(); }
-  c10::ScalarType dtype(size_t i) const { return tensor(i).scalar_type(); }
-  // Of an argument that is a tensor in some overloads, what no rule minds.
-  double number(size_t i, double otherwise) const { return (*this)[i].isDouble() ? (*this)[i].toDouble() : otherwise; }
-  int64_t integer(size_t i) const { return (*this)[i].toInt(); }
-
- private:
-  const BadArgumentRule& rule_;
-  const Call& call_;
-};
 
 namespace {
 
@@ -190,6 +171,18 @@ bool boolean_or_complex(const Arguments& args) {
   return args.dtype(0) == c10::kBool || complex(args);
 }
 
+bool no_mask(const Arguments& args) {
+  return args.dtype(0) != c10::kBool;
+}
+
+bool not_of_indices(const Arguments& args) {
+  return args.dtype(0) != c10::kLong;
+}
+
+bool not_of_the_parts(const Arguments& args) {
+  return args.dtype(1) != c10::toComplexType(args.dtype(0));
+}
+
 bool masks_badly(const Arguments& args) {
   return args.dtype(1) != c10::kBool || (args[2].isScalar() && args[2].toScalar().isComplex() && !complex(args));
 }
@@ -214,129 +207,17 @@ bool reduces_nothing(const Arguments& args) {
   return self.numel() == 0 && dim < self.dim() && dim >= -self.dim() && self.dim() > 0 && self.size(dim) == 0;
 }
 
+bool no_dilation(const Arguments& args) {
+  const auto dilation = args[0].toListRef();
+  return std::any_of(dilation.begin(), dilation.end(), [](const c10::IValue& step) { return step.toInt() <= 0; });
+}
+
 bool has_no_elements(const Arguments& args) {
   return args.tensor(0).numel() == 0;
 }
 
 bool has_several_dimensions(const Arguments& args) {
   return args.tensor(0).dim() != 1;
-}
-
-bool is_index(c10::ScalarType dtype) {
-  return dtype == c10::kLong || dtype == c10::kInt;
-}
-
-bool selects_badly(const Arguments& args) {
-  const at::Tensor& index = args.tensor(1);
-  return index.dim() > 1 || !is_index(args.dtype(1)) || (args.tensor(0).dim() == 0 && index.numel() != 1);
-}
-
-bool reduces_into_badly(const Arguments& args) {
-  const at::Tensor& self = args.tensor(0);
-  const at::Tensor& index = args.tensor(2);
-  const at::Tensor& source = args.tensor(3);
-  const int64_t rank = std::max<int64_t>(self.dim(), 1);
-  if (args.dtype(3) != args.dtype(0) || !is_index(args.dtype(2)) || index.dim() > 1 || source.dim() != self.dim() ||
-      args.integer(1) >= rank || args.integer(1) < -rank) {
-    return true;
-  }
-  const int64_t dim = at::maybe_wrap_dim(args.integer(1), self.dim());
-  for (int64_t i = 0; i < self.dim(); ++i) {
-    if (source.size(i) != (i == dim ? index.numel() : self.size(i))) {
-      return true;
-    }
-  }
-  return false;
-}
-
-bool no_reduction_into(const Arguments& args) {
-  const std::string_view name = args[0].toStringRef();
-  return name != "prod" && name != "mean" && name != "amax" && name != "amin";
-}
-
-bool puts_badly(const Arguments& args) {
-  return args.dtype(1) != c10::kLong || args.dtype(2) != args.dtype(0) ||
-         args.tensor(1).numel() != args.tensor(2).numel() ||
-         (args.tensor(0).numel() == 0 && args.tensor(1).numel() != 0);
-}
-
-bool fills_badly(const Arguments& args) {
-  return args.dtype(1) != c10::kLong || (args[2].isScalar() && args[2].toScalar().isComplex() && !complex(args));
-}
-
-bool copies_badly(const Arguments& args) {
-  return args.dtype(1) != c10::kLong || args.dtype(2) != args.dtype(0);
-}
-
-using Sizes = c10::SmallVector<int64_t, 6>;
-
-// The sizes of self[indices] by indices that are numbers; nothing where a mask decides them, or where they don't fit.
-struct Indexed {
-  Sizes sizes;
-  bool has_mask = false;
-  bool is_bad = false;
-};
-
-Indexed indexed_by(const at::Tensor& self, const c10::IValue& indices) {
-  Indexed result;
-  std::vector<int64_t> broadcast;
-  int64_t dim = 0;
-  int64_t runs = 0;
-  int64_t first = -1;
-  bool was_index = false;
-  Sizes rest;
-  for (const c10::IValue& element : indices.toListRef()) {
-    const bool is_given = element.isTensor() && element.toTensor().defined();
-    const c10::ScalarType dtype = is_given ? element.toTensor().scalar_type() : c10::kLong;
-    if (dtype == c10::kBool || dtype == c10::kByte) {
-      result.has_mask = true;
-      return result;
-    }
-    if (dim >= self.dim() || !is_index(dtype)) {
-      result.is_bad = true;
-      return result;
-    }
-    if (!is_given) {
-      rest.push_back(self.size(dim));
-    } else {
-      const c10::IntArrayRef sizes = element.toTensor().sizes();
-      if (!broadcast.empty() || runs > 0) {
-        if (!at::are_expandable(broadcast, sizes)) {
-          result.is_bad = true;
-          return result;
-        }
-        broadcast = at::infer_size(broadcast, sizes);
-      } else {
-        broadcast = sizes.vec();
-      }
-      result.is_bad |= self.size(dim) == 0 && element.toTensor().numel() > 0;
-      runs += was_index ? 0 : 1;
-      first = first < 0 ? static_cast<int64_t>(rest.size()) : first;
-    }
-    was_index = is_given;
-    ++dim;
-  }
-  for (; dim < self.dim(); ++dim) {
-    rest.push_back(self.size(dim));
-  }
-  // Indices side by side put their shape where they stand, else in front.
-  const auto at = rest.begin() + (runs == 1 ? first : 0);
-  result.sizes.append(rest.begin(), at);
-  result.sizes.append(broadcast.begin(), broadcast.end());
-  result.sizes.append(at, rest.end());
-  return result;
-}
-
-bool puts_at_indices_badly(const Arguments& args) {
-  if (args.dtype(2) != args.dtype(0)) {
-    return true;
-  }
-  const Indexed indexed = indexed_by(args.tensor(0), args[1]);
-  return indexed.is_bad || (!indexed.has_mask && !at::is_expandable_to(args.tensor(2).sizes(), indexed.sizes));
-}
-
-bool indexes_badly(const Arguments& args) {
-  return indexed_by(args.tensor(0), args[1]).is_bad;
 }
 
 // ---- The table -------------------------------------------------------------------------------------------------------
@@ -375,9 +256,15 @@ constexpr Row kArguments[] = {
     {"addmm", "self mat1 mat2", dtypes_differ<3>},
     {"addmv", "self mat vec", dtypes_differ<3>},
     {"all", "out", no_truth_values},
+    {"aminmax", "self min max", dtypes_differ<3>},
     {"any", "out", no_truth_values},
     {"baddbmm", "self batch1 batch2", dtypes_differ<3>},
+    {"binary_cross_entropy", "self target weight", dtypes_differ<3>},
     {"bmm", "self mat2", dtypes_differ<2>},
+    {"bucketize", "boundaries", has_several_dimensions},
+    {"complex", "real imag", dtypes_differ<2>},
+    {"complex", "real out", not_of_the_parts},
+    {"convolution", "dilation", no_dilation},
     {"convolution", "input weight bias", dtypes_differ<3>},
     {"dot", "self tensor", dtypes_differ<2>},
     {"index", "self indices", indexes_badly},
@@ -388,15 +275,15 @@ constexpr Row kArguments[] = {
     {"index_select", "self index", selects_badly},
     {"linear", "input weight bias", dtypes_differ<3>},
     {"masked_fill", "self mask value", masks_badly},
+    {"masked_scatter", "mask", no_mask},
     {"aten::max", "self", has_no_elements},
-    {"aten::min", "self", has_no_elements},
-    {"binary_cross_entropy", "self target weight", dtypes_differ<3>},
-    {"bucketize", "boundaries", has_several_dimensions},
     {"max", "self dim", reduces_nothing},
     {"median", "self dim", reduces_nothing},
+    {"aten::min", "self", has_no_elements},
     {"min", "self dim", reduces_nothing},
     {"mm", "self mat2", dtypes_differ<2>},
     {"mode", "self dim", reduces_nothing},
+    {"multinomial", "out", not_of_indices},
     {"multinomial", "self num_samples replacement", too_many_samples},
     {"nanmedian", "self dim", reduces_nothing},
     {"neg", "self out", dtypes_differ<2>},

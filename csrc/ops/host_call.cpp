@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/late_warnings.h"
+#include "ops/argument_checks.h"
 #include "ops/arguments.h"
 #include "ops/call_context.h"
 #include "ops/random.h"
@@ -350,6 +351,9 @@ class ArgumentMaker {
 void resize_written(const Call& call, const CallShape& shape) {
   for (const auto& [index, wanted] : shape.resized) {
     resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
+  }
+  if (C10_UNLIKELY(!shape.resized.empty())) {
+    check_arguments(call);  // what has grown may overlap now
   }
 }
 

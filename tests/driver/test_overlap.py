@@ -85,6 +85,14 @@ REFUSED: dict[str, tuple[str, Call]] = {
         BETWEEN,
         lambda d: same(numbers(d, 4), lambda x: torch.masked_select(x, x > 0, out=x)),
     ),
+    "gather into a part of the index that is resized": (
+        BETWEEN,
+        lambda d: same(torch.tensor([2, 1, 0], device=d), lambda x: torch.gather(x.clone(), 0, x[1:], out=x[:1])),
+    ),
+    "cat into an argument that is resized": (
+        BETWEEN,
+        lambda d: same(numbers(d, 4, 6), lambda x: torch.cat([x, numbers(d, 4, 6)], out=x)),
+    ),
     "max into its source": (
         BETWEEN,
         lambda d: same(numbers(d, 12), lambda x: torch.max(x[:8].view(2, 4), 0, out=(x[6:10], ascending(d)))),
