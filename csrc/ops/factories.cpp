@@ -146,7 +146,9 @@ at::Tensor efficient_zero_tensor(c10::IntArrayRef size, std::optional<c10::Scala
                                  std::optional<bool> pin_memory) {
   Stream& stream = factory_stream(layout, device, pin_memory);
   const c10::ScalarType type = scalar_type_of(dtype);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, allocate(stream, 0), &device_allocator(),
+  // No memory, but a size, within which views of it lie.
+  const size_t nbytes = at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, allocate(stream, 0), &device_allocator(),
                        /*resizable=*/false);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor}),

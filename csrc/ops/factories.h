@@ -12,6 +12,7 @@ void register_fill(torch::Library& aten);
 void register_scalars(torch::Library& aten);
 void register_recurrent(torch::Library& aten);
 void register_dropout(torch::Library& aten);
+void register_composites(torch::Library& aten);
 void register_attention();
 
 }  // namespace outboard

@@ -4,7 +4,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <string_view>
 
 #include "ops/boxed.h"
 #include "ops/factories.h"
@@ -20,11 +23,23 @@ torch::Library& keep(torch::Library::Kind kind, const char* space, c10::Dispatch
   return *new torch::Library(kind, space, key, __FILE__, __LINE__);
 }
 
-// Operators whose CPU kernel is better than the composite that would serve a device without one: convolution picks
-// among the CPU's back ends, and has no composite form.
+// Composites that the chain replaces. They have no kernel of the CPU's own: its table holds the composite.
 bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
+  constexpr std::array<std::string_view, 6> kNames = {
+      // Convolution picks among the CPU's back ends, and has no composite form.
+      "aten::convolution",
+      "aten::convolution_backward",
+      "aten::_convolution",
+      // Written for torch's own devices by name.
+      "aten::conj_physical",
+      "aten::conj_physical_",
+      "aten::mode",
+  };
   const std::string& name = op.operator_name().name;
-  return name == "aten::convolution" || name == "aten::convolution_backward" || name == "aten::_convolution";
+  return (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+          std::find(kNames.begin(), kNames.end(), name) != kNames.end()) ||
+         // Calls the CPU's batch norm on any device but CUDA's.
+         name == "aten::_batch_norm_no_update";
 }
 
 // The chain goes wherever the CPU has a kernel of its own: many operators have composite kernels too, which would
@@ -52,6 +67,7 @@ void register_operators() {
   register_scalars(aten);
   register_recurrent(aten);
   register_dropout(aten);
+  register_composites(aten);
   register_attention();
   // Copies resolve lazy conjugation and negation themselves; torch's boxed kernels for those keys would recurse.
   for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {

@@ -98,6 +98,9 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count()); }
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     c10::DeviceCapability capability;
+    for (const c10::ScalarType quantized : {c10::kQInt8, c10::kQUInt8, c10::kQInt32, c10::kQUInt4x2, c10::kQUInt2x4}) {
+      capability.capability_data.capability_bits &= ~(uint64_t{1} << static_cast<int>(quantized));
+    }
     if (const uint64_t dtypes = device_properties(index_of(device)).dtypes) {
       capability.capability_data.capability_bits &= dtypes;
     }

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators that torch writes for its own devices, and what no device of this package can make."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from .support import assert_same
+
+QUANTIZED = "ignore:.*quantized tensor creation functions:UserWarning"
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        torch.dot,
+        torch.vdot,
+        torch.matmul,
+        torch.inner,
+        torch.linalg.vecdot,
+        lambda a, b: torch.tensordot(a, b, 1),
+        lambda a, b: torch.linalg.solve(torch.outer(a, b) + torch.eye(3, device=a.device) * 9, b),
+        lambda a, b: torch.linalg.solve(torch.diag(b), a),
+    ],
+)
+@pytest.mark.parametrize("dual", [0, 1])
+def test_forward_mode_gradients_of_vectors(device, product, dual):
+    def tangent(place):
+        arguments = [torch.arange(1.0, 4.0).to(place), torch.arange(2.0, 5.0).to(place)]
+        with forward_ad.dual_level():
+            arguments[dual] = forward_ad.make_dual(arguments[dual], torch.ones(3, device=place))
+            return forward_ad.unpack_dual(product(*arguments)).tangent
+
+    assert_same(tangent(device), tangent("cpu"), device, tolerance=1e-5)
+
+
+def test_zero_tensors_have_views(device):
+    zeros = torch._efficientzerotensor((3, 4), device=device)
+    assert zeros.t()[1:].unsqueeze(0).shape == (1, 3, 3)
+    assert_same(zeros[1].clone() + 1, torch.ones(4), device)
+
+
+def test_complex_conjugation_in_place(device):
+    host = torch.randn(3, 3, dtype=torch.complex64)
+    assert_same(host.to(device).conj_physical_(), host.clone().conj_physical_(), device)
+    assert_same(torch.conj_physical(host.to(device), out=torch.empty_like(host, device=device)), host.conj(), device)
+
+
+def test_complex_singular_values_into_given_outputs(device):
+    host = torch.randn(4, 3, dtype=torch.complex64)
+    out = [torch.empty(0, dtype=dtype, device=device) for dtype in (host.dtype, torch.float32, host.dtype)]
+    u, s, v = torch.svd(host.to(device), out=tuple(out))
+    assert u is out[0] and s is out[1] and v is out[2]
+    assert_same(u @ torch.diag(s).to(u.dtype) @ v.mH, host, device, tolerance=1e-4)
+
+
+def test_mode_into_given_outputs(device):
+    host = torch.tensor([[1, 1, 2], [2, 3, 3]])
+    out = [torch.empty(0, dtype=torch.long, device=device) for _ in range(2)]
+    torch.mode(host.to(device), out=tuple(out))
+    assert_same(out[0], torch.mode(host).values, device)
+    assert_same(out[1], torch.mode(host).indices, device)
+
+
+def test_batch_norm_without_update(device):
+    host = torch.linspace(-2, 3, 12).reshape(4, 3)
+
+    def normed(place):
+        mean, variance = torch.full((3,), 0.5, device=place), torch.full((3,), 2.0, device=place)
+        return torch.ops.aten._batch_norm_no_update(host.to(place), None, None, mean, variance, 0.1, 1e-5)
+
+    for result, expected in zip(normed(device), normed("cpu"), strict=True):
+        assert_same(result, expected, device, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_histograms_of_integers(device, dtype):
+    """Mixtures of experts count how often each expert is asked, in integers where the device isn't the CPU."""
+    host = torch.tensor([0, 3, 3, 1, 7, 3, 5, 7], dtype=dtype)
+    counts = torch.histc(host.to(device), bins=8, min=0, max=7)
+    assert_same(counts, torch.bincount(host, minlength=8).to(dtype), device)
+    assert_same(torch.histc(host.to(device), 4), torch.histc(host.float(), 4).to(dtype), device)
+
+
+@pytest.mark.parametrize("name", ["default_per_channel_weight_fake_quant", "default_fused_per_channel_wt_fake_quant"])
+def test_fake_quantization_per_channel(device, name):
+    def quantized(place):
+        module = getattr(torch.ao.quantization, name)().to(place)
+        host = torch.linspace(-3, 4, 24).reshape(4, 6)
+        first, second = module(host.to(place)), module(host.to(place) * 2)
+        return first, second, module.scale, module.activation_post_process.min_val
+
+    for result, expected in zip(quantized(device), quantized("cpu"), strict=True):
+        assert_same(result, expected, device)
+
+
+@pytest.mark.filterwarnings(QUANTIZED)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: torch.quantize_per_tensor(torch.ones(3, device=d), 0.1, 0, torch.qint8),
+        lambda d: torch.quantize_per_channel(
+            torch.ones(3, 2, device=d), torch.ones(3, device=d), torch.zeros(3, device=d), 0, torch.qint8
+        ),
+        lambda d: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8).to(d),
+        lambda d: torch.empty(3, dtype=torch.qint8, device=d),
+    ],
+)
+def test_quantized_tensors_are_refused_at_the_call(device, make):
+    with pytest.raises(NotImplementedError):
+        make(device)
+
+
+def test_supported_dtypes_are_those_that_empty_takes(device):
+    supported = torch.accelerator.get_device_capability()["supported_dtypes"]
+    assert torch.float32 in supported and torch.int64 in supported
+    for dtype in supported:
+        assert torch.empty(2, dtype=dtype, device=device).dtype == dtype
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_strided_nested_tensors_are_refused_at_the_call(device):
+    parts = [torch.ones(2, 3, device=device, requires_grad=True), torch.ones(1, 3, device=device)]
+    with pytest.raises(NotImplementedError, match="use layout=torch.jagged|Use layout=torch.jagged"):
+        torch.nested.as_nested_tensor(parts)
+    jagged = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    assert_same(jagged.values().detach(), torch.ones(3, 3), device)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_encoder_takes_a_padding_mask_in_evaluation(device):
+    def encoded(place):
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        encoder = torch.nn.TransformerEncoder(layer, 2).eval().to(place)
+        padding = torch.tensor([[False, False, True, True], [False] * 4], device=place)
+        with torch.no_grad():
+            return encoder(torch.linspace(-1, 1, 64).reshape(2, 4, 8).to(place), src_key_padding_mask=padding)
+
+    ours, expected = encoded(device).cpu(), encoded("cpu")
+    kept = torch.tensor([[True, True, False, False], [True] * 4])
+    torch.testing.assert_close(ours[kept], expected[kept])
