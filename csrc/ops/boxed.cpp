@@ -37,8 +37,8 @@ bool run_native(const NativeKernel& kernel, const Call& call, torch::jit::Stack*
 class ChainKernel final : public c10::OperatorKernel {
  public:
   explicit ChainKernel(OpPlan& plan) : plan_(plan) {}
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    run_chain(plan_, stack);
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    run_chain(C10_LIKELY(!plan_.is_retired.load(std::memory_order_relaxed)) ? plan_ : plan_for(op), stack);
   }
 
  private:

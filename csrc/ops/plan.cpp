@@ -152,10 +152,66 @@ int8_t aliased_argument(const c10::FunctionSchema& schema, const c10::AliasInfo&
 struct PlanTable {
   std::mutex mutex;
   std::unordered_map<c10::OperatorName, std::unique_ptr<OpPlan>> plans;
+  std::vector<std::unique_ptr<OpPlan>> retired;
+  std::unordered_set<c10::OperatorName> kept;
 };
 PlanTable& table() {
   static auto* plans = new PlanTable();  // kernels may run until the very end
   return *plans;
+}
+
+bool is_torchs_own(const c10::OperatorName& name) {
+  return name.name.rfind("aten::", 0) == 0;
+}
+
+// Retires the plan of an operator that is taken back. Called under the dispatcher's lock, which is never asked for with
+// the table's held.
+class Retirement final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    if (is_torchs_own(op.operator_name())) {
+      return;  // at exit
+    }
+    std::lock_guard lock(table().mutex);
+    const auto it = table().plans.find(op.operator_name());
+    if (it == table().plans.end()) {
+      return;
+    }
+    it->second->retired_schema = toString(op.schema());
+    it->second->is_retired.store(true, std::memory_order_relaxed);
+    table().retired.push_back(std::move(it->second));
+    table().plans.erase(it);
+  }
+};
+
+// A kernel registered for an operator by name stays that, if the operator is defined again with the same schema.
+void inherit_native(OpPlan& plan) {
+  for (auto it = table().retired.rbegin(); it != table().retired.rend(); ++it) {
+    if ((*it)->name == plan.name) {
+      if ((*it)->retired_schema == toString(plan.op.schema())) {
+        plan.native.store((*it)->native.load(), std::memory_order_release);
+      }
+      return;
+    }
+  }
+}
+
+// Queued calls and plans hold an operator's entry in the dispatcher, which frees it with its last registration: one of
+// ours keeps it, at a key that no call of the device's has.
+void keep_entry(const c10::OperatorName& name) {
+  if (is_torchs_own(name)) {
+    return;
+  }
+  {
+    std::lock_guard lock(table().mutex);
+    if (!table().kept.insert(name).second) {
+      return;
+    }
+  }
+  static_cast<void>(new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerImpl(
+      name, c10::DispatchKey::QuantizedPrivateUse1, c10::KernelFunction::makeFallthrough(), std::nullopt, nullptr,
+      __FILE__)));
 }
 
 struct WaitCounts {
@@ -217,10 +273,22 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
 OpPlan::~OpPlan() = default;
 
 OpPlan& plan_for(const c10::OperatorHandle& op) {
+  static const auto* listener = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Retirement>()));
+  static_cast<void>(listener);
+  {
+    std::lock_guard lock(table().mutex);
+    if (const auto it = table().plans.find(op.operator_name()); it != table().plans.end()) {
+      return *it->second;
+    }
+  }
+  keep_entry(op.operator_name());
+  auto made = std::make_unique<OpPlan>(op);
   std::lock_guard lock(table().mutex);
   std::unique_ptr<OpPlan>& plan = table().plans[op.operator_name()];
   if (!plan) {
-    plan = std::make_unique<OpPlan>(op);
+    plan = std::move(made);
+    inherit_native(*plan);
   }
   return *plan;
 }

@@ -65,6 +65,8 @@ struct OpPlan {
 
   // The meta kernel in C++; null: the dispatcher's, which may be Python's.
   const c10::KernelFunction* meta_kernel = nullptr;
+  std::atomic<bool> is_retired{false};
+  std::string retired_schema;
   SignatureCache signatures;
   ShapeClasses shape_classes;
   std::atomic<const NativeKernel*> native{nullptr};
@@ -76,7 +78,8 @@ struct OpPlan {
   std::atomic<uint64_t> fallback_calls{0};
 };
 
-// The operator's plan, made on first use; it lives as long as the process.
+// The operator's plan, made on first use; it lives as long as the process. An operator that is defined again has another
+// one: the old is retired, for the calls that hold it.
 OpPlan& plan_for(const c10::OperatorHandle& op);
 
 // Visits all plans made so far.

@@ -173,7 +173,7 @@ def test_sparse_values_stay_shared_when_they_change_in_place(device):
     assert_same(values, torch.tensor([-3.0, -4.0, -5.0]), device)
 
 
-@pytest.mark.parametrize("module", [torch.nn.Embedding])
+@pytest.mark.parametrize("module", [torch.nn.Embedding, torch.nn.EmbeddingBag])
 def test_sparse_gradients_accumulate(device, module):
     def gradient(place):
         embedding = module(5, 2, sparse=True)
@@ -221,3 +221,26 @@ def test_batch_norm_into_given_outputs(device):
 
     for result, expected in zip(normed(device), normed("cpu"), strict=True):
         torch.testing.assert_close(result.cpu(), expected)
+
+
+def test_a_custom_operator_may_be_defined_again(device):
+    """As a notebook does whose cell runs again: another body, then another schema."""
+    ones = torch.ones(3, device=device)
+
+    def scaled(factor):
+        @torch.library.custom_op("ownership::scaled", mutates_args=(), device_types="cpu")
+        def scaled(x: torch.Tensor) -> torch.Tensor:
+            return x * factor
+
+        scaled.register_fake(torch.empty_like)
+        return scaled
+
+    for factor in (2.0, 10.0):
+        assert_same(scaled(factor)(ones), torch.full((3,), factor), device)
+
+    @torch.library.custom_op("ownership::scaled", mutates_args=(), device_types="cpu")
+    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 3 + y
+
+    added.register_fake(lambda x, y: torch.empty_like(x))
+    assert_same(added(ones, ones), torch.full((3,), 4.0), device)
