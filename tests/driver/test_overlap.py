@@ -93,6 +93,12 @@ REFUSED: dict[str, tuple[str, Call]] = {
         BETWEEN,
         lambda d: same(numbers(d, 4, 6), lambda x: torch.cat([x, numbers(d, 4, 6)], out=x)),
     ),
+    "kthvalue into its source": (
+        BETWEEN,
+        lambda d: same(
+            numbers(d, 10), lambda x: torch.kthvalue(x, 5, out=(x, torch.empty((), dtype=torch.int64, device=d)))
+        ),
+    ),
     "max into its source": (
         BETWEEN,
         lambda d: same(numbers(d, 12), lambda x: torch.max(x[:8].view(2, 4), 0, out=(x[6:10], ascending(d)))),
