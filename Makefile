@@ -31,18 +31,21 @@ venv: $(VENV)/.package ## make .venv: torch, the package (editable), what the te
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, $(PYTHON) is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
+	@echo 'Making $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
 
 # The build needs torch and runs without isolation, so both come before the package. A stamp of another torch goes.
 $(TORCH_STAMP): | $(PY)
 	@rm -f $(VENV)/.torch-* $(VENV)/.package
-	@echo 'Installing $(TORCH)'
-	@$(PY) -m pip install --quiet '$(TORCH)' 'scikit-build-core>=1.1' 'cmake>=3.22' ninja
+	@echo 'Downloading and installing $(TORCH): some minutes, a few hundred MB and more'
+	@$(PY) -m pip install --disable-pip-version-check '$(TORCH)' 'scikit-build-core>=1.1' 'cmake>=3.22' ninja
 	@touch $@
 
 $(VENV)/.package: $(TORCH_STAMP) pyproject.toml
-	@echo 'Compiling and installing torch-outboard: a minute or two'
-	@$(PIP_BUILD) install --quiet --no-build-isolation -e '.[test,examples]'
+	@echo 'Compiling torch-outboard: a minute or two'
+	@$(PY) scripts/build --python $(PY)
+	@echo 'Installing it and what the tests need'
+	@$(PIP_BUILD) install --disable-pip-version-check --no-build-isolation -e '.[test,examples]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.package
@@ -54,6 +57,7 @@ build: $(VENV)/.package ## compile what changed
 	@$(PY) scripts/build --python $(PY)
 
 demo: build ## train on the simulated device
+	@echo 'Training on sim, then on the CPU'
 	$(PY) examples/digits.py --device sim $(DEMO_ARGS)
 
 test: build ## run the tests (TESTS=tests/unit PYTEST_ARGS=-x)

@@ -21,7 +21,7 @@ PROGRAMS = {
     "import torch_outboard": "import torch; mark(); import torch_outboard",
     "autoload hook, unset": "import torch; mark(); from torch_outboard_autoload import autoload; autoload()",
 }
-LIMITS_MS = {"import torch_outboard": 30.0, "autoload hook, unset": 5.0}
+LIMITS_MS = {"import torch_outboard": 20.0, "autoload hook, unset": 5.0}
 PRELUDE = """
 import time
 start = time.perf_counter()

@@ -12,6 +12,7 @@ import atexit
 import keyword
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,14 +26,12 @@ from torch_outboard import _compat
 from torch_outboard._build import check_torch_version
 from torch_outboard._discovery import find_driver
 from torch_outboard._errors import RegistrationError
-from torch_outboard._options import OptionValue, to_text
+from torch_outboard._options import OptionValue, to_text, warn_of_unknown_variables
 from torch_outboard._properties import to_table
 from torch_outboard.amp import check_description, register
-from torch_outboard.compile.generator import find_generator
-from torch_outboard.compile.register import register as register_compiler
 from torch_outboard.driver import Driver, driver_entries
 
-__all__ = ["attach", "attached_driver", "is_attached_as"]
+__all__ = ["attach", "attach_by", "attached_by", "attached_driver", "is_attached_as"]
 
 _PROBE_OPENS = 1  # OB_DRIVER_PROBE_OPENS
 FALLBACK_MODES = ("warn", "error", "silent")
@@ -45,13 +44,17 @@ class _Attachment:
 
     driver: Driver
     asked_as: str  # the name or the target that attach was given
+    by: str  # who attached it: "at FILE:LINE", "by the entry point …"
     policies: dict[str, str]  # of autocast, where they depart from torch's lists
     done: set[str] = field(default_factory=set)
     module: ModuleType | None = None
     is_complete: bool = False
 
     def is_same(self, driver: Driver) -> bool:
-        return type(self.driver) is type(driver) and self.driver.option_values == driver.option_values
+        return self.is_same_kind(driver) and self.driver.option_values == driver.option_values
+
+    def is_same_kind(self, driver: Driver) -> bool:
+        return type(self.driver) is type(driver) and self.driver.name == driver.name
 
 
 _lock = threading.RLock()
@@ -61,8 +64,8 @@ _attachment: _Attachment | None = None
 def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleType:
     """Makes a driver's devices PyTorch devices, and gives `torch.<name>`.
 
-    Opens no device. A process has one driver: attaching the same one with the same options again does nothing,
-    another one raises.
+    Opens no device. A process has one driver: attaching the same one with the same options again does nothing, with
+    other options it takes these as long as no device is in use, and another driver raises.
 
     Parameters
     ----------
@@ -80,12 +83,19 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
     ImportError
         The extension was not built, or was built for another torch.
     """
+    return attach_by(driver, options, f"at {_caller()}")
+
+
+def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], by: str) -> ModuleType:
+    """Does what `attach` does, and says in the message of another one's who it was."""
+    from torch_outboard.compile.generator import find_generator
+
     global _attachment
     with _lock:
         described = _describe(driver, options)
         if _attachment is not None:
             if not _attachment.is_same(described):
-                raise _another_is_attached(_attachment.driver, described)
+                _take_options(_attachment, described, by)
             return _finish(_attachment)
         fallback = _fallback_mode()
         sanitizer = _sanitizer_mode()
@@ -94,8 +104,10 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
         check_torch_version()
         policies = check_description(described)
         find_generator(described)
+        warn_of_unknown_variables(described.name, type(described).options)
         _install(described, entries)
-        _attachment = _Attachment(described, driver if isinstance(driver, str) else described.name, policies)
+        asked_as = driver if isinstance(driver, str) else described.name
+        _attachment = _Attachment(described, asked_as, by, policies)
         _run(_attachment, "fallback", lambda: _set_fallback(fallback))
         _run(_attachment, "sanitizer", lambda: _set_sanitizer(sanitizer))
         return _finish(_attachment)
@@ -104,6 +116,11 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
 def attached_driver() -> Driver | None:
     """Gives the attached driver, None if there is none."""
     return _attachment.driver if _attachment is not None and _attachment.is_complete else None
+
+
+def attached_by() -> str:
+    """Says who attached the driver, as "at FILE:LINE"; empty if none is attached."""
+    return _attachment.by if _attachment is not None else ""
 
 
 def is_attached_as(name: str) -> bool:
@@ -138,16 +155,34 @@ def _describe(driver: str | type[Driver] | Driver, options: dict[str, object]) -
     return found(**options)
 
 
-def _another_is_attached(first: Driver, second: Driver) -> RegistrationError:
-    if type(first) is type(second):
-        return RegistrationError(
-            f"driver {first.name!r} is attached already, with the options {first.option_values}; "
-            f"{second.option_values} need another process"
+def _caller() -> str:
+    """Names the line outside this package that called."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "torch_outboard":
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
+    """Exchanges the attached driver for the same one with other options; RegistrationError if that can't be."""
+    from torch_outboard import _C
+
+    first = attachment.driver
+    if not attachment.is_same_kind(second):
+        raise RegistrationError(
+            f"driver {first.name!r} is attached already, {attachment.by}, and PyTorch has one such device type a "
+            f"process: start another process for {second.name!r}"
         )
-    return RegistrationError(
-        f"driver {first.name!r} is attached already, and PyTorch has one such device type a process: "
-        f"start another process for {second.name!r}"
-    )
+    if _C.is_any_device_touched():
+        raise RegistrationError(
+            f"driver {first.name!r} is attached already, {attachment.by}, with the options {first.option_values}, and "
+            f"its devices have been used since: {second.option_values} need another process, or an attach before that"
+        )
+    _install(second, _entries(second))
+    attachment.driver, attachment.by = second, by
+    # These ask the driver itself.
+    attachment.done -= {"register", "kernels", "compile"}
+    attachment.is_complete = False
 
 
 def _fallback_mode() -> str:
@@ -248,6 +283,7 @@ def _run(attachment: _Attachment, step: str, action: Callable[[], object]) -> No
 def _finish(attachment: _Attachment) -> ModuleType:
     """Runs the steps that are left, in the order that torch needs."""
     from torch_outboard import _C
+    from torch_outboard.compile.register import register as register_compiler
     from torch_outboard.device import build_module
 
     driver = attachment.driver

@@ -18,7 +18,7 @@ def autoload_from_environment() -> None:
     """Attaches what OUTBOARD_DRIVER names; on failure warns once, with the cause."""
     name = os.environ.get(VARIABLE)
     if name:
-        _attach_or_warn(name, f"{VARIABLE}={name}")
+        _attach_or_warn(name, f"{VARIABLE}={name}", f"by {VARIABLE}={name}")
 
 
 def autoload(name: str) -> None:
@@ -30,26 +30,38 @@ def autoload(name: str) -> None:
     if wanted and wanted != name:
         _warn_once(name, f"torch-outboard does not load driver {name!r}: {VARIABLE} names {wanted!r}")
         return
-    from torch_outboard._attach import attached_driver, is_attached_as
+    from torch_outboard._attach import attached_by, attached_driver, is_attached_as
 
     first = attached_driver()
     if first is not None and not is_attached_as(name):
         _warn_once(
             name,
-            f"torch-outboard does not load driver {name!r}: {first.name!r} is attached, and a process has one. "
-            f"Choose by {VARIABLE}={name}.",
+            f"torch-outboard does not load driver {name!r}: {first.name!r} is attached, {attached_by()}, and a process "
+            f"has one. Choose by {VARIABLE}={name}.",
         )
         return
-    _attach_or_warn(name, f"the automatic loading of driver {name!r}")
+    module = sys._getframe(1).f_globals.get("__name__", "")
+    _attach_or_warn(name, f"the automatic loading of driver {name!r}", _entry_point(module))
 
 
-def _attach_or_warn(name: str, what: str) -> None:
-    from torch_outboard._attach import attach, is_attached_as
+def _entry_point(module: str) -> str:
+    """Names the entry point of the group `torch.backends` that calls from `module`, and its package."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="torch.backends"):
+        if entry.module == module:
+            package = "" if entry.dist is None else f" of package {entry.dist.name}"
+            return f"by the entry point {entry.name!r}{package}"
+    return f"by torch_outboard.autoload in {module}"
+
+
+def _attach_or_warn(name: str, what: str, by: str) -> None:
+    from torch_outboard._attach import attach_by, is_attached_as
 
     if is_attached_as(name):
         return  # attached by hand already, maybe with options
     try:
-        attach(name)
+        attach_by(name, {}, by)
     except Exception as error:  # the cause is told, and `import torch` goes on
         _warn_once(name, f"{what} failed: {type(error).__name__}: {error}")
 

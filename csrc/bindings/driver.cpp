@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // From a description to the table that the core installs.
 #include "core/driver.h"
+#include "core/touched.h"
 
 #include <dlfcn.h>
 
@@ -157,6 +158,10 @@ PyObject* py_is_attached(PyObject*, PyObject*) {
   return PyBool_FromLong(is_attached());
 }
 
+PyObject* py_is_any_device_touched(PyObject*, PyObject*) {
+  return PyBool_FromLong(is_any_device_touched());
+}
+
 PyObject* py_driver_name(PyObject*, PyObject*) {
   return guarded([] { return from_text(driver_name()); });
 }
@@ -179,6 +184,8 @@ PyObject* py_entries(PyObject*, PyObject*) {
 PyMethodDef driver_methods[] = {
     OUTBOARD_FASTCALL("attach_library", py_attach_library, "Loads a driver library and installs its table."),
     OUTBOARD_FASTCALL("attach_entries", py_attach_entries, "Installs a table of methods and addresses."),
+    {"is_any_device_touched", py_is_any_device_touched, METH_NOARGS,
+     PyDoc_STR("Whether the driver has opened anything, or may have.")},
     {"is_attached", py_is_attached, METH_NOARGS, PyDoc_STR("Whether a driver is installed.")},
     {"driver_name", py_driver_name, METH_NOARGS, PyDoc_STR("The installed driver's name, or ''.")},
     {"entries", py_entries, METH_NOARGS, PyDoc_STR("Which entries of ob_driver the driver has.")},

@@ -2,6 +2,7 @@
 // Coverage, the fallback's mode, and operator kernels written in Python.
 #define OUTBOARD_TORCH_PYTHON
 #include "ops/api.h"
+#include "ops/native_c.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -78,6 +79,19 @@ PyObject* py_issue_late_warnings(PyObject*, PyObject*) {
   return guarded([] {
     issue_all_late_warnings();
     return none();
+  });
+}
+
+PyObject* py_native_operators(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    Object list(PyList_New(0));
+    for (const std::string& op : native_operators()) {
+      const Object name(from_text(op));
+      if (!list || !name || PyList_Append(list.get(), name.get()) < 0) {
+        return nullptr;
+      }
+    }
+    return list.release();
   });
 }
 
@@ -254,6 +268,7 @@ PyMethodDef ops_methods[] = {
     {"issue_late_warnings", py_issue_late_warnings, METH_NOARGS,
      PyDoc_STR("Issues the warnings of queued work that no wait has issued yet.")},
     {"waited_operators", py_waited_operators, METH_NOARGS, PyDoc_STR("Calls that waited, by operator.")},
+    {"native_operators", py_native_operators, METH_NOARGS, PyDoc_STR("Operators with a kernel of the driver's.")},
     {"set_fallback_mode", py_set_fallback_mode, METH_O, PyDoc_STR("'warn', 'error' or 'silent'.")},
     OUTBOARD_FASTCALL("register_native_kernel", py_register_native_kernel, "Makes a callable an operator's kernel."),
     {"inferred_shapes", py_inferred_shapes, METH_NOARGS,

@@ -285,6 +285,26 @@ ob_status timestamp_of(const Event& event, int64_t* out_nanoseconds) {
   return driver().event_timestamp(driver().self, event.device(), event.handle(), out_nanoseconds);
 }
 
+// Work begins in its call or later. Read times may lie before: the event in front of the work is recorded just before the
+// call's time is taken, and a driver converts the clock of its device. More than that is a clock that goes wrong.
+void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile) {
+  constexpr int64_t kOfConversion = 1'000'000;  // a millisecond
+  int64_t furthest = 0;
+  for (WorkRecord& work : profile.works) {
+    const auto call = calls.find(work.correlation);
+    if (call != calls.end() && work.start < call->second->start) {
+      furthest = std::max(furthest, call->second->start - work.start);
+      work.start = call->second->start;
+      work.end = std::max(work.end, work.start);
+    }
+  }
+  if (furthest > kOfConversion) {
+    profile.problems.push_back("the driver's times lie up to " + std::to_string(furthest / 1000) +
+                               " us before the calls that queued the work: they must be nanoseconds of"
+                               " CLOCK_MONOTONIC. Such work is shown from its call on");
+  }
+}
+
 // False if no further one need be tried.
 bool add_bracket(const Bracket& bracket, const CallRecord& call, ActivityProfile& profile) {
   const char* entry = "event_query";
@@ -427,6 +447,7 @@ ActivityProfile stop_activities() {
     }
   }
   add_driver_records(records, calls, profile);
+  begin_with_calls(calls, profile);
   count_unfinished(profile, timing);
   return profile;
 }

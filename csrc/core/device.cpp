@@ -12,6 +12,7 @@
 #include "core/late_warnings.h"
 #include "core/process.h"
 #include "core/stream.h"
+#include "core/touched.h"
 #include "core/trace.h"
 
 namespace outboard {
@@ -70,6 +71,14 @@ void check_device_index(c10::DeviceIndex device) {
 
 bool any_device_opened() noexcept {
   return opened_once.load(std::memory_order_acquire);
+}
+
+bool is_any_device_touched() noexcept {
+  bool is_touched = any_device_opened() || probe_has_opened();
+  for (int i = 0; i < kMaxDevices; ++i) {
+    is_touched = is_touched || device_state[i].load() != DeviceState::Closed || info[i].has_properties.load();
+  }
+  return is_touched;
 }
 
 void detail::open_device(c10::DeviceIndex device) {

@@ -7,9 +7,11 @@
 #include <cstring>
 #include <initializer_list>
 #include <mutex>
+#include <utility>
 
 #include "core/error.h"
 #include "core/process.h"
+#include "core/touched.h"
 
 namespace outboard {
 
@@ -127,10 +129,23 @@ void probe() {
   }
 }
 
+// Somebody may have sized something by the number of devices that was told.
+void check_count(const std::string& name, const ob_driver& table) {
+  if (!is_probed.load(std::memory_order_acquire)) {
+    return;
+  }
+  const int32_t count = table.device_count(table.self);
+  if (std::clamp<int>(count, 0, kMaxDevices) != probed_count) {
+    refuse(name, "other options would give it " + std::to_string(count) + " devices, after the process was told of " +
+                     std::to_string(probed_count) + ". Attach with these options before devices are counted.");
+  }
+}
+
 }  // namespace
 
 void install_driver(const std::string& name, const ob_driver& table) {
-  if (attached.load()) {
+  const bool is_again = attached.load();
+  if (is_again && (attached_name != name || is_any_device_touched())) {
     raise(ErrorKind::Registration, OB_ALREADY_EXISTS,
           "driver '" + attached_name + "' is attached already; a process has one. Start another process for '" + name +
               "'.");
@@ -151,6 +166,14 @@ void install_driver(const std::string& name, const ob_driver& table) {
   copy.struct_size = sizeof(copy);
   check_required(name, copy);
   check_groups(name, copy);
+  if (is_again) {
+    check_count(name, copy);
+    const ob_driver before = std::exchange(detail::table, copy);
+    if (before.destroy) {
+      before.destroy(before.self);
+    }
+    return;
+  }
   detail::table = copy;
   attached_name = name;
   attached.store(true);

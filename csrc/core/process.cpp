@@ -9,6 +9,7 @@
 
 #include "core/device.h"
 #include "core/stream.h"
+#include "core/touched.h"
 
 namespace outboard {
 
@@ -50,6 +51,10 @@ bool in_bad_fork() noexcept {
 
 bool driver_is_gone() noexcept {
   return is_exiting.load(std::memory_order_acquire) || in_bad_fork();
+}
+
+bool probe_has_opened() noexcept {
+  return probe_opened.load();
 }
 
 void install_fork_handler() {

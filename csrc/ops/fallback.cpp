@@ -24,8 +24,9 @@ namespace outboard {
 namespace {
 
 std::atomic<FallbackMode> fallback_mode{FallbackMode::Warn};
+std::atomic<bool> has_warned{false};
 
-void report(OpPlan& plan) {
+void report(const OpPlan& plan) {
   const std::string text = "operator " + plan.name + " has no kernel for '" + driver_name() +
                            "' and the host cannot reach the device's memory";
   switch (fallback_mode.load(std::memory_order_relaxed)) {
@@ -34,9 +35,12 @@ void report(OpPlan& plan) {
             text + ". OUTBOARD_FALLBACK=error forbids copying its arguments to the CPU: register a kernel with"
                    " torch_outboard.register_kernel, or set OUTBOARD_FALLBACK=warn.");
     case FallbackMode::Warn:
-      if (!plan.fallback_warned.exchange(true)) {
-        TORCH_WARN(text, ": its arguments are copied to the CPU and its results back, which is slow."
-                         " torch_outboard.coverage() counts such calls; OUTBOARD_FALLBACK=silent stops this warning.");
+      // One for all operators: a new driver has hundreds of them, and coverage counts each.
+      if (!has_warned.exchange(true)) {
+        TORCH_WARN(text, ". It falls back, and so will every other operator without a kernel: the arguments are copied"
+                         " to the CPU and the results back, which is slow. This is said once; print"
+                         " torch_outboard.coverage() to see which operators fall back how often."
+                         " OUTBOARD_FALLBACK=error makes it an error, OUTBOARD_FALLBACK=silent stops this warning.");
       }
       break;
     case FallbackMode::Silent:

@@ -8,7 +8,7 @@
 
 namespace outboard {
 
-// Runs the call on copies and replaces the arguments on the stack by the results. Warns once an operator, counts, or
+// Runs the call on copies and replaces the arguments on the stack by the results. Warns once a process, counts, or
 // raises, as set_fallback_mode says.
 void run_on_copies(const Call& call, torch::jit::Stack* stack);
 

@@ -9,6 +9,7 @@
 
 #include "ops/argument_checks.h"
 #include "ops/meta_kernels.h"
+#include "ops/native_c.h"
 #include "ops/quirks.h"
 
 namespace outboard {
@@ -349,6 +350,17 @@ HostCounters host_counters() {
     counters.waited += plan.waited_calls.load();
   });
   return counters;
+}
+
+std::vector<std::string> native_operators() {
+  std::vector<std::string> names;
+  for_each_plan([&](OpPlan& plan) {
+    if (plan.native.load() != nullptr) {
+      names.push_back(plan.name);
+    }
+  });
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::vector<std::pair<std::string, uint64_t>> waited_operators() {

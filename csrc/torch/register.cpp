@@ -13,6 +13,7 @@
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
 #include "memory/management.h"
+#include "ops/native_c.h"
 #include "ops/register.h"
 #include "torch/graphs.h"
 #include "torch/guard.h"
@@ -27,7 +28,8 @@ void register_with_torch() {
     raise(ErrorKind::Registration, OB_FAILED_PRECONDITION, "register_with_torch: no driver is installed yet");
   }
   static std::once_flag once;
-  std::call_once(once, [] {
+  bool is_first = false;
+  std::call_once(once, [&is_first] {
     register_guard();
     c10::SetAllocator(kDeviceType, &device_allocator());
     set_after_wait([](c10::DeviceIndex device) {
@@ -42,7 +44,11 @@ void register_with_torch() {
     register_profiler_stubs();
     register_operators();
     register_model_runner();
+    is_first = true;
   });
+  if (!is_first) {
+    register_driver_kernels();  // of a table that has replaced the first
+  }
 }
 
 }  // namespace outboard

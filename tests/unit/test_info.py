@@ -42,6 +42,23 @@ def test_it_shows_devices_and_entries(run_python):
     assert "Toy 2" in text and "1.00 GiB" in text and WITHOUT["host_address"] in text
 
 
+def test_it_lists_the_kernels(run_python):
+    code = "import unit.toys as toys; toys.Toy.kernels = {'aten::mm': print, 'aten::add.out': print}\n" + RUN
+    answer = run_python(code, "info", "--driver", "unit.toys:Toy", "--json")
+    assert json.loads(answer.stdout)["attached"]["kernels"] == ["aten::add.out", "aten::mm"]
+    assert "2: aten::add.out, aten::mm" in run_python(code, "info", "--driver", "unit.toys:Toy").stdout
+
+
+def test_it_reads_well_in_80_columns(run_python):
+    answer = run_python(RUN, "info", "--driver", "unit.toys:Toy", env={"COLUMNS": "80"})
+    lines = answer.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    # No name is broken, and what is missing together is told once.
+    words = {word.strip(",.") for line in lines for word in line.split()}
+    assert set(OPTIONAL_ENTRIES) | {"Toy"} <= words
+    assert sum("no expandable segments" in line for line in lines) == 1
+
+
 def test_it_lists_what_is_changed_of_torch(run_python):
     rows = json.loads(run_python(RUN, "info", "--patches", "--json").stdout)
     assert all(row["target"] and row["purpose"] and row["upstream"] for row in rows)
@@ -64,7 +81,7 @@ def test_it_says_why_a_driver_is_not_usable(run_python):
     answer = run_python(RUN, "info", "--driver", "nothing", env={"COLUMNS": "300"}, status=1)
     assert "no driver is called 'nothing'" in answer.stdout
     answer = run_python(RUN, "info", "--driver", "unit.toys:Toy", "-o", "devices=0", status=1)
-    assert "driver 'toy' has no device" in answer.stdout
+    assert "Driver unit.toys:Toy: no device: it counts none" in answer.stdout
     answer = run_python(RUN, "info", "-o", "devices", status=2)
     assert "write KEY=VALUE" in answer.stderr
 

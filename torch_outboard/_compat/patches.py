@@ -49,6 +49,18 @@ PATCHES: tuple[Patch, ...] = (
         "every_torch.needs_settle_before_settings",
     ),
     Patch(
+        "torch._tensor_str._tensor_str",
+        "print a copy on the CPU",
+        "its list of devices, torch/_tensor_str.py",
+        "printing.needs_print_from_cpu",
+    ),
+    Patch(
+        "the functions that torch._disable_dynamo wraps in torch._refs",
+        "run without importing Dynamo",
+        "https://github.com/pytorch/pytorch/pull/146219",
+        "dynamo.needs_put_off_dynamo",
+    ),
+    Patch(
         "the reduction of torch.UntypedStorage in torch.multiprocessing",
         "share the device's memory between processes",
         f"{_ISSUE}192099",

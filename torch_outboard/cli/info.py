@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import subprocess
 import sys
 from typing import Any
 
@@ -32,13 +34,33 @@ def info(driver: str | None, options: tuple[str, ...], patches: bool, as_json: b
     if patches:
         _show_patches(as_json)
         return
-    report = _report(driver, parse_options(options))
+    given = parse_options(options)
+    if _needs_fresh_process(driver):
+        sys.exit(_without_autoload(driver, given, as_json))
+    report = _report(driver, given)
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
         _print(report)
     if report["attached"] is not None and report["attached"]["error"]:
         sys.exit(1)
+
+
+def _needs_fresh_process(driver: str | None) -> bool:
+    """Whether another driver than the one asked for was attached while torch was imported."""
+    from torch_outboard._attach import attached_driver, is_attached_as
+
+    return driver is not None and attached_driver() is not None and not is_attached_as(driver)
+
+
+def _without_autoload(driver: str | None, options: dict[str, str], as_json: bool) -> int:
+    """Runs this command again where nothing is attached by itself, and gives its status."""
+    arguments = [f"--driver={driver}", *(f"--option={key}={value}" for key, value in options.items())]
+    environment = {key: value for key, value in os.environ.items() if key != "OUTBOARD_DRIVER"}
+    environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    code = "import sys; from torch_outboard.cli import main; main(sys.argv[1:], prog_name='outboard')"
+    command = [sys.executable, "-c", code, "info", *arguments, *(["--json"] if as_json else [])]
+    return subprocess.run(command, env=environment).returncode
 
 
 def _show_patches(as_json: bool) -> None:
@@ -146,7 +168,7 @@ def _library_error(driver: type[Driver]) -> str | None:
 def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     from torch_outboard._attach import attach, attached_driver
 
-    report: dict[str, Any] = {"name": name, "error": None, "devices": [], "entries": {}}
+    report: dict[str, Any] = {"name": name, "error": None, "devices": [], "entries": {}, "kernels": []}
     try:
         driver = attached_driver()
         module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
@@ -156,9 +178,11 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     from torch_outboard import _C
 
     report["entries"] = {entry: is_there for entry, is_there in _C.entries().items() if entry in OPTIONAL_ENTRIES}
+    report["kernels"] = _C.native_operators()
     report["devices"] = [_device(module, index) for index in range(module.device_count())]
     if not report["devices"]:
-        report["error"] = f"driver {module.__name__.rpartition('.')[2]!r} has no device. {_C.probe_error()}".rstrip()
+        reason = _C.probe_error() or "it counts none"
+        report["error"] = f"no device: {reason}"
     return report
 
 
@@ -182,71 +206,97 @@ def _device(module: Any, index: int) -> dict[str, Any]:
 def _print(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     console = Console()
-
-    def cells(*values: object) -> list[str]:
-        return [escape(str(value)) for value in values]
-
-    console.print(
-        f"torch-outboard {report['outboard']}, torch {report['torch']}, Python {report['python']}, "
-        f"{escape(report['platform'])}"
-    )
+    console.print(f"torch-outboard {report['outboard']}, torch {report['torch']}, Python {report['python']}")
+    console.print(escape(report["platform"]))
     extension = report["extension"]
     if extension["error"]:
         console.print(f"The extension does not load: {escape(extension['error'])}")
     else:
         console.print(f"The extension was built for torch {extension['torch']}, Python {extension['python']}.")
-    table = Table("driver", "from", "options", "usable", title="Drivers")
-    for driver in report["drivers"]:
-        reason = driver["error"] or extension["error"]
-        table.add_row(
-            *cells(
-                driver["name"],
-                driver["distribution"],
-                ", ".join(driver["options"]),
-                f"no: {reason}" if reason else "yes",
-            )
-        )
-    console.print(table)
-    if not report["drivers"]:
-        console.print("No driver is installed: none is found in the entry-point group torch_outboard.drivers.")
+    _print_drivers(console, report["drivers"], extension["error"])
     attached = report["attached"]
     if attached is None:
         console.print("Name a driver to see its devices: outboard info --driver NAME")
+    else:
+        _print_attached(console, attached)
+
+
+def _table(*columns: str, title: str) -> Any:
+    """Gives a table for narrow terminals: its last column takes what is left and wraps, the others never do."""
+    from rich import box
+    from rich.table import Column, Table
+
+    *first, last = columns
+    heads = [*(Column(name, no_wrap=True) for name in first), Column(last, overflow="fold")]
+    return Table(*heads, title=title, box=box.SIMPLE_HEAD, title_justify="left")
+
+
+def _cells(*values: object) -> list[str]:
+    from rich.markup import escape
+
+    return [escape(str(value)) for value in values]
+
+
+def _print_drivers(console: Any, drivers: list[dict[str, Any]], extension_error: str | None) -> None:
+    if not drivers:
+        console.print("No driver is installed: none is found in the entry-point group torch_outboard.drivers.")
         return
+    table = _table("driver", "loads", "from, options, or why not", title="Drivers")
+    for driver in drivers:
+        reason = driver["error"] or extension_error
+        options = ", ".join(driver["options"])
+        about = reason or f"{driver['distribution']}{f'; {options}' if options else ''}"
+        table.add_row(*_cells(driver["name"], "no" if reason else "yes", about))
+    console.print(table)
+
+
+def _print_attached(console: Any, attached: dict[str, Any]) -> None:
     if attached["error"]:
-        console.print(f"Driver {escape(attached['name'])}: {escape(attached['error'])}")
+        console.print(*_cells(f"Driver {attached['name']}: {attached['error']}"))
     if attached["devices"]:
-        devices = Table("device", "name", "memory", "free", "architecture", "driver version", title="Devices")
+        table = _table("device", "memory", "free", "name, architecture, driver version", title="Devices")
         for device in attached["devices"]:
             if device["error"]:
-                devices.add_row(*cells(device["index"], f"unusable: {device['error']}"))
+                table.add_row(*_cells(device["index"], "", "", f"unusable: {device['error']}"))
                 continue
-            devices.add_row(
-                *cells(
-                    device["index"],
-                    device["name"],
-                    _size(device["total_memory"]),
-                    _size(device["free_memory"]),
-                    device["architecture"],
-                    device["driver_version"],
-                )
-            )
-        console.print(devices)
+            about = [device["name"], device["architecture"], device["driver_version"]]
+            sizes = _size(device["total_memory"]), _size(device["free_memory"])
+            table.add_row(*_cells(device["index"], *sizes, ", ".join(filter(None, about))))
+        console.print(table)
     if attached["entries"]:
-        entries = Table("optional entry", "there", "without it", title="Entries", caption=_ENTRIES_CAPTION)
-        for name, is_there in attached["entries"].items():
-            entries.add_row(*cells(name, "yes" if is_there else "no", "" if is_there else WITHOUT[name]))
-        console.print(entries)
+        _print_entries(console, attached["entries"])
+        kernels = attached["kernels"]
+        console.print("Kernels", style="italic")
+        console.print(
+            *_cells(f"  {len(kernels)}: {', '.join(kernels)}" if kernels else "  none: every operator runs on the CPU")
+        )
+
+
+def _print_entries(console: Any, entries: dict[str, bool]) -> None:
+    from rich.padding import Padding
+
+    there = [name for name, is_there in entries.items() if is_there]
+    console.print("Optional entries", style="italic")
+    text = ", ".join(there) if there else "none"
+    console.print(Padding(f"{text}. One that is there may still answer that it is unsupported.", (0, 0, 0, 2)))
+    missing: dict[str, list[str]] = {}
+    for name, is_there in entries.items():
+        if not is_there:
+            missing.setdefault(WITHOUT[name], []).append(name)
+    if not missing:
+        return
+    table = _table("missing", "so", title="")
+    for consequence, names in missing.items():
+        table.add_row("\n".join(names), consequence)
+    console.print(table)
 
 
 def _size(value: int) -> str:
     return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
 
 
-_ENTRIES_CAPTION = "An entry that is there may still answer that it is unsupported."
 _NO_IPC = "memory can't be shared between processes"
 _NO_MAP = "no expandable segments"
 _NO_PROGRAMS = "no generated kernels"

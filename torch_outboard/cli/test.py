@@ -54,14 +54,14 @@ def test(
 def _pytest(
     driver: str, options: dict[str, str], arguments: tuple[str, ...], operators: bool, time_limit: float | None
 ) -> int:
-    from torch_outboard.testing import TIME_LIMIT, driver_test_command
+    from torch_outboard.testing import TIME_LIMIT, driver_test_command, driver_test_environment
 
     limit = TIME_LIMIT if time_limit is None else time_limit
     try:
         command = driver_test_command(driver, options, arguments or ("-q",), operators=operators, time_limit=limit)
     except ModuleNotFoundError as error:
         raise click.ClickException(str(error)) from error
-    return subprocess.run(command).returncode
+    return subprocess.run(command, env=driver_test_environment()).returncode
 
 
 def _native(driver: str, options: dict[str, str], arguments: tuple[str, ...]) -> int:

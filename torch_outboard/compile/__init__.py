@@ -6,7 +6,21 @@ Importing this imports neither Dynamo nor Inductor. docs/compile.md tells the wa
 
 from __future__ import annotations
 
-from torch_outboard.compile.generator import CodeGenerator
-from torch_outboard.compile.reporting import CompileReport, report
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_outboard.compile.generator import CodeGenerator
+    from torch_outboard.compile.reporting import CompileReport, report
 
 __all__ = ["CodeGenerator", "CompileReport", "report"]
+
+_HOMES = {"CodeGenerator": "generator", "CompileReport": "reporting", "report": "reporting"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the parts when they are asked for: attaching needs none of the reports."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

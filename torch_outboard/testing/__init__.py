@@ -87,6 +87,16 @@ def driver_test_command(
     ]
 
 
+def driver_test_environment() -> dict[str, str]:
+    """Gives this process's environment, less what would attach another driver than the one to be tested."""
+    # A worker of pytest-xdist must not hand its own identity down to the pytest that is started here.
+    environment = {
+        key: value for key, value in os.environ.items() if key != "OUTBOARD_DRIVER" and not key.startswith("PYTEST_")
+    }
+    environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    return environment
+
+
 def run_driver_tests(driver: str, options: Mapping[str, str] | None = None, arguments: Sequence[str] = ("-q",)) -> None:
     """Runs the driver tests in a process of their own and returns when they have passed.
 
@@ -106,8 +116,7 @@ def run_driver_tests(driver: str, options: Mapping[str, str] | None = None, argu
     ModuleNotFoundError
         pytest or hypothesis is missing.
     """
-    # A worker of pytest-xdist must not hand its own identity down to the pytest that is started here.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    environment = driver_test_environment()
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     command = driver_test_command(driver, options, arguments)
     answer = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Whether the driver was used. Until then a second `install_driver` of the same name brings other options: its table
+// replaces the first, which is destroyed, and whose kernels are to be registered anew.
+#pragma once
+
+#include "core/export.h"
+
+namespace outboard {
+
+// Whether the driver has opened anything or may have: a device, its runtime in a probe that opens it, or for properties.
+OUTBOARD_API bool is_any_device_touched() noexcept;
+
+// Whether the driver was probed and its probe opens the runtime.
+bool probe_has_opened() noexcept;
+
+}  // namespace outboard

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Torch 2.11 to 2.15: Dynamo is imported by operators that it has nothing to do with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._compile import _disable_dynamo
+
+from torch_outboard._compat.imports import when_imported
+
+__all__ = ["needs_put_off_dynamo", "put_off_dynamo"]
+
+_DISABLED = "__dynamo_disable"  # where torch._disable_dynamo keeps a function as Dynamo has disabled it
+
+
+def needs_put_off_dynamo() -> bool:
+    """Whether torch's meta functions in Python import Dynamo at their first call."""
+    return any(True for _ in _importers())
+
+
+def put_off_dynamo() -> None:
+    """Keeps meta functions that are written in Python from importing Dynamo, which takes seconds, to disable it there.
+
+    Before Dynamo is imported nothing traces them, so they may run as they are; from its import on torch's own way is
+    taken. Upstream: https://github.com/pytorch/pytorch/pull/146219.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    functions = [function for function in _importers() if not hasattr(function, _DISABLED)]
+    for function in functions:
+        setattr(function, _DISABLED, function)
+
+    def undo(_: object) -> None:
+        for function in functions:
+            if getattr(function, _DISABLED, None) is function:
+                delattr(function, _DISABLED)
+
+    when_imported("torch._dynamo", undo)
+
+
+def _importers() -> Iterator[Any]:
+    """Gives the functions that torch._disable_dynamo wraps among torch's decompositions and what they are made of."""
+    code, seen = _disable_dynamo(lambda: None).__code__, set()
+    todo = [function for table in torch._decomp.global_decomposition_table.values() for function in table.values()]
+    for name in [name for name in sys.modules if name.startswith("torch._refs")]:
+        todo += vars(sys.modules[name]).values()
+    while todo:
+        function = todo.pop()
+        if not isinstance(function, FunctionType) or function in seen:
+            continue
+        seen.add(function)
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        if function.__code__ is code:
+            yield cells["fn"].cell_contents
+        for cell in cells.values():
+            try:
+                todo.append(cell.cell_contents)
+            except ValueError:  # of a name that has no value yet
+                continue

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Torch 2.11 to 2.15: printing tensors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+
+__all__ = ["needs_print_from_cpu", "print_from_cpu"]
+
+
+def needs_print_from_cpu() -> bool:
+    """Whether torch prints tensors of all but a few devices that it names by operators on the device."""
+    return '"xla"' in inspect.getsource(torch._tensor_str._str_intern)
+
+
+def print_from_cpu(device: str) -> None:
+    """Makes printing copy a tensor of the device to the CPU once, as torch does for devices that it has a list of.
+
+    Else a print is dozens of operators: each may be a fallback of two copies, and all are counted as the program's.
+    No device can add itself to the list in torch/_tensor_str.py.
+    """
+    if not needs_print_from_cpu():
+        return
+    of_torch = torch._tensor_str._tensor_str
+
+    @functools.wraps(of_torch)
+    def text(self: torch.Tensor, indent: int) -> Any:
+        return of_torch(self.detach().cpu() if self.device.type == device else self, indent)  # type: ignore[no-untyped-call]
+
+    torch._tensor_str._tensor_str = text
