@@ -22,7 +22,7 @@ DRIVERS = [name for name, found in found_drivers().items() if OPTION in found.lo
 # What of tests/unit opens a device, runs threads or ends processes. The rest reads descriptions and prints.
 UNIT = (
     *("test_driver.py", "test_exit.py", "test_graph_exit.py", "test_guard_faults.py", "test_native_graphs.py"),
-    *("test_profiler.py", "test_trampolines.py", "test_workers.py"),
+    *("test_lifetimes.py", "test_profiler.py", "test_trampolines.py", "test_workers.py"),
 )
 
 # By test, why it can't pass with that sanitizer.
