@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "ops/argument_checks.h"
+#include "ops/forms.h"
 #include "ops/meta_kernels.h"
 #include "ops/native_c.h"
 #include "ops/quirks.h"
@@ -76,55 +77,6 @@ Decides decides(const std::string& op, const c10::Argument& argument, bool is_to
     default:
       return Decides::Value;
   }
-}
-
-// All overloads by base name, so that an out= variant can be found; torch's registry has no such look-up.
-const std::multimap<std::string, c10::OperatorHandle>& overloads() {
-  static const std::multimap<std::string, c10::OperatorHandle> index = [] {
-    std::multimap<std::string, c10::OperatorHandle> result;
-    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      if (auto op = c10::Dispatcher::singleton().findSchema(name)) {
-        result.emplace(name.name, *op);
-      }
-    }
-    return result;
-  }();
-  return index;
-}
-
-// Whether `out` is `functional` with its returns turned into written arguments at the end.
-bool is_out_variant(const c10::FunctionSchema& functional, const c10::FunctionSchema& out) {
-  const size_t inputs = functional.arguments().size();
-  if (out.arguments().size() != inputs + functional.returns().size() ||
-      out.returns().size() != functional.returns().size()) {
-    return false;
-  }
-  for (size_t i = 0; i < out.arguments().size(); ++i) {
-    const c10::Argument& argument = out.arguments()[i];
-    const bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
-    if (i >= inputs) {
-      if (!is_written || !is_tensor_type(argument.type())) {
-        return false;
-      }
-      continue;
-    }
-    const c10::Argument& wanted = functional.arguments()[i];
-    if (is_written || argument.name() != wanted.name() || *argument.type() != *wanted.type()) {
-      return false;
-    }
-  }
-  return std::all_of(functional.returns().begin(), functional.returns().end(),
-                     [](const c10::Argument& r) { return is_tensor_type(r.type()) && !r.alias_info(); });
-}
-
-std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& op) {
-  const auto range = overloads().equal_range(op.operator_name().name);
-  for (auto it = range.first; it != range.second; ++it) {
-    if (is_out_variant(op.schema(), it->second.schema()) && it->second.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
-      return it->second;
-    }
-  }
-  return std::nullopt;
 }
 
 // The names of a value's alias sets; those of a list stand with its elements.
@@ -265,8 +217,8 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
   if (has_misleading_meta(op.operator_name().name) || op.hasTag(at::Tag::dynamic_output_shape)) {
     kind = OpKind::Waits;
   }
-  if (kind == OpKind::Makes && !has_unusable_out_variant(op.operator_name().name)) {
-    out_variant = find_out_variant(op);
+  if (kind == OpKind::Makes) {
+    out_variant = proven_out_form(op);
   }
   checks = argument_checks(*this);
 }

@@ -19,14 +19,6 @@ bool is_among(const std::array<std::string_view, N>& names, const std::string& n
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-constexpr std::array<std::string_view, 4> kUnusableOut = {
-    // With a reduction, these blow the output up to the inputs' shape before they reduce it.
-    "aten::mse_loss",
-    "aten::smooth_l1_loss",
-    "aten::huber_loss",
-    "aten::binary_cross_entropy",
-};
-
 constexpr std::array<std::string_view, 1> kMisleadingMeta = {
     // Residuals are there only if the matrix turns out to have full rank.
     "aten::linalg_lstsq",
@@ -75,10 +67,6 @@ void set_dtype(OutputShape& output, c10::ScalarType dtype) {
 }
 
 }  // namespace
-
-bool has_unusable_out_variant(const std::string& name) {
-  return is_among(kUnusableOut, name);
-}
 
 bool has_misleading_meta(const std::string& name) {
   return is_among(kMisleadingMeta, name);

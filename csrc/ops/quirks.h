@@ -10,9 +10,6 @@
 
 namespace outboard {
 
-// The out= kernel can't fill an output that is there already.
-bool has_unusable_out_variant(const std::string& name);
-
 // The CPU kernel's outputs have other shapes than the meta kernel's: only the kernel itself can tell.
 bool has_misleading_meta(const std::string& name);
 

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The list of operators whose out= kernel stands in for the functional one: each entry is proven again, on the CPU.
+
+The first samples here, with float32 or what the entry has in its place; `scripts/out_forms` takes all element types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+
+from .out_forms import (
+    Pair,
+    Prover,
+    candidates,
+    entries_by_name,
+    prove_call,
+    read_list,
+    render_list,
+    run_entry,
+    schema_name,
+)
+
+SAMPLES, LIMIT = 6, 3
+# Some that a training step cannot do without a copy.
+_WANTED = """
+    add.Tensor mul.Tensor div.Tensor exp sigmoid tanh silu silu_backward gelu_backward threshold_backward
+    mm addmm bmm baddbmm sum.dim_IntList mean.dim amax gather index_select cat eq.Tensor lt.Scalar pow.Tensor_Scalar
+"""
+WANTED = frozenset(f"aten::{name}" for name in _WANTED.split())
+
+
+def listed_pairs() -> dict[str, Pair]:
+    return {name: pair for name, pair in candidates().items() if name in read_list()}
+
+
+@functools.cache
+def prover_of(entry: str) -> Prover:
+    """Lets the listed operators that an entry calls be proven."""
+    info = entries_by_name()[entry]
+    dtypes = info.supported_dtypes("cpu")
+    prover = Prover(listed_pairs(), LIMIT)
+    run_entry(prover, info, torch.float32 if torch.float32 in dtypes else min(dtypes, key=str), SAMPLES)
+    return prover
+
+
+def failure_of(name: str, entries: list[str]) -> str | None:
+    """Says why an operator is not proven by these entries, or gives None."""
+    for entry in entries:
+        verdict = prover_of(entry).verdicts.get(name)
+        if verdict is not None and (verdict.failure is not None or verdict.compared):
+            return verdict.failure
+    return f"none of {', '.join(entries)} calls it"
+
+
+@pytest.mark.parametrize("name", sorted(listed_pairs()))
+def test_a_listed_operator_is_proven(name: str):
+    assert failure_of(name, read_list()[name][1]) is None
+
+
+@pytest.mark.parametrize(
+    "name,entry",
+    [
+        ("aten::_log_softmax", "log_softmax"),
+        ("aten::_log_softmax_backward_data", "log_softmax"),
+        ("aten::native_batch_norm", "nn.functional.batch_norm"),
+    ],
+)
+def test_an_operator_whose_out_kernel_is_wrong_is_not_proven(name: str, entry: str):
+    """Planted in the list, it fails: the CPU's own kernels are wrong in outputs that are not contiguous."""
+    assert name not in read_list()
+    prover = Prover({name: candidates()[name]}, LIMIT)
+    run_entry(prover, entries_by_name()[entry], torch.float32, SAMPLES)
+    assert prover.verdicts[name].failure is not None
+    assert name not in render_list(prover.verdicts)
+
+
+def test_an_operator_that_no_entry_calls_is_not_proven():
+    assert "calls it" in failure_of("aten::sin", ["cos"])
+
+
+def test_faults_of_an_out_kernel_are_noticed():
+    pair = candidates()["aten::exp"]
+
+    def failure(run) -> str:
+        _, found = prove_call(dataclasses.replace(pair, out=run), (torch.rand(3, 4),), {})
+        return found or ""
+
+    def exp_but_one(x, out):
+        torch.exp(x[1:], out=out[1:])
+
+    def exp_and_beside(x, out):
+        torch.exp(x, out=out)
+        torch.empty(0).set_(out.untyped_storage())[0] = 1
+
+    def exp_elsewhere(x, out):
+        out.set_(x.exp())
+
+    def exp_if_contiguous(x, out):
+        torch.exp(x, out=torch.empty(0).set_(out.untyped_storage(), 0, out.shape))
+
+    assert failure(pair.out) == ""
+    assert "elements differ" in failure(exp_but_one)
+    assert "beside" in failure(exp_and_beside) or "differ" in failure(exp_and_beside)
+    assert "resized or moved" in failure(exp_elsewhere)
+    assert failure(exp_if_contiguous)
+
+
+def test_the_list_holds_what_costs_most_otherwise():
+    assert set(read_list()) >= WANTED
+
+
+def test_the_list_is_sorted_and_names_pairs():
+    assert list(read_list()) == sorted(read_list())
+    assert all(
+        schema_name(candidates()[name].out) == out for name, (out, _) in read_list().items() if name in candidates()
+    )
