@@ -15,13 +15,16 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
     """Makes a function the device's kernel of an operator, before every other provider.
 
     It is called below autograd, on the operator's device, with all arguments of the operator's schema: keyword-only
-    ones (`out` among them) as keywords, the others by position. It queues its work on the current stream.
+    ones (`out` among them, of the result's size) as keywords, the others by position. It queues its work on the current
+    stream. A kernel of one form serves the others: one for "aten::add.Tensor", "aten::add.out" or "aten::add_.Tensor"
+    is called for `x + y`, `torch.add(x, y, out=z)` and `x.add_(y)`. Of several the called form's own comes first, then
+    that of the out= form, which needs no copy; for a call in place its `out` is `self`. Calls with sparse, quantized or
+    nested tensors pass by.
 
     Parameters
     ----------
     op : str
-        The operator with its overload: "aten::relu", "aten::add.out". Structured operators such as `add` arrive as
-        their `.out` overload, with the output allocated.
+        The operator with its overload: "aten::relu", "aten::add.out".
     kernel : callable
         Gives the operator's result; None stands for the arguments that the operator writes to. NotImplemented hands
         the call to the next provider; arguments must be unchanged then.
@@ -31,7 +34,7 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
     RegistrationError
         No driver is attached.
     ValueError
-        There is no such operator.
+        There is no such operator; the message lists the overloads that there are.
     """
     from torch_outboard import _C
 

@@ -10,6 +10,7 @@
 
 #include "bindings/python.h"
 #include "core/late_warnings.h"
+#include "ops/call.h"
 #include "ops/shape_classes.h"
 #include "torch/register.h"
 
@@ -158,12 +159,12 @@ class PythonKernel {
 
   // The callable is kept for good: a kernel stays registered until the process ends, and the interpreter may be gone
   // before the registration is.
-  bool operator()(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
+  bool operator()(const Call& call, torch::jit::Stack* stack) const {
     if (python_is_gone()) {
       return false;
     }
     const pybind11::gil_scoped_acquire gil;
-    const c10::FunctionSchema& schema = op.schema();
+    const c10::FunctionSchema& schema = call.plan().op.schema();
     const size_t count = schema.arguments().size();
     const c10::IValue* arguments = stack->data() + (stack->size() - count);
     std::vector<c10::IValue> results;

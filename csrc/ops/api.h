@@ -54,10 +54,13 @@ OUTBOARD_API void set_interrupt_check(InterruptCheck check);
 enum class FallbackMode : uint8_t { Warn, Error, Silent };
 OUTBOARD_API void set_fallback_mode(FallbackMode mode);
 
-// Makes `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor"), replacing an earlier one.
-// It runs with the device guard set and is given the operator's arguments; it returns false, with the stack untouched,
-// to hand the call to the next provider. ValueError for an unknown operator.
-using NativeKernel = std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack* stack)>;
+// A kernel that the driver brought. It is given the call, whose arguments are the last values of the stack, on which
+// its results take their place; it returns false, with the stack untouched, to hand the call to the next provider.
+class Call;
+using NativeKernel = std::function<bool(const Call& call, torch::jit::Stack* stack)>;
+
+// Makes `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor") and of its other forms
+// (ops/native.h), replacing an earlier one. It runs with the device guard set. ValueError for an unknown operator.
 OUTBOARD_API void register_native_kernel(const std::string& op, NativeKernel kernel);
 
 }  // namespace outboard

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/boxed.h"
 
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <map>
@@ -9,30 +8,18 @@
 #include <mutex>
 #include <string>
 
-#include "core/activity.h"
-#include "core/error.h"
+#include "core/driver.h"
 #include "ops/argument_checks.h"
 #include "ops/call.h"
 #include "ops/fallback.h"
 #include "ops/host_call.h"
+#include "ops/native.h"
 #include "ops/trace.h"
 #include "ops/views.h"
 
 namespace outboard {
 
 namespace {
-
-bool run_native(const NativeKernel& kernel, const Call& call, torch::jit::Stack* stack) {
-  const c10::DeviceGuard guard(c10::Device(kDeviceType, call.device()));
-  ActivityScope activity(current_stream(call.device()),
-                         {ActivityKind::Kernel, "native kernel", call.plan().name.c_str()});
-  if (!kernel(call.plan().op, stack)) {
-    return false;
-  }
-  activity.finish();
-  call.plan().native_calls.fetch_add(1, std::memory_order_relaxed);
-  return true;
-}
 
 class ChainKernel final : public c10::OperatorKernel {
  public:
@@ -58,12 +45,8 @@ torch::Library& library_for(const std::string& space) {
   return *library;
 }
 
-}  // namespace
-
-namespace {
-
 void run_providers(OpPlan& plan, const Call& call, torch::jit::Stack* stack) {
-  if (const NativeKernel* native = plan.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
+  if (const NativeRoute* native = plan.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
     if (run_native(*native, call, stack)) {
       return;
     }
@@ -103,21 +86,6 @@ void install_chain(OpPlan& plan) {
   // The chain kernel holds its plan, so that a call needs no look-up.
   library_for(plan.name.substr(0, plan.name.find("::")))
       .impl(plan.name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ChainKernel>(plan)));
-}
-
-void register_native_kernel(const std::string& name, NativeKernel kernel) {
-  const size_t dot = name.rfind('.');
-  const bool has_overload = dot != std::string::npos && dot > name.find("::");
-  const c10::OperatorName op_name(has_overload ? name.substr(0, dot) : name, has_overload ? name.substr(dot + 1) : "");
-  const auto op = c10::Dispatcher::singleton().findSchema(op_name);
-  if (!op) {
-    raise(ErrorKind::InvalidArgument, OB_NOT_FOUND,
-          "there is no operator '" + name + "': write it as namespace::name.overload, for example aten::add.Tensor");
-  }
-  OpPlan& plan = plan_for(*op);
-  // The one before may be running on another thread: it is kept.
-  plan.native.store(new NativeKernel(std::move(kernel)), std::memory_order_release);
-  install_chain(plan);
 }
 
 }  // namespace outboard

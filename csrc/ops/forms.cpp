@@ -18,7 +18,7 @@ struct OutForm {
 
 constexpr OutForm kOutForms[] = {
 #define OUT_FORM(functional, out) {functional, out},
-#include "ops/out_forms.inc"
+#include "ops/_generated/out_forms.inc"
 #undef OUT_FORM
 };
 constexpr bool by_name(const OutForm& a, const OutForm& b) {

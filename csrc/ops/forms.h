@@ -2,8 +2,9 @@
 // The forms of one operator, found by schema: functional (aten::add.Tensor), out= (aten::add.out), in place
 // (aten::add_.Tensor). Which may stand in for which depends on who runs it.
 //
-// On the host, the out= kernel stands in for the functional one only if out_forms.inc lists the pair. The list rests on
-// a proof on the CPU, over inputs that are contiguous, transposed, cropped, stepped and expanded, of two claims:
+// On the host, the out= kernel stands in for the functional one only if _generated/out_forms.inc lists the pair. The
+// list rests on a proof on the CPU, over inputs that are contiguous, transposed, cropped, stepped and expanded, of two
+// claims:
 //  - In outputs of the strides that the functional form or the meta kernel gives, the bits are the functional form's.
 //    This is what a call needs whose outputs are allocated here.
 //  - In outputs of any other strides the values are the same but for the order of roundings, all elements are written,

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/native_c.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
+#include <bit>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <unordered_set>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/activity.h"
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
-#include "ops/api.h"
 #include "ops/call.h"
+#include "ops/native.h"
 #include "ops/results.h"
 #include "ops/tensor_utils.h"
 
@@ -102,6 +103,39 @@ class DriverValues {
   }
 
   const std::vector<ob_value>& values() const { return values_; }
+
+  // What a kernel's answer may depend on, as a number: the operator, kinds, dtypes, devices, sizes, strides and constants,
+  // but no address and nothing that memory holds.
+  uint64_t key(const std::string& op) const {
+    uint64_t hash = std::hash<std::string_view>{}(op);
+    const auto add = [&hash](uint64_t word) {
+      hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+      hash ^= hash >> 29;
+    };
+    for (const ob_value& value : values_) {
+      add(static_cast<uint64_t>(value.kind) << 32 | value.count);
+      for (size_t i = 0; value.tensors && i < value.count; ++i) {
+        const ob_tensor& tensor = value.tensors[i];
+        add(static_cast<uint64_t>(tensor.dtype) << 32 | static_cast<uint64_t>(tensor.device + 1) << 16 |
+            static_cast<uint64_t>(tensor.ndim) << 1 | static_cast<uint64_t>(tensor.is_defined));
+        for (int32_t dim = 0; dim < tensor.ndim; ++dim) {
+          add(static_cast<uint64_t>(tensor.sizes[dim]));
+          add(static_cast<uint64_t>(tensor.strides[dim]));
+        }
+      }
+      for (size_t i = 0; value.ints && i < value.count; ++i) {
+        add(static_cast<uint64_t>(value.ints[i]));
+      }
+      for (size_t i = 0; value.doubles && i < value.count; ++i) {
+        add(std::bit_cast<uint64_t>(value.doubles[i]));
+      }
+      if (value.string) {
+        add(std::hash<std::string_view>{}(std::string_view(value.string, value.count)));
+      }
+    }
+    return hash;
+  }
+
   // False if an argument has no form in the contract: the call goes to the next provider.
   bool is_complete() const { return is_complete_; }
 
@@ -157,53 +191,45 @@ class KernelCommand final : public DriverCommand {
   Outputs outputs_;
 };
 
-// The calls that a kernel has handed on, by signature: in a capture, where it is not called, nothing else tells.
-class Declined {
+// Whether the kernel took the calls that it was asked about, by what it saw of them. It bounds itself: a loop over sizes
+// must not grow for ever.
+class Answers {
  public:
-  void add(uint64_t signature) {
+  void add(uint64_t key, bool is_taken) {
     const std::lock_guard lock(mutex_);
-    if (signatures_.size() < kMaxSignatures) {
-      signatures_.insert(signature);
+    if (answers_.size() >= kMaxAnswers) {
+      answers_.clear();
     }
+    answers_[key] = is_taken;
   }
-  bool contains(uint64_t signature) {
+  std::optional<bool> find(uint64_t key) {
     const std::lock_guard lock(mutex_);
-    return signatures_.contains(signature);
+    const auto found = answers_.find(key);
+    return found == answers_.end() ? std::nullopt : std::optional<bool>(found->second);
   }
 
  private:
-  static constexpr size_t kMaxSignatures = 1024;
+  static constexpr size_t kMaxAnswers = 1024;
   std::mutex mutex_;
-  std::unordered_set<uint64_t> signatures_;
+  std::unordered_map<uint64_t, bool> answers_;
 };
 
-struct DriverKernel {
-  ob_operator_fn fn;
-  void* user;
-  std::shared_ptr<Declined> declined = std::make_shared<Declined>();
+class DriverKernel {
+ public:
+  DriverKernel(ob_operator_fn fn, void* user) : fn_(fn), user_(user) {}
 
-  bool operator()(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
-    OpPlan& plan = plan_for(op);
+  bool operator()(const Call& call, torch::jit::Stack* stack) const {
+    const OpPlan& plan = call.plan();
     if (plan.kind != OpKind::Makes && plan.kind != OpKind::Writes) {
       return false;
     }
-    const Call call(plan, *stack);
     const std::shared_ptr<const CallShape> shape = shape_of(call);
     if (shape->must_wait) {
       return false;
     }
-    for (const auto& [index, wanted] : shape->resized) {
-      resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
-    }
     ensure_open(call.device());
     Stream& stream = current_stream(call.device());
     Capture* capture = capture_of(stream);
-    if (C10_UNLIKELY(capture != nullptr)) {
-      capture->check(stream);
-      if (declined->contains(call.hash())) {
-        return false;
-      }
-    }
     const bool is_kept = capture && !capture->is_native();
     DriverValues values(is_kept);
     for (size_t i = 0; i < plan.args.size(); ++i) {
@@ -212,34 +238,65 @@ struct DriverKernel {
     if (!values.is_complete()) {
       return false;
     }
-    std::vector<at::Tensor> outputs;
-    for (const OutputShape& output : shape->outputs) {
-      outputs.push_back(output.is_defined
-                            ? make_device_tensor(stream, output.dtype, output.sizes, output.strides, output.nbytes)
-                            : at::Tensor());
+    const uint64_t key = values.key(plan.name);
+    const std::optional<bool> known = answers_->find(key);
+    // While the core records a graph nothing may run, so the kernel can't be asked: a call that it isn't known to take
+    // goes on, since a graph that failed in its replay would be of no use.
+    if (!known.value_or(!is_kept)) {
+      return false;
     }
+    if (C10_UNLIKELY(capture != nullptr)) {
+      capture->check(stream);
+    }
+    const std::vector<at::Tensor> outputs = make_outputs(call, *shape);
     const Outputs described{values.add_tensors(outputs), outputs.size()};
     if (C10_UNLIKELY(is_kept)) {
-      capture->add(stream, std::make_unique<KernelCommand>(fn, user, plan, std::move(values), described));
-    } else {
-      const ob_status status = call_kernel(fn, user, plan, stream, values, described);
-      if (is_unimplemented(status)) {
-        declined->add(call.hash());
-        return false;
-      }
-      check(status, plan.name.c_str(), call.device());
+      capture->add(stream, std::make_unique<KernelCommand>(fn_, user_, plan, std::move(values), described));
+    } else if (!ask(plan, stream, values, described, known ? std::nullopt : std::optional(key))) {
+      return false;
     }
     return_results(call, *shape, outputs, stack);
     return true;
   }
+
+ private:
+  // Queues the call; `new_key` is that of an answer that is not known yet.
+  bool ask(const OpPlan& plan, Stream& stream, const DriverValues& values, Outputs outputs,
+           std::optional<uint64_t> new_key) const {
+    const ob_status status = call_kernel(fn_, user_, plan, stream, values, outputs);
+    if (is_unimplemented(status)) {
+      answers_->add(*new_key, false);
+      return false;
+    }
+    check(status, plan.name.c_str(), stream.device);
+    if (new_key) {
+      answers_->add(*new_key, true);
+    }
+    return true;
+  }
+
+  ob_operator_fn fn_;
+  void* user_;
+  std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
 };
 
-ob_status add_kernel(void*, const char* op, ob_operator_fn fn, void* user) {
+// What a driver's kernel_register is given. The error of a refused kernel is kept: the driver is told its status alone.
+struct Registration {
+  std::string error;
+};
+
+ob_status add_kernel(void* context, const char* op, ob_operator_fn fn, void* user) {
+  std::string& error = static_cast<Registration*>(context)->error;
   try {
-    register_native_kernel(op, DriverKernel{fn, user});
+    if (const std::string unknown = describe_unknown_operator(op); !unknown.empty()) {
+      error = unknown;
+      return OB_NOT_FOUND;
+    }
+    register_native_kernel(op, DriverKernel(fn, user));
     return OB_OK;
-  } catch (const std::exception&) {
-    return OB_NOT_FOUND;  // the only error that it raises: the driver is told, and decides
+  } catch (const std::exception& thrown) {
+    error = std::string("registering a kernel for ") + op + " failed: " + thrown.what();
+    return OB_INTERNAL;
   }
 }
 
@@ -249,10 +306,15 @@ void register_driver_kernels() {
   if (!driver().kernel_register) {
     return;
   }
+  Registration registration;
   ob_registrar registrar{};
   registrar.struct_size = sizeof(registrar);
+  registrar.context = &registration;
   registrar.add = add_kernel;
   const ob_status status = driver().kernel_register(driver().self, &registrar);
+  if (status != OB_OK && !is_unimplemented(status) && !registration.error.empty()) {
+    raise(ErrorKind::Registration, status, "kernel_register of driver '" + driver_name() + "': " + registration.error);
+  }
   if (!is_unimplemented(status)) {
     check(status, "kernel_register", OB_HOST);
   }

@@ -44,6 +44,7 @@ enum class OpKind : uint8_t {
 };
 
 struct ArgumentChecks;
+struct NativeRoute;
 
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& handle);
@@ -60,7 +61,8 @@ struct OpPlan {
   bool is_torchs = false;          // of the namespace aten: its meta kernel was checked against the CPU's kernel
   bool has_generator_arg = false;
 
-  // The `out=` overload with a CPU kernel of its own, which fills given outputs; only of OpKind::Makes.
+  // The `out=` overload that runs in the operator's place on the host, writing to its outputs; only of OpKind::Makes.
+  // Without one the operator itself runs, and its results are copied there. ops/forms.h says who has one.
   std::optional<c10::OperatorHandle> out_variant;
 
   // The meta kernel in C++; null: the dispatcher's, which may be Python's.
@@ -69,8 +71,8 @@ struct OpPlan {
   std::string retired_schema;
   SignatureCache signatures;
   ShapeClasses shape_classes;
-  std::atomic<const NativeKernel*> native{nullptr};
-  std::unique_ptr<const ArgumentChecks> checks;  // ops/argument_checks.h; null if there are none
+  std::atomic<const NativeRoute*> native{nullptr};  // ops/native.h
+  std::unique_ptr<const ArgumentChecks> checks;     // ops/argument_checks.h; null if there are none
   std::atomic<bool> fallback_warned{false};
   std::atomic<uint64_t> native_calls{0};
   std::atomic<uint64_t> queued_calls{0};

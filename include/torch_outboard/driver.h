@@ -254,8 +254,11 @@ typedef struct ob_value {
   const char* string;
 } ob_value;
 
-/* One call of an operator. Its arguments stand in the order of the operator's schema. Outputs are allocated, with the
-   sizes, strides and dtypes of the operator's meta kernel; an operator that only writes its arguments has none. */
+/* One call of an operator. `op` is the form that the kernel was registered for, whichever was called, and the arguments
+   stand in the order of its schema. Outputs are allocated, with the sizes, strides and dtypes of the operator's meta
+   kernel; an operator that only writes its arguments has none, and an `out` argument has the result's size. Tensors are
+   strided: calls with sparse, quantized, nested, conjugated or negated ones pass by, as do those whose shapes depend on
+   data. */
 typedef struct ob_kernel_call {
   size_t struct_size;
   const char* op; /* "aten::relu", "aten::add.out" */
@@ -270,12 +273,20 @@ typedef struct ob_kernel_call {
   const ob_tensor* outputs;
 } ob_kernel_call;
 
-/* Queues. OB_UNIMPLEMENTED, before anything is queued, hands the call to the next provider; the answer is remembered
-   for calls with the same dtypes, ranks and constants. */
+/* Queues. OB_UNIMPLEMENTED, before anything is queued or written, declines: the call goes to the next provider, and calls
+   alike may go there without being asked about again. Alike are calls with the same dtypes, devices, sizes, strides,
+   numbers and strings, so an answer must depend on nothing else: on no address, on nothing that memory holds (the value
+   of a CPU scalar included), on no state. Any other failure is raised to the caller. While the core records a graph
+   nothing may run, so a kernel is not asked: it gets the calls of which one alike was taken before, the others go to the
+   next provider. */
 typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
 
 /* Given to kernel_register: `add` registers `fn` for `op`; `user` is passed to each call. A second `add` for the same
-   operator replaces the first. Unknown operators are OB_NOT_FOUND. */
+   operator replaces the first. A kernel for any of the functional, the out= and the in-place form of an operator
+   (aten::add.Tensor, aten::add.out, aten::add_.Tensor) serves all three: the called form's own comes first, then that of
+   the out= form, then of the functional, then of the in-place form. The out= form serves best, without a copy; for a
+   call in place its `out` is `self`. Unknown operators are OB_NOT_FOUND; attach then raises with the operator's name and
+   the overloads that there are, if kernel_register returns the status. */
 typedef struct ob_registrar {
   size_t struct_size;
   void* context;

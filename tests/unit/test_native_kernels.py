@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kernels that a driver brings for one form of an operator serve the others: in Python, and in C with the example."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import torch_outboard
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+START = """
+import pytest, torch, torch_outboard
+from torch_outboard import register_kernel
+torch_outboard.attach("sim")
+seen = []
+def providers(op):
+    return {row.provider: row.calls for row in torch_outboard.coverage() if row.op == op}
+x, y = torch.arange(6.0).view(2, 3), torch.ones(3) / 3
+dx, dy = x.to("sim"), y.to("sim")
+def check(result, want):
+    assert result.dtype == want.dtype and torch.equal(result.cpu(), want), (result, want)
+"""
+
+FUNCTIONAL = """
+def kernel(a, b, *, alpha=1):
+    seen.append("functional")
+    return a.sub(torch.as_tensor(b).neg(), alpha=alpha)
+register_kernel("aten::add.Tensor", kernel)
+"""
+OUT = """
+def kernel(a, b, *, alpha=1, out):
+    seen.append("out")
+    return torch.sub(a, torch.as_tensor(b).neg(), alpha=alpha, out=out)
+register_kernel("aten::add.out", kernel)
+"""
+IN_PLACE = """
+def kernel(a, b, *, alpha=1):
+    seen.append("in place")
+    a.sub_(torch.as_tensor(b).neg(), alpha=alpha)
+register_kernel("aten::add_.Tensor", kernel)
+"""
+
+
+@pytest.mark.parametrize("kernel", [FUNCTIONAL, OUT, IN_PLACE], ids=["functional", "out", "in place"])
+def test_a_kernel_for_one_form_serves_all_three(run_python, kernel):
+    run_python(
+        START
+        + kernel
+        + """
+check(dx + dy, x + y)
+check(torch.add(dx, 2, alpha=3), torch.add(x, 2, alpha=3))
+strided = torch.empty(3, 2, device="sim").t()
+assert torch.add(dx, dy, out=strided) is strided
+check(strided, x + y)
+check(torch.add(dx, dy, out=torch.empty(0, device="sim")), x + y)
+check(dx.clone().add_(dy), x.clone().add_(y))
+changed = dx.clone().t()
+assert changed.add_(changed) is changed
+check(changed, x.t() + x.t())
+assert len(seen) == 6, seen
+assert providers("aten::add.Tensor") == {"native": 2} and providers("aten::add_.Tensor") == {"native": 2}
+assert providers("aten::add.out") == {"native": 2}
+"""
+    )
+
+
+@pytest.mark.parametrize("kernel", [FUNCTIONAL, OUT, IN_PLACE], ids=["functional", "out", "in place"])
+def test_other_shapes_and_types_are_converted_as_torch_does(run_python, kernel):
+    run_python(
+        START
+        + kernel
+        + """
+integers, half = torch.arange(3), torch.arange(3.0).half()
+check(integers.to("sim") + 0.5, integers + 0.5)
+check(half.to("sim").add_(dy), half.clone().add_(y))
+check(torch.add(dy, dy, out=torch.empty(3, dtype=torch.float64, device="sim")), (y + y).double())
+check(dy + dx, y + x)
+with pytest.raises(RuntimeError, match="can't be cast"):
+    integers.to("sim").add_(0.5)
+    torch.accelerator.synchronize()
+with pytest.raises(RuntimeError, match="can't be cast"):
+    torch.add(dx, dx, out=torch.empty(2, 3, dtype=torch.int64, device="sim"))
+    torch.accelerator.synchronize()
+with pytest.raises(RuntimeError):
+    dy.clone().add_(dx)
+    torch.accelerator.synchronize()
+with pytest.raises(RuntimeError):
+    torch.zeros(1, device="sim").expand(3).add_(1)
+    torch.accelerator.synchronize()
+"""
+    )
+
+
+def test_the_called_form_comes_first_then_out_then_functional(run_python):
+    run_python(
+        START
+        + FUNCTIONAL
+        + """
+dx.clone().add_(dy)
+assert seen == ["functional"]
+"""
+        + OUT
+        + """
+dx.clone().add_(dy), dx + dy
+assert seen == ["functional", "out", "functional"]
+"""
+        + IN_PLACE
+        + """
+dx.clone().add_(dy), dx + dy, torch.add(dx, dy, out=dx.clone())
+assert seen[3:] == ["in place", "functional", "out"]
+"""
+    )
+
+
+def test_an_argument_in_the_memory_that_is_written_is_read_whole(run_python):
+    """A product in place of one of its factors: the kernel writes where it would still read."""
+    run_python(
+        START
+        + """
+def addmm(self, a, b, *, beta=1, alpha=1, out):
+    seen.append(out.data_ptr())
+    for i in range(len(a)):
+        out[i] = beta * self[i] + alpha * (a[i][:, None] * b).sum(0)
+register_kernel("aten::addmm.out", addmm)
+m, n = torch.randn(3, 3), torch.randn(3, 3)
+dm = m.to("sim")
+dm.addmm_(n.to("sim"), dm)
+torch.testing.assert_close(dm.cpu(), m + n @ m)
+assert seen.pop() != dm.data_ptr()
+dm.addmm_(n.to("sim"), n.to("sim"))
+assert seen.pop() == dm.data_ptr()
+"""
+    )
+
+
+def test_declined_sparse_and_failing_calls(run_python):
+    run_python(
+        START
+        + """
+def relu_(x):
+    seen.append(x.layout)
+    if x.dtype == torch.float64:
+        return NotImplemented
+    if x.numel() == 1:
+        raise LookupError("one is too few")
+    x.clamp_(min=0)
+register_kernel("aten::relu_", relu_)
+check((-dx).relu(), (-x).relu())
+check(dx.double().neg().relu(), x.double().neg().relu())
+assert len(seen) == 2 and providers("aten::relu") == {"native": 1, "host": 1}
+with pytest.raises(LookupError, match="one is too few"):
+    dx[:1, :1].relu()
+torch.sparse.check_sparse_tensor_invariants.disable()
+sparse = torch.sparse_coo_tensor([[0, 2]], [-1.0, 2.0], (3,)).to("sim")
+assert sparse.relu().to_dense().tolist() == [0, 0, 2]
+assert torch.sparse_coo not in seen
+"""
+    )
+
+
+def test_an_unknown_operator_is_told_with_the_overloads_that_there_are(run_python):
+    run_python(
+        START
+        + """
+with pytest.raises(ValueError, match="'aten::add': the overloads of aten::add are .*aten::add.Tensor, aten::add.out"):
+    register_kernel("aten::add", print)
+with pytest.raises(ValueError, match="write it as namespace::name.overload"):
+    register_kernel("aten::no_such", print)
+"""
+    )
+
+
+# ---- In C ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compile_c(tmp_path_factory):
+    """Compiles a C source that exports kernel_register."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    include = Path(torch_outboard.__file__).parent / "include"
+    if not include.is_dir():
+        include = ROOT / "include"
+
+    def compile_source(source: str) -> Path:
+        folder = tmp_path_factory.mktemp("kernels")
+        (folder / "kernels.c").write_text(source)
+        command = [compiler, "-std=c11", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{include}", "kernels.c"]
+        subprocess.run([*command, "-o", "kernels.so"], cwd=folder, check=True)
+        return folder / "kernels.so"
+
+    return compile_source
+
+
+ATTACH = """
+import ctypes, pytest, torch, torch_outboard
+from torch_outboard.drivers.{module} import {driver}
+library = ctypes.CDLL({path!r})
+class WithKernels({driver}):
+    kernel_register = ctypes.cast(library.kernel_register, ctypes.c_void_p).value
+def providers(op):
+    return {{row.provider: row.calls for row in torch_outboard.coverage() if row.op == op}}
+def check(result, want):
+    torch.testing.assert_close(result.cpu(), want, equal_nan=True)
+    assert result.dtype == want.dtype
+"""
+
+
+def attach(path: Path, driver: str = "null") -> str:
+    """Gives the code that attaches a driver with the kernels of a library; the null driver's memory is the host's."""
+    start = ATTACH.format(module=driver, driver={"null": "NullDriver", "sim": "SimDriver"}[driver], path=str(path))
+    return start + f"device = '{driver}'\nmodule = torch_outboard.attach(WithKernels)\n"
+
+
+def test_the_worked_example(run_python, compile_c):
+    source = (ROOT / "examples" / "c_kernels" / "kernels.c").read_text(encoding="utf-8")
+    run_python(
+        attach(compile_c(source))
+        + """
+torch.manual_seed(0)
+x, y = torch.randn(4, 1, 6), torch.randn(5, 6)
+dx, dy = x.to(device), y.to(device)
+check(dx + dy, x + y)
+check(torch.add(dx, dy, alpha=0.5), torch.add(x, y, alpha=0.5))
+check(dx + 2, x + 2)
+check(2.5 + dx, x + 2.5)
+check(torch.add(torch.tensor(3.0), dx), x + 3)
+check(dy.t() + dy[:, :5].contiguous()[:1], y.t() + y[:1, :5])
+check(torch.add(dx, dy, out=torch.empty(6, 5, 4, device=device).permute(2, 1, 0)), x + y)
+check(dy.clone()[:, ::2].add_(dy[:, 1::2]), y[:, ::2] + y[:, 1::2])
+check(dx.relu(), x.relu())
+check(dy.clone().t().relu_(), y.t().relu())
+check(torch.tensor([1.0, float("nan")]).to(device).relu(), torch.tensor([1.0, float("nan")]))
+check(dy @ dy.t(), y @ y.t())
+check(dy[::2].t().mm(dy[::2]), y[::2].t().mm(y[::2]))
+check(torch.empty(0, 6, device=device) @ dy.t(), torch.empty(0, 5))
+check(torch.empty(3, 0, device=device) @ torch.empty(0, 2, device=device), torch.zeros(3, 2))
+for op in ("aten::add.Tensor", "aten::add_.Tensor", "aten::add.out", "aten::relu", "aten::relu_", "aten::mm"):
+    assert list(providers(op)) == ["native"], (op, providers(op))
+
+with pytest.warns(UserWarning):
+    check(dx.double() + dy.double(), x.double() + y.double())
+assert providers("aten::add.Tensor")["fallback"] == 1
+
+model = torch.nn.Sequential(torch.nn.Linear(6, 8, bias=False), torch.nn.ReLU(), torch.nn.Linear(8, 2, bias=False))
+model(y).sum().backward()
+wanted = [p.grad.clone() for p in model.parameters()]
+model.zero_grad()
+model.to(device)(dy).sum().backward()
+for parameter, want in zip(model.parameters(), wanted):
+    check(parameter.grad, want)
+""",
+    )
+
+
+# Counts how often it is asked, and takes only float32.
+COUNTING = """
+#include <torch_outboard/driver.h>
+#if defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+int asked = 0;
+static ob_status fill_with_seven(void* user, const ob_kernel_call* call) {
+  ++asked;
+  if (call->outputs[0].dtype != OB_FLOAT32) return OB_UNIMPLEMENTED;
+  for (int64_t i = 0; i < call->outputs[0].sizes[0]; ++i) ((float*)call->outputs[0].data)[i] = 7;
+  return OB_OK;
+}
+OB_EXPORT ob_status kernel_register(void* self, const ob_registrar* registrar) {
+  return registrar->add(registrar->context, "aten::OPERATOR", fill_with_seven, 0);
+}
+"""
+
+
+def test_a_declined_call_is_not_asked_about_again(run_python, compile_c):
+    run_python(
+        attach(compile_c(COUNTING.replace("OPERATOR", "cos")))
+        + """
+asked = ctypes.c_int.in_dll(library, "asked")
+x = torch.zeros(3, device=device)
+assert x.cos().tolist() == [7] * 3 and x.cos().tolist() == [7] * 3 and asked.value == 2
+double = x.double()
+for _ in range(4):
+    assert double.cos().tolist() == [1] * 3
+assert asked.value == 3
+assert double[:2].cos().tolist() == [1] * 2 and asked.value == 4
+for size in range(1100):  # more than it remembers
+    torch.zeros(size, dtype=torch.float64, device=device).cos()
+assert double.cos().tolist() == [1] * 3
+assert providers("aten::cos")["native"] == 2
+""",
+        env={"OUTBOARD_FALLBACK": "silent"},
+    )
+
+
+def test_a_graph_takes_only_calls_that_the_kernel_is_known_to_take(run_python, compile_c):
+    """Nothing may run while the core records a graph, so a kernel cannot be asked there."""
+    run_python(
+        attach(compile_c(COUNTING.replace("OPERATOR", "cos")))
+        + """
+from torch_outboard import CaptureError
+asked = ctypes.c_int.in_dll(library, "asked")
+x = torch.zeros(3, device=device)
+x.cos()
+graph = module.Graph()
+with module.graph(graph):
+    y = x.cos()
+assert asked.value == 1
+graph.replay()
+assert y.tolist() == [7] * 3 and asked.value == 2
+with pytest.raises(CaptureError, match="cos"), module.graph(module.Graph()):
+    x[:2].cos()
+assert asked.value == 2
+""",
+        env={"OUTBOARD_FALLBACK": "silent"},
+    )
+
+
+def test_sparse_tensors_pass_by_a_kernel_in_c(run_python, compile_c):
+    run_python(
+        attach(compile_c(COUNTING.replace("OPERATOR", "add.Tensor")))
+        + """
+torch.sparse.check_sparse_tensor_invariants.disable()
+sparse = torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (3,)).to(device)
+assert (sparse + sparse).cpu().to_dense().tolist() == [2, 0, 4]
+assert (torch.zeros(3, device=device) + 1).tolist() == [7] * 3
+""",
+        env={"OUTBOARD_FALLBACK": "silent"},
+    )
+
+
+def test_a_registration_that_fails_says_which_operator_and_its_overloads(run_python, compile_c):
+    code = attach(compile_c(COUNTING.replace("OPERATOR", "add"))).replace(
+        "module = torch_outboard.attach", "refused = "
+    )
+    run_python(
+        code
+        + """
+with pytest.raises(torch_outboard.RegistrationError, match="'aten::add': the overloads of aten::add are .*add.Tensor"):
+    torch_outboard.attach(refused)
+"""
+    )
