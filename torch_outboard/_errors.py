@@ -9,8 +9,8 @@
         ├── CaptureError             a graph cannot be captured, or something cannot be captured in one
         └── RegistrationError        a driver description that cannot be attached
 
-Beside these: `torch.OutOfMemoryError` when a device has no more memory, `torch.AcceleratorError` once a device is lost,
-`ValueError` for an argument that is wrong.
+Beside these: `torch.OutOfMemoryError` when a device has no more memory, `torch.AcceleratorError` once a device is lost
+and for a device that is not there, `ValueError` for another argument that is wrong.
 """
 
 from __future__ import annotations

@@ -25,7 +25,12 @@ namespace {
 
 // Makes the exception of torch_outboard._errors and leaves it as the thread's Python error.
 void set_outboard_error(ErrorKind kind, ob_status code, const std::string& message) {
-  const Object cause = take_trampoline_exception();
+  Object cause = take_trampoline_exception();
+  if (cause && !PyErr_GivenExceptionMatches(cause.get(), PyExc_Exception)) {
+    // KeyboardInterrupt and its like are for whoever runs the program, not for handlers of errors.
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(cause.get())), cause.get());
+    return;
+  }
   const Object errors(PyImport_ImportModule("torch_outboard._errors"));
   if (!errors) {
     return;
@@ -82,10 +87,22 @@ bool is_for_the_program(const std::exception& error) {
   return !PyErr_GivenExceptionMatches(own ? own->type : called->type().ptr(), PyExc_Exception);
 }
 
+// See ErrorCopier: restoring a python_error gives its references away.
+std::exception_ptr copy_python_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const python_error& given) {
+    return std::make_exception_ptr(python_error(given));
+  } catch (...) {
+    return error;
+  }
+}
+
 }  // namespace
 
 void install_raiser() {
   set_raiser(raise_python);
+  set_error_copier(copy_python_error);
   set_warning_issuer(warn_in_python);
   set_interrupt_check(is_for_the_program);
 }

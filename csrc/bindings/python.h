@@ -135,8 +135,8 @@ extern PyMethodDef compile_methods[];
 void install_raiser();  // errors.cpp
 void install_blocking_hooks();  // gil.cpp
 
-// The Python exception behind this thread's last failed trampoline, to become the cause of what is raised for it;
-// empty if there is none. Taking it clears it.
+// The Python exception behind the failed entry that the core is raising an error for; empty if there is none. Taking it
+// clears it.
 Object take_trampoline_exception();
 
 }  // namespace outboard::bindings

@@ -10,6 +10,7 @@
 
 #include "bindings/entries.h"
 #include "bindings/host_work.h"
+#include "core/error.h"
 
 namespace outboard::bindings {
 
@@ -42,13 +43,20 @@ const char* const entry_names[] = {
 PyObject* methods[static_cast<int>(Entry::count)];
 void (*library_last_error)(void*, char*, size_t) = nullptr;
 
-// What this thread's last failed trampoline has to say. The exception is a reference that only take_… gives up.
-thread_local bool has_failed = false;
+// What this thread's last trampoline has to say, if it failed. The exception is a reference that take_… gives up, or the
+// next trampoline: what was handled must not become the cause of a later error.
+thread_local const char* failed_in = nullptr;
 thread_local std::string failure;
 thread_local PyObject* failed_exception = nullptr;
 
-void set_failure(std::string text) {
-  has_failed = true;
+// Whether it is that failure which the core asks about: entries that are C functions fail without a trampoline.
+bool is_asked_about() {
+  const char* asked = failed_entry();
+  return failed_in != nullptr && (asked == nullptr || std::strcmp(asked, failed_in) == 0);
+}
+
+void set_failure(Entry entry, std::string text) {
+  failed_in = entry_names[static_cast<int>(entry)];
   failure = std::move(text);
 }
 
@@ -91,7 +99,7 @@ ob_status status_of(PyObject* exception, bool* out_has_code) {
 }
 
 // The status for the Python error that is set, which it clears.
-ob_status take_error() {
+ob_status take_error(Entry entry) {
   PyObject* type = nullptr;
   PyObject* value = nullptr;
   PyObject* traceback = nullptr;
@@ -110,7 +118,7 @@ ob_status take_error() {
     const Object name(PyType_GetName(Py_TYPE(value)));
     text = (name ? text_of(name.get()) : std::string("an exception")) + (text.empty() ? "" : ": ") + text;
   }
-  set_failure(std::move(text));
+  set_failure(entry, std::move(text));
   Py_XDECREF(std::exchange(failed_exception, exception.release()));
   return status;
 }
@@ -199,11 +207,12 @@ ob_status readiness(PyObject* result) {
 template <class MakeArguments, class TakeResult>
 ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_result) {
   if (python_is_gone()) {
-    set_failure("Python is shutting down");
+    set_failure(entry, "Python is shutting down");
     return OB_UNAVAILABLE;
   }
   const PyGILState_STATE gil = PyGILState_Ensure();
-  has_failed = false;
+  failed_in = nullptr;
+  Py_CLEAR(failed_exception);
   ob_status status = OB_INTERNAL;
   {
     const Object given = make_arguments();
@@ -212,7 +221,7 @@ ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_re
       status = take_result(result.get());
     }
     if (PyErr_Occurred()) {
-      status = take_error();
+      status = take_error(entry);
       if (result) {
         failure = std::string("what ") + entry_names[static_cast<int>(entry)] + " returned is not usable: " + failure;
       }
@@ -379,8 +388,12 @@ ob_status on_stream_wait_event(void*, int32_t device, uint64_t stream, int32_t e
 // ---- Optional ---------------------------------------------------------------------------------------------------
 
 void on_last_error(void* self, char* buffer, size_t size) {
-  if (!has_failed && library_last_error) {
-    library_last_error(self, buffer, size);
+  if (!is_asked_about()) {
+    if (library_last_error) {
+      library_last_error(self, buffer, size);
+    } else if (size > 0) {
+      buffer[0] = '\0';
+    }
     return;
   }
   if (size > 0) {
@@ -524,7 +537,7 @@ ob_status on_ipc_export(void*, int32_t device, uint64_t address, void* out_handl
         }
         const size_t capacity = std::exchange(*inout_size, static_cast<size_t>(size));
         if (static_cast<size_t>(size) > capacity) {
-          set_failure("the handle needs " + std::to_string(size) + " bytes");
+          set_failure(Entry::ipc_export, "the handle needs " + std::to_string(size) + " bytes");
           return OB_OUT_OF_RANGE;
         }
         std::memcpy(out_handle, data, static_cast<size_t>(size));
@@ -775,7 +788,7 @@ bool bind_entries(const char* driver, PyObject* dict, ob_driver* table) {
 }
 
 Object take_trampoline_exception() {
-  return Object(std::exchange(failed_exception, nullptr));
+  return failed_entry() != nullptr && is_asked_about() ? Object(std::exchange(failed_exception, nullptr)) : Object();
 }
 
 }  // namespace outboard::bindings

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <utility>
 
 #include "core/device.h"
 #include "core/driver.h"
@@ -13,6 +14,8 @@ namespace outboard {
 namespace {
 
 std::atomic<Raiser> installed_raiser{nullptr};
+std::atomic<ErrorCopier> installed_copier{nullptr};
+thread_local const char* entry_of_failure = nullptr;
 
 const char* code_name(ob_status status) {
   switch (status) {
@@ -92,10 +95,30 @@ void raise(ErrorKind kind, ob_status code, const std::string& message) {
     case ErrorKind::OutOfMemory:
       throw c10::OutOfMemoryError(here, message);
     case ErrorKind::DeviceLost:
+    case ErrorKind::BadDevice:
       throw c10::AcceleratorError(here, code, message);
     default:
       throw c10::Error(here, message);
   }
+}
+
+void set_error_copier(ErrorCopier copier) {
+  installed_copier.store(copier, std::memory_order_release);
+}
+
+void raise_copy(const std::exception_ptr& error) {
+  const ErrorCopier copier = installed_copier.load(std::memory_order_acquire);
+  std::rethrow_exception(copier != nullptr ? copier(error) : error);
+}
+
+const char* failed_entry() noexcept {
+  return entry_of_failure;
+}
+
+FailedEntry::FailedEntry(const char* entry) noexcept : outer_(std::exchange(entry_of_failure, entry)) {}
+
+FailedEntry::~FailedEntry() {
+  entry_of_failure = outer_;
 }
 
 std::string status_name(ob_status status) {
@@ -114,6 +137,7 @@ std::string last_driver_error() {
 }
 
 void raise_status(ob_status status, const char* entry, int device) {
+  const FailedEntry failed(entry);
   std::string message = "driver '" + driver_name() + "': " + entry;
   if (device >= 0) {
     message += " on device " + std::to_string(device);

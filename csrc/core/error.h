@@ -7,6 +7,7 @@
 #include <c10/macros/Macros.h>
 #include <torch_outboard/driver.h>
 
+#include <exception>
 #include <string>
 
 #include "core/export.h"
@@ -22,6 +23,7 @@ enum class ErrorKind : int {
   DeviceLost = 5,    // torch.AcceleratorError
   BadFork = 6,       // RuntimeError with the advice to use spawn
   Capture = 7,       // CaptureError: a graph capture that cannot be, or what it cannot record
+  BadDevice = 8,     // torch.AcceleratorError, as on CUDA: there is no such device
 };
 
 // Raises; `code` is an ob_status. The bindings install a raiser that makes the Python exception; without one (a C++
@@ -30,8 +32,28 @@ enum class ErrorKind : int {
 using Raiser = void (*)(ErrorKind kind, ob_status code, const std::string& message);
 OUTBOARD_API void set_raiser(Raiser raiser);
 
+// A failure that several waits raise is one exception: a Python error can be raised but once, so the bindings install what
+// copies it.
+using ErrorCopier = std::exception_ptr (*)(const std::exception_ptr& error);
+OUTBOARD_API void set_error_copier(ErrorCopier copier);
+[[noreturn]] OUTBOARD_API void raise_copy(const std::exception_ptr& error);
+
 // "OUT_OF_MEMORY (8)"
 OUTBOARD_API std::string status_name(ob_status status);
+
+// The entry whose failure this thread is asking about or raising; null elsewhere. A Python driver's exception is the
+// cause of that failure's error, and of no other.
+OUTBOARD_API const char* failed_entry() noexcept;
+class OUTBOARD_API FailedEntry {
+ public:
+  explicit FailedEntry(const char* entry) noexcept;
+  ~FailedEntry();
+  FailedEntry(const FailedEntry&) = delete;
+  FailedEntry& operator=(const FailedEntry&) = delete;
+
+ private:
+  const char* outer_;
+};
 
 // What `last_error` says on this thread, or "" if the driver has none.
 OUTBOARD_API std::string last_driver_error();

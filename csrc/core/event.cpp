@@ -105,7 +105,7 @@ void Event::record(Stream& stream) {
     }
     raise_status(status, "event_record", stream.device);
   }
-  before_ = standing_of(stream);
+  note_standing(stream, &before_);
   mark_ = std::move(mark);
   trace_order(TraceOrder::EventRecord, device_, stream.id, device_, handle_);
 }
@@ -120,6 +120,7 @@ void Event::block(Stream& stream) const {
     refuse_in_capture(stream, "a wait for an event that was recorded outside the capture");
   }
   if (handle_ != 0) {
+    ensure_open(device_);
     ActivityScope activity(stream, {ActivityKind::Wait, "stream_wait_event"});
     OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
     activity.finish();

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/driver.h"
+#include "core/error.h"
 #include "core/stream.h"
 
 namespace outboard {
@@ -233,14 +234,16 @@ void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept {
   kept_count.fetch_add(1, std::memory_order_release);
 }
 
-Standing standing_of(StreamState& stream) {
+void note_standing(StreamState& stream, Standing* out_standing) {
   StreamFailures& failures = stream.failures;
-  Standing standing{&stream, failures.mark.fetch_add(1, std::memory_order_acq_rel), {}};
+  out_standing->stream = &stream;
+  out_standing->mark = failures.mark.fetch_add(1, std::memory_order_acq_rel);
   if (C10_UNLIKELY(failures.has_others.load(std::memory_order_acquire))) {
     const Lock lock(failures.mutex);
-    standing.others = failures.others;
+    out_standing->others = failures.others;
+  } else if (C10_UNLIKELY(!out_standing->others.is_null())) {
+    out_standing->others = {};
   }
-  return standing;
 }
 
 void depend_on(StreamState& stream, const Standing& before) {
@@ -263,7 +266,7 @@ void depend_on(StreamState& stream, const Standing& before) {
 void tell_failures(const Standing& before) {
   note_done(before);
   if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
-    if (before.others.begin() != before.others.end()) {
+    if (!before.others.is_null()) {
       drop_others(before);
     }
     return;
@@ -281,7 +284,7 @@ void tell_failures(const Standing& before) {
     }
   }
   if (error) {
-    std::rethrow_exception(error);
+    raise_copy(error);
   }
 }
 
@@ -318,7 +321,7 @@ void tell_device_failures(int device) {
     }
   }
   if (error) {
-    std::rethrow_exception(error);
+    raise_copy(error);
   }
 }
 

@@ -55,6 +55,7 @@ class Dependencies {
     }
   }
 
+  bool is_null() const noexcept { return list_ == nullptr; }
   bool is_same(const Dependencies& other) const noexcept { return list_ == other.list_; }
   const Dependency* begin() const noexcept { return list_ ? list_->entries.data() : nullptr; }
   const Dependency* end() const noexcept { return list_ ? list_->entries.data() + list_->entries.size() : nullptr; }
@@ -101,8 +102,13 @@ OUTBOARD_API WorkPlace next_place(StreamState& stream) noexcept;
 // Keeps a failure of the work, on any thread. What follows an untold failure of the same stream is dropped.
 OUTBOARD_API void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept;
 
-// What is queued by now; to be asked after the event was recorded, and before a wait for the stream.
-OUTBOARD_API Standing standing_of(StreamState& stream);
+// What is queued by now; to be noted after an event was recorded, and before a wait for the stream.
+OUTBOARD_API void note_standing(StreamState& stream, Standing* out_standing);
+inline Standing standing_of(StreamState& stream) {
+  Standing standing;
+  note_standing(stream, &standing);
+  return standing;
+}
 
 // Makes what is queued on the stream from now on depend on all before `before`.
 OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
