@@ -99,6 +99,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
             return _finish(_attachment)
         fallback = _fallback_mode()
         sanitizer = _sanitizer_mode()
+        is_blocking = _is_blocking()
         _check_name(described.name)
         entries = _entries(described)
         check_torch_version()
@@ -109,6 +110,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
         asked_as = driver if isinstance(driver, str) else described.name
         _attachment = _Attachment(described, asked_as, by, policies)
         _run(_attachment, "fallback", lambda: _set_fallback(fallback))
+        _run(_attachment, "blocking", lambda: _set_blocking(is_blocking))
         _run(_attachment, "sanitizer", lambda: _set_sanitizer(sanitizer))
         return _finish(_attachment)
 
@@ -200,6 +202,13 @@ def _sanitizer_mode() -> str:
     return mode
 
 
+def _is_blocking() -> bool:
+    value = os.environ.get("OUTBOARD_BLOCKING") or "0"
+    if value not in ("0", "1"):
+        raise ValueError(f"OUTBOARD_BLOCKING is 0 or 1, not {value!r}")
+    return value == "1"
+
+
 def _check_name(name: str) -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
@@ -265,6 +274,12 @@ def _set_fallback(mode: str) -> None:
     from torch_outboard import _C
 
     _C.set_fallback_mode(mode)
+
+
+def _set_blocking(waits: bool) -> None:
+    from torch_outboard import _C
+
+    _C.set_waits_for_calls(waits)
 
 
 def _set_sanitizer(mode: str) -> None:

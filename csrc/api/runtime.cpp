@@ -193,9 +193,7 @@ void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Bod
   // If it raises, it is not called.
   const bool is_queued = outboard::queue_host_work(stream, run_once, run.get(), known_name);
   static_cast<void>(run.release());
-  if (!is_queued) {
-    outboard::tell_failures(stream);  // it ran on this thread: its error is known now
-  }
+  outboard::finish_call(stream, is_queued);
 }
 
 uint64_t build_kernel(c10::DeviceIndex device, const ob_program_source& source, const char* name) {
@@ -207,7 +205,16 @@ uint64_t build_kernel(c10::DeviceIndex device, const ob_program_source& source, 
   uint64_t program = 0;
   uint64_t kernel = 0;
   OB_CALL(program_build, index, &source, &program);
-  OB_CALL(kernel_get, index, program, name, &kernel);
+  const ob_status status = outboard::driver().kernel_get(outboard::driver().self, index, program, name, &kernel);
+  if (status != OB_OK) {
+    try {
+      outboard::raise_status(status, "kernel_get", index);
+    } catch (...) {
+      // The reason is read: the program goes, and what that fails with tells nobody anything.
+      static_cast<void>(outboard::driver().program_destroy(outboard::driver().self, index, program));
+      throw;
+    }
+  }
   return kernel;
 }
 

@@ -2,6 +2,7 @@
 #include "core/device.h"
 
 #include "bindings/python.h"
+#include "core/blocking.h"
 #include "core/error.h"
 #include "core/process.h"
 #include "torch/autograd_threads.h"
@@ -14,9 +15,12 @@ bool to_device(PyObject* object, c10::DeviceIndex* out) {
     return false;
   }
   if (index < INT8_MIN || index > INT8_MAX) {
-    PyErr_Format(PyExc_ValueError, "device index %lld is out of range: there are %d devices",
-                 static_cast<long long>(index), device_count());
-    return false;
+    try {
+      raise_bad_device(index);
+    } catch (...) {
+      set_python_error();
+      return false;
+    }
   }
   *out = static_cast<c10::DeviceIndex>(index);
   return true;
@@ -212,6 +216,15 @@ PyObject* py_drain_all_devices(PyObject*, PyObject*) {
   });
 }
 
+PyObject* py_set_waits_for_calls(PyObject*, PyObject* argument) {
+  const int waits = PyObject_IsTrue(argument);
+  if (waits < 0) {
+    return nullptr;
+  }
+  set_waits_for_calls(waits != 0);
+  return none();
+}
+
 PyObject* py_synchronize_device(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;
@@ -255,6 +268,7 @@ PyMethodDef device_methods[] = {
     {"in_bad_fork", py_in_bad_fork, METH_NOARGS, PyDoc_STR("Whether a device was opened before this fork.")},
     {"drain_all_devices", py_drain_all_devices, METH_NOARGS,
      PyDoc_STR("Waits for all open devices; failures are left for the next wait that is a user's.")},
+    {"set_waits_for_calls", py_set_waits_for_calls, METH_O, PyDoc_STR("Whether each call waits for what it queues.")},
     {"synchronize_device", py_synchronize_device, METH_O, PyDoc_STR("Waits for all work of the device.")},
     {"shut_down", py_shut_down, METH_NOARGS, PyDoc_STR("Drains the devices at exit; no driver call follows.")},
     {nullptr, nullptr, 0, nullptr},

@@ -3,6 +3,8 @@
 // nothing else below the bindings knows that there is one.
 #pragma once
 
+#include <atomic>
+
 #include "core/export.h"
 
 namespace outboard {
@@ -12,6 +14,15 @@ struct BlockingHooks {
   void (*leave)(void* state);
 };
 OUTBOARD_API void set_blocking_hooks(BlockingHooks hooks);
+
+// OUTBOARD_BLOCKING=1: every call that queues work waits for it, so that its failure is raised by the call itself.
+OUTBOARD_API void set_waits_for_calls(bool waits) noexcept;
+namespace detail {
+OUTBOARD_API extern std::atomic<bool> waits_for_calls_;
+}
+inline bool waits_for_calls() noexcept {
+  return detail::waits_for_calls_.load(std::memory_order_relaxed);
+}
 
 class OUTBOARD_API BlockingRegion {
  public:

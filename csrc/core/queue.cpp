@@ -9,6 +9,7 @@
 
 #include "core/activity.h"
 #include "core/capture.h"
+#include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
 
@@ -16,7 +17,17 @@ namespace outboard {
 
 namespace {
 
+// The stream's own device is looked at with its handle.
+void refuse_gone_sides(const Stream& stream, const int32_t dst_device, const int32_t src_device) {
+  for (const int32_t device : {dst_device, src_device}) {
+    if (device != OB_HOST && device != stream.device) {
+      ensure_open(static_cast<c10::DeviceIndex>(device));
+    }
+  }
+}
+
 void call_copy(Stream& stream, const ob_copy& copy) {
+  refuse_gone_sides(stream, copy.dst_device, copy.src_device);
   ActivityScope activity(stream,
                          {ActivityKind::Copy, "copy_async", nullptr, copy.bytes, copy.src_device, copy.dst_device});
   OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
@@ -121,12 +132,14 @@ void queue_copy(Stream& stream, const ob_copy& copy) {
     return;
   }
   call_copy(stream, copy);
+  finish_call(stream);
 }
 
 bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy) {
   if (!driver().copy_nd_async || software_capture(stream)) {
     return false;
   }
+  refuse_gone_sides(stream, copy.dst_device, copy.src_device);
   ActivityScope activity(
       stream, {ActivityKind::Copy, "copy_nd_async", nullptr, bytes_of(copy), copy.src_device, copy.dst_device});
   const ob_status status = driver().copy_nd_async(driver().self, stream.device, stream_handle(stream), &copy);
@@ -135,6 +148,7 @@ bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy) {
   }
   check(status, "copy_nd_async", stream.device);
   activity.finish();
+  finish_call(stream);
   return true;
 }
 
@@ -146,7 +160,11 @@ bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t patt
     capture->add(stream, std::make_unique<FillCommand>(dst, pattern, pattern_size, count));
     return true;
   }
-  return !is_unimplemented(call_fill(stream, dst, pattern, pattern_size, count));
+  if (is_unimplemented(call_fill(stream, dst, pattern, pattern_size, count))) {
+    return false;
+  }
+  finish_call(stream);
+  return true;
 }
 
 void queue_launch(Stream& stream, const ob_launch& launch) {
@@ -158,6 +176,7 @@ void queue_launch(Stream& stream, const ob_launch& launch) {
     return;
   }
   call_launch(stream, launch);
+  finish_call(stream);
 }
 
 }  // namespace outboard

@@ -13,6 +13,7 @@
 #include <exception>
 #include <mutex>
 
+#include "core/blocking.h"
 #include "core/driver.h"
 #include "core/export.h"
 #include "core/failure.h"
@@ -51,6 +52,10 @@ struct StreamState {
 
 using Stream = StreamState;  // outboard::Stream& is how the core names a stream
 
+namespace detail {
+OUTBOARD_API void finish_waiting_call(Stream& stream, bool is_queued);
+}
+
 // The stream's driver handle; makes the driver stream (and opens the device) on first use.
 OUTBOARD_API uint64_t make_stream(Stream& stream);
 inline uint64_t stream_handle(Stream& stream) {
@@ -85,6 +90,13 @@ OUTBOARD_API void drain_stream(Stream& stream);
 // tell_failures to raise. Once this returned, fn was or will be called exactly once; if it raises, fn is not called. CaptureError on a stream that captures: what can run again is a HostCommand.
 // `name` is what a profiler calls it: it lives as long as the process, and may be null.
 OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name);
+// Ends a call that queued work, once that owns nothing of the caller's: raises the failure of what has run within the
+// call (`is_queued` is false), and waits for the work if OUTBOARD_BLOCKING says so.
+inline void finish_call(Stream& stream, bool is_queued = true) {
+  if (C10_UNLIKELY(!is_queued || waits_for_calls())) {
+    detail::finish_waiting_call(stream, is_queued);
+  }
+}
 // Whether queue_host_work queues.
 OUTBOARD_API bool has_host_queue() noexcept;
 
@@ -96,9 +108,12 @@ inline Stream& from_c10(const c10::Stream& stream) {
 }
 
 namespace detail {
+// Raises what stream_synchronize gave. An external stream is then left out of waits for the device until it is used again.
+void check_wait(ob_status status, Stream& stream);
 // Calls visit(stream) for each stream of the device that was made.
 void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user);
-void forget_streams() noexcept;  // in a forked child: every stream must pass make_stream, which raises
+// In a forked child, or of a lost device: every stream must pass make_stream, which raises.
+void forget_streams(c10::DeviceIndex device) noexcept;
 }  // namespace detail
 
 }  // namespace outboard

@@ -202,9 +202,7 @@ void Graph::replay() {
   }
   is_queued = (body.is_native ? launch(body, stream) : queue_steps(body, stream)) && is_queued;
   body.execution.end(stream);
-  if (!is_queued) {
-    tell_failures(stream);  // its error is known now
-  }
+  finish_call(stream, is_queued);
 }
 
 void Graph::reset() {

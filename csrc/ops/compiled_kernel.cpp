@@ -169,9 +169,7 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
     delete raw;  // it never ran, and never will
     throw;
   }
-  if (!is_queued) {
-    tell_failures(stream);  // it ran on this thread: its error is known now
-  }
+  finish_call(stream, is_queued);
 }
 
 bool reaches_memory(c10::DeviceIndex device) {

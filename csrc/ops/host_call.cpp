@@ -214,7 +214,7 @@ void run_call(QueuedCall* call) {
       settle_outputs(*call);
     }
   } catch (...) {
-    std::exception_ptr error = with_name_of("operator " + call->plan->name);
+    std::exception_ptr error = with_name_of("operator " + call->plan->name, !call->is_waited);
     if (call->is_waited) {
       call->error = std::move(error);
     } else {
@@ -418,9 +418,7 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
     release(raw);  // it never ran, and never will
     throw;
   }
-  if (!is_queued) {
-    tell_failures(stream);  // it ran on this thread: its error is known now
-  }
+  finish_call(stream, is_queued);
   plan.queued_calls.fetch_add(1, std::memory_order_relaxed);
   return_results(call, shape, outputs, stack);
   return true;

@@ -254,6 +254,8 @@ class DriverKernel {
       capture->add(stream, std::make_unique<KernelCommand>(fn_, user_, plan, std::move(values), described));
     } else if (!ask(plan, stream, values, described, known ? std::nullopt : std::optional(key))) {
       return false;
+    } else {
+      finish_call(stream);
     }
     return_results(call, *shape, outputs, stack);
     return true;

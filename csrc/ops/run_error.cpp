@@ -3,10 +3,15 @@
 
 #include <c10/util/Exception.h>
 
+#include "core/blocking.h"
+
 namespace outboard {
 
-std::exception_ptr with_name_of(const std::string& what) {
-  const std::string where = "in " + what + ", which ran on the device's stream";
+std::exception_ptr with_name_of(const std::string& what, bool is_late) {
+  std::string where = "in " + what + ", which ran on the device's stream";
+  if (is_late && !waits_for_calls()) {
+    where += "; OUTBOARD_BLOCKING=1 raises it at the call";
+  }
   try {
     throw;
   } catch (c10::Error& error) {
