@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/device.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 
@@ -46,26 +47,21 @@ std::string device_text(c10::DeviceIndex device) {
   return driver_name() + ":" + std::to_string(static_cast<int>(device));
 }
 
-void wait_for_stream(Stream& stream, void*) {
-  ob_status status;
-  {
-    BlockingRegion blocking;
-    status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
-  }
-  check(status, "stream_synchronize", stream.device);
-}
-
 }  // namespace
 
-void check_device_index(c10::DeviceIndex device) {
+void raise_bad_device(int64_t device) {
   const int count = device_count();
-  if (C10_UNLIKELY(device < 0 || device >= count)) {
-    std::string message = "device index " + std::to_string(static_cast<int>(device)) + " is out of range: driver '" +
-                          driver_name() + "' has " + std::to_string(count) + (count == 1 ? " device" : " devices");
-    if (!probe_error().empty()) {
-      message += " (" + probe_error() + ")";
-    }
-    raise(ErrorKind::InvalidArgument, OB_OUT_OF_RANGE, message);
+  std::string message = "device index " + std::to_string(device) + " is out of range: driver '" + driver_name() +
+                        "' has " + std::to_string(count) + (count == 1 ? " device" : " devices");
+  if (!probe_error().empty()) {
+    message += " (" + probe_error() + ")";
+  }
+  raise(ErrorKind::BadDevice, OB_OUT_OF_RANGE, message);
+}
+
+void check_device_index(c10::DeviceIndex device) {
+  if (C10_UNLIKELY(device < 0 || device >= device_count())) {
+    raise_bad_device(device);
   }
 }
 
@@ -89,7 +85,7 @@ void detail::open_device(c10::DeviceIndex device) {
     if (in_bad_fork()) {
       raise(ErrorKind::BadFork, OB_FAILED_PRECONDITION,
             "Cannot use " + device_text(device) +
-                " in a forked process after a device was opened in its parent. To use"
+                " in a forked process after a device was opened in its parent, or was being opened there. To use"
                 " it with multiprocessing, use the 'spawn' start method.");
     }
     if (driver_is_gone()) {
@@ -126,6 +122,7 @@ void detail::open_device(c10::DeviceIndex device) {
   if (is_unimplemented(status)) {
     status = OB_OK;
   }
+  const FailedEntry failed("device_open");
   const std::string reason = status == OB_OK ? std::string() : last_driver_error();
   lock.lock();
   device_state[device].store(status == OB_OK ? DeviceState::Open : DeviceState::Closed);
@@ -146,7 +143,20 @@ void mark_lost(c10::DeviceIndex device, const std::string& cause) noexcept {
   if (device_state[device].load() != DeviceState::Lost) {
     info[device].lost_cause = cause;
     device_state[device].store(DeviceState::Lost);
+    detail::forget_streams(device);
   }
+}
+
+void detail::lock_devices() noexcept {
+  device_mutex.lock();
+}
+
+void detail::unlock_devices() noexcept {
+  device_mutex.unlock();
+}
+
+bool detail::any_device_opening() noexcept {
+  return std::ranges::any_of(device_state, [](const auto& state) { return state.load() == DeviceState::Opening; });
 }
 
 const ob_device_properties& device_properties(c10::DeviceIndex device) {
@@ -158,6 +168,7 @@ const ob_device_properties& device_properties(c10::DeviceIndex device) {
     }
     ob_device_properties properties{};
     properties.struct_size = sizeof(properties);
+    detail::mark_runtime_opened();
     OB_CALL(device_properties, device, &properties);
     std::lock_guard lock(device_mutex);
     if (!entry.has_properties.load()) {
@@ -223,14 +234,39 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
   return std::exchange(thread_device, device);
 }
 
+namespace {
+
+// Waits for each stream, whatever another one's wait fails with, and raises the first failure.
+void synchronize_streams(c10::DeviceIndex device) {
+  std::exception_ptr error;
+  detail::for_each_made_stream(
+      device,
+      [](Stream& stream, void* user) {
+        ob_status status;
+        {
+          BlockingRegion blocking;
+          status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
+        }
+        auto& first = *static_cast<std::exception_ptr*>(user);
+        try {
+          detail::check_wait(status, stream);
+        } catch (...) {
+          first = first ? first : std::current_exception();
+        }
+      },
+      &error);
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+}  // namespace
+
 void synchronize_device(c10::DeviceIndex device) {
   check_device_index(device);
   refuse_device_wait(device);
+  refuse_gone(device);
   if (!is_open(device)) {
-    const DeviceState state = device_state[device].load();
-    if (state == DeviceState::Lost || state == DeviceState::Forked) {
-      ensure_open(device);  // raises with the cause
-    }
     return;
   }
   ActivityScope activity(device, "device_synchronize");
@@ -247,7 +283,7 @@ void synchronize_device(c10::DeviceIndex device) {
     }
   }
   if (!is_done) {
-    detail::for_each_made_stream(device, wait_for_stream, nullptr);
+    synchronize_streams(device);
   }
   activity.finish();
   trace_order(TraceOrder::DeviceSync, device, 0);

@@ -22,7 +22,8 @@ OUTBOARD_API extern std::atomic<DeviceState> device_state[kMaxDevices];
 OUTBOARD_API void open_device(c10::DeviceIndex device);  // raises unless the device is open afterwards
 }  // namespace detail
 
-// Raises IndexError-like ValueError for an index that is out of range ("device index 7 …, there are 2").
+// Raises torch.AcceleratorError, as CUDA does, for an index that is out of range ("device index 7 …, there are 2").
+[[noreturn]] OUTBOARD_API void raise_bad_device(int64_t device);
 OUTBOARD_API void check_device_index(c10::DeviceIndex device);
 
 inline bool is_open(c10::DeviceIndex device) noexcept {
@@ -37,13 +38,23 @@ inline void ensure_open(c10::DeviceIndex device) {
   }
 }
 
+// Raises if the device was lost, or opened before a fork; opens nothing.
+inline void refuse_gone(c10::DeviceIndex device) {
+  const DeviceState state = detail::device_state[device].load(std::memory_order_acquire);
+  if (C10_UNLIKELY(state == DeviceState::Lost || state == DeviceState::Forked)) {
+    detail::open_device(device);
+  }
+}
+
 // Whether any device was opened in this process.
 OUTBOARD_API bool any_device_opened() noexcept;
 
-// Called by raise_status for OB_DEVICE_LOST: later uses of the device raise with this first cause.
+// Called by raise_status for OB_DEVICE_LOST: later uses of the device raise with this first cause, and no entry is
+// called for it any more.
 OUTBOARD_API void mark_lost(c10::DeviceIndex device, const std::string& cause) noexcept;
 
-// Cached after the first call; may open the runtime, never marks the device as used. Raises on failure.
+// Cached after the first call, which may open the runtime and so counts as a use: a child that forks after it is refused.
+// Raises on failure.
 OUTBOARD_API const ob_device_properties& device_properties(c10::DeviceIndex device);
 
 // Free and total bytes; opens the device.
@@ -73,7 +84,11 @@ using AfterWait = void (*)(c10::DeviceIndex device);
 OUTBOARD_API void set_after_wait(AfterWait hook);
 namespace detail {
 void after_wait(c10::DeviceIndex device);
-}
+// Around a fork, so that the child finds the states of the devices whole.
+void lock_devices() noexcept;
+void unlock_devices() noexcept;
+bool any_device_opening() noexcept;  // with them locked
+}  // namespace detail
 
 // Closes every open device at a clean end: called by the bindings' atexit, with nothing left to run afterwards.
 OUTBOARD_API void shut_down() noexcept;

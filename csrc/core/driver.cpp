@@ -109,12 +109,13 @@ void check_groups(const std::string& name, const ob_driver& t) {
 
 void probe() {
   if (detail::table.flags & OB_DRIVER_PROBE_OPENS) {
-    detail::mark_probe_opened();
+    detail::mark_runtime_opened();
   }
   const int32_t count = detail::table.device_count(detail::table.self);
   std::string failure;
   if (count < 0) {
     failure = "device_count failed with " + status_name(-count);
+    const FailedEntry failed("device_count");
     if (const std::string reason = last_driver_error(); !reason.empty()) {
       failure += ": " + reason;
     }
@@ -162,7 +163,10 @@ void install_driver(const std::string& name, const ob_driver& table) {
                      std::to_string(kLeastSize) + "). Set struct_size to sizeof(ob_driver).");
   }
   ob_driver copy{};
-  std::memcpy(&copy, &table, std::min(table.struct_size, sizeof(copy)));
+  // A size that ends within an entry ends before it.
+  constexpr size_t kEntries = offsetof(ob_driver, device_count);
+  const size_t entries = (std::min(table.struct_size, sizeof(copy)) - kEntries) / sizeof(table.device_count);
+  std::memcpy(&copy, &table, kEntries + entries * sizeof(table.device_count));
   copy.struct_size = sizeof(copy);
   check_required(name, copy);
   check_groups(name, copy);

@@ -17,20 +17,34 @@ namespace {
 
 std::atomic<bool> is_forked{false};
 std::atomic<bool> is_exiting{false};
-std::atomic<bool> probe_opened{false};
+std::atomic<bool> runtime_opened{false};
 std::mutex forbidden_mutex;  // held for a copy, never while anything is called
 std::string forbidden;
 
-// Only atomics here: the child has one thread, and locks may be held by threads that it lacks.
+// The child has one thread, and locks may be held by threads that it lacks: but for these two, it finds only atomics.
+void before_fork() {
+  detail::lock_devices();
+  forbidden_mutex.lock();
+}
+
+void after_fork_in_parent() {
+  forbidden_mutex.unlock();
+  detail::unlock_devices();
+}
+
 void after_fork_in_child() {
-  if (!any_device_opened() && !probe_opened.load()) {
+  const bool is_opening = detail::any_device_opening();  // by a thread that the child lacks
+  after_fork_in_parent();
+  if (!any_device_opened() && !runtime_opened.load() && !is_opening) {
     return;
   }
   is_forked.store(true);
   for (auto& state : detail::device_state) {
     state.store(DeviceState::Forked);
   }
-  detail::forget_streams();
+  for (int device = 0; device < kMaxDevices; ++device) {
+    detail::forget_streams(static_cast<c10::DeviceIndex>(device));
+  }
 }
 
 }  // namespace
@@ -59,15 +73,15 @@ bool probe_has_opened() noexcept {
 
 void install_fork_handler() {
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
+  std::call_once(once, [] { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
 }
 
 namespace detail {
 void begin_exit() noexcept {
   is_exiting.store(true);
 }
-void mark_probe_opened() noexcept {
-  probe_opened.store(true);
+void mark_runtime_opened() noexcept {
+  runtime_opened.store(true);
 }
 }  // namespace detail
 

@@ -24,7 +24,7 @@ void install_fork_handler();
 
 namespace detail {
 void begin_exit() noexcept;
-void mark_probe_opened() noexcept;
+void mark_runtime_opened() noexcept;  // by the probe or by device_properties
 }  // namespace detail
 
 }  // namespace outboard

@@ -20,11 +20,17 @@ namespace {
 
 constexpr int kPooled = kStreamsPerPriority * kMaxPriorities;
 
+struct ExternalStream {
+  Stream stream;
+  ExternalStream* next = nullptr;  // the one before it
+};
+
 // The streams of one device. Nothing moves; external streams are only added.
 struct DeviceStreams {
   Stream fixed[1 + kPooled];  // default, then the pools
   std::atomic<uint32_t> next[kMaxPriorities] = {};
-  std::deque<Stream> external;  // guarded by streams_mutex; elements never move
+  std::deque<ExternalStream> external;  // guarded by streams_mutex; elements never move
+  std::atomic<ExternalStream*> newest{nullptr};
 };
 
 // Made when a device's first stream is asked for: most processes use one device of 64.
@@ -87,6 +93,10 @@ void ErrorSlot::raise() {
 
 uint64_t make_stream(Stream& stream) {
   ensure_open(stream.device);
+  if (stream.is_external) {  // somebody uses it again after a wait for it had failed
+    stream.is_made.store(true, std::memory_order_release);
+    return stream.handle;
+  }
   uint64_t handle = 0;
   OB_CALL(stream_create, stream.device, stream.priority, &handle);
   {
@@ -113,7 +123,7 @@ Stream& get_stream(c10::DeviceIndex device, c10::StreamId id) {
   if (index < 0 || static_cast<size_t>(index) >= streams.external.size()) {
     raise_no_stream(device, id);
   }
-  return streams.external[static_cast<size_t>(index)];
+  return streams.external[static_cast<size_t>(index)].stream;
 }
 
 Stream& default_stream(c10::DeviceIndex device) {
@@ -136,17 +146,21 @@ Stream& external_stream(c10::DeviceIndex device, uint64_t handle) {
   ensure_open(device);
   DeviceStreams& streams = streams_of(device);
   std::lock_guard lock(streams_mutex);
-  for (Stream& stream : streams.external) {
-    if (stream.handle == handle) {
-      return stream;
+  for (ExternalStream& known : streams.external) {
+    if (known.stream.handle == handle) {
+      known.stream.is_made.store(true, std::memory_order_release);  // its owner may have made another one since
+      return known.stream;
     }
   }
-  Stream& stream = streams.external.emplace_back();
+  ExternalStream& added = streams.external.emplace_back();
+  Stream& stream = added.stream;
   stream.device = device;
   stream.is_external = true;
   stream.id = kFirstExternalStreamId + static_cast<c10::StreamId>(streams.external.size()) - 1;
   stream.handle = handle;
   stream.is_made.store(true, std::memory_order_release);
+  added.next = streams.newest.load();
+  streams.newest.store(&added, std::memory_order_release);
   return stream;
 }
 
@@ -159,9 +173,19 @@ void set_current_stream(Stream& stream) noexcept {
   thread_streams[stream.device] = &stream;
 }
 
+namespace {
+
+// Whether there may be work to wait for. Raises if the device is gone, whose streams look as if they had never been made.
+bool was_used(const Stream& stream) {
+  refuse_gone(stream.device);
+  return stream.is_external || stream.is_made.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
 bool query_stream(Stream& stream) {
   refuse_in_capture(stream, "query of a stream that captures");
-  if (!stream.is_made.load(std::memory_order_acquire)) {
+  if (!was_used(stream)) {
     return true;
   }
   ensure_open(stream.device);
@@ -191,16 +215,13 @@ ob_status wait_for_stream(const Stream& stream) {
 
 void synchronize_stream(Stream& stream) {
   refuse_in_capture(stream, "synchronize of a stream that captures");
-  if (!stream.is_made.load(std::memory_order_acquire)) {
-    if (in_bad_fork()) {
-      ensure_open(stream.device);
-    }
+  if (!was_used(stream)) {
     return;
   }
   ensure_open(stream.device);
   const Standing before = standing_of(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
-  check(wait_for_stream(stream), "stream_synchronize", stream.device);
+  detail::check_wait(wait_for_stream(stream), stream);
   activity.finish();
   trace_order(TraceOrder::StreamSync, stream.device, stream.id);
   tell_failures(before);
@@ -208,6 +229,9 @@ void synchronize_stream(Stream& stream) {
 }
 
 void drain_stream(Stream& stream) {
+  if (!in_bad_fork()) {
+    refuse_gone(stream.device);
+  }
   if (!stream.is_made.load(std::memory_order_acquire)) {
     return;
   }
@@ -224,6 +248,9 @@ void drain_stream(Stream& stream) {
     // The failure of work comes once, and the work is done then: a stream that cannot be waited for fails again.
     const std::exception_ptr failure = std::current_exception();
     if (wait_for_stream(stream) != OB_OK) {
+      if (stream.is_external) {
+        stream.is_made.store(false);  // see check_wait
+      }
       throw;
     }
     report_failure(place, failure);
@@ -250,7 +277,7 @@ bool call_host_work(Stream& stream, ob_host_fn fn, void* user) {
       raise_status(status, "host_callback", stream.device);
     }
   }
-  check(wait_for_stream(stream), "stream_synchronize", stream.device);
+  detail::check_wait(wait_for_stream(stream), stream);
   fn(user);
   return false;
 }
@@ -275,6 +302,24 @@ bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name
 
 namespace detail {
 
+void check_wait(ob_status status, Stream& stream) {
+  if (C10_LIKELY(status == OB_OK)) {
+    return;
+  }
+  if (stream.is_external) {
+    stream.is_made.store(false);  // its owner may have destroyed it
+  }
+  raise_status(status, "stream_synchronize", stream.device);
+}
+
+void finish_waiting_call(Stream& stream, bool is_queued) {
+  if (!is_queued) {
+    tell_failures(stream);
+  } else if (capture_of(stream) == nullptr) {
+    synchronize_stream(stream);
+  }
+}
+
 void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user) {
   DeviceStreams* streams = all_streams[device].load(std::memory_order_acquire);
   if (!streams) {
@@ -285,28 +330,31 @@ void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*)
       visit(stream, user);
     }
   }
-  // Elements never move, so they may be visited without the lock, which must not be held during a driver call.
-  for (size_t i = 0;; ++i) {
-    Stream* stream = nullptr;
-    {
-      std::lock_guard lock(streams_mutex);
-      if (i >= streams->external.size()) {
-        return;
-      }
-      stream = &streams->external[i];
+  // Elements never move nor go, so they are visited without the lock, which must not be held during a driver call.
+  for (ExternalStream* external = streams->newest.load(std::memory_order_acquire); external != nullptr;
+       external = external->next) {
+    if (external->stream.is_made.load(std::memory_order_acquire)) {
+      visit(external->stream, user);
     }
-    visit(*stream, user);
   }
 }
 
-void forget_streams() noexcept {
-  for (auto& slot : all_streams) {
-    if (DeviceStreams* streams = slot.load()) {
-      for (Stream& stream : streams->fixed) {
-        stream.is_made.store(false);
-        stream.capture.store(nullptr);
-      }
-    }
+void forget_streams(c10::DeviceIndex device) noexcept {
+  DeviceStreams* streams = all_streams[device].load();
+  if (streams == nullptr) {
+    return;
+  }
+  const auto forget = [](Stream& stream) {
+    stream.is_made.store(false);
+    stream.capture.store(nullptr);
+  };
+  for (Stream& stream : streams->fixed) {
+    forget(stream);
+  }
+  // No lock: in a child it may be held by a thread that isn't there. The links never change once they are seen.
+  for (ExternalStream* external = streams->newest.load(std::memory_order_acquire); external != nullptr;
+       external = external->next) {
+    forget(external->stream);
   }
 }
 

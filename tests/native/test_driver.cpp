@@ -171,6 +171,30 @@ void host_work_is_called_once(const char* path) {
   }
 }
 
+// What the core queues for its operators follows the same events as copies do.
+void host_work_waits_for_events(const char* path) {
+  const Opened opened(path);
+  const Library& driver = opened.driver;
+  if (driver->host_callback == nullptr) return;
+  const uint64_t streams[3] = {driver.stream(), driver.stream(), driver.stream()};
+  const uint64_t events[2] = {driver.event(), driver.event()};
+  int done = 0;
+  std::vector<int> seen;
+  auto work = [&] { ++done; };
+  auto look = [&] { seen.push_back(done); };
+  if (!is_there(driver.call(streams[0], &look))) return;
+  for (int i = 0; i < 500; ++i) CHECK_OK(driver.call(streams[0], &work));
+  CHECK_OK(driver.record(streams[0], events[0]));
+  CHECK_OK(driver.wait(streams[1], events[0]));
+  CHECK_OK(driver.record(streams[1], events[1]));
+  CHECK_OK(driver.wait(streams[2], events[1]));
+  CHECK_OK(driver.call(streams[2], &look));
+  CHECK_OK(driver.sync(streams[2]));
+  CHECK((seen == std::vector<int>{0, 500}));
+  for (const uint64_t event : events) CHECK_OK(driver->event_destroy(driver.self(), 0, event));
+  for (const uint64_t stream : streams) CHECK_OK(driver->stream_destroy(driver.self(), 0, stream));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -181,5 +205,6 @@ int main(int argc, char** argv) {
                     {"copies_arrive", copies_arrive},
                     {"events_order_streams", events_order_streams},
                     {"mistakes_are_errors", mistakes_are_errors},
-                    {"host_work_is_called_once", host_work_is_called_once}});
+                    {"host_work_is_called_once", host_work_is_called_once},
+                    {"host_work_waits_for_events", host_work_waits_for_events}});
 }

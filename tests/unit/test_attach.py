@@ -200,6 +200,33 @@ def test_a_library_whose_table_is_refused(compile_library, body, why):
         torch_outboard.attach(type("Refused", (LibraryDriver,), {"library": compile_library(body)}))
 
 
+def test_a_table_that_ends_within_an_entry_ends_before_it(compile_library, run_python):
+    # All required entries, then half of last_error.
+    library = compile_library(
+        """
+  int32_t count(void* self) { (void)self; return 0; }
+  ob_status nothing(void* self) { (void)self; return OB_OK; }
+  void (**entries)(void) = (void (**)(void))(void*)&out_driver->device_count;
+  for (int i = 0; i < 13; ++i) entries[i] = (void (*)(void))nothing;
+  out_driver->device_count = count;
+  memset((char*)&out_driver->last_error, 0x5a, sizeof(out_driver->last_error));
+  out_driver->abi_major = OB_ABI_MAJOR;
+  out_driver->struct_size = offsetof(ob_driver, last_error) + 4;
+  return OB_OK;"""
+    )
+    run_python(
+        f"""
+import torch_outboard
+from torch_outboard import LibraryDriver, _C
+class Cut(LibraryDriver):
+    name = "cut"
+    library = {str(library)!r}
+torch_outboard.attach(Cut)
+assert _C.entries()["stream_wait_event"] and not _C.entries()["last_error"]
+"""
+    )
+
+
 def test_a_library_without_the_symbol(compile_library):
     path = compile_library("return OB_OK;", symbol="other_table")
     with pytest.raises(RegistrationError, match="does not export ob_driver_table"):
@@ -272,7 +299,7 @@ module = torch_outboard.attach(Toy, devices=0)
 assert not module.is_available() and module.device_count() == 0
 assert torch.device("toy").type == "toy"
 torch.manual_seed(0)
-with pytest.raises(ValueError, match="driver 'toy' has 0 devices"):
+with pytest.raises(torch.AcceleratorError, match="driver 'toy' has 0 devices"):
     torch.empty(1, device="toy")
 """
     )
@@ -287,7 +314,7 @@ class Broken(Toy):
         raise torch_outboard.DriverError("the kernel module is not loaded", torch_outboard.Status.UNAVAILABLE)
 module = torch_outboard.attach(Broken)
 assert module.device_count() == 0
-with pytest.raises(ValueError, match="UNAVAILABLE .14.: the kernel module is not loaded"):
+with pytest.raises(torch.AcceleratorError, match="UNAVAILABLE .14.: the kernel module is not loaded"):
     torch.empty(1, device="toy")
 """
     )
