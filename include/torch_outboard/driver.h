@@ -11,11 +11,17 @@
  * Versions. `OB_ABI_MAJOR` changes when an old driver would misbehave; the core refuses another major. Additions
  * (a new entry at the end of the table, a new field at the end of a struct) raise `OB_ABI_MINOR`. Every struct that
  * crosses the boundary begins with `struct_size`, set by whoever allocated it to what it was compiled with; the other
- * side reads and writes only the fields that lie within it.
+ * side reads and writes only the fields that lie within it, whole: a size that ends within one ends before it.
  *
  * Rules that hold for every entry, unless its comment says otherwise:
  *  - It returns OB_OK or an error code. After an error, `last_error` on the same thread gives the reason.
- *    A failure of queued work surfaces at a later wait on its stream or device.
+ *  - Mistakes fail at once, in the call that makes them: OB_INVALID_ARGUMENT for a device index that is none, for a
+ *    handle that the driver did not give or that was destroyed, and for an address to free that is no allocation's; an
+ *    error for a copy that reaches beyond the allocation of its device side.
+ *  - A failure of the driver's own queued work (a copy, a fill, a launch) surfaces at a later wait on its stream or
+ *    device, once. A driver orders streams and hands no failure from one to another: work behind a failure runs. What
+ *    is queued by `host_callback` cannot fail for the driver; the core keeps such failures, and tells them at each wait
+ *    on a stream that lies behind, through whichever events.
  *  - It may be called from any thread, several at once, and takes its own locks. The core holds no lock of its own
  *    or of torch's while it calls, and never calls from a path that must not throw.
  *  - Every call names its device and stream: a driver keeps no "current" device or stream that the core depends on.
@@ -27,7 +33,12 @@
  *  - `in` arguments come before `out_` arguments. Pointers to structs and arrays are valid during the call only, and
  *    never null unless the comment says "may be null".
  *  - A device is opened (`device_open`) before any other entry but the probe and `device_properties` names it.
- *  - In a forked child, and once the process has begun to exit, the core calls nothing.
+ *  - In a forked child, and once the process has begun to exit, the core calls nothing. Streams, events, programs and
+ *    memory in use last as long as the process, since tensors may: at its end the core waits for the open devices and
+ *    leaves the rest to the system. So it calls neither `device_close` nor `event_destroy`, `stream_destroy` only for a
+ *    stream that two threads made at once, `program_destroy` only for a program that lacks the kernel asked for, and
+ *    `destroy` only if no device was ever opened. All of them are for programs that end before their process does, such
+ *    as the native tests. A device that outlives the process has to notice its end by itself.
  */
 #ifndef TORCH_OUTBOARD_DRIVER_H
 #define TORCH_OUTBOARD_DRIVER_H
@@ -58,7 +69,7 @@ enum {
   OB_OK = 0,
   OB_CANCELLED = 1,
   OB_UNKNOWN = 2,
-  OB_INVALID_ARGUMENT = 3, /* ValueError */
+  OB_INVALID_ARGUMENT = 3, /* ValueError, as OB_OUT_OF_RANGE */
   OB_DEADLINE_EXCEEDED = 4,
   OB_NOT_FOUND = 5,
   OB_ALREADY_EXISTS = 6,
@@ -73,7 +84,8 @@ enum {
   OB_DATA_LOSS = 15,
   OB_UNAUTHENTICATED = 16,
   OB_NOT_READY = 32,  /* a query's answer, no error: the work is still under way */
-  OB_DEVICE_LOST = 33 /* sticky: every later call on that device raises torch.AcceleratorError with the first cause */
+  OB_DEVICE_LOST = 33 /* sticky: every later use of that device raises torch.AcceleratorError with the first cause,
+                         before the driver is asked */
 };
 
 /* ---- Element types ----------------------------------------------------------------------------------------------- */
@@ -331,7 +343,8 @@ typedef struct ob_driver {
      a forked child. A negative number is the negated error code. The core calls it once and keeps the answer. */
   int32_t (*device_count)(void* self);
 
-  /* Fills `out_properties`. May open the device; called at most once a device and before device_open if asked for. */
+  /* Fills `out_properties`. May open the runtime, so the core counts it as a use: a child that forks afterwards is
+     refused. Called at most once a device, unless threads ask at the same time, and before device_open if asked for. */
   ob_status (*device_properties)(void* self, int32_t device, ob_device_properties* out_properties);
 
   /* Allocates device memory, aligned to 512 bytes; never null. `bytes` > 0. The core's caching allocator calls this
@@ -351,7 +364,7 @@ typedef struct ob_driver {
      default stream of a device in the same way, with priority 0. */
   ob_status (*stream_create)(void* self, int32_t device, int32_t priority, uint64_t* out_stream);
 
-  /* Destroys a stream. Work still queued on it completes. */
+  /* Destroys a stream; OB_INVALID_ARGUMENT wherever it is named from then on. Work still queued on it completes. */
   ob_status (*stream_destroy)(void* self, int32_t device, uint64_t stream);
 
   /* Waits until all that was queued on the stream before this call is done, and gives the first failure of it, once. */
@@ -360,7 +373,8 @@ typedef struct ob_driver {
   /* Makes an event; never 0. `flags` are OB_EVENT_ bits. */
   ob_status (*event_create)(void* self, int32_t device, uint32_t flags, uint64_t* out_event);
 
-  /* Destroys an event. Legal at any time: waits that were queued on it stay bound to its last record. */
+  /* Destroys an event. Legal at any time: waits that were queued on it stay bound to its last record. The core keeps
+     events and uses them again. */
   ob_status (*event_destroy)(void* self, int32_t device, uint64_t event);
 
   /* Queues a mark on the stream. Recording again is legal, also while the last record is under way. */
@@ -370,7 +384,8 @@ typedef struct ob_driver {
   ob_status (*event_query)(void* self, int32_t device, uint64_t event);
 
   /* Queues a wait on `stream` for the event's latest record at the time of this call; nothing if there was none. The
-     event may belong to `event_device`, another device of this driver. Blocks only where queuing runs the work. */
+     event may belong to `event_device`, another device of this driver. It orders all kinds of work, host_callback's too.
+     Blocks only where queuing runs the work. */
   ob_status (*stream_wait_event)(void* self, int32_t device, uint64_t stream, int32_t event_device, uint64_t event);
 
   /* == Optional ==================================================================================================== */
@@ -379,17 +394,19 @@ typedef struct ob_driver {
      Null: messages say the status code only. */
   void (*last_error)(void* self, char* buffer, size_t size);
 
-  /* Called once, after the last device was closed and nothing will be called any more. Null: nothing to do. */
+  /* Called once, after the last device was closed, or if none was opened; nothing is called any more. Null: nothing to
+     do. */
   void (*destroy)(void* self);
 
   /* Opens a device: contexts, threads, memory. Called once, before the device's first use. Waits. Null: nothing to do. */
   ob_status (*device_open)(void* self, int32_t device);
 
-  /* Closes a device; all its memory, streams and events were destroyed. Waits. Null: nothing to do. */
+  /* Closes a device; all its memory, streams and events were destroyed. Not called at the end of a process, where they
+     are not. Waits. Null: nothing to do. */
   ob_status (*device_close)(void* self, int32_t device);
 
   /* Waits for all work of the device and gives one failure of it; others come at later waits. Null: the core
-     synchronises every stream that it made. */
+     synchronises every stream that it made, and external ones. */
   ob_status (*device_synchronize)(void* self, int32_t device);
 
   /* Queues `count` repetitions of a pattern of `pattern_size` bytes (1, 2, 4, 8 or 16). Null: the core copies from
