@@ -79,7 +79,8 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
     RegistrationError
         The description can't be attached; nothing was changed unless the message says so.
     ValueError
-        OUTBOARD_FALLBACK or OUTBOARD_SANITIZER has none of its values, or the driver's `autocast` makes no sense.
+        OUTBOARD_BLOCKING, OUTBOARD_FALLBACK or OUTBOARD_SANITIZER has none of its values, or the driver's `autocast`
+        makes no sense.
     ImportError
         The extension was not built, or was built for another torch.
     """

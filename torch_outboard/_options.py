@@ -138,7 +138,7 @@ def to_text(value: OptionValue) -> str:
 
 _PREFIX = "OUTBOARD_"
 # What the package itself reads.
-VARIABLES = ("OUTBOARD_DRIVER", "OUTBOARD_FALLBACK", "OUTBOARD_SANITIZER")
+VARIABLES = ("OUTBOARD_BLOCKING", "OUTBOARD_DRIVER", "OUTBOARD_FALLBACK", "OUTBOARD_SANITIZER")
 
 
 def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> None:

@@ -70,7 +70,7 @@ bool any_device_opened() noexcept {
 }
 
 bool is_any_device_touched() noexcept {
-  bool is_touched = any_device_opened() || probe_has_opened();
+  bool is_touched = any_device_opened() || has_runtime_opened();
   for (int i = 0; i < kMaxDevices; ++i) {
     is_touched = is_touched || device_state[i].load() != DeviceState::Closed || info[i].has_properties.load();
   }

@@ -67,8 +67,8 @@ bool driver_is_gone() noexcept {
   return is_exiting.load(std::memory_order_acquire) || in_bad_fork();
 }
 
-bool probe_has_opened() noexcept {
-  return probe_opened.load();
+bool has_runtime_opened() noexcept {
+  return runtime_opened.load();
 }
 
 void install_fork_handler() {

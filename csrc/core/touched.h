@@ -10,7 +10,7 @@ namespace outboard {
 // Whether the driver has opened anything or may have: a device, its runtime in a probe that opens it, or for properties.
 OUTBOARD_API bool is_any_device_touched() noexcept;
 
-// Whether the driver was probed and its probe opens the runtime.
-bool probe_has_opened() noexcept;
+// Whether a probe, or a question for properties, may have opened the runtime.
+bool has_runtime_opened() noexcept;
 
 }  // namespace outboard
