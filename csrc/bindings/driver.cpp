@@ -119,6 +119,7 @@ PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t co
     }
     Library library(path.c_str());
     ob_driver table = load_table(name, path, library, options);
+    Rebinding rebinding;
     if (PyDict_Size(arguments[3]) > 0) {
       // What the library's own table ends before, a method may still add.
       table.struct_size = sizeof(table);
@@ -127,6 +128,7 @@ PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t co
       }
     }
     install_driver(name, table);
+    rebinding.keep();
     library.keep();
     return none();
   });
@@ -140,6 +142,7 @@ PyObject* py_attach_entries(PyObject*, PyObject* const* arguments, Py_ssize_t co
     int64_t major = 0;
     int64_t minor = 0;
     ob_driver table = empty_table();
+    Rebinding rebinding;
     if (!has_arguments("attach_entries", count, 6) || !to_text(arguments[0], "the name", &name) ||
         !parse_dict(arguments[1], "the entries") || !to_uint64(arguments[2], &self) ||
         !to_int64(arguments[3], &major) || !to_int64(arguments[4], &minor) || !to_uint64(arguments[5], &table.flags) ||
@@ -150,6 +153,7 @@ PyObject* py_attach_entries(PyObject*, PyObject* const* arguments, Py_ssize_t co
     table.abi_major = static_cast<uint32_t>(major);
     table.abi_minor = static_cast<uint32_t>(minor);
     install_driver(name, table);
+    rebinding.keep();
     return none();
   });
 }

@@ -5,6 +5,7 @@
 #include <torch_outboard/driver.h>
 
 #include <cstddef>
+#include <memory>
 
 #include "bindings/python.h"
 
@@ -21,6 +22,23 @@ extern const size_t entry_count;
 
 // Whether the table has the entry.
 bool has_entry(const ob_driver& table, const EntryInfo& entry);
+
+// An attach under way. Methods that are bound meanwhile count at once, since the driver is asked for its devices before
+// it is installed; without keep() those of the driver before are back at the end. The caller holds the interpreter lock.
+class Rebinding {
+ public:
+  Rebinding();
+  ~Rebinding();
+  Rebinding(const Rebinding&) = delete;
+  Rebinding& operator=(const Rebinding&) = delete;
+
+  void keep() { is_kept_ = true; }
+
+ private:
+  struct Before;
+  std::unique_ptr<Before> before_;
+  bool is_kept_ = false;
+};
 
 // Binds what a dict names to the table: an int is the address of a C function, a callable goes through a trampoline,
 // which keeps it for the life of the process. False with a RegistrationError or another Python error set.

@@ -40,8 +40,13 @@ const char* const entry_names[] = {
 };
 
 // Set by bind_entries before the table is installed, and kept: trampolines read them from any thread.
-PyObject* methods[static_cast<int>(Entry::count)];
-void (*library_last_error)(void*, char*, size_t) = nullptr;
+struct Methods {
+  PyObject* of[static_cast<int>(Entry::count)];
+  void (*library_last_error)(void*, char*, size_t);
+};
+Methods methods{};
+// While an attach replaces a driver, that driver's: its `destroy` is called when the other one is bound already.
+const Methods* replaced = nullptr;
 
 // What this thread's last trampoline has to say, if it failed. The exception is a reference that take_… gives up, or the
 // next trampoline: what was handled must not become the cause of a later error.
@@ -204,6 +209,11 @@ ob_status readiness(PyObject* result) {
   return result == Py_True ? OB_OK : OB_NOT_READY;
 }
 
+PyObject* method_of(Entry entry) {
+  const Methods& bound = entry == Entry::destroy && replaced != nullptr ? *replaced : methods;
+  return bound.of[static_cast<int>(entry)];
+}
+
 template <class MakeArguments, class TakeResult>
 ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_result) {
   if (python_is_gone()) {
@@ -216,7 +226,7 @@ ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_re
   ob_status status = OB_INTERNAL;
   {
     const Object given = make_arguments();
-    const Object result(given ? PyObject_CallObject(methods[static_cast<int>(entry)], given.get()) : nullptr);
+    const Object result(given ? PyObject_CallObject(method_of(entry), given.get()) : nullptr);
     if (result) {
       status = take_result(result.get());
     }
@@ -389,8 +399,8 @@ ob_status on_stream_wait_event(void*, int32_t device, uint64_t stream, int32_t e
 
 void on_last_error(void* self, char* buffer, size_t size) {
   if (!is_asked_about()) {
-    if (library_last_error) {
-      library_last_error(self, buffer, size);
+    if (methods.library_last_error) {
+      methods.library_last_error(self, buffer, size);
     } else if (size > 0) {
       buffer[0] = '\0';
     }
@@ -739,7 +749,7 @@ bool bind_entry(const char* driver, const EntryInfo& entry, PyObject* value, ob_
     set_registration_error(driver, entry.name, "cannot be a Python method: bind the address of a C function");
     return false;
   }
-  Py_XDECREF(std::exchange(methods[index_of(entry.name)], Py_NewRef(value)));
+  methods.of[index_of(entry.name)] = Py_NewRef(value);
   set_entry(table, entry, entry.trampoline);
   return true;
 }
@@ -781,10 +791,26 @@ bool bind_entries(const char* driver, PyObject* dict, ob_driver* table) {
     return false;
   }
   if (has_method) {
-    library_last_error = table->last_error;
+    methods.library_last_error = table->last_error;
     table->last_error = on_last_error;
   }
   return true;
+}
+
+struct Rebinding::Before {
+  Methods methods;
+};
+
+Rebinding::Rebinding() : before_(std::make_unique<Before>(Before{methods})) {
+  replaced = &before_->methods;
+}
+
+Rebinding::~Rebinding() {
+  replaced = nullptr;
+  // The references of those that are let go are kept: a thread may be about to call one.
+  if (!is_kept_) {
+    methods = before_->methods;
+  }
 }
 
 Object take_trampoline_exception() {

@@ -75,6 +75,7 @@ with pytest.raises(RegistrationError, match="would give it 1 devices, after the 
     torch_outboard.attach(Ending, devices=1)
 assert torch.toy.device_count() == 3 and torch_outboard.attached_driver().option_values == {"devices": 3}
 torch.empty(2, device="toy:2")
+assert torch_outboard.attached_driver().opened == [2], "the refused driver was asked"
 with pytest.raises(RegistrationError, match=r"the options \\{'devices': 3\\}, and its devices have been used since"):
     torch_outboard.attach(Ending, devices=3 + 1)
 assert torch_outboard.attach(Ending, devices=3) is first
