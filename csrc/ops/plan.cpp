@@ -10,6 +10,7 @@
 #include "ops/argument_checks.h"
 #include "ops/forms.h"
 #include "ops/meta_kernels.h"
+#include "ops/native.h"
 #include "ops/native_c.h"
 #include "ops/quirks.h"
 
@@ -307,7 +308,8 @@ HostCounters host_counters() {
 std::vector<std::string> native_operators() {
   std::vector<std::string> names;
   for_each_plan([&](OpPlan& plan) {
-    if (plan.native.load() != nullptr) {
+    // Those that a kernel of another form serves are not the driver's.
+    if (const NativeRoute* route = plan.native.load(); route != nullptr && route->plan == &plan) {
       names.push_back(plan.name);
     }
   });
