@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/fallback.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -50,7 +51,7 @@ void report(const OpPlan& plan) {
 
 // Copies of the arguments on the CPU. Tensors that share a storage with one that the operator writes get copies that share
 // one, so that the CPU kernels see an overlap and refuse what CUDA's refuse; the storage is then copied whole. So is that
-// of a tensor that a result is a view of, in which offsets must mean the same.
+// of an expanded tensor that is written, and of a tensor that a result is a view of, in which offsets must mean the same.
 class CopyMaker {
  public:
   explicit CopyMaker(const Call& call) : call_(call) {
@@ -113,7 +114,8 @@ class CopyMaker {
       return convert_sparse(tensor, [this](const at::Tensor& part) { return copy(part); });
     }
     Use& use = use_of(tensor);
-    if (!use.is_viewed && (use.tensors < 2 || !use.is_written)) {
+    const bool overlaps = use.tensors > 1 || at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
+    if (!use.is_viewed && !(use.is_written && overlaps)) {
       return to_cpu(tensor);
     }
     if (!use.copy) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/results.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <c10/core/TensorImpl.h>
+
+#include <algorithm>
 
 #include "core/driver.h"
 #include "ops/copy.h"
@@ -140,7 +143,18 @@ void write_back_dense(const at::Tensor& tensor, const at::Tensor& shell) {
   } else if (!is_elsewhere(tensor, shell)) {
     return;
   }
-  tensor.copy_(shell);
+  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) {
+    tensor.copy_(shell);
+    return;
+  }
+  // Of an expanded tensor each element once: copy_ refuses to write where elements share memory.
+  c10::SmallVector<int64_t, 6> sizes(tensor.sizes().begin(), tensor.sizes().end());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (tensor.strides()[i] == 0) {
+      sizes[i] = std::min<int64_t>(sizes[i], 1);
+    }
+  }
+  tensor.as_strided(sizes, tensor.strides()).copy_(shell.as_strided(sizes, shell.strides()));
 }
 
 void write_back(const Call& call, const ArgumentPairs& arguments, const Adopter& adopter) {
