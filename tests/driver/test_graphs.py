@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torch_outboard import CaptureError, NotSupportedError
 
-from .support import has_entry, module_of, reaches_memory
+from .support import has_entry, module_of, pinned, reaches_memory
 
 
 @pytest.fixture
@@ -410,8 +410,8 @@ def test_relaxed_mode_lets_the_device_be_waited_for(module: Any, device: torch.d
 def test_pinned_memory_is_read_at_each_replay(module: Any, device: torch.device) -> None:
     if not has_entry("host_alloc"):
         pytest.skip("the driver pins no host memory")
-    host = torch.ones(8, pin_memory=True)
-    back = torch.empty(8, pin_memory=True)
+    host = pinned(8)
+    back = pinned(8)
     x = torch.zeros(8, device=device)
     graph = module.Graph()
     with module.graph(graph):
