@@ -45,11 +45,12 @@ with torch.sim.stream(torch.sim.Stream()):
     assert (x + 1).sum().item() == 2 << 16
 """,
     "fork": """
-import os
+import os, warnings
 with torch.sim.graph(graph):
     y = x * 2
 graph.replay()
 torch.sim.synchronize()
+warnings.filterwarnings("ignore", "This process.*is multi-threaded", DeprecationWarning)  # of Python 3.12 on
 child = os.fork()
 if child == 0:
     del graph, y
