@@ -217,8 +217,8 @@ def test_a_table_that_ends_within_an_entry_ends_before_it(compile_library, run_p
     run_python(
         f"""
 import torch_outboard
-from torch_outboard import LibraryDriver, _C
-class Cut(LibraryDriver):
+from torch_outboard import Driver, _C
+class Cut(Driver):
     name = "cut"
     library = {str(library)!r}
 torch_outboard.attach(Cut)

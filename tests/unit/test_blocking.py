@@ -23,7 +23,7 @@ def test_blocking_raises_at_the_call(run_python):
     run_python(
         FAIL
         + f"""
-attach(latency_us="200")
+attach(latency=200_000)
 side = torch.sim.Stream()
 for stream in (torch.sim.current_stream(), side):
     with torch.sim.stream(stream):
@@ -55,7 +55,7 @@ def test_blocking_waits_for_every_kind_of_work(run_python):
     run_python(
         """
 import torch, torch_outboard
-torch_outboard.attach("sim", devices=1, latency_us="500")
+torch_outboard.attach("sim", devices=1, latency=500_000)
 stream = torch.sim.current_stream()
 pinned = torch.ones(1 << 16).pin_memory()
 for work in (

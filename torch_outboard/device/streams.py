@@ -161,5 +161,7 @@ def _get_current_raw_stream(device: int) -> int:
 def _checked(device: _Device) -> int:
     index = device_index(device)
     if not 0 <= index < _C.device_count():
-        raise ValueError(f"device index {index} is out of range: there are {_C.device_count()} {_context.name} devices")
+        raise torch.AcceleratorError(
+            f"device index {index} is out of range: there are {_C.device_count()} {_context.name} devices"
+        )
     return index
