@@ -154,6 +154,7 @@ TABLE = """
 #include <torch_outboard/driver.h>
 #include <stdio.h>
 #include <string.h>
+{functions}
 OB_EXPORT ob_status {symbol}(const ob_options* options, ob_driver* out_driver, char* error, size_t error_size) {{
   (void)options;
   (void)error;
@@ -173,9 +174,9 @@ def compile_library(tmp_path_factory):
     if not include.is_dir():
         include = ROOT / "include"
 
-    def compile_body(body: str, symbol: str = "ob_driver_table") -> Path:
+    def compile_body(body: str, symbol: str = "ob_driver_table", functions: str = "") -> Path:
         folder = tmp_path_factory.mktemp("library")
-        (folder / "driver.c").write_text(TABLE.format(symbol=symbol, body=body))
+        (folder / "driver.c").write_text(TABLE.format(symbol=symbol, body=body, functions=functions))
         command = [compiler, "-shared", "-fPIC", f"-I{include}", "driver.c", "-o", "driver.so"]
         subprocess.run(command, cwd=folder, check=True)
         return folder / "driver.so"
@@ -204,15 +205,16 @@ def test_a_table_that_ends_within_an_entry_ends_before_it(compile_library, run_p
     # All required entries, then half of last_error.
     library = compile_library(
         """
-  int32_t count(void* self) { (void)self; return 0; }
-  ob_status nothing(void* self) { (void)self; return OB_OK; }
   void (**entries)(void) = (void (**)(void))(void*)&out_driver->device_count;
   for (int i = 0; i < 13; ++i) entries[i] = (void (*)(void))nothing;
   out_driver->device_count = count;
   memset((char*)&out_driver->last_error, 0x5a, sizeof(out_driver->last_error));
   out_driver->abi_major = OB_ABI_MAJOR;
   out_driver->struct_size = offsetof(ob_driver, last_error) + 4;
-  return OB_OK;"""
+  return OB_OK;""",
+        functions="""
+static int32_t count(void* self) { (void)self; return 0; }
+static ob_status nothing(void* self) { (void)self; return OB_OK; }""",
     )
     run_python(
         f"""
