@@ -229,10 +229,7 @@ void synchronize_stream(Stream& stream) {
 }
 
 void drain_stream(Stream& stream) {
-  if (!in_bad_fork()) {
-    refuse_gone(stream.device);
-  }
-  if (!stream.is_made.load(std::memory_order_acquire)) {
+  if (in_bad_fork() || !was_used(stream)) {
     return;
   }
   ensure_open(stream.device);
@@ -248,9 +245,6 @@ void drain_stream(Stream& stream) {
     // The failure of work comes once, and the work is done then: a stream that cannot be waited for fails again.
     const std::exception_ptr failure = std::current_exception();
     if (wait_for_stream(stream) != OB_OK) {
-      if (stream.is_external) {
-        stream.is_made.store(false);  // see check_wait
-      }
       throw;
     }
     report_failure(place, failure);
