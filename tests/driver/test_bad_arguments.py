@@ -229,3 +229,12 @@ def test_indices_of_all_kinds_put_what_the_cpu_puts(device: torch.device) -> Non
         (mask, None, column[:1]),
     ):
         assert torch.equal(put(device, *indices), put(cpu, *indices))
+
+
+def test_a_number_may_stand_where_another_overload_has_a_tensor(device):
+    x = torch.tensor([3.0, 4.0], device=device)
+    assert torch.equal((2 % x).cpu(), torch.tensor([2.0, 2.0]))
+    assert torch.equal(torch.remainder(5.0, x).cpu(), torch.tensor([2.0, 1.0]))
+    assert torch.equal((2**x).cpu(), torch.tensor([8.0, 16.0]))
+    with pytest.raises(RuntimeError, match="remainder"):
+        torch.remainder(2, torch.ones(2, dtype=torch.complex64, device=device))
