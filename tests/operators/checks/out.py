@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+from ..harness import Check
+from ..layouts import LAYOUTS, channels_last, cropped, expanded, laid_out, stepped, transposed, with_arguments
+from ..lists import DIE_ON_THE_CPU
+from ..outcome import CPU
+from ..samples import ALL_SAMPLES, dtypes_of, few_and_complex_dtypes_of
+
+# Gives a tensor to write a result like this one to, or None where there is none of the kind.
+Target = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+def contiguous(result: torch.Tensor) -> torch.Tensor:
+    return torch.ones(result.shape, dtype=result.dtype)
+
+
+def empty(result: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=result.dtype)
+
+
+def wrong_shape(result: torch.Tensor) -> torch.Tensor:
+    return torch.ones(*result.shape, 2, dtype=result.dtype)
+
+
+def too_small(result: torch.Tensor) -> torch.Tensor | None:
+    return torch.ones(1, 1, 1, dtype=result.dtype) if result.numel() > 1 else None
+
+
+def equal_numel(result: torch.Tensor) -> torch.Tensor | None:
+    """As many elements in another shape, as a view into more: a resize would write beside it."""
+    count = result.numel()
+    return torch.ones(count + 2, 3, dtype=result.dtype)[1:-1, 1].view(1, count, 1) if count else None
+
+
+def inner(result: torch.Tensor) -> torch.Tensor | None:
+    return cropped(contiguous(result))
+
+
+def every_second(result: torch.Tensor) -> torch.Tensor | None:
+    return stepped(contiguous(result))
+
+
+def turned(result: torch.Tensor) -> torch.Tensor | None:
+    return transposed(contiguous(result))
+
+
+def channels(result: torch.Tensor) -> torch.Tensor | None:
+    return channels_last(contiguous(result))
+
+
+def same_memory(result: torch.Tensor) -> torch.Tensor | None:
+    """All places along a dimension are one: the CPU refuses to write to it."""
+    return expanded(contiguous(result))
+
+
+def wider(result: torch.Tensor) -> torch.Tensor:
+    return torch.ones(result.shape, dtype=torch.complex128 if result.is_complex() else torch.float64)
+
+
+def integers(result: torch.Tensor) -> torch.Tensor:
+    return torch.ones(result.shape, dtype=torch.int32)
+
+
+def lazily_conjugated(result: torch.Tensor) -> torch.Tensor | None:
+    return contiguous(result).conj() if result.is_complex() else None
+
+
+def lazily_negated(result: torch.Tensor) -> torch.Tensor | None:
+    return torch._neg_view(contiguous(result)) if result.dtype == torch.float32 else None
+
+
+TARGETS: tuple[Target, ...] = (
+    contiguous,
+    empty,
+    wrong_shape,
+    too_small,
+    equal_numel,
+    inner,
+    every_second,
+    turned,
+    channels,
+    same_memory,
+    wider,
+    integers,
+    lazily_conjugated,
+    lazily_negated,
+)
+
+
+class Out(Check):
+    """`out=` in each way that `TARGETS` lists: what is written where, what is resized, warned of and refused.
+
+    What lies beside a target that is a view is compared too, since it is an argument of the call. Then targets that are
+    or overlap an argument, and empty ones for arguments in a layout, whose strides the result takes.
+    """
+
+    name = "out"
+    is_broad = True
+    errors_count = True
+    first = (1, 1)
+
+    @classmethod
+    def dtypes(cls, info: OpInfo) -> list[torch.dtype]:
+        if not info.supports_out:
+            return []
+        return dtypes_of(info) if ALL_SAMPLES else few_and_complex_dtypes_of(info)
+
+    def check(self, sample: SampleInput) -> None:
+        results = self._results(sample)
+        if results is None:
+            return
+        for target in TARGETS:
+            if target is same_memory and self.info.full_name in DIE_ON_THE_CPU:
+                continue
+            made = [target(result) for result in results]
+            if all(tensor is not None for tensor in made):
+                self._try(target.__name__, sample, made)
+        self._try_arguments(sample, results)
+        for name in ("transposed", "channels_last", "stepped"):
+            changed = laid_out(sample, LAYOUTS[name])
+            if changed is not None and (theirs := self._results(changed)) is not None:
+                self._try(f"empty, arguments {name}", changed, [empty(result) for result in theirs])
+
+    def _results(self, sample: SampleInput) -> list[torch.Tensor] | None:
+        """Gives the CPU's results, if they are dense tensors."""
+        side = self.side(sample, CPU)
+        if side is None or side.outcome.error is not None or side.outcome.others or not side.outcome.tensors:
+            return None
+        if not isinstance(side.outcome.value, (torch.Tensor, tuple)):
+            return None
+        dense = all(tensor.layout == torch.strided for tensor in side.outcome.tensors)
+        return side.outcome.tensors if dense else None
+
+    def _try_arguments(self, sample: SampleInput, results: list[torch.Tensor]) -> None:
+        first, result = sample.input, results[0]
+        if len(results) > 1 or not isinstance(first, torch.Tensor) or not first.numel():
+            return
+        if first.shape != result.shape or first.dtype != result.dtype or first.layout != torch.strided:
+            return
+        both = first.detach().clone()
+        self._try("the argument", with_arguments(sample, both, sample.args, sample.kwargs), [both])
+        base = torch.ones(first.numel() + 1, dtype=first.dtype)
+        begin, end = base[:-1].view(first.shape).copy_(first), base[1:].view(first.shape)
+        self._try("overlapping the argument", with_arguments(sample, begin, sample.args, sample.kwargs), [end])
+
+    def _try(self, name: str, sample: SampleInput, targets: list[torch.Tensor | None]) -> None:
+        out = tuple(targets) if len(targets) > 1 else targets[0]
+        changed = with_arguments(sample, sample.input, sample.args, sample.kwargs | {"out": out})
+        with self.at(f"{self._place} {name}"):
+            pair = self.both(changed)
+            if pair is not None:
+                self.compare(*pair)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Gradients of results with respect to all arguments, from fixed gradients of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .harness import Check, Side
+from .outcome import Outcome, poison
+from .samples import Copier
+
+
+def _as_made(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def gradients(
+    check: Check, side: Side, lay_out: Callable[[torch.Tensor], torch.Tensor | None] = _as_made
+) -> Outcome | None:
+    """Takes the gradients of every input from fixed gradients of every output; None if there is nothing to take.
+
+    The gradients that go in are laid out by `lay_out`, where it can.
+    """
+    call, outcome = side.call, side.outcome
+    results = tree_leaves(call.process(outcome.value)) if call.process else outcome.tensors
+    results = [
+        tensor
+        for tensor in results
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.layout == torch.strided
+    ]
+    inputs = [tensor for tensor in call.inputs if tensor.requires_grad]
+    if not results or not inputs:
+        return None
+    generator = torch.Generator().manual_seed(7)
+    copy = Copier(call.device)
+    seeds = []
+    try:
+        for tensor in results:
+            drawn = torch.randn(tensor.shape, dtype=tensor.dtype, generator=generator)
+            seeds.append(copy(other if (other := lay_out(drawn)) is not None else drawn))
+        if call.device.type != "cpu":
+            poison(call.device)
+    except Exception as error:  # as in Check.side
+        check.fail("gradient: exception in the set-up", f"{type(error).__name__}: {str(error)[:600]}")
+        return None
+    return Outcome(lambda: torch.autograd.grad(results, inputs, seeds, allow_unused=True), call.device)
+
+
+def compare_gradients(
+    check: Check, ours: Side, theirs: Side, lay_out: Callable[[torch.Tensor], torch.Tensor | None] = _as_made
+) -> None:
+    expected, mine = gradients(check, theirs, lay_out), gradients(check, ours, lay_out)
+    if expected is None or mine is None:
+        if expected is not mine:
+            check.fail("gradient: structure", "only one of the two has gradients")
+        return
+    check.report.gradients += 1
+    if mine.fallback:
+        check.fail("gradient: copy fallback", ", ".join(mine.fallback))
+    if expected.error is not None or mine.error is not None:
+        if expected.error is None:
+            check.fail("gradient: exception", mine.describe_error())
+        elif mine.error is None:
+            check.fail("gradient: no exception", f"the CPU raises {expected.describe_error()}")
+        return
+    check.compare_results("gradient: ", mine, expected)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What all checks of the operator database share: one call on the device and on the CPU, and what may not differ."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+from torch.testing._internal import common_methods_invocations
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_leaves
+
+from .compare import (
+    Bounds,
+    TorchsBounds,
+    metadata_difference,
+    sharing,
+    storage_difference,
+    stride_difference,
+    value_difference,
+)
+from .lists import NOTHING_TO_COMPARE, RANDOM, TOLERANCES, UNINITIALISED
+from .outcome import CPU, Outcome, poison, seed
+from .samples import (
+    ALL_SAMPLES,
+    MAX_SAMPLES,
+    Call,
+    all_samples_of,
+    broad_samples_of,
+    distinct,
+    dtype_name,
+    dtypes_of,
+    few_dtypes_of,
+)
+
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that differed: its kind, where, and the details."""
+
+    kind: str
+    sample: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"sample {self.sample}: {self.kind}: {self.message}"
+
+
+@dataclass
+class Report:
+    """What came of one check of one entry with one element type."""
+
+    samples: int = 0
+    compared: int = 0
+    counted: int = 0
+    gradients: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass
+class Side:
+    """One of the two runs of a sample: its arguments, which it may have written to, and what came of it."""
+
+    call: Call
+    outcome: Outcome
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [*self.call.inputs, *self.outcome.tensors]
+
+
+class Check:
+    """One question about an entry with one element type, asked sample by sample on the device and on the CPU.
+
+    A check of its own says which entries and element types it is about (`dtypes`), and how a sample is tried (`check`).
+    """
+
+    # What the check is called in the names of tests and in lists.
+    name: ClassVar[str]
+    # How many samples `make test` tries, with float32 and with other types.
+    first: ClassVar[tuple[int, int]] = (1, 1)
+    # Whether an exception may come as late as the wait for the work.
+    may_be_late: ClassVar[bool] = False
+    # Whether the samples' tensors require gradients where the entry has them.
+    wants_gradients: ClassVar[bool] = False
+    # Whether a call that both refuse is something compared.
+    errors_count: ClassVar[bool] = False
+    # Whether entries of one operand are tried with four dimensions too.
+    is_broad: ClassVar[bool] = False
+
+    def __init__(self, info: OpInfo, dtype: torch.dtype, device: torch.device) -> None:
+        self.info = info
+        self.dtype = dtype
+        self.device = device
+        self.report = Report()
+        self.has_gradients = info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")
+        # Whether values can be compared: the entry neither draws them nor leaves them unwritten.
+        self.values_count = info.full_name not in RANDOM | UNINITIALISED
+        self._place = "0"
+
+    @classmethod
+    def dtypes(cls, info: OpInfo) -> list[torch.dtype]:
+        """Gives the element types with which this check has something to ask of the entry."""
+        return dtypes_of(info) if ALL_SAMPLES else few_dtypes_of(info)
+
+    def check(self, sample: SampleInput) -> None:
+        raise NotImplementedError
+
+    def samples(self) -> list[SampleInput]:
+        found = broad_samples_of if self.is_broad else all_samples_of
+        return distinct(found(self.info, self.dtype, self.wants_gradients and self.has_gradients), self.most)
+
+    @property
+    def most(self) -> int:
+        """How many samples are tried."""
+        return MAX_SAMPLES if ALL_SAMPLES else self.first[self.dtype != torch.float32]
+
+    def run(self) -> Report:
+        """Tries all samples; never raises for what the entry does."""
+        with seeds_free(), every_warning():
+            samples = self.samples()
+            for index, sample in enumerate(samples):
+                with self.at(str(index)):
+                    self.check(sample)
+        return self.finish(len(samples))
+
+    def finish(self, samples: int) -> Report:
+        """Fails if nothing was compared, but for the entries that are listed for it."""
+        self.report.samples = samples
+        is_listed = self.info.full_name in NOTHING_TO_COMPARE.get(self.name, ())
+        if not self.report.compared and not self.report.failures and not is_listed:
+            self.fail("nothing compared", f"none of {samples} samples could be compared")
+        if self.report.compared and is_listed:
+            self.fail("something compared", "it is listed as an entry without anything to compare")
+        return self.report
+
+    @contextlib.contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        """Names what is tried, for failures."""
+        before, self._place = self._place, place
+        yield
+        self._place = before
+
+    def fail(self, kind: str, message: str) -> None:
+        self.report.failures.append(Failure(kind, self._place, message))
+
+    def side(
+        self, sample: SampleInput, device: torch.device, run: Callable[[Call], Any] = Call.forward, number: int = SEED
+    ) -> Side | None:
+        """Runs one sample; gives None if its arguments could not even be copied to the device."""
+        try:
+            call = Call(self.info, sample, device)
+            if device.type != "cpu":
+                poison(device)
+                torch.accelerator.synchronize(device)
+        except Exception as error:  # an entry that cannot be set up fails, and the run goes on
+            self.fail("exception in the set-up", f"{type(error).__name__}: {str(error)[:600]}")
+            return None
+        seed(number, device)
+        return Side(call, Outcome(lambda: run(call), device))
+
+    def both(self, sample: SampleInput, run: Callable[[Call], Any] = Call.forward) -> tuple[Side, Side] | None:
+        """Runs a sample on the device and on the CPU, and gives the two if both have a result to compare.
+
+        Fails where only one raises, raises later or otherwise, or goes through the copy fallback.
+        """
+        theirs, ours = self.side(sample, CPU, run), self.side(sample, self.device, run)
+        if ours is None or theirs is None:
+            return None
+        if ours.outcome.fallback:
+            self.fail("copy fallback", ", ".join(ours.outcome.fallback))
+        if ours.outcome.error is not None or theirs.outcome.error is not None:
+            self.report.compared += self.errors_count
+            self.compare_errors(ours.outcome, theirs.outcome)
+            return None
+        return ours, theirs
+
+    def compare_errors(self, ours: Outcome, theirs: Outcome) -> None:
+        if theirs.error is None:
+            self.fail("exception", ours.describe_error())
+        elif ours.error is None:
+            self.fail("no exception", f"the CPU raises {theirs.describe_error()}")
+        elif type(ours.error) is not type(theirs.error):
+            self.fail("other exception", f"{ours.describe_error()}; the CPU raises {theirs.describe_error()}")
+        elif ours.is_late and not self.may_be_late:
+            self.fail("late exception", ours.describe_error())
+
+    def compare(self, ours: Side, theirs: Side, values: bool = True) -> None:
+        """Compares results, what the call left of its arguments, and which of them are the same memory."""
+        self.report.compared += 1
+        self.compare_results("", ours.outcome, theirs.outcome, values)
+        if len(ours.tensors) != len(theirs.tensors):
+            return
+        mine, others = sharing(ours.tensors), sharing(theirs.tensors)
+        if mine != others:
+            count = len(ours.call.inputs)
+            self.fail("sharing", f"{mine}, on the CPU {others}; the first {count} are arguments")
+        self.compare_arguments(ours, theirs, values)
+
+    def compare_arguments(self, ours: Side, theirs: Side, values: bool = True) -> None:
+        bounds = self.bounds(ours.outcome)
+        for number, (a, b) in enumerate(zip(ours.call.inputs, theirs.call.inputs, strict=True)):
+            difference = metadata_difference(a, b) or stride_difference(a, b)
+            if difference is None and values and self.values_count:
+                difference = storage_difference(a, b, bounds)
+            if difference is not None:
+                self.fail("argument", f"argument {number} afterwards: {difference}")
+
+    def bounds(self, ours: Outcome) -> Bounds | None:
+        """Gives how far values may lie apart: not at all where the CPU's own kernels ran."""
+        if not ours.is_exact:
+            return TorchsBounds(self.info)
+        return TOLERANCES.get(self.info.full_name)
+
+    def compare_results(self, prefix: str, ours: Outcome, theirs: Outcome, values: bool = True) -> None:
+        """Compares results with the CPU's; `prefix` is put before the kind of a failure."""
+        if len(ours.tensors) != len(theirs.tensors):
+            self.fail(prefix + "structure", f"{len(ours.tensors)} tensors for {len(theirs.tensors)}")
+            return
+        if values and self.values_count and not self._same_others(ours.others, theirs.others):
+            self.fail(prefix + "values", f"{ours.others!r:.200} for {theirs.others!r:.200}")
+        bounds = self.bounds(ours)
+        for number, (a, b) in enumerate(zip(ours.tensors, theirs.tensors, strict=True)):
+            if a.device != self.device:
+                self.fail(prefix + "wrong device", f"result {number} is on {a.device}")
+                continue
+            difference = metadata_difference(a, b)
+            if difference is not None:
+                self.fail(prefix + "metadata", f"result {number}: {difference}")
+                continue
+            difference = stride_difference(a, b)
+            if difference is not None:
+                self.fail(prefix + "strides", f"result {number}: {difference}")
+            if not values or not self.values_count:
+                continue
+            difference = value_difference(a.detach().cpu(), b.detach(), bounds)
+            if difference is not None:
+                self.fail(prefix + "values", f"result {number} ({dtype_name(a.dtype)}): {difference}")
+        if ours.warnings != theirs.warnings:
+            self.fail(prefix + "warnings", f"{ours.warnings}, on the CPU {theirs.warnings}")
+
+    def _same_others(self, ours: list[Any], theirs: list[Any]) -> bool:
+        """Compares what is no tensor, by its text: NaN is then equal to NaN, and a device may differ."""
+        return repr(ours).replace(str(self.device), "cpu") == repr(theirs)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+@contextlib.contextmanager
+def every_warning() -> Iterator[None]:
+    """Lets torch warn at each call, not once a process; what nobody catches is ignored."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_warn_always(before)
+
+
+@contextlib.contextmanager
+def seeds_free() -> Iterator[None]:
+    """Lets seeds count: the database wraps its random operators so that each call starts from seed 42."""
+
+    def call(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs)
+
+    with mock.patch.object(common_methods_invocations, "wrapper_set_seed", call):
+        yield

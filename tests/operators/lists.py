@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the OpInfo run knows about single entries. Keys are `OpInfo.full_name`.
+
+`NEVER`, and `NOT_YET` by check, are strict: an entry of theirs that passes fails the run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .gaps import Gap
+from .not_yet import NOT_YET
+
+__all__ = ["NEVER", "NOT_YET", "Gap", "Tolerance", "gap"]
+
+
+class Tolerance(NamedTuple):
+    """How far a value may lie from the CPU's: multiples of the type's epsilon, relative to the value and to 1."""
+
+    epsilons: float
+    reason: str
+    half_epsilons: float = 4  # of 16-bit types
+
+    def of(self, dtype: torch.dtype) -> tuple[float, float]:
+        info = torch.finfo(dtype)
+        bound = (self.epsilons if info.bits > 16 else self.half_epsilons) * info.eps
+        return bound, bound
+
+
+_JITERATOR = Gap("jiterator compiles CUDA source at run time; torch refuses every other device")
+_NO_CPU_KERNEL = Gap("the entry has no dtype on the CPU: there is nothing to compare with")
+
+# What no device of this package can pass in any check, because torch rules it out.
+NEVER: dict[str, Gap] = {
+    "jiterator_unary": _JITERATOR,
+    "jiterator_binary": _JITERATOR,
+    "jiterator_4inputs_with_extra_args": _JITERATOR,
+    "jiterator_binary_return_by_ref": _JITERATOR,
+    "jiterator_2inputs_2outputs": _JITERATOR,
+    "torch.ops.aten._flash_attention_forward": _NO_CPU_KERNEL,
+    "torch.ops.aten._efficient_attention_forward": _NO_CPU_KERNEL,
+    "nn.functional.batch_norm.without_cudnn": _NO_CPU_KERNEL,
+}
+
+# Entries that draw random numbers. Seeds cannot agree between two kinds of device: where the CPU's result depends on
+# the seed, the device's is checked for shape, type, reproducibility and its mean; where it doesn't, like all others.
+RANDOM: frozenset[str] = frozenset(
+    {
+        "bernoulli",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "multinomial",
+        "nn.functional.alpha_dropout",
+        "nn.functional.dropout",
+        "nn.functional.dropout2d",
+        "nn.functional.dropout3d",
+        "nn.functional.feature_alpha_dropout.with_train",
+        "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d",
+        "nn.functional.multi_head_attention_forward",
+        "nn.functional.rrelu",
+        "nn.functional.scaled_dot_product_attention",
+        "normal",
+        "normal.in_place",
+        "normal.number_mean",
+        "pca_lowrank",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "svd_lowrank",
+        "uniform",
+    }
+)
+
+# Random entries whose mean says nothing: the mean does not exist, or the sign of the result is free.
+NO_MEAN: frozenset[str] = frozenset({"cauchy", "pca_lowrank", "svd_lowrank"})
+
+# Entries whose result is memory that nobody wrote: shape, strides, type and device are compared, values are not.
+UNINITIALISED: frozenset[str] = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+
+# Entries that make a tensor in place larger than its storage where it is a view of less: nobody wrote what is added.
+ENLARGED_IN_PLACE: frozenset[str] = frozenset({"resize_", "resize_as_"})
+
+# Entries whose CPU kernel ends the process where elements of `out` are the same memory: nothing can be compared.
+DIE_ON_THE_CPU: frozenset[str] = frozenset({"narrow_copy", "nn.functional.avg_pool3d"})
+
+# Entries that a check is for and that have nothing for it to compare.
+_FACTORIES = """
+    arange broadcast_shapes empty empty_permuted empty_strided eye full item linspace linspace.tensor_overload logspace
+    logspace.tensor_overload ones randint randn scalar_tensor tril_indices triu_indices zeros
+    signal.windows.bartlett signal.windows.blackman signal.windows.cosine signal.windows.exponential
+    signal.windows.gaussian signal.windows.general_cosine signal.windows.general_hamming signal.windows.hamming
+    signal.windows.hann signal.windows.kaiser signal.windows.nuttall
+"""
+_WITHOUT_ERRORS = """
+    T __rmod__ __rpow__ __rsub__ add div.floor_rounding div.no_rounding_mode div.trunc_rounding floor_divide median mul
+    sub true_divide
+"""
+NOTHING_TO_COMPARE: dict[str, frozenset[str]] = {
+    "layouts": frozenset(_FACTORIES.split()),
+    "out": frozenset({"equal"}),
+    "sparse": frozenset({"randn_like", "zeros_like"}),
+    "errors": frozenset(_WITHOUT_ERRORS.split()),
+}
+
+# Entries that torch wants to be given some tensors on the CPU: which of their arguments, by position after the input.
+HOST_ARGUMENTS: dict[str, frozenset[int]] = {
+    # "tensor_split expected tensor_indices_or_sections to be on cpu"
+    "tensor_split": frozenset({0}),
+}
+
+# Operators that no provider need run: allocation, fills, copies and reading one element are native code of the core for
+# every driver and are not counted, no more than views, which their schema tells. A sample that no provider counted must
+# have consisted of them on the CPU.
+_NATIVE = """
+    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_
+    fill fill_ full full_like new_full new_ones new_zeros ones ones_like scalar_tensor zero_ zeros zeros_like
+    clone copy_ _to_copy _local_scalar_dense
+"""
+# Operators that torch itself makes of those and of views for some arguments: a rotation by nothing is a clone, no
+# integer is infinite, a product over no elements is zeros.
+_MADE_OF_NATIVE = """
+    alias_copy as_strided_copy as_strided_scatter block_diag constant_pad_nd diag_embed diagonal_scatter expand_copy
+    isinf permute_copy repeat rot90 select_scatter slice_scatter split_with_sizes_copy squeeze_copy t_copy
+    transpose_copy _trilinear unbind_copy unfold_copy unsafe_split unsqueeze_copy view_copy
+"""
+UNCOUNTED_OPERATORS: frozenset[str] = frozenset(f"aten::{name}" for name in (_NATIVE + _MADE_OF_NATIVE).split())
+
+# Entries whose values may differ from the CPU's, by how much, and why.
+_LSTSQ = Tolerance(100, "LAPACK's answer for wide matrices differs between two calls on the CPU too")
+_SUMS = Tolerance(4, "torch picks the type of the sums by the device's type: float32 on the CPU, the input's elsewhere")
+TOLERANCES: dict[str, Tolerance] = {
+    "linalg.lstsq": _LSTSQ,
+    "linalg.lstsq.grad_oriented": _LSTSQ,
+    "nn.functional.linear_cross_entropy.chunked": _SUMS,
+    "nn.functional.linear_cross_entropy.chunked_none": _SUMS,
+}
+
+
+# Entries whose values may differ where a setting asks for other kernels.
+_DECOMPOSED = Tolerance(8, "in deterministic mode torch decomposes it for every device but the CPU")
+SETTINGS_TOLERANCES: dict[str, Tolerance] = {
+    "nn.functional.interpolate.bilinear": _DECOMPOSED,
+    "nn.functional.interpolate.trilinear": _DECOMPOSED,
+    "nn.functional.upsample_bilinear": _DECOMPOSED,
+}
+
+# Modules whose values may differ, by how much, and why.
+_FUSED = Tolerance(200, "the CPU has a fused kernel with another order of additions, for its own tensors only", 32)
+MODULE_TOLERANCES: dict[str, Tolerance] = dict.fromkeys(
+    ("nn.RNN", "nn.LSTM", "nn.GRU", "nn.RNNCell", "nn.LSTMCell", "nn.GRUCell"), _FUSED
+)
+
+# Modules and element types of which no sample runs on the CPU.
+MODULES_THAT_THE_CPU_LACKS: frozenset[tuple[str, str]] = frozenset(
+    (name, "bfloat16")
+    for name in ("nn.AvgPool3d", "nn.LPPool3d", "nn.CTCLoss", "nn.MultiLabelMarginLoss", "nn.MultiMarginLoss")
+)
+
+
+def gap(check: str, name: str, dtype: str, *, all_samples: bool) -> Gap | None:
+    """Gives the listed gap of an entry in a check, or None if it must pass."""
+    # What is never run can still be refused as it should.
+    never = [NEVER[name]] if name in NEVER and check != "errors" else []
+    for listed in [*never, *NOT_YET.get(check, {}).get(name, [])]:
+        is_for_later = listed.later and not all_samples
+        if (listed.dtypes is None or dtype in listed.dtypes) and not is_for_later:
+            return listed
+    return None

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs one call and keeps all that came of it: results, exception and when it came, warnings, providers."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import torch_outboard
+
+CPU = torch.device("cpu")
+
+
+class Outcome:
+    """The result of one call: the tensors or the exception, and which providers ran how many calls for it."""
+
+    def __init__(self, run: Callable[[], Any], device: torch.device) -> None:
+        self.error: Exception | None = None
+        # Whether the exception came only when the work was waited for.
+        self.is_late = False
+        self.value: Any = None
+        self.calls: Counter[tuple[str, str]] = Counter()
+        is_ours = device.type != "cpu"
+        if is_ours:
+            torch_outboard.reset_coverage()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                self.value = run()
+            except Exception as error:  # whatever it is becomes part of the comparison
+                self.error = error
+            if is_ours:
+                self._wait(device)
+        # What torch's Python deprecates it says once a process.
+        told = [kept for kept in caught if not issubclass(kept.category, (DeprecationWarning, FutureWarning))]
+        gists = {(kept.category.__name__, _gist(str(kept.message))) for kept in told}
+        self.warnings = sorted(gist for gist in gists if not gist[1].startswith(_OF_ALLOCATIONS))
+        if is_ours:
+            self.calls = calls_by_operator()
+        leaves = tree_leaves(self.value)
+        self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self.others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+
+    def _wait(self, device: torch.device) -> None:
+        try:
+            torch.accelerator.synchronize(device)
+        except Exception as error:  # as above
+            if self.error is None:
+                self.error, self.is_late = error, True
+
+    @property
+    def fallback(self) -> list[str]:
+        """The operators that went through the copy fallback."""
+        return sorted(op for provider, op in self.calls if provider == "fallback")
+
+    @property
+    def is_exact(self) -> bool:
+        """Says whether only the CPU's own kernels ran, whose results agree with the CPU's bit for bit."""
+        return all(provider in ("host", "fallback") for provider, _ in self.calls)
+
+    def describe_error(self) -> str:
+        when = "late " if self.is_late else ""
+        return f"{when}{type(self.error).__name__}: {str(self.error).strip()[:600]}"
+
+
+# Told at each allocation, of which a device needs more or fewer than the CPU.
+_OF_ALLOCATIONS = "ComplexHalf support is experimental"
+
+
+def _gist(message: str) -> str:
+    """Gives the first line of a warning, without numbers and without the places where it was issued."""
+    line = message.strip().splitlines()[0] if message.strip() else ""
+    line = re.sub(r" \(aten::[\w.]+, on the device's stream\)", "", line.partition(" (Triggered")[0])
+    return re.sub(r"\d+", "N", line)
+
+
+class OperatorNames(TorchDispatchMode):
+    """Notes the operators that run below autograd, but for views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.names.add(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def calls_by_operator() -> Counter[tuple[str, str]]:
+    """Gives how many calls of each operator each provider has run since the counts were last set back."""
+    return Counter({(row.provider, row.op): row.calls for row in torch_outboard.coverage()})
+
+
+def seed(value: int, device: torch.device) -> None:
+    """Seeds the CPU's generator and the device's; torch.manual_seed would note a traceback for each other device."""
+    torch.default_generator.manual_seed(value)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed_all(value)
+
+
+def poison(device: torch.device) -> None:
+    """Leaves 0xFF in the cached memory that small results will get, so that no stale result can look right."""
+    torch.full((1 << 20,), 0xFF, dtype=torch.uint8, device=device)
