@@ -182,9 +182,9 @@ WaitCounts& wait_counts() {
 OpPlan::OpPlan(const c10::OperatorHandle& handle)
     : op(handle),
       name(toString(handle.operator_name())),
-      shape_classes(/*believes_all=*/handle.operator_name().name.rfind("aten::", 0) == 0) {
+      shape_classes(/*believes_all=*/is_torchs_own(handle.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
-  is_torchs = op.operator_name().name.rfind("aten::", 0) == 0;
+  const bool is_torchs = is_torchs_own(op.operator_name());
   meta_kernel = meta_kernel_of(op.operator_name());
   const bool is_in_place = writes_in_place_only(schema);
   for (const c10::Argument& argument : schema.arguments()) {

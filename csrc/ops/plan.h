@@ -58,7 +58,6 @@ struct OpPlan {
   c10::SmallVector<int8_t, 4> returned_arg;  // the written argument that the return is
   c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return shows
   bool is_random = false;          // draws random numbers
-  bool is_torchs = false;          // of the namespace aten: its meta kernel was checked against the CPU's kernel
   bool has_generator_arg = false;
 
   // The `out=` overload that runs in the operator's place on the host, writing to its outputs; only of OpKind::Makes.
@@ -73,7 +72,6 @@ struct OpPlan {
   ShapeClasses shape_classes;
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native.h
   std::unique_ptr<const ArgumentChecks> checks;     // ops/argument_checks.h; null if there are none
-  std::atomic<bool> fallback_warned{false};
   std::atomic<uint64_t> native_calls{0};
   std::atomic<uint64_t> queued_calls{0};
   std::atomic<uint64_t> waited_calls{0};
