@@ -81,6 +81,9 @@ void detail::open_device(c10::DeviceIndex device) {
   check_device_index(device);
   std::unique_lock lock(device_mutex, std::defer_lock);
   for (;;) {
+    if (const std::string reason = opening_forbidden(); !reason.empty()) {
+      raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, "Cannot open " + device_text(device) + " here: " + reason);
+    }
     // In a forked child the mutex may be held by a thread that isn't there: look before locking.
     if (in_bad_fork()) {
       raise(ErrorKind::BadFork, OB_FAILED_PRECONDITION,
@@ -90,9 +93,6 @@ void detail::open_device(c10::DeviceIndex device) {
     }
     if (driver_is_gone()) {
       raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, device_text(device) + " was closed at the end of the process");
-    }
-    if (const std::string reason = opening_forbidden(); !reason.empty()) {
-      raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, "Cannot open " + device_text(device) + " here: " + reason);
     }
     lock.lock();
     const DeviceState state = device_state[device].load();

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -29,6 +30,15 @@ CRASHING = {
     "aten::multilabel_margin_loss_forward",
     "aten::nll_loss_backward",
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A kernel that reads what it has written over, an index say, fails or not by the order of its threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @functools.cache

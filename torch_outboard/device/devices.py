@@ -60,10 +60,7 @@ def init() -> None:
 
 def _lazy_init() -> None:
     if _C.in_bad_fork():
-        raise RuntimeError(
-            f"Cannot use {_context.name} in a forked process after a device was opened in its parent. To use it with "
-            "multiprocessing, use the 'spawn' start method."
-        )
+        _C.open_device(_C.current_device())  # raises, with the advice
     _context.mark_initialized()
 
 
