@@ -7,7 +7,9 @@ raised there, and Python's stacks alone don't say which entry of the driver is w
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
+import mmap
 import os
 import resource
 import threading
@@ -22,6 +24,14 @@ __all__ = ["Watchdog"]
 # If the thread that tells gets no interpreter lock in that many seconds, Python's stacks alone are written.
 _GRACE = 10
 
+# torch's handler of fatal signals, which prints the stacks of C, needs more than the 16 KiB that faulthandler gave the
+# main thread for its handlers: it would write over the heap below them.
+_SIGNAL_STACK = 1 << 20
+
+
+class _StackT(ctypes.Structure):
+    _fields_ = (("ss_sp", ctypes.c_void_p), ("ss_flags", ctypes.c_int), ("ss_size", ctypes.c_size_t))
+
 
 class Watchdog:
     """Ends the process when a test, with its fixtures, takes longer than `seconds`."""
@@ -31,6 +41,15 @@ class Watchdog:
         self._seconds = seconds
         # Of the process itself: while a test runs pytest has put a file of its own behind 2.
         self._stderr = os.dup(2)
+        self._signal_stack = mmap.mmap(-1, _SIGNAL_STACK)
+
+    def pytest_runtestloop(self) -> None:
+        """Gives the main thread a stack for handlers of signals, after pytest's faulthandler gave it one."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._signal_stack))
+        stack = _StackT(ss_sp=address, ss_flags=0, ss_size=_SIGNAL_STACK)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.sigaltstack(ctypes.byref(stack), None) != 0:
+            raise OSError(ctypes.get_errno(), "sigaltstack failed")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
