@@ -140,7 +140,7 @@ def test_memory_that_was_given_out_again_has_no_past(device, streams):
     assert sanitizer.races() == []
 
 
-def test_other_threads_and_backward_passes_are_watched(device, streams):
+def test_other_threads_and_backward_passes_are_watched(device, queued, streams):
     module = module_of(device)
     with module.stream(streams[0]):
         x = torch.ones(16, device=device, requires_grad=True)
@@ -156,7 +156,7 @@ def test_other_threads_and_backward_passes_are_watched(device, streams):
     assert len(sanitizer.races()) == 1
 
 
-def test_a_place_is_reported_once_and_it_can_raise(device, streams):
+def test_a_place_is_reported_once_and_it_can_raise(device, queued, streams):
     module = module_of(device)
     x = torch.ones(16, device=device)
     for _ in range(3):

@@ -50,7 +50,7 @@ def test_links_lead_somewhere(page):
 
 def test_the_guide_speaks_of_the_project_that_is_made():
     guide = (ROOT / "docs" / "writing-a-driver.md").read_text(encoding="utf-8")
-    files = project_files("mychip", "c")
+    files = project_files("mychip", "host-memory", "c")
     for path in ("src/driver.c", "torch_mychip/__init__.py", "include/torch_outboard/driver.h", "tests/test_driver.py"):
         assert f"`{path}`" in guide and path in files
     # The reader replaces an entry of the made driver by the one in the guide, which uses what is there.

@@ -13,10 +13,27 @@ from click.testing import CliRunner
 
 from torch_outboard._discovery import found_drivers
 from torch_outboard.cli import main
-from torch_outboard.cli.new import LANGUAGES, project_files
+from torch_outboard.cli.new import TEMPLATES, project_files
 from torch_outboard.testing import driver_test_command, run_driver_tests, suite
 
 from .contract import ROOT
+
+KINDS = [(template, language) for template, languages in TEMPLATES.items() for language in languages]
+# Of the driver tests those of the contract, for drivers that would take minutes for all: operators run on copies there.
+CONTRACT = [
+    *(
+        "test_copies.py",
+        "test_device.py",
+        "test_errors.py",
+        "test_factories.py",
+        "test_memory.py",
+        "test_memory_pools.py",
+    ),
+    *("test_storage.py", "test_stream_bad_input.py", "test_streams.py", "test_waits.py"),
+]
+
+
+RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -24,12 +41,13 @@ def invoke(*arguments: str) -> tuple[int, str]:
     return answer.exit_code, answer.output
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_made_project_builds_and_passes_the_driver_tests(language, tmp_path):
+@pytest.mark.parametrize(("template", "language"), KINDS)
+def test_a_made_project_builds_and_passes_the_driver_tests(template, language, tmp_path):
     if importlib.util.find_spec("scikit_build_core") is None or importlib.util.find_spec("pip") is None:
         pytest.skip("capability: scikit-build-core and pip, which build the project")
     project, site = tmp_path / "project", tmp_path / "site"
-    status, output = invoke("new", "made_up", "--language", language, "--folder", str(project))
+    kind = ("--template", template, "--language", language)
+    status, output = invoke("new", "made_up", *kind, "--folder", str(project))
     assert status == 0, output
     assert f"cd {project}" in output and "outboard test made_up" in output
 
@@ -48,7 +66,16 @@ def test_a_made_project_builds_and_passes_the_driver_tests(language, tmp_path):
         project,
     )
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
-    run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    if template == "host-memory":
+        run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    else:
+        run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "there_and_back", cwd=project)
+        run(environment, "-c", RUN, "test", "made_up", *CONTRACT, "-q", cwd=project)
+
+
+def test_a_template_has_its_language():
+    status, output = invoke("new", "made_up", "--template", "other-process", "--language", "c")
+    assert status == 2 and "the template other-process is in python only" in output
 
 
 def run(environment, *arguments, cwd=None) -> None:
@@ -57,14 +84,22 @@ def run(environment, *arguments, cwd=None) -> None:
     assert answer.returncode == 0, f"{command}\n{answer.stdout}\n{answer.stderr}"
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_made_project_speaks_of_itself(language):
-    files = project_files("my_chip", language)
+@pytest.mark.parametrize(("template", "language"), KINDS)
+def test_a_made_project_speaks_of_itself(template, language):
+    files = project_files("my_chip", template, language)
     assert {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/tests.yml"} <= set(files)
     own = {path: text for path, text in files.items() if not path.startswith("include/")}
     for path, text in own.items():
         assert "{{" not in text and "{%" not in text, path
-        for skeleton in ("null driver", '"null"', "pure Python", "pure_python", "PythonDriver"):
+        for skeleton in (
+            "null driver",
+            '"null"',
+            "pure Python",
+            "pure_python",
+            "PythonDriver",
+            "other_process",
+            "OtherProcess",
+        ):
             assert skeleton not in text, path
     assert "class MyChipDriver(Driver):" in files["torch_my_chip/__init__.py"]
     assert 'my_chip = "torch_my_chip:MyChipDriver"' in files["pyproject.toml"]
@@ -153,7 +188,6 @@ def test_missing_tools_are_named(monkeypatch):
 
 
 def test_the_command_runs_the_tests(run_python):
-    code = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
-    answer = run_python(code, "test", "examples.pure_python_driver:PythonDriver", "-o", "devices=1", "-q", "-k", "pool")
+    answer = run_python(RUN, "test", "examples.pure_python_driver:PythonDriver", "-o", "devices=1", "-q", "-k", "pool")
     assert "passed" in answer.stdout and "needs two devices" not in answer.stdout.split("short test summary")[0]
-    assert "write KEY=VALUE" in run_python(code, "test", "nothing", "-o", "devices", status=2).stderr
+    assert "write KEY=VALUE" in run_python(RUN, "test", "nothing", "-o", "devices", status=2).stderr

@@ -17,21 +17,34 @@ from torch_outboard._version import __version__
 __all__ = ["new", "project_files"]
 
 _TEMPLATES = Path(__file__).parent / "project"
+# What the device is as the project is made -> the languages that the driver can be in, the first if none is asked for.
+TEMPLATES = {"host-memory": ("c", "python"), "other-process": ("python",)}
 LANGUAGES = ("c", "python")
 
 
 @click.command()
 @click.argument("name")
-@click.option("--language", type=click.Choice(LANGUAGES), default="c", show_default=True, help="Of the driver.")
+@click.option(
+    "--template",
+    type=click.Choice(tuple(TEMPLATES)),
+    default="host-memory",
+    show_default=True,
+    help="What the device is at first: host memory, where work is done at once; or another process, with memory and "
+    "streams of its own, like hardware behind a queue of commands.",
+)
+@click.option("--language", type=click.Choice(LANGUAGES), help="Of the driver. [default: c; other-process: python]")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where to make the project; ./NAME if not given.")
-def new(name: str, language: str, folder: Path | None) -> None:
+def new(name: str, template: str, language: str | None, folder: Path | None) -> None:
     """Make a driver project that builds, attaches and passes the driver tests.
 
     NAME is what the device is called in torch: torch.device("NAME"), torch.NAME. The folder must be empty or not there.
     """
     _check(name)
+    language = language or TEMPLATES[template][0]
+    if language not in TEMPLATES[template]:
+        raise click.UsageError(f"the template {template} is in {' and '.join(TEMPLATES[template])} only")
     folder = folder or Path(name)
-    files = project_files(name, language)
+    files = project_files(name, template, language)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise click.ClickException(
@@ -78,13 +91,14 @@ def _target(template: Path, package: str) -> str:
     return path.replace("dot_", ".").replace("package/", f"{package}/")
 
 
-def project_files(name: str, language: str) -> dict[str, str]:
+def project_files(name: str, template: str, language: str) -> dict[str, str]:
     """Gives the project's files: their texts by their paths in it."""
     from torch_outboard.drivers.skeletons import class_name, contract_header, skeleton
 
     package = _package(name)
     values = {
         "name": name,
+        "template": template,
         "language": language,
         "package": package,
         "distribution": package.replace("_", "-"),
@@ -95,13 +109,11 @@ def project_files(name: str, language: str) -> dict[str, str]:
     files: dict[str, str] = {}
     for part in ("common", language):
         root = _TEMPLATES / part
-        for template in sorted(root.rglob("*.jinja")):
-            files[_target(template.relative_to(root), package)] = environment.from_string(
-                template.read_text(encoding="utf-8")
+        for source in sorted(root.rglob("*.jinja")):
+            files[_target(source.relative_to(root), package)] = environment.from_string(
+                source.read_text(encoding="utf-8")
             ).render(values)
+    files |= skeleton(template, language, name, package)
     if language == "c":
-        files["src/driver.c"] = skeleton(language, name)
         files["include/torch_outboard/driver.h"] = contract_header()
-    else:
-        files[f"{package}/__init__.py"] = skeleton(language, name)
     return files

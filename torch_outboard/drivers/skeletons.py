@@ -9,46 +9,77 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["contract_header", "skeleton"]
+__all__ = ["class_name", "contract_header", "skeleton"]
 
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE.parent.parent
 
-# The file, and what is replaced in it. {name} is the driver's, {title} the same for people, {class} the class.
-_SKELETONS: dict[str, tuple[str, dict[str, str]]] = {
-    "c": (
-        "drivers/null/null.c",
-        {
-            "The null driver: the smallest complete driver, to be read beside driver.h and copied.": (
-                "The {name} driver. It was made as the smallest complete one, to be read beside driver.h and filled in."
-            ),
-            "the null driver has no": "the {name} driver has no",
-            '"Null device"': '"{title} device"',
-            '"torch-outboard"': '"unknown"',
-            '"null"': '"{name}"',
-        },
-    ),
-    "python": (
-        "examples/pure_python_driver.py",
-        {
-            "A complete driver in pure Python: devices whose memory is host memory, and whose": (
-                "The {name} driver. As it was made, it has devices whose memory is host memory, and whose"
-            ),
-            '"pure_python_driver:PythonDriver"': '"{name}"',
-            'device="python"': 'device="{name}"',
-            'name = "python"': 'name = "{name}"',
-            "class PythonDriver(": "class {class}(",
-            "Pure Python {{device}}": "{title} {{device}}",
-        },
-    ),
+# Template and language -> files of the made project: the source of each, and what is replaced in it. {name} is the
+# driver's, {title} the same for people, {class} the class, {package} the project's package.
+_SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
+    ("host-memory", "c"): {
+        "src/driver.c": (
+            "drivers/null/null.c",
+            {
+                "The null driver: the smallest complete driver, to be read beside driver.h and copied.": (
+                    "The {name} driver. It was made as the smallest complete one, to be read beside driver.h and "
+                    "filled in."
+                ),
+                "the null driver has no": "the {name} driver has no",
+                '"Null device"': '"{title} device"',
+                '"torch-outboard"': '"unknown"',
+                '"null"': '"{name}"',
+            },
+        )
+    },
+    ("host-memory", "python"): {
+        "{package}/__init__.py": (
+            "examples/pure_python_driver.py",
+            {
+                "A complete driver in pure Python: devices whose memory is host memory, and whose": (
+                    "The {name} driver. As it was made, it has devices whose memory is host memory, and whose"
+                ),
+                '"pure_python_driver:PythonDriver"': '"{name}"',
+                'device="python"': 'device="{name}"',
+                'name = "python"': 'name = "{name}"',
+                "class PythonDriver(": "class {class}(",
+                "Pure Python {{device}}": "{title} {{device}}",
+            },
+        )
+    },
+    ("other-process", "python"): {
+        "{package}/__init__.py": (
+            "examples/other_process/__init__.py",
+            {
+                "A complete driver in Python whose devices are in another process:": (
+                    "The {name} driver. As it was made, its devices are in another process:"
+                ),
+                '"other_process:OtherProcessDriver"': '"{name}"',
+                'device="other_process"': 'device="{name}"',
+                'name = "other_process"': 'name = "{name}"',
+                "class OtherProcessDriver(": "class {class}(",
+                "Other process {{device}}": "{title} {{device}}",
+            },
+        ),
+        "{package}/device.py": ("examples/other_process/device.py", {}),
+    },
 }
 
 
-def skeleton(language: str, name: str) -> str:
-    """Gives the source of a driver called `name`, in "c" or "python"; RuntimeError if the skeleton is not as known."""
-    path, replacements = _SKELETONS[language]
+def skeleton(template: str, language: str, name: str, package: str) -> dict[str, str]:
+    """Gives the sources of a driver called `name`, by their paths in its project.
+
+    RuntimeError if the skeleton is not as known.
+    """
     title = name.replace("_", " ").capitalize()
-    values = {"name": name, "title": title, "class": class_name(name)}
+    values = {"name": name, "title": title, "class": class_name(name), "package": package}
+    return {
+        target.format(**values): _renamed(path, replacements, values)
+        for target, (path, replacements) in _SKELETONS[template, language].items()
+    }
+
+
+def _renamed(path: str, replacements: dict[str, str], values: dict[str, str]) -> str:
     text = _read(path)
     for old, new in replacements.items():
         wanted = old.replace("{{", "{").replace("}}", "}")
@@ -73,5 +104,5 @@ def contract_header() -> str:
 
 
 def _read(path: str) -> str:
-    installed = _HERE / "skeleton_sources" / Path(path).name
+    installed = _HERE / "skeleton_sources" / path
     return (installed if installed.is_file() else _SOURCE / path).read_text(encoding="utf-8")

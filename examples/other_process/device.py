@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The devices: a process that owns their memory and works off their streams. It knows nothing of torch.
+
+    python device.py SOCKET BYTES
+
+A request is a header of numbers, and data behind it; so is an answer, which goes back under the request's number.
+Requests are taken one at a time, in the order in which they were sent. The work of a stream is done by a thread of its
+own, so nothing waits for it here. The process ends when the socket does, however the other one has ended.
+"""
+
+import enum
+import queue
+import socket
+import struct
+import sys
+import threading
+import time
+
+
+class Op(enum.IntEnum):
+    """What is asked for. The numbers that each takes stand behind it, and what it answers."""
+
+    MEM_ALLOC = 1  # device, bytes: the address
+    MEM_FREE = 2  # address
+    MEM_INFO = 3  # device: the free bytes
+    STREAM_CREATE = 4  # stream
+    STREAM_DESTROY = 5  # stream
+    STREAM_QUERY = 6  # stream: whether it is idle
+    SYNCHRONIZE = 7  # stream: nothing, or its first failure, once all before is done
+    WRITE = 8  # stream, address, and the data
+    READ = 9  # stream, address, bytes: the data, once all before is done
+    COPY = 10  # stream, dst, src, bytes
+    FILL = 11  # stream, address, count, and the pattern
+    MARK = 12  # stream: when it was reached, in nanoseconds of CLOCK_MONOTONIC, which processes share
+    WAIT = 13  # stream, number of a MARK
+
+
+REQUEST = struct.Struct("=IIQQQQQ")  # Op, bytes of the data, number (0: nobody waits for an answer), four numbers
+ANSWER = struct.Struct("=IIQQ")  # status, bytes of the data or of the failure's text, number of the request, a number
+
+# Of driver.h.
+OK, OUT_OF_MEMORY, INTERNAL = 0, 8, 13
+
+SPACING = 1 << 21  # addresses of allocations are multiples of it, and never come twice
+
+
+def receive(reader, header):
+    """Gives the next message's numbers and its data; None once the other side has ended."""
+    try:
+        head = reader.read(header.size)
+        if len(head) == header.size:
+            numbers = header.unpack(head)
+            data = reader.read(numbers[1])
+            if len(data) == numbers[1]:
+                return numbers, data
+    except ConnectionError:
+        pass
+    return None
+
+
+class Stream:
+    """A queue, and the thread that works it off. The first failure is kept for whoever synchronizes."""
+
+    def __init__(self):
+        self.work = queue.SimpleQueue()
+        self.told = self.done = 0  # without what is answered: the answer would be there before it counts as done
+        self.failure = None
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def put(self, work, is_answered):
+        self.told += not is_answered
+        self.work.put((work, is_answered))
+
+    def end(self):
+        self.work.put((None, False))
+
+    def run(self):
+        while True:
+            work, is_answered = self.work.get()
+            if work is None:
+                return
+            try:
+                work()
+            except Exception as error:
+                self.failure = self.failure or error
+            self.done += not is_answered
+
+    def raise_failure(self):
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+
+class Devices:
+    def __init__(self, connection, memory):
+        self.connection = connection
+        self.sending = threading.Lock()
+        self.memory = memory  # bytes of each device
+        self.blocks = {}  # address -> (device, memory); never changed but replaced, since streams look into it
+        self.next_address = SPACING
+        self.streams = {}
+        self.marks = {}  # number -> threading.Event, of those that are not reached
+
+    def serve(self):
+        reader = self.connection.makefile("rb")
+        while (request := receive(reader, REQUEST)) is not None:
+            (op, _, number, *numbers), data = request
+            if number == 0:
+                self.take(op, number, numbers, data)  # that this fails is a mistake of the driver's: see main
+            else:
+                self.answer_or_fail(number, self.take, op, number, numbers, data)
+
+    def answer(self, number, value=0, data=b"", status=OK):
+        with self.sending:
+            self.connection.sendall(ANSWER.pack(status, len(data), number, value) + data)
+
+    def answer_or_fail(self, number, work, *arguments):
+        try:
+            work(*arguments)
+        except Exception as error:
+            status = OUT_OF_MEMORY if isinstance(error, MemoryError) else INTERNAL
+            self.answer(number, data=f"{type(error).__name__}: {error}".encode(), status=status)
+
+    def take(self, op, number, numbers, data):
+        a, b, c, d = numbers
+        match op:
+            case Op.MEM_ALLOC:
+                self.answer(number, self.allocate(device=a, bytes=b))
+            case Op.MEM_FREE:
+                self.blocks = {base: block for base, block in self.blocks.items() if base != a}
+            case Op.MEM_INFO:
+                self.answer(number, self.free_bytes(a))
+            case Op.STREAM_CREATE:
+                self.streams[a] = Stream()
+            case Op.STREAM_DESTROY:
+                self.streams.pop(a).end()
+            case Op.STREAM_QUERY:
+                self.answer(number, self.streams[a].done == self.streams[a].told)
+            case _:
+                stream = self.streams[a]
+                work = self.work(op, stream, number, (b, c, d), data)
+                if number == 0:
+                    stream.put(work, is_answered=False)
+                else:
+                    stream.put(lambda: self.answer_or_fail(number, work), is_answered=True)
+
+    def work(self, op, stream, number, numbers, data):
+        """Gives what the stream has to do."""
+        a, b, c = numbers
+        match op:
+            case Op.SYNCHRONIZE:
+                return lambda: (stream.raise_failure(), self.answer(number))
+            case Op.WRITE:
+                return lambda: self.write(a, data)
+            case Op.READ:
+                return lambda: self.answer(number, data=self.view(a, b).tobytes())
+            case Op.COPY:
+                return lambda: self.write(a, self.view(b, c))
+            case Op.FILL:
+                return lambda: self.write(a, data * b)
+            case Op.MARK:
+                self.marks[number] = threading.Event()
+                return lambda: self.reach(number)
+            case Op.WAIT:
+                mark = self.marks.get(a)  # of this moment: it may be reached already
+                return mark.wait if mark is not None else lambda: None
+        raise ValueError(f"{op} is no Op")
+
+    def reach(self, number):
+        self.answer(number, time.monotonic_ns())
+        self.marks.pop(number).set()
+
+    # Memory. What is asked of it waits for no stream.
+
+    def allocate(self, device, bytes):
+        if bytes > self.free_bytes(device):
+            raise MemoryError(f"{bytes} bytes asked for, {self.free_bytes(device)} of {self.memory} are free")
+        address, self.next_address = self.next_address, self.next_address + -(-bytes // SPACING) * SPACING
+        self.blocks = {**self.blocks, address: (device, bytearray(bytes))}
+        return address
+
+    def free_bytes(self, device):
+        return self.memory - sum(len(memory) for owner, memory in self.blocks.values() if owner == device)
+
+    def view(self, address, bytes):
+        """Gives the memory at an address, which may lie inside an allocation."""
+        for base, (_, memory) in self.blocks.items():
+            if base <= address and address + bytes <= base + len(memory):
+                return memoryview(memory)[address - base : address - base + bytes]
+        raise ValueError(f"the {bytes} bytes at {address:#x} are no memory of a device")
+
+    def write(self, address, data):
+        self.view(address, len(data))[:] = data
+
+
+def main(handle, memory):
+    devices = Devices(socket.socket(fileno=handle), memory)
+    try:
+        devices.serve()
+    except BrokenPipeError:
+        pass  # an answer for nobody
+    except Exception as error:
+        # Last words: the driver tells them to whoever uses its devices next.
+        devices.answer(0, data=f"{type(error).__name__}: {error}".encode(), status=INTERNAL)
+        raise
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
