@@ -26,9 +26,11 @@ bool is_on_host(const at::Tensor& tensor) {
   if (driver().host_address == nullptr) {
     return false;
   }
-  // A fake tensor, which a compiler traces with, has no memory to ask about, and counts as one that is reached.
+  // A fake tensor, which a compiler traces with, has no memory to ask about, not even a size of it where sizes are
+  // symbols. It counts as one that is reached.
   void* base = nullptr;
-  return !tensor.has_storage() || storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
+  return tensor.unsafeGetTensorImpl()->is_python_dispatch() || !tensor.has_storage() ||
+         storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
 }
 
 // The driver's own kernel for the whole, if it brought one. Else the fused kernel of the CPU, where the CPU would take
