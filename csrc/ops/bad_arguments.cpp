@@ -100,8 +100,9 @@ bool no_inner_probability(const Arguments& args) {
 bool too_many_samples(const Arguments& args) {
   const at::Tensor& weights = args.tensor(0);
   const int64_t samples = args.integer(1);
+  constexpr int64_t kMostCategories = 1 << 24;
   return !c10::isFloatingType(args.dtype(0)) || samples <= 0 || weights.dim() == 0 ||
-         (!args[2].toBool() && samples > weights.size(-1));
+         weights.size(-1) > kMostCategories || (!args[2].toBool() && samples > weights.size(-1));
 }
 
 bool integer_to_negative_power(const Arguments& args) {
@@ -187,6 +188,11 @@ bool masks_badly(const Arguments& args) {
   return args.dtype(1) != c10::kBool || (args[2].isScalar() && args[2].toScalar().isComplex() && !complex(args));
 }
 
+bool no_approximation(const Arguments& args) {
+  const std::string& name = args[0].toStringRef();
+  return name != "none" && name != "tanh";
+}
+
 bool not_integral(const Arguments& args) {
   return !is_integral(args.dtype(0)) || (args.has_tensor(1) && !is_integral(args.dtype(1)));
 }
@@ -267,6 +273,7 @@ constexpr Row kArguments[] = {
     {"convolution", "dilation", no_dilation},
     {"convolution", "input weight bias", dtypes_differ<3>},
     {"dot", "self tensor", dtypes_differ<2>},
+    {"gelu", "approximate", no_approximation},
     {"index", "self indices", indexes_badly},
     {"index_copy", "self index source", copies_badly},
     {"index_fill", "self index value", fills_badly},
@@ -289,6 +296,7 @@ constexpr Row kArguments[] = {
     {"neg", "self out", dtypes_differ<2>},
     {"nll_loss2d_forward", "self target weight", no_class_indices},
     {"nll_loss_forward", "self target weight", no_class_indices},
+    {"polar", "abs angle", dtypes_differ<2>},
     {"put", "self index source", puts_badly},
     {"vdot", "self other", dtypes_differ<2>},
 };
@@ -323,6 +331,7 @@ constexpr Row kDtypes[] = {
     {"hypot", "self", boolean_or_complex},
     {"lcm", "self other", boolean_or_not_integral},
     {"lerp", "self", integral},
+    {"aten::logit_", "self", integral},
     {"max", "self", complex},
     {"maximum", "self", complex},
     {"min", "self", complex},

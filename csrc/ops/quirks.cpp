@@ -2,6 +2,9 @@
 #include "ops/quirks.h"
 
 #include <ATen/native/ConvUtils.h>
+#include <ATen/ops/_embedding_bag_forward_only.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <array>
@@ -32,38 +35,152 @@ constexpr std::array<std::string_view, 10> kKeepsShapes = {
 constexpr std::array<std::string_view, 4> kShapeOfScalars = {"aten::arange", "aten::range", "aten::linspace",
                                                              "aten::logspace"};
 
-// The CPU kernel of a convolution writes in the format of the back end that it picks, the meta kernel contiguously.
-void lay_out_convolution(const torch::jit::Stack& arguments, OutputShape& output) {
+// How a CPU kernel lays its results out, where the meta kernel follows the arguments otherwise.
+enum class Layout : uint8_t {
+  Contiguous,
+  Suggested  // in the memory format that the argument suggests
+};
+
+struct LaidOut {
+  std::string_view op;
+  Layout layout;
+  size_t like;    // the argument that suggests
+  size_t count;   // the first results, of which it holds
+};
+
+constexpr LaidOut kLaidOut[] = {
+    {"aten::_batch_norm_with_update", Layout::Suggested, 0, 1},
+    {"aten::_native_batch_norm_legit", Layout::Suggested, 0, 1},
+    {"aten::batch_norm_backward", Layout::Suggested, 1, 1},
+    {"aten::channel_shuffle", Layout::Suggested, 0, 1},
+    {"aten::glu_backward", Layout::Contiguous, 0, 1},
+    {"aten::log_sigmoid_forward", Layout::Contiguous, 0, 2},
+    {"aten::max_unpool2d", Layout::Suggested, 0, 1},
+    {"aten::mse_loss_backward", Layout::Contiguous, 0, 1},
+    {"aten::native_batch_norm", Layout::Suggested, 0, 1},
+    {"aten::native_batch_norm_backward", Layout::Suggested, 1, 1},
+    {"aten::native_channel_shuffle", Layout::Suggested, 0, 1},
+    {"aten::nll_loss2d_forward", Layout::Contiguous, 0, 1},
+    {"aten::normal", Layout::Contiguous, 0, 1},
+    {"aten::reflection_pad2d_backward", Layout::Suggested, 1, 1},
+    {"aten::replication_pad2d", Layout::Suggested, 0, 1},
+    {"aten::replication_pad2d_backward", Layout::Suggested, 1, 1},
+    {"aten::rrelu_with_noise", Layout::Contiguous, 0, 1},
+};
+
+void set_format(OutputShape& output, at::MemoryFormat format) {
+  if (!output.is_defined) {
+    return;
+  }
+  const auto assign = [&output](const auto& strides) { output.strides.assign(strides.begin(), strides.end()); };
+  if (format == at::MemoryFormat::ChannelsLast && output.sizes.size() == 4) {
+    assign(c10::get_channels_last_strides_2d(output.sizes));
+  } else if (format == at::MemoryFormat::ChannelsLast3d && output.sizes.size() == 5) {
+    assign(c10::get_channels_last_strides_3d(output.sizes));
+  } else {
+    assign(c10::contiguous_strides(output.sizes));
+  }
+  output.nbytes = span_bytes(output.sizes, output.strides, c10::elementSize(output.dtype));
+}
+
+void lay_out(const std::string& name, const torch::jit::Stack& arguments, CallShape& shape) {
+  for (const LaidOut& row : kLaidOut) {
+    if (row.op != name) {
+      continue;
+    }
+    const at::MemoryFormat format = row.layout == Layout::Suggested
+                                        ? arguments[row.like].toTensor().suggest_memory_format()
+                                        : at::MemoryFormat::Contiguous;
+    for (size_t i = 0; i < std::min(row.count, shape.outputs.size()); ++i) {
+      set_format(shape.outputs[i], format);
+    }
+  }
+}
+
+// The format in which the CPU kernels of a convolution read and write: that of the back end which is picked. The input is
+// the argument `first`; behind it stand the weight, the bias (or its sizes) and the constants, forward and backward.
+at::MemoryFormat format_of_convolution(const torch::jit::Stack& arguments, size_t first) {
   const auto as_cpu = [](const c10::IValue& value) {
     c10::TensorImpl& meta = *value.toTensor().unsafeGetTensorImpl();
     const size_t nbytes = span_bytes(meta.sizes(), meta.strides(), meta.itemsize());
     return make_cpu_view(nullptr, nbytes, meta);  // asked for its shape only
   };
-  const at::Tensor input = as_cpu(arguments[0]);
-  const at::Tensor weight = as_cpu(arguments[1]);
-  if (weight.dim() == 3) {
-    return;  // computed in two dimensions, from contiguous inputs
-  }
-  const bool has_bias = arguments[2].isTensor() && arguments[2].toTensor().defined();
-  const std::optional<at::Tensor> bias = has_bias ? std::optional(as_cpu(arguments[2])) : std::nullopt;
-  const auto numbers = [&](size_t index) { return arguments[index].toSymIntVector(); };
+  const at::Tensor input = as_cpu(arguments[first]);
+  const at::Tensor weight = as_cpu(arguments[first + 1]);
+  const c10::IValue& given = arguments[first + 2];
+  const bool has_bias = given.isTensor() && given.toTensor().defined();
+  const std::optional<at::Tensor> bias = has_bias ? std::optional(as_cpu(given)) : std::nullopt;
+  const auto numbers = [&](size_t index) { return arguments[first + index].toSymIntVector(); };
   const auto stride = numbers(3), padding = numbers(4), dilation = numbers(5), output_padding = numbers(7);
   const at::native::ConvBackend backend =
-      at::native::select_conv_backend(input, weight, bias, stride, padding, dilation, arguments[6].toBool(),
-                                      output_padding, arguments[8].toSymInt(), std::nullopt);
-  const at::MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
-  if (format == at::MemoryFormat::ChannelsLast && output.sizes.size() == 4) {
-    const auto strides = c10::get_channels_last_strides_2d(output.sizes);
-    output.strides.assign(strides.begin(), strides.end());
-  } else if (format == at::MemoryFormat::ChannelsLast3d && output.sizes.size() == 5) {
-    const auto strides = c10::get_channels_last_strides_3d(output.sizes);
-    output.strides.assign(strides.begin(), strides.end());
+      at::native::select_conv_backend(input, weight, bias, stride, padding, dilation, arguments[first + 6].toBool(),
+                                      output_padding, arguments[first + 8].toSymInt(), std::nullopt);
+  return at::native::_determine_backend_memory_format(input, weight, backend);
+}
+
+// The CPU kernel of a convolution writes in the format of the back end, the meta kernel contiguously.
+void lay_out_convolution(const torch::jit::Stack& arguments, OutputShape& output) {
+  if (arguments[1].toTensor().dim() == 3) {
+    return;  // computed in two dimensions, from contiguous inputs
+  }
+  const at::MemoryFormat format = format_of_convolution(arguments, 0);
+  if (format != at::MemoryFormat::Contiguous) {
+    set_format(output, format);
+  }
+}
+
+// In three dimensions the back ends that take no other format write contiguous gradients, where the meta kernel follows
+// the input.
+void lay_out_convolution_backward(const torch::jit::Stack& arguments, CallShape& shape) {
+  if (arguments[2].toTensor().dim() == 5 && format_of_convolution(arguments, 1) == at::MemoryFormat::Contiguous) {
+    set_format(shape.outputs[0], at::MemoryFormat::Contiguous);
+    set_format(shape.outputs[1], at::MemoryFormat::Contiguous);
+  }
+}
+
+// Whether the running torch sums bags of bfloat16 without a note of which bag an index is in; older ones note it, and
+// the meta kernels of newer ones still tell of it.
+bool sums_bfloat16_bags_fast() {
+  static const bool is_fast = [] {
+    const at::Tensor weight = at::zeros({1, 1}, c10::kBFloat16);
+    const at::Tensor index = at::zeros({1}, c10::kLong);
+    return std::get<1>(at::_embedding_bag_forward_only(weight, index, index)).numel() == 0;
+  }();
+  return is_fast;
+}
+
+void correct_embedding_bag(const torch::jit::Stack& arguments, OutputShape& offset2bag) {
+  constexpr int64_t kSum = 0;
+  const at::Tensor& weight = arguments[0].toTensor();
+  const bool has_weights = arguments[6].isTensor() && arguments[6].toTensor().defined();
+  if (weight.scalar_type() == c10::kBFloat16 && arguments[4].toInt() == kSum && weight.stride(1) == 1 &&
+      (!has_weights || arguments[6].toTensor().stride(0) == 1) && arguments[8].toInt() < 0 &&
+      sums_bfloat16_bags_fast()) {
+    offset2bag.sizes.assign({0});
+    offset2bag.strides.assign({1});
+    offset2bag.nbytes = 0;
   }
 }
 
 void set_dtype(OutputShape& output, c10::ScalarType dtype) {
   output.dtype = dtype;
   output.nbytes = span_bytes(output.sizes, output.strides, c10::elementSize(dtype));
+}
+
+// The CPU kernels of batch norm save statistics in the parameters' dtype (or the input's), and none in evaluation.
+void correct_statistics(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape) {
+  const bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
+  const size_t training = plan.op.operator_name().overload_name == "no_stats" ? 3 : 5;
+  const bool is_training =
+      plan.op.operator_name().name == "aten::_batch_norm_with_update" || arguments[training].toBool();
+  for (size_t i = 1; i < 3; ++i) {
+    OutputShape& saved = shape.outputs[i];
+    if (!is_training) {
+      saved.sizes.assign({0});
+      saved.strides.assign({1});
+    }
+    set_dtype(saved, arguments[has_weight ? 1 : 0].toTensor().scalar_type());
+  }
 }
 
 }  // namespace
@@ -89,27 +206,16 @@ void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallS
     return;  // an out= form, whose arguments are its outputs
   }
   const std::string& name = plan.op.operator_name().name;
-  if (name == "aten::_batch_norm_with_update") {
-    // As native_batch_norm in training.
-    const bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
-    for (size_t i = 1; i < 3; ++i) {
-      set_dtype(shape.outputs[i], arguments[has_weight ? 1 : 0].toTensor().scalar_type());
-    }
-  } else if (name == "aten::native_batch_norm" || name == "aten::_native_batch_norm_legit") {
-    // The CPU kernel saves statistics in the parameters' dtype (or the input's), and none in evaluation.
-    const size_t training = 5 - (plan.op.operator_name().overload_name == "no_stats" ? 2 : 0);
-    const bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
-    const c10::ScalarType dtype = arguments[has_weight ? 1 : 0].toTensor().scalar_type();
-    for (size_t i = 1; i < 3; ++i) {
-      OutputShape& saved = shape.outputs[i];
-      if (!arguments[training].toBool()) {
-        saved.sizes.assign({0});
-        saved.strides.assign({1});
-      }
-      set_dtype(saved, dtype);
-    }
+  lay_out(name, arguments, shape);
+  if (name == "aten::_batch_norm_with_update" || name == "aten::native_batch_norm" ||
+      name == "aten::_native_batch_norm_legit") {
+    correct_statistics(plan, arguments, shape);
+  } else if (name == "aten::_embedding_bag" || name == "aten::_embedding_bag_forward_only") {
+    correct_embedding_bag(arguments, shape.outputs[1]);
   } else if (name == "aten::convolution" || name == "aten::_convolution") {
     lay_out_convolution(arguments, shape.outputs[0]);
+  } else if (name == "aten::convolution_backward") {
+    lay_out_convolution_backward(arguments, shape);
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
     // Torch 2.11's meta kernel says float32 for each; the CPU kernel sums a double's in doubles.
     if (arguments[0].toTensor().scalar_type() == c10::kDouble) {

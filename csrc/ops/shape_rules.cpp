@@ -10,11 +10,13 @@
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/angle_ops.h>
 #include <ATen/ops/clamp_min_meta_dispatch.h>
+#include <ATen/ops/complex_ops.h>
 #include <ATen/ops/conj_physical_ops.h>
 #include <ATen/ops/count_nonzero_ops.h>
 #include <ATen/ops/dot_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/flip_ops.h>
+#include <ATen/ops/floor_divide_ops.h>
 #include <ATen/ops/hardswish_ops.h>
 #include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/isnan_ops.h>
@@ -27,10 +29,12 @@
 #include <ATen/ops/min_ops.h>
 #include <ATen/ops/nan_to_num_ops.h>
 #include <ATen/ops/nansum_ops.h>
+#include <ATen/ops/native_dropout_backward_ops.h>
 #include <ATen/ops/native_group_norm_ops.h>
 #include <ATen/ops/native_layer_norm_backward_ops.h>
 #include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/ne_meta_dispatch.h>
+#include <ATen/ops/polar_ops.h>
 #include <ATen/ops/prod_ops.h>
 #include <ATen/ops/relu_ops.h>
 #include <ATen/ops/result_type.h>
@@ -77,8 +81,39 @@ Tensor& iterate(Tensor& out, const Inputs&... inputs) {
   return out;
 }
 
+// Like iterate, for a kernel that casts to no other dtype than the inputs'.
+template <class... Inputs>
+Tensor& iterate_alike(Tensor& out, const Tensor& self, const Inputs&... inputs) {
+  TORCH_CHECK(out.scalar_type() == self.scalar_type());
+  return iterate(out, self, inputs...);
+}
+
 Tensor& unary_out(const Tensor& self, Tensor& out) {
   return iterate(out, self);
+}
+
+Tensor& conj_physical_out(const Tensor& self, Tensor& out) {
+  return iterate_alike(out, self);
+}
+
+// The real numbers that a kernel makes of complex ones it copies, to an output that it resizes as any.
+bool is_copied_from_complex(const Tensor& self, const Tensor& out) {
+  return self.is_complex() && !out.is_complex();
+}
+
+Tensor& resized(Tensor& out, IntArrayRef sizes) {
+  if (out.sizes() != sizes) {
+    out.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  }
+  return out;
+}
+
+Tensor& abs_out(const Tensor& self, Tensor& out) {
+  return is_copied_from_complex(self, out) ? resized(out, self.sizes()) : iterate_alike(out, self);
+}
+
+Tensor& angle_out(const Tensor& self, Tensor& out) {
+  return is_copied_from_complex(self, out) ? resized(out, self.sizes()) : iterate(out, self);
 }
 
 Tensor& binary_out(const Tensor& self, const Tensor& other, Tensor& out) {
@@ -87,7 +122,7 @@ Tensor& binary_out(const Tensor& self, const Tensor& other, Tensor& out) {
 
 Tensor& nan_to_num_out(const Tensor& self, std::optional<double>, std::optional<double>, std::optional<double>,
                        Tensor& out) {
-  return iterate(out, self);
+  return iterate_alike(out, self);
 }
 
 Tensor relu(const Tensor& self) {
@@ -110,7 +145,28 @@ Tensor angle(const Tensor& self) {
                                ? c10::get_default_dtype_as_scalartype()
                                : c10::toRealValueType(self.scalar_type());
   Tensor out = empty_of(self, {0}, dtype);
-  return iterate(out, self);
+  return angle_out(self, out);
+}
+
+// Of complex and polar.
+Tensor complex_of(const Tensor& first, const Tensor& second) {
+  TORCH_CHECK(first.is_floating_point() && first.scalar_type() == second.scalar_type());
+  Tensor out = empty_of(first, {0}, c10::toComplexType(first.scalar_type()));
+  return iterate(out, first, second);
+}
+
+Tensor floor_divide(const Tensor& self, const Tensor& other) {
+  const ScalarType dtype = at::result_type(self, other);
+  TORCH_CHECK(dtype != at::kBool && !c10::isComplexType(dtype));
+  Tensor out = empty_of(self.is_meta() ? self : other, {0}, dtype);
+  return iterate(out, self, other);
+}
+
+// The scale makes real numbers of integers.
+Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double) {
+  const bool is_integral = at::isIntegralType(grad.scalar_type(), /*includeBool=*/true);
+  Tensor out = empty_of(grad, {0}, is_integral ? c10::get_default_dtype_as_scalartype() : grad.scalar_type());
+  return iterate(out, grad, mask);
 }
 
 Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
@@ -119,6 +175,11 @@ Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
                         : self.is_meta()    ? self
                                             : other,
                         {0}, at::result_type(self, other));
+  return iterate(out, condition, self, other);
+}
+
+Tensor& where_out(const Tensor& condition, const Tensor& self, const Tensor& other, Tensor& out) {
+  TORCH_CHECK(condition.scalar_type() == at::kBool && out.scalar_type() == at::result_type(self, other));
   return iterate(out, condition, self, other);
 }
 
@@ -132,7 +193,8 @@ Tensor& masked_fill_scalar(Tensor& self, const Tensor& mask, const at::Scalar&) 
 }
 
 Tensor& masked_fill_tensor(Tensor& self, const Tensor& mask, const Tensor& value) {
-  TORCH_CHECK(value.dim() == 0);
+  // Whether an integer can be a given real number, only the number tells.
+  TORCH_CHECK(value.dim() == 0 && c10::canCast(value.scalar_type(), self.scalar_type()));
   check_mask(self, mask);
   return self;
 }
@@ -223,6 +285,9 @@ std::tuple<Tensor, Tensor, Tensor> native_layer_norm(const Tensor& input, IntArr
                                                      const std::optional<Tensor>& weight,
                                                      const std::optional<Tensor>& bias, double) {
   check_normalized(input, shape);
+  for (const std::optional<Tensor>* parameter : {&weight, &bias}) {
+    TORCH_CHECK(!parameter->has_value() || !(*parameter)->defined() || (*parameter)->sizes() == shape);
+  }
   at::DimVector sizes(input.sizes());
   std::fill(sizes.end() - static_cast<std::ptrdiff_t>(shape.size()), sizes.end(), 1);
   const ScalarType dtype = statistics_dtype(input, weight, bias);
@@ -267,10 +332,10 @@ void add(std::vector<MetaKernelEntry>& entries, Function<Operator>* rule) {
 }  // namespace
 
 void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
-  add<at::_ops::abs_out>(entries, unary_out);
+  add<at::_ops::abs_out>(entries, abs_out);
   add<at::_ops::angle>(entries, angle);
-  add<at::_ops::angle_out>(entries, unary_out);
-  add<at::_ops::conj_physical_out>(entries, unary_out);
+  add<at::_ops::angle_out>(entries, angle_out);
+  add<at::_ops::conj_physical_out>(entries, conj_physical_out);
   add<at::_ops::logical_not_out>(entries, unary_out);
   add<at::_ops::logical_and_out>(entries, binary_out);
   add<at::_ops::logical_or_out>(entries, binary_out);
@@ -279,7 +344,12 @@ void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
   add<at::_ops::relu>(entries, relu);
   add<at::_ops::hardswish>(entries, hardswish);
   add<at::_ops::isnan>(entries, isnan);
+  add<at::_ops::complex>(entries, complex_of);
+  add<at::_ops::polar>(entries, complex_of);
+  add<at::_ops::floor_divide>(entries, floor_divide);
+  add<at::_ops::native_dropout_backward>(entries, native_dropout_backward);
   add<at::_ops::where_self>(entries, where);
+  add<at::_ops::where_self_out>(entries, where_out);
   add<at::_ops::masked_fill__Scalar>(entries, masked_fill_scalar);
   add<at::_ops::masked_fill__Tensor>(entries, masked_fill_tensor);
   add<at::_ops::flip>(entries, flip);
