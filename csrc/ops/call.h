@@ -26,6 +26,9 @@ class Call {
   // False if an argument's influence on the shape is unknown: the shape must not be remembered.
   bool has_signature() const { return has_signature_; }
   bool has_sparse() const { return has_sparse_; }
+  // Only the CPU kernel can tell whether it takes the arguments: where it runs, the caller waits for it.
+  void ask_kernel() const { asks_kernel_ = true; }
+  bool asks_kernel() const { return asks_kernel_; }
   // A dense tensor of the device, to ask about its memory; null if there is none.
   const c10::TensorImpl* some_dense() const { return some_dense_; }
 
@@ -89,12 +92,16 @@ class Call {
   uint64_t hash_ = 0;
   bool has_signature_ = true;
   bool has_sparse_ = false;
+  mutable bool asks_kernel_ = false;
   const c10::TensorImpl* some_dense_ = nullptr;
   SignatureWords words_;
 };
 
 // The shapes of what a call makes, from the meta kernel, remembered by signature. `must_wait` where it cannot know.
 std::shared_ptr<const CallShape> shape_of(const Call& call);
+
+// Whether an exception of a meta kernel is meant for the program and not for the call (api.h): it goes through.
+bool is_interrupt(const std::exception& error);
 
 // Runs the operator's meta kernel on the arguments in `stack`, on this thread.
 void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack);

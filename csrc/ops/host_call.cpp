@@ -12,7 +12,6 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/late_warnings.h"
-#include "ops/argument_checks.h"
 #include "ops/arguments.h"
 #include "ops/call_context.h"
 #include "ops/random.h"
@@ -53,6 +52,7 @@ struct QueuedCall {
   std::atomic<int> owners{1};
   std::atomic<bool> is_done{false};
   std::exception_ptr error;
+  std::vector<c10::Warning> warnings;
 
   // Behind the operator's own arguments stand the outputs of its out= overload.
   void hold_written() {
@@ -77,6 +77,7 @@ struct QueuedCall {
     has_lazy_output = false;
     target_fills_outputs = false;
     error = nullptr;
+    warnings.clear();
     is_done.store(false, std::memory_order_relaxed);
     owners.store(1, std::memory_order_relaxed);
   }
@@ -201,7 +202,13 @@ void resolve_lazy_outputs(QueuedCall& call) {
 void run_call(QueuedCall* call) {
   try {
     const CallContext::Scope in_context(call->context);
-    const KeepWarnings keep_warnings(*call->place.stream, call->plan->name);
+    std::optional<KeepWarnings> keep;
+    std::optional<CollectWarnings> collect;
+    if (call->is_waited) {
+      collect.emplace(call->warnings);
+    } else {
+      keep.emplace(*call->place.stream, call->plan->name);
+    }
     call->hold_written();
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
     if (C10_LIKELY(!call->is_dispatched_by_arguments)) {
@@ -347,16 +354,6 @@ class ArgumentMaker {
   SeenTensors seen_;
 };
 
-// An output argument of another size than the result: torch's own resize, with its warning, on the caller's thread.
-void resize_written(const Call& call, const CallShape& shape) {
-  for (const auto& [index, wanted] : shape.resized) {
-    resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
-  }
-  if (C10_UNLIKELY(!shape.resized.empty())) {
-    check_arguments(call);  // what has grown may overlap now
-  }
-}
-
 std::unique_ptr<QueuedCall> start(const Call& call, Stream& stream) {
   auto queued = pool().take();
   queued->plan = &call.plan();
@@ -451,37 +448,14 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
   synchronize_stream(stream);
   TORCH_CHECK(raw->is_done.load(std::memory_order_acquire), "driver '", driver_name(),
               "': stream_synchronize returned before a host_callback queued earlier on the stream had run");
+  for (const c10::Warning& warning : raw->warnings) {
+    c10::warn(warning);
+  }
   if (raw->error) {
     std::rethrow_exception(raw->error);
   }
   adopt_results(call, arguments, raw->stack, stack);
   return true;
-}
-
-// What differs between the shapes that the meta kernel told and the results, on top of the stack; "" for nothing.
-std::string difference_of(const OpPlan& plan, const CallShape& shape, const torch::jit::Stack& stack) {
-  size_t next = 0;
-  const size_t first = stack.size() - plan.returned_arg.size();
-  for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
-    if (plan.returned_arg[i] >= 0) {
-      continue;
-    }
-    const c10::IValue& returned = stack[first + i];
-    const std::vector<at::Tensor> results =
-        returned.isTensorList() ? returned.toTensorVector()
-                                : std::vector<at::Tensor>{returned.isTensor() ? returned.toTensor() : at::Tensor()};
-    for (const at::Tensor& result : results) {
-      if (next >= shape.outputs.size()) {
-        return "the CPU kernel gave more results than the meta kernel";
-      }
-      const OutputShape& told = shape.outputs[next++];
-      if (told.is_defined != result.defined() ||
-          (told.is_defined && (told.dtype != result.scalar_type() || result.sizes() != c10::IntArrayRef(told.sizes)))) {
-        return shape_difference(told.dtype, told.sizes, result);
-      }
-    }
-  }
-  return next == shape.outputs.size() ? "" : "the CPU kernel gave fewer results than the meta kernel";
 }
 
 // A call whose meta kernel is not believed, or not yet: the CPU kernel tells.
@@ -509,11 +483,11 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
   }
   ensure_open(call.device());
   if (call.plan().kind == OpKind::Waits || call.plan().kind == OpKind::Views || call.has_sparse() ||
-      is_deterministic()) {
+      is_deterministic() || C10_UNLIKELY(call.asks_kernel())) {
     return run_waited(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = shape_of(call);
-  if (shape->must_wait) {
+  if (shape->must_wait || C10_UNLIKELY(shape->asks_kernel)) {
     return run_waited(call, stack);
   }
   const ShapeClasses::State state = call.plan().shape_classes.state_of(shape->shape_class);

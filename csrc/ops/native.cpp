@@ -176,18 +176,10 @@ bool serve_in_place(const NativeRoute& route, const Call& call, Stack* stack) {
   return true;
 }
 
-// Gives `out` the result's shape, where it is known before the call runs, as torch does: no kernel need do it.
-void resize_outputs(const Call& call) {
-  const std::shared_ptr<const CallShape> shape = shape_of(call);
-  for (const auto& [index, wanted] : shape->resized) {
-    resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
-  }
-}
-
 bool serve(const NativeRoute& route, const Call& call, Stack* stack) {
   if (route.called == route.given) {
     if (route.called == Form::Out) {
-      resize_outputs(call);
+      resize_written(call, *shape_of(call));  // where it is known before the call runs: no kernel need do it
     }
     return (*route.kernel)(call, stack);
   }

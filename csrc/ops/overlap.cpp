@@ -23,6 +23,39 @@ bool may_share(const at::Tensor& a, const at::Tensor& b) {
   return first && second && first.is_alias_of(second);
 }
 
+// Whether the call will resize the tensor: torch resizes outputs first, and looks at what overlaps then.
+bool will_be_resized(const Call& call, uint8_t index) {
+  const std::shared_ptr<const CallShape> shape = shape_of(call);
+  return std::any_of(shape->resized.begin(), shape->resized.end(), [&](const auto& resized) {
+    return resized.first == index && call.arg(index).toTensor().sizes() != c10::IntArrayRef(resized.second.sizes);
+  });
+}
+
+void refuse_overlap(const OverlapRule& rule, const Call& call) {
+  const c10::IValue& value = call.arg(rule.written);
+  if (C10_UNLIKELY(!value.isTensor() || !value.toTensor().defined() || !is_strided(value.toTensor()))) {
+    return;
+  }
+  const at::Tensor& written = value.toTensor();
+  if (rule.refuses_internal) {
+    at::assert_no_internal_overlap(written);
+  }
+  for (const uint8_t index : rule.partly) {
+    call.for_each_tensor(index, [&](size_t, const at::Tensor& other) {
+      if (C10_UNLIKELY(is_strided(other) && may_share(written, other))) {
+        at::assert_no_partial_overlap(written, other);
+      }
+    });
+  }
+  for (const uint8_t index : rule.wholly) {
+    call.for_each_tensor(index, [&](size_t, const at::Tensor& other) {
+      if (C10_UNLIKELY(is_strided(other) && may_share(written, other))) {
+        at::assert_no_overlap(written, other);
+      }
+    });
+  }
+}
+
 }  // namespace
 
 std::vector<OverlapRule> overlap_rules(const OpPlan& plan) {
@@ -58,27 +91,12 @@ std::vector<OverlapRule> overlap_rules(const OpPlan& plan) {
 }
 
 void check_overlap(const OverlapRule& rule, const Call& call) {
-  const c10::IValue& value = call.arg(rule.written);
-  if (C10_UNLIKELY(!value.isTensor() || !value.toTensor().defined() || !is_strided(value.toTensor()))) {
-    return;
-  }
-  const at::Tensor& written = value.toTensor();
-  if (rule.refuses_internal) {
-    at::assert_no_internal_overlap(written);
-  }
-  for (const uint8_t index : rule.partly) {
-    call.for_each_tensor(index, [&](size_t, const at::Tensor& other) {
-      if (C10_UNLIKELY(is_strided(other) && may_share(written, other))) {
-        at::assert_no_partial_overlap(written, other);
-      }
-    });
-  }
-  for (const uint8_t index : rule.wholly) {
-    call.for_each_tensor(index, [&](size_t, const at::Tensor& other) {
-      if (C10_UNLIKELY(is_strided(other) && may_share(written, other))) {
-        at::assert_no_overlap(written, other);
-      }
-    });
+  try {
+    refuse_overlap(rule, call);
+  } catch (const c10::Error&) {
+    if (!will_be_resized(call, rule.written)) {
+      throw;
+    }
   }
 }
 

@@ -193,6 +193,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
     info.decides = decides(op.operator_name().name, argument, is_torchs, is_in_place);
     info.is_written = (argument.alias_info() && argument.alias_info()->isWrite()) ||
                       writes_in_secret(op.operator_name().name, argument.name());
+    info.is_output = is_torchs && argument.kwarg_only() && info.is_written && info.kind == ArgKind::Tensor;
     info.may_be_on_cpu = info.kind == ArgKind::OptionalTensorList;
     has_generator_arg |= info.kind == ArgKind::Generator;
     args.push_back(info);
@@ -225,6 +226,16 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
 }
 
 OpPlan::~OpPlan() = default;
+
+const OpPlan* OpPlan::functional_form() const {
+  std::call_once(looked_for_functional_, [this] {
+    const FormGroup forms = find_forms(op);
+    if (forms.functional && forms.functional->operator_name() != op.operator_name()) {
+      functional_ = &plan_for(*forms.functional);
+    }
+  });
+  return functional_;
+}
 
 OpPlan& plan_for(const c10::OperatorHandle& op) {
   static const auto* listener = new c10::RegistrationHandleRAII(

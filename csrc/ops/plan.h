@@ -34,6 +34,7 @@ struct ArgInfo {
   // Torch lets the indices of index and index_put be on the CPU, whatever their size.
   bool may_be_on_cpu = false;
   Decides decides = Decides::Value;
+  bool is_output = false;  // an `out=` tensor of torch's own: nothing of it is read, and it may be resized
 };
 
 enum class OpKind : uint8_t {
@@ -64,6 +65,9 @@ struct OpPlan {
   // Without one the operator itself runs, and its results are copied there. ops/forms.h says who has one.
   std::optional<c10::OperatorHandle> out_variant;
 
+  // The plan of the functional form of an out= overload, looked for when it is first asked for; null if there is none.
+  const OpPlan* functional_form() const;
+
   // The meta kernel in C++; null: the dispatcher's, which may be Python's.
   const c10::KernelFunction* meta_kernel = nullptr;
   std::atomic<bool> is_retired{false};
@@ -76,6 +80,10 @@ struct OpPlan {
   std::atomic<uint64_t> queued_calls{0};
   std::atomic<uint64_t> waited_calls{0};
   std::atomic<uint64_t> fallback_calls{0};
+
+ private:
+  mutable std::once_flag looked_for_functional_;
+  mutable const OpPlan* functional_ = nullptr;
 };
 
 // The operator's plan, made on first use; it lives as long as the process. An operator that is defined again has another

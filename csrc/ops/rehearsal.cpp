@@ -53,7 +53,11 @@ bool is_too_large(const Call& call) {
 
 void rehearse(const Call& call, StandIn stand_in) {
   const OpPlan& plan = call.plan();
-  if (call.has_sparse() || (stand_in == StandIn::Whole && is_too_large(call))) {
+  if (call.has_sparse()) {
+    return;
+  }
+  if (stand_in == StandIn::Whole && is_too_large(call)) {
+    call.ask_kernel();
     return;
   }
   torch::jit::Stack stack;

@@ -13,8 +13,8 @@ enum class StandIn {
 };
 
 // Runs the CPU kernel on stand-ins and lets what it raises through: to be called where the arguments' metadata or
-// constants show that it will raise, so that type and words are torch's own, in each version. Of arguments too large to
-// stand in for, the kernel itself tells, when it runs.
+// constants show that it will raise, so that type and words are torch's own, in each version. For arguments too large to
+// stand in for, the call is waited for.
 void rehearse(const Call& call, StandIn stand_in);
 
 }  // namespace outboard

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "core/driver.h"
+#include "ops/argument_checks.h"
 #include "ops/copy.h"
 #include "ops/sparse.h"
 #include "ops/tensor_utils.h"
@@ -134,13 +135,25 @@ bool is_elsewhere(const at::Tensor& tensor, const at::Tensor& shell) {
          shell.storage().data() != expected;
 }
 
-void write_back_dense(const at::Tensor& tensor, const at::Tensor& shell) {
+// The shape that the CPU kernel gave the shell of an argument. It has warned of it; what is in the memory stays.
+void reshape_as(const at::Tensor& tensor, const at::Tensor& shell) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(shell.sizes(), shell.strides());
+  const size_t span = span_bytes(shell.sizes(), shell.strides(), tensor.element_size());
+  const size_t wanted = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() + span;
+  if (span > 0 && wanted > tensor.storage().nbytes()) {
+    at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), wanted);
+  }
+}
+
+void write_back_dense(const at::Tensor& tensor, const at::Tensor& shell, bool was_reshaped) {
   if (tensor.is_same(shell)) {
     return;
   }
-  if (tensor.sizes() != shell.sizes()) {
-    resize_output(tensor, shell.sizes(), shell.strides());
-  } else if (!is_elsewhere(tensor, shell)) {
+  if (was_reshaped) {
+    reshape_as(tensor, shell);
+  }
+  if (!is_elsewhere(tensor, shell)) {
     return;
   }
   if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) {
@@ -158,9 +171,10 @@ void write_back_dense(const at::Tensor& tensor, const at::Tensor& shell) {
 }
 
 void write_back(const Call& call, const ArgumentPairs& arguments, const Adopter& adopter) {
-  for (const auto& [index, tensor, shell, is_part] : arguments) {
-    if (call.plan().args[index].is_written && tensor.layout() == c10::kStrided && shell.layout() == c10::kStrided) {
-      write_back_dense(tensor, shell);
+  for (const ArgumentPairs::Pair& pair : arguments) {
+    if (call.plan().args[pair.index].is_written && pair.tensor.layout() == c10::kStrided &&
+        pair.shell.layout() == c10::kStrided) {
+      write_back_dense(pair.tensor, pair.shell, arguments.was_reshaped(pair));
     }
   }
   for (const auto& [index, tensor, shell, is_part] : arguments) {
@@ -174,33 +188,53 @@ void write_back(const Call& call, const ArgumentPairs& arguments, const Adopter&
 
 ArgumentPairs::ArgumentPairs(const Call& call, const torch::jit::Stack& shells) {
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    const bool is_written = call.plan().args[i].is_written;
     call.for_each_tensor(i, [&](size_t element, const at::Tensor& tensor) {
       const c10::IValue& value = shells[i];
       const at::Tensor shell = value.isTensor() ? value.toTensor() : value.toListRef()[element].toTensor();
-      pairs_.push_back({i, tensor, shell, /*is_part=*/false});
+      add({i, tensor, shell, /*is_part=*/false}, is_written);
       if (is_sparse_coo(tensor)) {
-        add_parts(i, tensor, shell);
+        const at::SparseTensorImpl* of_sparse = at::sparse::get_sparse_impl(tensor);
+        const at::SparseTensorImpl* of_shell = at::sparse::get_sparse_impl(shell);
+        add({i, of_sparse->indices(), of_shell->indices(), /*is_part=*/true}, is_written);
+        add({i, of_sparse->values(), of_shell->values(), /*is_part=*/true}, is_written);
       }
     });
   }
 }
 
-void ArgumentPairs::add_parts(size_t index, const at::Tensor& sparse, const at::Tensor& shell) {
-  const at::SparseTensorImpl* of_sparse = at::sparse::get_sparse_impl(sparse);
-  const at::SparseTensorImpl* of_shell = at::sparse::get_sparse_impl(shell);
-  pairs_.push_back({index, of_sparse->indices(), of_shell->indices(), /*is_part=*/true});
-  pairs_.push_back({index, of_sparse->values(), of_shell->values(), /*is_part=*/true});
+void ArgumentPairs::add(Pair pair, bool is_written) {
+  if (is_written && pair.shell.layout() == c10::kStrided) {
+    shapes_.push_back({pairs_.size(), pair.shell.sizes().vec(), pair.shell.strides().vec()});
+  }
+  pairs_.push_back(std::move(pair));
+}
+
+bool ArgumentPairs::was_reshaped(const Pair& pair) const {
+  return std::any_of(shapes_.begin(), shapes_.end(), [&](const Shape& before) {
+    return &pairs_[before.pair] == &pair && (pair.shell.sizes() != c10::IntArrayRef(before.sizes) ||
+                                             pair.shell.strides() != c10::IntArrayRef(before.strides));
+  });
 }
 
 void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  const bool was_empty = tensor.numel() == 0;
-  at::native::resize_output(tensor, sizes);
-  if (was_empty && tensor.strides() != strides) {
-    const size_t span = span_bytes(sizes, strides, tensor.element_size());
-    if (span > tensor.storage().nbytes()) {
-      at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), span);
-    }
-    tensor.as_strided_(sizes, strides);
+  if (!at::native::resize_output(tensor, sizes) || tensor.strides() == strides) {
+    return;
+  }
+  const size_t wanted = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() +
+                        span_bytes(sizes, strides, tensor.element_size());
+  if (wanted > tensor.storage().nbytes()) {
+    at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), wanted);
+  }
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+}
+
+void resize_written(const Call& call, const CallShape& shape) {
+  for (const auto& [index, wanted] : shape.resized) {
+    resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
+  }
+  if (C10_UNLIKELY(!shape.resized.empty())) {
+    check_arguments(call);
   }
 }
 
@@ -230,6 +264,31 @@ void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));
   }
+}
+
+std::string difference_of(const OpPlan& plan, const CallShape& shape, const torch::jit::Stack& stack) {
+  size_t next = 0;
+  const size_t first = stack.size() - plan.returned_arg.size();
+  for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
+    if (plan.returned_arg[i] >= 0) {
+      continue;
+    }
+    const c10::IValue& returned = stack[first + i];
+    const std::vector<at::Tensor> results =
+        returned.isTensorList() ? returned.toTensorVector()
+                                : std::vector<at::Tensor>{returned.isTensor() ? returned.toTensor() : at::Tensor()};
+    for (const at::Tensor& result : results) {
+      if (next >= shape.outputs.size()) {
+        return "the CPU kernel gave more results than the meta kernel";
+      }
+      const OutputShape& told = shape.outputs[next++];
+      if (told.is_defined != result.defined() ||
+          (told.is_defined && (told.dtype != result.scalar_type() || result.sizes() != c10::IntArrayRef(told.sizes)))) {
+        return shape_difference(told.dtype, told.sizes, result);
+      }
+    }
+  }
+  return next == shape.outputs.size() ? "" : "the CPU kernel gave fewer results than the meta kernel";
 }
 
 void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,

@@ -11,12 +11,19 @@
 
 namespace outboard {
 
-// Resizes an `out=` argument as torch does, with its warning if it wasn't empty.
+// Resizes an `out=` argument as torch does, with its warning if it wasn't empty; one of that size keeps its strides.
 void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides);
+
+// The same for the written arguments that `shape` says take another size, on the caller's thread. What has grown may
+// overlap then: it is checked again.
+void resize_written(const Call& call, const CallShape& shape);
 
 // Replaces the arguments on the stack by the call's results: written arguments, and `outputs` in their order.
 void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::Tensor> outputs,
                     torch::jit::Stack* stack);
+
+// What differs between the shapes that the meta kernel told and the results, on top of the stack; "" for nothing.
+std::string difference_of(const OpPlan& plan, const CallShape& shape, const torch::jit::Stack& stack);
 
 // A call's tensors and what stands for them, noted before the CPU kernel runs: it may give a shell other memory, and a
 // sparse tensor other parts.
@@ -35,10 +42,21 @@ class ArgumentPairs {
   const Pair* begin() const { return pairs_.begin(); }
   const Pair* end() const { return pairs_.end(); }
 
+  // Whether the CPU kernel gave the shell of a written argument other sizes or strides.
+  bool was_reshaped(const Pair& pair) const;
+
  private:
-  void add_parts(size_t index, const at::Tensor& sparse, const at::Tensor& shell);
+  // What a written shell was like before.
+  struct Shape {
+    size_t pair;
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> strides;
+  };
+
+  void add(Pair pair, bool is_written);
 
   c10::SmallVector<Pair, 8> pairs_;
+  std::vector<Shape> shapes_;
 };
 
 // Like return_results, for a call that was waited for: `returned` is what the CPU kernel gave. Written arguments whose

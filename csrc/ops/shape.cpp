@@ -2,9 +2,11 @@
 // Shapes of results from the meta kernels: a call whose result's shape doesn't depend on data is queued into outputs
 // that are there before it runs.
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -50,7 +52,16 @@ at::Tensor meta_like(const at::Tensor& tensor) {
   return meta;
 }
 
+// Of an output the meta kernel sees an empty one: it tells the result's shape, whatever the output's is, and no meta
+// kernel that is written in Python warns of a size that only the first call of a signature would show it.
+at::Tensor meta_output(const at::Tensor& tensor) {
+  return at::detail::empty_strided_meta({0}, {1}, tensor.scalar_type());
+}
+
 c10::IValue meta_argument(const ArgInfo& info, const c10::IValue& value) {
+  if (info.is_output) {
+    return map_tensors(info, value, meta_output);
+  }
   switch (info.kind) {
     case ArgKind::Generator:
       return {};
@@ -82,11 +93,6 @@ thread_local bool is_in_meta = false;
 std::atomic<InterruptCheck> interrupt_check{nullptr};
 std::atomic<uint64_t> inferences{0};
 
-bool is_interrupt(const std::exception& error) {
-  const InterruptCheck check = interrupt_check.load(std::memory_order_acquire);
-  return check != nullptr && check(error);
-}
-
 // Marks the time in which a meta kernel runs for a call on the device.
 class MetaScope {
  public:
@@ -100,6 +106,11 @@ class MetaScope {
 };
 
 }  // namespace
+
+bool is_interrupt(const std::exception& error) {
+  const InterruptCheck check = interrupt_check.load(std::memory_order_acquire);
+  return check != nullptr && check(error);
+}
 
 // Torch's own kernel in C++ where there is one, else the dispatcher's, which may be written in Python.
 void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack) {
@@ -134,6 +145,56 @@ uint64_t class_of(const Call& call) {
   return hash;
 }
 
+// Whether a written tensor is one whose elements share memory. Some kernels write to it, others refuse it in some cases.
+bool writes_shared_elements(const Call& call) {
+  bool result = false;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (call.plan().args[i].is_written) {
+      call.for_each_tensor(i, [&result](size_t, const at::Tensor& tensor) {
+        result |= tensor.layout() == c10::kStrided && at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
+      });
+    }
+  }
+  return result;
+}
+
+// Whether an output has another dtype than the functional form's result: few kernels cast to it, and the others say so
+// when they run. `arguments` are the meta kernel's.
+bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
+  const OpPlan* functional = call.plan().functional_form();
+  if (functional == nullptr) {
+    return false;
+  }
+  const size_t inputs = functional->args.size();
+  torch::jit::Stack results(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(inputs));
+  run_meta_kernel(*functional, results);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].toTensor().scalar_type() != call.arg(inputs + i).toTensor().scalar_type()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Torch's structured kernels resize and cast as their meta kernels say, which are the C++ ones. Of the others the meta
+// kernel tells the shape alone: how an output of another one is laid out, resized or refused, the CPU kernel decides.
+bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Stack& arguments) {
+  const bool has_outputs =
+      std::any_of(call.plan().args.begin(), call.plan().args.end(), [](const ArgInfo& info) { return info.is_output; });
+  return call.plan().meta_kernel == nullptr &&
+         (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
+}
+
+void note_resized(const Call& call, const torch::jit::Stack& arguments, CallShape& shape) {
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    const ArgInfo& info = call.plan().args[i];
+    if (info.kind == ArgKind::Tensor && info.is_written && call.arg(i).isTensor() && call.arg(i).toTensor().defined() &&
+        !same_shape(call.arg(i).toTensor(), arguments[i].toTensor())) {
+      shape.resized.emplace_back(static_cast<uint32_t>(i), describe(arguments[i].toTensor()));
+    }
+  }
+}
+
 CallShape run_meta(const Call& call) {
   OpPlan& plan = call.plan();
   if (keeps_shapes(plan.op.operator_name().name)) {
@@ -166,12 +227,8 @@ CallShape run_meta(const Call& call) {
     }
   }
   correct_shape(plan, arguments, shape);
-  for (size_t i = 0; i < plan.args.size(); ++i) {
-    if (plan.args[i].kind == ArgKind::Tensor && plan.args[i].is_written && call.arg(i).isTensor() &&
-        call.arg(i).toTensor().defined() && !same_shape(call.arg(i).toTensor(), arguments[i].toTensor())) {
-      shape.resized.emplace_back(static_cast<uint32_t>(i), describe(arguments[i].toTensor()));
-    }
-  }
+  note_resized(call, arguments, shape);
+  shape.asks_kernel = asks_kernel(call, shape, arguments);
   return shape;
 }
 
@@ -200,6 +257,7 @@ std::shared_ptr<const CallShape> shape_of(const Call& call) {
   bool is_known = true;
   try {
     *shape = run_meta(call);
+    shape->asks_kernel |= writes_shared_elements(call);
   } catch (const std::exception& error) {
     if (is_interrupt(error)) {
       throw;

@@ -26,6 +26,8 @@ struct OutputShape {
 // What the meta kernel says of a call.
 struct CallShape {
   bool must_wait = false;  // no meta kernel, or it cannot know: the caller has to wait for the result
+  // What becomes of the tensors that are written to, only the CPU kernel can tell: where it runs, the caller waits.
+  bool asks_kernel = false;
   std::vector<OutputShape> outputs;  // of the fresh returns, lists flattened
   std::vector<int32_t> list_sizes;   // a fresh return: -1 for a tensor, else how many outputs its list takes
   // Written arguments that take another shape (an `out=` of the wrong size): index among the arguments, and shape.

@@ -159,7 +159,10 @@ bool run_as_view(const Call& call, torch::jit::Stack* stack) {
     if (!find_views(plan, arguments, metas, views)) {
       return false;
     }
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    if (is_interrupt(error)) {
+      throw;
+    }
     return false;  // the CPU kernel tells what is wrong with the arguments, in the words that users know
   }
   stack->erase(stack->end() - static_cast<std::ptrdiff_t>(plan.args.size()), stack->end());
