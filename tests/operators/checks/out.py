@@ -8,7 +8,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from ..harness import Check
 from ..layouts import LAYOUTS, channels_last, cropped, expanded, laid_out, stepped, transposed, with_arguments
-from ..lists import DIE_ON_THE_CPU
+from ..lists import DIE_ON_THE_CPU, UNDEFINED_INTO_EMPTY
 from ..outcome import CPU
 from ..samples import ALL_SAMPLES, dtypes_of, few_and_complex_dtypes_of
 
@@ -125,7 +125,8 @@ class Out(Check):
         for name in ("transposed", "channels_last", "stepped"):
             changed = laid_out(sample, LAYOUTS[name])
             if changed is not None and (theirs := self._results(changed)) is not None:
-                self._try(f"empty, arguments {name}", changed, [empty(result) for result in theirs])
+                is_defined = self.info.full_name not in UNDEFINED_INTO_EMPTY
+                self._try(f"empty, arguments {name}", changed, [empty(result) for result in theirs], is_defined)
 
     def _results(self, sample: SampleInput) -> list[torch.Tensor] | None:
         """Gives the CPU's results, if they are dense tensors."""
@@ -149,10 +150,10 @@ class Out(Check):
         begin, end = base[:-1].view(first.shape).copy_(first), base[1:].view(first.shape)
         self._try("overlapping the argument", with_arguments(sample, begin, sample.args, sample.kwargs), [end])
 
-    def _try(self, name: str, sample: SampleInput, targets: list[torch.Tensor | None]) -> None:
+    def _try(self, name: str, sample: SampleInput, targets: list[torch.Tensor | None], is_defined: bool = True) -> None:
         out = tuple(targets) if len(targets) > 1 else targets[0]
         changed = with_arguments(sample, sample.input, sample.args, sample.kwargs | {"out": out})
         with self.at(f"{self._place} {name}"):
             pair = self.both(changed)
             if pair is not None:
-                self.compare(*pair)
+                self.compare(*pair, values=is_defined)
