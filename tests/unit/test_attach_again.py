@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from torch_outboard._options import Option, warn_of_unknown_variables
+from torch_outboard.testing.plugin import RunPython
 
 from .test_autoload import VENDOR
 
 RUN = "from torch_outboard.cli import main; import sys; main(sys.argv[1:], prog_name='outboard')"
+
+
+@pytest.fixture
+def run_python(run_python: RunPython) -> RunPython:
+    """These tests are about the import of torch itself."""
+    return functools.partial(run_python, fresh=True)
 
 
 def test_the_message_names_the_line_that_attached_first(run_python):

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import time
+
+import pytest
+
+from torch_outboard.testing.plugin import RunPython
 
 # An entry point of the group torch.backends, as a vendor has it, in front of torch-outboard's own.
 VENDOR = """
@@ -18,6 +23,12 @@ def entry_points(**selection):
     return found
 importlib.metadata.entry_points = entry_points
 """
+
+
+@pytest.fixture
+def run_python(run_python: RunPython) -> RunPython:
+    """These tests are about the import of torch itself."""
+    return functools.partial(run_python, fresh=True)
 
 
 def test_unset_it_imports_nothing(run_python):

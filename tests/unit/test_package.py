@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 import torch_outboard
 from torch_outboard import Coverage, CoverageRow
 from torch_outboard._discovery import found_drivers
+from torch_outboard.testing.plugin import RunPython
 
 from .contract import ROOT
 
@@ -19,6 +21,12 @@ LOADED = {
     *("", "._attach", "._autoload", "._build", "._compat", "._coverage", "._discovery", "._errors", "._extension"),
     *("._host_view", "._kernels", "._options", "._properties", "._version", ".amp", ".driver"),
 }
+
+
+@pytest.fixture
+def run_python(run_python: RunPython) -> RunPython:
+    """These tests are about the import of torch itself."""
+    return functools.partial(run_python, fresh=True)
 
 
 def test_importing_loads_no_more_than_it_must(run_python):

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from torch_outboard.testing import suite
+from torch_outboard.testing.fork_server import ForkServer
 from torch_outboard.testing.watchdog import Watchdog
 
 __all__ = ["RunPython"]
@@ -105,11 +106,19 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def run_python() -> RunPython:
-    """Runs a snippet in a fresh process: run_python(code, env={…}, status=0), and gives its output.
+def _fork_server() -> Iterator[ForkServer]:
+    server = ForkServer(_environment({}), suite().folder.parent)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def run_python(request: pytest.FixtureRequest) -> RunPython:
+    """Runs a snippet in a process of its own: run_python(code, env={…}, status=0), and gives its output.
 
     The environment has no OUTBOARD_ variable but those given. A status other than `status` fails the test with what the
-    process wrote.
+    process wrote. torch has been imported there but nothing of ours; `fresh` or `flags` for Python give a process that
+    has imported nothing.
     """
 
     def run(
@@ -118,11 +127,16 @@ def run_python() -> RunPython:
         env: dict[str, str] | None = None,
         status: int | None = 0,
         flags: tuple[str, ...] = (),
+        fresh: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")}
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        environment |= env or {}
-        answer = _run_with_stacks([sys.executable, *flags, "-c", code, *arguments], environment)
+        environment = _environment(env or {})
+        answer = None
+        if not flags and not fresh:
+            server: ForkServer = request.getfixturevalue("_fork_server")
+            if server.takes(environment):
+                answer = _run_forked(server, code, arguments, environment)
+        if answer is None:
+            answer = _run_with_stacks([sys.executable, *flags, "-c", code, *arguments], environment)
         if status is not None and answer.returncode != status:
             pytest.fail(f"status {answer.returncode}, not {status}\n{answer.stdout}\n{answer.stderr}")
         return answer
@@ -130,11 +144,26 @@ def run_python() -> RunPython:
     return run
 
 
+def _environment(more: dict[str, str]) -> dict[str, str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return {"PYTHONFAULTHANDLER": "1", **environment, **more}
+
+
+def _run_forked(
+    server: ForkServer, code: str, arguments: tuple[str, ...], environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return server.run(code, arguments, environment, _PROCESS_LIMIT)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"the process has not ended within {_PROCESS_LIMIT} s\n{error.output}\n{error.stderr!s}")
+
+
 def _run_with_stacks(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Runs a process, and fails the test with the stacks of the process's threads if it doesn't end."""
     with subprocess.Popen(
         command,
-        env={"PYTHONFAULTHANDLER": "1", **environment},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The server of fork_server.py, run by its text. The parent goes round in `serve`; a child leaves it, and the last line
+# runs its code as the main module's.
+import os
+import signal
+import socket
+import struct
+import sys
+import warnings
+
+import torch
+
+
+def serve(connection: socket.socket) -> tuple[bytes, list[int]]:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the tests' process and for the child
+    while True:
+        header, files, _, _ = socket.recv_fds(connection, 8, 2)
+        if not header:
+            os._exit(0)
+        request = connection.recv(struct.unpack("=q", header)[0], socket.MSG_WAITALL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's threads, which idle, are not in the child
+            child = os.fork()
+        if child == 0:
+            return request, files
+        for file in files:
+            os.close(file)
+        connection.sendall(struct.pack("=q", child))
+        connection.sendall(struct.pack("=q", os.waitpid(child, 0)[1]))
+
+
+def become(request: bytes, files: list[int]) -> str:
+    import json
+
+    code: str
+    code, arguments, environment = json.loads(request)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for target, file in enumerate(files, start=1):
+        os.dup2(file, target)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = ["-c", *arguments]
+    return code
+
+
+def main() -> str:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    request, files = serve(connection)
+    connection.close()
+    return become(request, files)
+
+
+code = main()
+for name in ("os", "signal", "socket", "struct", "sys", "warnings", "serve", "become", "main"):
+    del globals()[name]
+if torch._is_device_backend_autoload_enabled():
+    torch._import_device_backends()  # type: ignore[no-untyped-call]
+del torch, name
+exec(compile(globals().pop("code"), "<string>", "exec"))

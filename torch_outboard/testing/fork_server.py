@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Python processes for tests' snippets, forked from one that has imported torch: an import takes seconds each.
+
+A child is what `python -c CODE` would be after `import torch`: the modules are torch's alone, the environment and the
+arguments are its own, torch's backends are loaded as `import torch` would, and the interpreter is finalized at the end.
+What Python or torch read of the environment before, while they start, must be the server's (`ForkServer.takes`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["ForkServer"]
+
+# Read when a driver is attached, when something is compiled, when a table is printed, or by pytest alone.
+_READ_LATE = ("OUTBOARD_", "TORCHINDUCTOR_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "COLUMNS", "PYTEST_")
+
+
+class ForkServer:
+    """A process with torch that forks. One request at a time, from one thread."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self._environment = {key: value for key, value in environment.items() if not key.startswith(_READ_LATE)}
+        self._socket, theirs = socket.socketpair()
+        source = Path(__file__).with_name("_fork_server_main.py").read_text(encoding="utf-8")
+        with theirs:
+            # By its text, not its path: a child that starts processes must have no main module for them to import.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", source, str(theirs.fileno())],
+                env={**self._environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd=folder,
+            )
+
+    def takes(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment may be forked from this one."""
+        early = {key: value for key, value in environment.items() if not key.startswith(_READ_LATE)}
+        return self._process.poll() is None and early == self._environment
+
+    def run(
+        self, code: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a snippet and gives its status and what it wrote.
+
+        subprocess.TimeoutExpired, with what was written, after `timeout` seconds: SIGABRT has ended it.
+        """
+        request = json.dumps([code, list(arguments), dict(environment)]).encode()
+        command = [sys.executable, "-c", code, *arguments]
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            socket.send_fds(self._socket, [struct.pack("=q", len(request))], [output.fileno(), errors.fileno()])
+            self._socket.sendall(request)
+            status = self._wait(self._read(), timeout)
+            texts = []
+            for file in (output, errors):
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+        if status is None:
+            raise subprocess.TimeoutExpired(command, timeout, *texts)
+        return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), *texts)
+
+    def close(self) -> None:
+        """Ends the server; a child that still runs, if a test was interrupted, ends first."""
+        self._socket.close()
+        self._process.wait()
+
+    def _wait(self, process: int, timeout: float) -> int | None:
+        """Gives the child's status as os.wait would, or None if it had to be ended."""
+        try:
+            self._socket.settimeout(timeout)
+            return self._read()
+        except TimeoutError:
+            self._socket.settimeout(None)
+            os.kill(process, signal.SIGABRT)
+            self._read()
+            return None
+        except BaseException:
+            os.kill(process, signal.SIGKILL)
+            self._socket.settimeout(None)
+            self._read()
+            raise
+        finally:
+            self._socket.settimeout(None)
+
+    def _read(self) -> int:
+        answer = self._socket.recv(8, socket.MSG_WAITALL)
+        if len(answer) < 8:
+            raise RuntimeError(f"the process that forks ended with status {self._process.wait()}")
+        return int(struct.unpack("=q", answer)[0])
