@@ -19,7 +19,7 @@ from torch_outboard.testing import driver_test_command, run_driver_tests, suite
 from .contract import ROOT
 
 KINDS = [(template, language) for template, languages in TEMPLATES.items() for language in languages]
-# Of the driver tests those of the contract, for drivers that would take minutes for all: operators run on copies there.
+# Of the driver tests those of the contract: test_each_driver.py runs all on the drivers that projects are made of.
 CONTRACT = [
     *(
         "test_copies.py",
@@ -66,11 +66,8 @@ def test_a_made_project_builds_and_passes_the_driver_tests(template, language, t
         project,
     )
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
-    if template == "host-memory":
-        run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
-    else:
-        run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "there_and_back", cwd=project)
-        run(environment, "-c", RUN, "test", "made_up", *CONTRACT, "-q", cwd=project)
+    run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "there_and_back", cwd=project)
+    run(environment, "-c", RUN, "test", "made_up", *CONTRACT, "-q", cwd=project)
 
 
 def test_a_template_has_its_language():
