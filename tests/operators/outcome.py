@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections import Counter
@@ -22,6 +23,7 @@ class Outcome:
     """The result of one call: the tensors or the exception, and which providers ran how many calls for it."""
 
     def __init__(self, run: Callable[[], Any], device: torch.device) -> None:
+        self._device = device
         self.error: Exception | None = None
         # Whether the exception came only when the work was waited for.
         self.is_late = False
@@ -57,13 +59,14 @@ class Outcome:
 
     @property
     def fallback(self) -> list[str]:
-        """The operators that went through the copy fallback."""
-        return sorted(op for provider, op in self.calls if provider == "fallback")
+        """The operators that went through the copy fallback, on a device whose memory the host reaches."""
+        copied = sorted(op for provider, op in self.calls if provider == "fallback")
+        return copied if copied and reaches_memory(self._device) else []
 
     @property
     def is_exact(self) -> bool:
-        """Says whether only the CPU's own kernels ran, whose results agree with the CPU's bit for bit."""
-        return all(provider in ("host", "fallback") for provider, _ in self.calls)
+        """Says whether only the CPU's own kernels ran, on memory laid out as the CPU's: results agree bit for bit."""
+        return all(provider == "host" for provider, _ in self.calls)
 
     def describe_error(self) -> str:
         when = "late " if self.is_late else ""
@@ -97,6 +100,15 @@ class OperatorNames(TorchDispatchMode):
 def calls_by_operator() -> Counter[tuple[str, str]]:
     """Gives how many calls of each operator each provider has run since the counts were last set back."""
     return Counter({(row.provider, row.op): row.calls for row in torch_outboard.coverage()})
+
+
+@functools.cache
+def reaches_memory(device: torch.device) -> bool:
+    """Says whether the host reaches the device's memory: else all that the driver has no kernel for runs on copies."""
+    x = torch.ones(2, device=device)
+    before = calls_by_operator()
+    x.lgamma()
+    return ("fallback", "aten::lgamma") not in calls_by_operator() - before
 
 
 def seed(value: int, device: torch.device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from .lists import HALF_EPSILONS, Tolerance
+from .lists import Tolerance
 
 
 def metadata_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
@@ -67,7 +67,7 @@ def _strided_difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tol
     if not len(x):
         return None
     if tolerance is not None:
-        multiple = tolerance.epsilons if size > 2 else HALF_EPSILONS
+        multiple = tolerance.epsilons if size > 2 else tolerance.half_epsilons
         allowed = multiple * torch.finfo(ours.dtype).eps
         if torch.allclose(x, y, rtol=allowed, atol=allowed):
             return None
