@@ -49,6 +49,29 @@ def test_it_lists_the_kernels(run_python):
     assert "2: aten::add.out, aten::mm" in run_python(code, "info", "--driver", "unit.toys:Toy").stdout
 
 
+LIAR = """
+import torch, torch_outboard
+torch_outboard.attach("sim")
+library = torch.library.Library("info_test", "DEF")
+library.define("liar(Tensor x) -> Tensor")
+library.impl("liar", lambda x: x.double().repeat(2), "CPU")
+library.impl("liar", torch.empty_like, "Meta")
+for _ in range(3):
+    torch.ops.info_test.liar(torch.ones(3, device="sim"))
+"""
+
+
+def test_it_lists_the_operators_that_wait_for_their_shapes(run_python):
+    report = json.loads(run_python(LIAR + RUN, "info", "--json").stdout)["attached"]
+    [row] = report["waiting"]
+    assert row["operator"] == "info_test::liar" and row["waits"] == 2
+    assert "Float [3]" in row["difference"] and "Double [6]" in row["difference"]
+    lines = run_python(LIAR + RUN, "info", env={"COLUMNS": "80"}).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.split()[:2] == ["info_test::liar", "2"] for line in lines)
+    assert json.loads(run_python(RUN, "info", "--driver", "sim", "--json").stdout)["attached"]["waiting"] == []
+
+
 def test_it_reads_well_in_80_columns(run_python):
     answer = run_python(RUN, "info", "--driver", "unit.toys:Toy", env={"COLUMNS": "80"})
     lines = answer.stdout.splitlines()

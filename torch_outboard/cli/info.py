@@ -168,7 +168,7 @@ def _library_error(driver: type[Driver]) -> str | None:
 def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     from torch_outboard._attach import attach, attached_driver
 
-    report: dict[str, Any] = {"name": name, "error": None, "devices": [], "entries": {}, "kernels": []}
+    report: dict[str, Any] = {"name": name, "error": None, "devices": [], "entries": {}, "kernels": [], "waiting": []}
     try:
         driver = attached_driver()
         module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
@@ -179,6 +179,9 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
 
     report["entries"] = {entry: is_there for entry, is_there in _C.entries().items() if entry in OPTIONAL_ENTRIES}
     report["kernels"] = _C.native_operators()
+    report["waiting"] = [
+        {"operator": op, "difference": difference, "waits": waits} for op, difference, waits in _C.shape_disagreements()
+    ]
     report["devices"] = [_device(module, index) for index in range(module.device_count())]
     if not report["devices"]:
         reason = _C.probe_error() or "it counts none"
@@ -272,6 +275,8 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
         console.print(
             *_cells(f"  {len(kernels)}: {', '.join(kernels)}" if kernels else "  none: every operator runs on the CPU")
         )
+    if attached["waiting"]:
+        _print_waiting(console, attached["waiting"])
 
 
 def _print_entries(console: Any, entries: dict[str, bool]) -> None:
@@ -290,6 +295,14 @@ def _print_entries(console: Any, entries: dict[str, bool]) -> None:
     table = _table("missing", "so", title="")
     for consequence, names in missing.items():
         table.add_row("\n".join(names), consequence)
+    console.print(table)
+
+
+def _print_waiting(console: Any, rows: list[dict[str, Any]]) -> None:
+    """Prints what this process has found: a program that attaches, calls operators and then `main(["info"])`."""
+    table = _table("operator", "waits", "since its meta kernel does not tell the shape", title="Operators that wait")
+    for row in rows:
+        table.add_row(*_cells(row["operator"], row["waits"], row["difference"]))
     console.print(table)
 
 
