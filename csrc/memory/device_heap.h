@@ -145,7 +145,7 @@ class DeviceHeap {
 
   // Likewise, without it: these call the driver.
   bool is_expandable(const SizePool& pool);
-  Block* grow(SizePool& pool, size_t size, size_t requested);
+  Block* grow(SizePool& pool, size_t size, size_t requested, std::string* out_refusal);
   bool reserve(SizePool& pool, size_t size);
   size_t unmap_ranges(Block* list, std::exception_ptr* out_error) noexcept;
   void unmap_all(const Segment& segment) noexcept;
@@ -153,8 +153,8 @@ class DeviceHeap {
   // segments.cpp and deferred.cpp, without the lock: these call the driver.
   Block* allocate_uncached(Stream& stream, size_t size, size_t requested);
   Block* allocate_slowly(SizePool& pool, size_t size, size_t requested);
-  Block* add_segment(SizePool& pool, size_t size, size_t requested);
-  std::unique_ptr<Segment> ask_driver(SizePool& pool, size_t bytes);
+  Block* add_segment(SizePool& pool, size_t size, size_t requested, std::string* out_refusal);
+  std::unique_ptr<Segment> ask_driver(SizePool& pool, size_t bytes, std::string* out_refusal);
   void discard(Segment* segment) noexcept;
   void release_uncached(Stream* stream);
   void collect_garbage();
@@ -166,7 +166,7 @@ class DeviceHeap {
   void report_to_profiler(uint64_t address, int64_t bytes);
   bool wait_for_transits(uint64_t changes);
   // pressure.cpp
-  [[noreturn]] void raise_out_of_memory(size_t requested);
+  [[noreturn]] void raise_out_of_memory(size_t requested, const std::string& refusal);
   std::exception_ptr settle_parked(Effort effort);
 
   const c10::DeviceIndex device_;

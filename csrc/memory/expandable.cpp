@@ -111,7 +111,7 @@ Block* DeviceHeap::find_unmapped(const SizePool& pool, size_t size, size_t granu
 }
 
 // Null if the driver has no memory, or the limit is reached; raises for every other failure, with nothing changed.
-Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested) {
+Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::string* out_refusal) {
   const size_t granularity = device_properties(device_).mem_granularity;
   Transit transit;
   Block* block = nullptr;
@@ -158,7 +158,10 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested) {
   uint64_t host = 0;
   try {
     const ob_status status = driver().mem_map(driver().self, device_, address, bytes);
-    if (status != OB_OUT_OF_MEMORY) {
+    if (status == OB_OUT_OF_MEMORY) {
+      const FailedEntry failed("mem_map");
+      *out_refusal = last_driver_error();
+    } else {
       check(status, "mem_map", device_);
       is_mapped = true;
       if (driver().host_address) {
@@ -237,7 +240,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested) {
   }
   // The neighbour behind, which was counted on, was taken meanwhile.
   lock.unlock();
-  return grow(pool, size, requested);
+  return grow(pool, size, requested, out_refusal);
 }
 
 // A new expandable segment for the pool; false if the driver has no addresses left.

@@ -16,7 +16,7 @@ std::string device_text(c10::DeviceIndex device) {
   return driver_name() + ":" + std::to_string(static_cast<int>(device));
 }
 
-void DeviceHeap::raise_out_of_memory(size_t requested) {
+void DeviceHeap::raise_out_of_memory(size_t requested, const std::string& refusal) {
   size_t allocated = 0;
   size_t reserved = 0;
   size_t limit = 0;
@@ -41,6 +41,9 @@ void DeviceHeap::raise_out_of_memory(size_t requested) {
     message += ", which has a total capacity of " + format_size(total) + " of which " + format_size(free) + " is free.";
   } catch (const std::exception& error) {
     message += std::string(" (the driver would not say how much is free: ") + error.what() + ").";
+  }
+  if (!refusal.empty()) {
+    message += " The driver says: \"" + refusal + "\".";
   }
   if (fraction < 1) {
     message += " This process may have " + format_size(limit) + " (set_per_process_memory_fraction).";

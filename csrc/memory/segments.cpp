@@ -86,7 +86,7 @@ Block* DeviceHeap::allocate(Stream& stream, size_t bytes) {
   const ContextScope context(history_, RecordContext::STATE);
   if (C10_UNLIKELY(bytes > kMaxRequest)) {
     notify_out_of_memory(device_, bytes);
-    raise_out_of_memory(bytes);
+    raise_out_of_memory(bytes, "");
   }
   const size_t size = block_size_for(bytes);
   Lock lock(mutex_);
@@ -155,13 +155,14 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
   collect_garbage();
   // Asks the driver, and between its refusals makes room by ever costlier means.
   enum { ReleaseStream, ReleaseAll, AwaitOthers, AskObservers, GiveUp };
+  std::string refusal;  // in the driver's words
   for (int means = ReleaseStream;; ++means) {
     uint64_t changes = 0;
     {
       const Lock lock(mutex_);
       changes = changes_;
     }
-    if (Block* block = add_segment(pool, size, requested)) {
+    if (Block* block = add_segment(pool, size, requested, &refusal)) {
       return block;
     }
     if (means == ReleaseStream) {
@@ -189,11 +190,11 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
         }
       }
       if (!notify_out_of_memory(device_, requested)) {
-        raise_out_of_memory(requested);
+        raise_out_of_memory(requested, refusal);
       }
       make_room();
     } else if (means == GiveUp) {
-      raise_out_of_memory(requested);
+      raise_out_of_memory(requested, refusal);
     }
     // What was parked, or freed by other threads meanwhile, may do.
     const Lock lock(mutex_);
@@ -226,10 +227,12 @@ void DeviceHeap::make_room() {
   release_for_allocation(is_any);
 }
 
-// Null if the driver has no memory; raises for every other failure, with nothing leaked.
-Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested) {
+// Null if the driver has no memory, for the reason that it gave, or if the limit is reached; raises for every other
+// failure, with nothing leaked.
+Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested, std::string* out_refusal) {
+  out_refusal->clear();
   if (C10_UNLIKELY(Config::use_expandable_segments()) && is_expandable(pool)) {
-    return grow(pool, size, requested);
+    return grow(pool, size, requested, out_refusal);
   }
   Transit transit;
   const size_t bytes = pool.is_exact ? size : segment_size_for(size);
@@ -248,7 +251,7 @@ Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested) {
   };
   std::unique_ptr<Segment> segment;
   try {
-    segment = ask_driver(pool, bytes);
+    segment = ask_driver(pool, bytes, out_refusal);
     const Lock lock(mutex_);
     if (!segment) {
       finish(false);
@@ -293,7 +296,7 @@ Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested) {
   }
 }
 
-std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes) {
+std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes, std::string* out_refusal) {
   auto segment = std::make_unique<Segment>();
   segment->pool = &pool;
   segment->size = bytes;
@@ -308,6 +311,8 @@ std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes) {
   } else {
     const ob_status status = driver().mem_alloc(driver().self, device_, bytes, &segment->address);
     if (status == OB_OUT_OF_MEMORY) {
+      const FailedEntry failed("mem_alloc");
+      *out_refusal = last_driver_error();
       return nullptr;
     }
     check(status, "mem_alloc", device_);
