@@ -225,6 +225,17 @@ PyObject* py_set_waits_for_calls(PyObject*, PyObject* argument) {
   return none();
 }
 
+PyObject* py_set_long_wait(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    const double seconds = PyFloat_AsDouble(argument);
+    if (PyErr_Occurred()) {
+      return nullptr;
+    }
+    set_long_wait(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+    return none();
+  });
+}
+
 PyObject* py_synchronize_device(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;
@@ -233,7 +244,7 @@ PyObject* py_synchronize_device(PyObject*, PyObject* argument) {
     }
     {
       const WithoutGil without_gil;
-      synchronize_device(device);
+      synchronize_device(device, Leave::OnSignal);
     }
     return none();
   });
@@ -269,6 +280,7 @@ PyMethodDef device_methods[] = {
     {"drain_all_devices", py_drain_all_devices, METH_NOARGS,
      PyDoc_STR("Waits for all open devices; failures are left for the next wait that is a user's.")},
     {"set_waits_for_calls", py_set_waits_for_calls, METH_O, PyDoc_STR("Whether each call waits for what it queues.")},
+    {"set_long_wait", py_set_long_wait, METH_O, PyDoc_STR("After how many seconds a wait is told, 30 at first.")},
     {"synchronize_device", py_synchronize_device, METH_O, PyDoc_STR("Waits for all work of the device.")},
     {"shut_down", py_shut_down, METH_NOARGS, PyDoc_STR("Drains the devices at exit; no driver call follows.")},
     {nullptr, nullptr, 0, nullptr},

@@ -40,6 +40,9 @@ class Rebinding {
   bool is_kept_ = false;
 };
 
+// Whether the attached driver's entry is a Python method. Entries that wait only.
+bool is_python_method(const char* entry) noexcept;
+
 // Binds what a dict names to the table: an int is the address of a C function, a callable goes through a trampoline,
 // which keeps it for the life of the process. False with a RegistrationError or another Python error set.
 bool bind_entries(const char* driver, PyObject* dict, ob_driver* table);

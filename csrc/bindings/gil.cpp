@@ -4,8 +4,12 @@
 #include "bindings/python.h"
 
 #include <atomic>
+#include <cstdio>
+#include <cstring>
 
+#include "bindings/entries.h"
 #include "core/blocking.h"
+#include "core/wait.h"
 
 namespace outboard::bindings {
 
@@ -22,10 +26,54 @@ void leave(void* state) {
   PyEval_RestoreThread(static_cast<PyThreadState*>(state));
 }
 
+// Told through logging, as nobody who waits can be raised a warning: without a handler that is the standard error.
+void tell_wait(const std::string& text) {
+  if (python_is_gone()) {
+    std::fprintf(stderr, "torch_outboard: %s\n", text.c_str());
+    return;
+  }
+  const WithGil gil;
+  const Object logging(PyImport_ImportModule("logging"));
+  const Object logger(logging ? PyObject_CallMethod(logging.get(), "getLogger", "s", "torch_outboard") : nullptr);
+  const Object told(logger ? PyObject_CallMethod(logger.get(), "warning", "ss", "%s", text.c_str()) : nullptr);
+  if (!told) {
+    PyErr_WriteUnraisable(nullptr);
+  }
+}
+
+unsigned long main_thread = 0;
+
+// Python handles signals in its main thread only; a driver's method that waits does so itself.
+bool can_interrupt(const char* entry) {
+  return PyThread_get_thread_ident() == main_thread && !is_python_method(entry) && !python_is_gone();
+}
+
+void handle_signals() {
+  const WithGil gil;
+  if (PyErr_CheckSignals() < 0) {
+    throw_python_error();
+  }
+}
+
+// The number of Python's main thread; false with a Python error.
+bool find_main_thread() {
+  const Object threading(PyImport_ImportModule("threading"));
+  const Object thread(threading ? PyObject_CallMethod(threading.get(), "main_thread", nullptr) : nullptr);
+  const Object number(thread ? PyObject_GetAttrString(thread.get(), "ident") : nullptr);
+  main_thread = number ? PyLong_AsUnsignedLong(number.get()) : 0;
+  return !PyErr_Occurred();
+}
+
 }  // namespace
 
-void install_blocking_hooks() {
+bool install_blocking_hooks() {
+  if (!find_main_thread()) {
+    return false;
+  }
   set_blocking_hooks({enter, leave});
+  set_wait_teller(tell_wait);
+  set_interrupt_hooks({can_interrupt, handle_signals});
+  return true;
 }
 
 bool python_is_gone() noexcept {

@@ -38,6 +38,8 @@ PyMODINIT_FUNC PyInit__C() {
     return nullptr;
   }
   install_raiser();
-  install_blocking_hooks();
+  if (!install_blocking_hooks()) {
+    return nullptr;
+  }
   return module.release();
 }

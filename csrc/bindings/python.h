@@ -133,7 +133,7 @@ extern PyMethodDef trace_methods[];
 extern PyMethodDef compile_methods[];
 
 void install_raiser();  // errors.cpp
-void install_blocking_hooks();  // gil.cpp
+bool install_blocking_hooks();  // gil.cpp; false with a Python error
 
 // The Python exception behind the failed entry that the core is raising an error for; empty if there is none. Taking it
 // clears it.

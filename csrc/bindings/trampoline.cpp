@@ -797,6 +797,15 @@ bool bind_entries(const char* driver, PyObject* dict, ob_driver* table) {
   return true;
 }
 
+bool is_python_method(const char* entry) noexcept {
+  for (const Entry one : {Entry::stream_synchronize, Entry::event_synchronize, Entry::device_synchronize}) {
+    if (std::strcmp(entry_names[static_cast<int>(one)], entry) == 0) {
+      return methods.of[static_cast<int>(one)] != nullptr;
+    }
+  }
+  return false;
+}
+
 struct Rebinding::Before {
   Methods methods;
 };

@@ -244,7 +244,7 @@ void synchronize_streams(c10::DeviceIndex device) {
       [](Stream& stream, void* user) {
         ob_status status;
         {
-          BlockingRegion blocking;
+          const Waiting waiting("stream_synchronize", stream.device, &stream);
           status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
         }
         auto& first = *static_cast<std::exception_ptr*>(user);
@@ -262,7 +262,7 @@ void synchronize_streams(c10::DeviceIndex device) {
 
 }  // namespace
 
-void synchronize_device(c10::DeviceIndex device) {
+void synchronize_device(c10::DeviceIndex device, Leave leave) {
   check_device_index(device);
   refuse_device_wait(device);
   refuse_gone(device);
@@ -270,11 +270,18 @@ void synchronize_device(c10::DeviceIndex device) {
     return;
   }
   ActivityScope activity(device, "device_synchronize");
+  detail::for_each_made_stream(
+      device,
+      [](Stream& stream, void* how) {
+        const char* entry = driver().device_synchronize ? "device_synchronize" : "stream_synchronize";
+        detail::wait_until_left(stream, *static_cast<Leave*>(how), entry);
+      },
+      &leave);
   bool is_done = false;
   if (driver().device_synchronize) {
     ob_status status;
     {
-      BlockingRegion blocking;
+      const Waiting waiting("device_synchronize", device);
       status = driver().device_synchronize(driver().self, device);
     }
     if (!is_unimplemented(status)) {
@@ -303,7 +310,7 @@ void drain_device(c10::DeviceIndex device) {
   // With a driver's capture under way the device can't be waited for as a whole.
   if (driver().device_synchronize && !is_capturing_natively()) {
     const auto wait = [device] {
-      BlockingRegion blocking;
+      const Waiting waiting("device_synchronize", device);
       return driver().device_synchronize(driver().self, device);
     };
     const WorkPlace place = next_place(default_stream(device));
@@ -364,32 +371,6 @@ void detail::after_wait(c10::DeviceIndex device) {
     hook(device);
   }
   issue_late_warnings(device);
-}
-
-void shut_down() noexcept {
-  if (driver_is_gone() || !is_attached()) {
-    return;
-  }
-  bool all_closed = true;
-  for (int i = 0; i < device_count(); ++i) {
-    const auto device = static_cast<c10::DeviceIndex>(i);
-    if (!is_open(device)) {
-      continue;
-    }
-    // Failures at the very end have nobody left to be told; what matters is that nothing runs any more.
-    const ob_driver& t = driver();
-    if (t.device_synchronize == nullptr || is_unimplemented(t.device_synchronize(t.self, device))) {
-      detail::for_each_made_stream(
-          device,
-          [](Stream& s, void*) { static_cast<void>(driver().stream_synchronize(driver().self, s.device, s.handle)); },
-          nullptr);
-    }
-    all_closed = false;  // live tensors may still point into its memory: the process's end frees that
-  }
-  detail::begin_exit();
-  if (all_closed && driver().destroy) {
-    driver().destroy(driver().self);
-  }
 }
 
 }  // namespace outboard

@@ -12,6 +12,7 @@
 
 #include "core/driver.h"
 #include "core/export.h"
+#include "core/wait.h"
 
 namespace outboard {
 
@@ -70,7 +71,7 @@ OUTBOARD_API void set_device_unchecked(c10::DeviceIndex device) noexcept;
 OUTBOARD_API c10::DeviceIndex exchange_device(c10::DeviceIndex device);
 
 // Waits for all work of the device and raises the first failure of it. Does nothing on a device that is not open.
-OUTBOARD_API void synchronize_device(c10::DeviceIndex device);
+OUTBOARD_API void synchronize_device(c10::DeviceIndex device, Leave leave = Leave::Never);
 
 // Only waits, also while streams of it capture: for what the driver was given before. What the work has failed with is
 // left to the next wait that is a user's. For what owns memory.

@@ -143,8 +143,8 @@ bool Event::query() const {
   return status == OB_OK;
 }
 
-void Event::synchronize() const {
-  drain();
+void Event::synchronize(Leave leave) const {
+  wait(leave);
   if (handle_ != 0) {
     tell_failures(before_);
     detail::after_wait(device_);
@@ -152,16 +152,23 @@ void Event::synchronize() const {
 }
 
 void Event::drain() const {
+  wait(Leave::Never);
+}
+
+void Event::wait(Leave leave) const {
   refuse_captured("synchronize");
   if (handle_ == 0) {
     return;
   }
   ensure_open(device_);
   ActivityScope activity(*before_.stream, {ActivityKind::Wait, "event_synchronize"});
+  if (leave == Leave::OnSignal && detail::can_interrupt("event_synchronize")) {
+    ask_until_done();
+  }
   if (driver().event_synchronize) {
     ob_status status;
     {
-      BlockingRegion blocking;
+      const Waiting waiting("event_synchronize", device_, before_.stream);
       status = driver().event_synchronize(driver().self, device_, handle_);
     }
     if (!is_unimplemented(status)) {
@@ -173,13 +180,26 @@ void Event::drain() const {
   }
   // No entry to wait with: poll, ever less often, up to a millisecond apart.
   std::chrono::microseconds pause{1};
+  const Waiting waiting("event_query", device_, before_.stream);
   while (!query()) {
-    BlockingRegion blocking;
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds{1000});
   }
   activity.finish();
   trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
+}
+
+// So that a signal may end the wait.
+void Event::ask_until_done() const {
+  const auto is_done = [](void* user) {
+    const Event& asked = *static_cast<const Event*>(user);
+    return driver().event_query(driver().self, asked.device_, asked.handle_) != OB_NOT_READY;
+  };
+  void* const self = const_cast<Event*>(this);
+  if (!is_done(self)) {
+    const Waiting waiting("event_synchronize", device_, before_.stream);
+    detail::ask_until_done(waiting, is_done, self);
+  }
 }
 
 double Event::elapsed_ms(const Event& end) const {

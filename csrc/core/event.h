@@ -54,7 +54,7 @@ class OUTBOARD_API Event {
   bool query() const;
   // Waits for the latest record, then raises the first failure of the work before it that the recording stream has not
   // told, once.
-  void synchronize() const;
+  void synchronize(Leave leave = Leave::Never) const;
   // Waits likewise, and leaves that failure to the next wait that is a user's. For what owns memory.
   void drain() const;
   // Milliseconds from this event to `end`; both recorded, with OB_EVENT_TIMING, on one device.
@@ -64,6 +64,8 @@ class OUTBOARD_API Event {
 
  private:
   void reset() noexcept;
+  void wait(Leave leave) const;
+  void ask_until_done() const;
   void refuse_captured(const char* what) const;
 
   c10::DeviceIndex device_ = -1;

@@ -26,8 +26,13 @@ void refuse_gone_sides(const Stream& stream, const int32_t dst_device, const int
   }
 }
 
+void note_work(Stream& stream, const char* name) {
+  stream.last_work.store(name, std::memory_order_relaxed);
+}
+
 void call_copy(Stream& stream, const ob_copy& copy) {
   refuse_gone_sides(stream, copy.dst_device, copy.src_device);
+  note_work(stream, "copy_async");
   ActivityScope activity(stream,
                          {ActivityKind::Copy, "copy_async", nullptr, copy.bytes, copy.src_device, copy.dst_device});
   OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
@@ -41,12 +46,14 @@ ob_status call_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t 
       driver().fill_async(driver().self, stream.device, stream_handle(stream), dst, pattern, pattern_size, count);
   if (!is_unimplemented(status)) {
     check(status, "fill_async", stream.device);
+    note_work(stream, "fill_async");
     activity.finish();
   }
   return status;
 }
 
 void call_launch(Stream& stream, const ob_launch& launch) {
+  note_work(stream, "kernel_launch");
   ActivityScope activity(stream, {ActivityKind::Kernel, "kernel_launch"});
   OB_CALL(kernel_launch, stream.device, stream_handle(stream), &launch);
   activity.finish();
@@ -147,6 +154,7 @@ bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy) {
     return false;
   }
   check(status, "copy_nd_async", stream.device);
+  note_work(stream, "copy_nd_async");
   activity.finish();
   finish_call(stream);
   return true;

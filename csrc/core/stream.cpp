@@ -207,13 +207,13 @@ bool query_stream(Stream& stream) {
 namespace {
 
 ob_status wait_for_stream(const Stream& stream) {
-  BlockingRegion blocking;
+  const Waiting waiting("stream_synchronize", stream.device, &stream);
   return driver().stream_synchronize(driver().self, stream.device, stream.handle);
 }
 
 }  // namespace
 
-void synchronize_stream(Stream& stream) {
+void synchronize_stream(Stream& stream, Leave leave) {
   refuse_in_capture(stream, "synchronize of a stream that captures");
   if (!was_used(stream)) {
     return;
@@ -221,6 +221,7 @@ void synchronize_stream(Stream& stream) {
   ensure_open(stream.device);
   const Standing before = standing_of(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
+  detail::wait_until_left(stream, leave, "stream_synchronize");
   detail::check_wait(wait_for_stream(stream), stream);
   activity.finish();
   trace_order(TraceOrder::StreamSync, stream.device, stream.id);
@@ -290,6 +291,7 @@ bool call_observed_host_work(Stream& stream, ob_host_fn fn, void* user, const ch
 
 bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name) {
   refuse_in_capture(stream, "host work that runs once");
+  stream.last_work.store(name, std::memory_order_relaxed);
   return C10_LIKELY(!is_recording_activities()) ? call_host_work(stream, fn, user)
                                                 : call_observed_host_work(stream, fn, user, name);
 }
@@ -304,6 +306,21 @@ void check_wait(ob_status status, Stream& stream) {
     stream.is_made.store(false);  // its owner may have destroyed it
   }
   raise_status(status, "stream_synchronize", stream.device);
+}
+
+void wait_until_left(Stream& stream, Leave leave, const char* entry) {
+  if (leave == Leave::Never || !can_interrupt(entry)) {
+    return;
+  }
+  const auto is_done = [](void* user) {
+    const Stream& asked = *static_cast<Stream*>(user);
+    return driver().stream_query(driver().self, asked.device, asked.handle) != OB_NOT_READY;
+  };
+  if (!driver().stream_query || C10_LIKELY(is_done(&stream))) {
+    return;
+  }
+  const Waiting waiting(entry, stream.device, &stream);
+  ask_until_done(waiting, is_done, &stream);
 }
 
 void finish_waiting_call(Stream& stream, bool is_queued) {

@@ -17,6 +17,7 @@
 #include "core/driver.h"
 #include "core/export.h"
 #include "core/failure.h"
+#include "core/wait.h"
 
 namespace outboard {
 
@@ -48,6 +49,7 @@ struct StreamState {
   uint64_t handle = 0;  // valid once is_made
   StreamFailures failures;  // of the host work that was queued on it; see core/failure.h
   std::atomic<Capture*> capture{nullptr};  // the graph capture that takes what is queued; see core/capture.h
+  std::atomic<const char*> last_work{nullptr};  // what was queued last, by name; for who asks why a wait lasts
 };
 
 using Stream = StreamState;  // outboard::Stream& is how the core names a stream
@@ -78,9 +80,8 @@ OUTBOARD_API void set_current_stream(Stream& stream) noexcept;
 // Whether all queued work is done. Never blocks, never raises what the work failed with. CaptureError on a stream that
 // captures, which has nothing to ask for; so do the next.
 OUTBOARD_API bool query_stream(Stream& stream);
-// Waits (in a BlockingRegion), then raises the first failure of the work queued before, on this stream or on one that it
-// waited for, once.
-OUTBOARD_API void synchronize_stream(Stream& stream);
+// Waits, then raises the first failure of the work queued before, on this stream or on one that it waited for, once.
+OUTBOARD_API void synchronize_stream(Stream& stream, Leave leave = Leave::Never);
 // Only waits, also for a stream that captures: for what the driver was given before. What the work has failed with is
 // left to the next wait that is a user's. For what owns memory.
 OUTBOARD_API void drain_stream(Stream& stream);
@@ -110,6 +111,9 @@ inline Stream& from_c10(const c10::Stream& stream) {
 namespace detail {
 // Raises what stream_synchronize gave. An external stream is then left out of waits for the device until it is used again.
 void check_wait(ob_status status, Stream& stream);
+// With Leave::OnSignal, where a signal may end a wait in `entry` and the driver has stream_query: waits for what is queued
+// on a made stream, and raises if a signal ends that. The driver's own wait, which tells the failures, is then a short one.
+OUTBOARD_API void wait_until_left(Stream& stream, Leave leave, const char* entry);
 // Calls visit(stream) for each stream of the device that was made.
 void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user);
 // In a forked child, or of a lost device: every stream must pass make_stream, which raises.

@@ -87,7 +87,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override { return !event || static_cast<Event*>(event)->query(); }
   void synchronizeEvent(void* event) const override {
     if (event) {
-      static_cast<Event*>(event)->synchronize();
+      static_cast<Event*>(event)->synchronize(Leave::OnSignal);
     }
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
@@ -111,9 +111,11 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool isStreamCapturing(const c10::Stream& stream) const override { return capture_of(from_c10(stream)) != nullptr; }
 #endif
   bool queryStream(const c10::Stream& stream) const override { return query_stream(from_c10(stream)); }
-  void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(from_c10(stream)); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    synchronize_stream(from_c10(stream), Leave::OnSignal);
+  }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
-    synchronize_device(index < 0 ? current_device() : index);
+    synchronize_device(index < 0 ? current_device() : index, Leave::OnSignal);
   }
   void recordDataPtrOnStream(const c10::DataPtr& ptr, const c10::Stream& stream) const override {
     record_stream(ptr, from_c10(stream));

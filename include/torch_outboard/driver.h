@@ -437,7 +437,9 @@ typedef struct ob_driver {
      memory. Null: none. */
   ob_status (*host_address)(void* self, int32_t device, uint64_t address, uint64_t bytes, uint64_t* out_address);
 
-  /* OB_OK if all work of the stream is done, OB_NOT_READY if not. Never blocks. Null: through an event of the core. */
+  /* OB_OK if all work of the stream is done, OB_NOT_READY if not. Never blocks. While Python's main thread waits for a
+     stream or the device because the user asked for it, the core asks this until the work is done, and then calls the
+     entry that waits: so Ctrl-C ends the wait. Null: through an event of the core, and Ctrl-C waits too. */
   ob_status (*stream_query)(void* self, int32_t device, uint64_t stream);
 
   /* Waits for the event's latest record. Null: the core polls event_query. */

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The end of the process: the last wait for the devices, after which no driver entry is called.
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/process.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+namespace {
+
+// At the end of the process. False if a signal ended the wait: the work may never be done.
+bool wait_unless_left(c10::DeviceIndex device) noexcept {
+  const ob_driver& t = driver();
+  const char* entry = t.device_synchronize ? "device_synchronize" : "stream_synchronize";
+  try {
+    const Waiting waiting(entry, device);
+    detail::for_each_made_stream(
+        device,
+        [](Stream& s, void* user) { detail::wait_until_left(s, Leave::OnSignal, *static_cast<const char**>(user)); },
+        &entry);
+    if (t.device_synchronize == nullptr || is_unimplemented(t.device_synchronize(t.self, device))) {
+      detail::for_each_made_stream(
+          device,
+          [](Stream& s, void*) { static_cast<void>(driver().stream_synchronize(driver().self, s.device, s.handle)); },
+          nullptr);
+    }
+  } catch (...) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void shut_down() noexcept {
+  if (driver_is_gone() || !is_attached()) {
+    return;
+  }
+  bool all_closed = true;
+  for (int i = 0; i < device_count(); ++i) {
+    const auto device = static_cast<c10::DeviceIndex>(i);
+    if (!is_open(device)) {
+      continue;
+    }
+    all_closed = false;  // live tensors may still point into its memory: the process's end frees that
+    // Failures at the very end have nobody left to be told; what matters is that nothing runs any more.
+    if (!wait_unless_left(device)) {
+      break;
+    }
+  }
+  detail::stop_telling_of_waits();
+  detail::begin_exit();
+  if (all_closed && driver().destroy) {
+    driver().destroy(driver().self);
+  }
+}
+
+}  // namespace outboard

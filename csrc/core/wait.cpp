@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/wait.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/process.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A thread's wait. The thread writes, the watch reads: a number that is the same before and after names what was read.
+struct Note {
+  std::atomic<uint64_t> number{0};  // of the thread's wait; 0 between waits
+  std::atomic<const char*> entry{nullptr};
+  std::atomic<const StreamState*> stream{nullptr};
+  std::atomic<c10::DeviceIndex> device{0};
+  uint64_t last = 0;  // number of the thread's last wait; its own
+  const pid_t thread = gettid();
+  // The watch's own: the wait that it saw last, when it saw it first, and whether it has told of it.
+  uint64_t seen = 0;
+  Clock::time_point since;
+  bool is_told = false;
+};
+
+std::atomic<WaitTeller> wait_teller{nullptr};
+
+std::string describe(const Note& note, std::chrono::milliseconds waited) {
+  const StreamState* stream = note.stream.load(std::memory_order_relaxed);
+  const char* last_work = stream ? stream->last_work.load(std::memory_order_relaxed) : nullptr;
+  const auto device = static_cast<int>(note.device.load(std::memory_order_relaxed));
+  std::string text = driver_name() + ":" + std::to_string(device) + ": thread " + std::to_string(note.thread) +
+                     " has been waiting in " + note.entry.load(std::memory_order_relaxed) + " for " +
+                     std::to_string(waited.count() / 1000) + " s, for ";
+  if (!stream) {
+    text += "all work of the device";
+  } else {
+    text += stream->id == 0 ? std::string("the default stream") : "the stream with id " + std::to_string(stream->id);
+    text += last_work ? std::string(", on which ") + last_work + " was queued last" : "";
+  }
+  return text +
+         ". It waits on. Ctrl-C ends a synchronize() of the main thread; in a copy or an operator the driver may still"
+         " write to memory, so that only the process can be ended (Ctrl-\\).";
+}
+
+// The thread that looks at the notes. It begins with the first one and lives until the end of the process.
+class Watch {
+ public:
+  void add(Note* note) {
+    const std::lock_guard lock(mutex_);
+    notes_.push_back(note);
+    if (!is_running_ && !is_stopping_) {
+      start();
+    }
+  }
+  void remove(Note* note) {
+    const std::lock_guard lock(mutex_);
+    notes_.erase(std::find(notes_.begin(), notes_.end(), note));
+  }
+  void set_limit(std::chrono::milliseconds limit) {
+    {
+      const std::lock_guard lock(mutex_);
+      limit_ = limit;
+    }
+    changed_.notify_all();
+  }
+  void stop() {
+    std::unique_lock lock(mutex_);
+    is_stopping_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !is_running_; });
+  }
+
+ private:
+  void start() {
+    // Signals are the host program's: its threads have the handlers in mind.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      std::thread thread([this] { look(); });
+      pthread_setname_np(thread.native_handle(), "outboard-waits");
+      thread.detach();  // a program that doesn't shut the core down ends all the same
+      is_running_ = true;
+    } catch (const std::system_error& error) {
+      std::fprintf(stderr, "torch_outboard: long waits will not be told, since there are no more threads: %s\n",
+                   error.what());
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void look() {
+    std::unique_lock lock(mutex_);
+    while (!is_stopping_) {
+      changed_.wait_for(lock, limit_ / 5);
+      std::vector<std::string> texts;
+      for (Note* note : notes_) {
+        look_at(*note, &texts);
+      }
+      lock.unlock();
+      for (const std::string& text : texts) {
+        if (const WaitTeller teller = wait_teller.load(std::memory_order_acquire)) {
+          teller(text);
+        } else {
+          std::fprintf(stderr, "torch_outboard: %s\n", text.c_str());
+        }
+      }
+      lock.lock();
+    }
+    is_running_ = false;
+    changed_.notify_all();
+  }
+
+  void look_at(Note& note, std::vector<std::string>* out_texts) const {
+    const uint64_t number = note.number.load(std::memory_order_acquire);
+    if (number == 0 || number != note.seen) {
+      note.seen = number;
+      note.since = Clock::now();
+      note.is_told = false;
+      return;
+    }
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - note.since);
+    if (note.is_told || waited < limit_) {
+      return;
+    }
+    const std::string text = describe(note, waited);
+    if (note.number.load(std::memory_order_acquire) == number) {
+      note.is_told = true;
+      out_texts->push_back(text);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Note*> notes_;
+  std::chrono::milliseconds limit_{30'000};
+  bool is_running_ = false;
+  bool is_stopping_ = false;
+};
+
+Watch& watch() {
+  static auto* const found = new Watch();  // threads wait until the very end
+  return *found;
+}
+
+struct OwnNote {
+  OwnNote() { watch().add(&note); }
+  ~OwnNote() {
+    if (!driver_is_gone()) {  // nobody looks any more, and in a forked child the lock may be held for ever
+      watch().remove(&note);
+    }
+  }
+  Note note;
+};
+
+Note& own_note() {
+  thread_local OwnNote own;
+  return own.note;
+}
+
+std::atomic<bool (*)(const char*)> can_interrupt_hook{nullptr};
+std::atomic<void (*)()> handle_hook{nullptr};
+
+// Sleeps of microseconds, which Linux would stretch to 50 more.
+class FineSleep {
+ public:
+  FineSleep() : slack_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1000); }
+  ~FineSleep() { prctl(PR_SET_TIMERSLACK, std::max(slack_, 0)); }
+  FineSleep(const FineSleep&) = delete;
+  FineSleep& operator=(const FineSleep&) = delete;
+
+ private:
+  int slack_;
+};
+
+}  // namespace
+
+Waiting::Waiting(const char* entry, c10::DeviceIndex device, const StreamState* stream) {
+  Note& note = own_note();
+  is_noted_ = note.number.load(std::memory_order_relaxed) == 0;
+  if (is_noted_) {
+    note.entry.store(entry, std::memory_order_relaxed);
+    note.device.store(device, std::memory_order_relaxed);
+    note.stream.store(stream, std::memory_order_relaxed);
+    note.number.store(++note.last, std::memory_order_release);
+  }
+}
+
+Waiting::~Waiting() {
+  if (is_noted_) {
+    own_note().number.store(0, std::memory_order_release);
+  }
+}
+
+void set_wait_teller(WaitTeller teller) noexcept {
+  wait_teller.store(teller, std::memory_order_release);
+}
+
+void set_long_wait(std::chrono::milliseconds limit) {
+  watch().set_limit(limit);
+}
+
+void set_interrupt_hooks(InterruptHooks hooks) noexcept {
+  handle_hook.store(hooks.handle, std::memory_order_release);
+  can_interrupt_hook.store(hooks.can_interrupt, std::memory_order_release);
+}
+
+namespace detail {
+
+bool can_interrupt(const char* entry) {
+  const auto hook = can_interrupt_hook.load(std::memory_order_acquire);
+  return hook != nullptr && hook(entry);
+}
+
+void ask_until_done(const Waiting&, bool (*is_done)(void*), void* user) {
+  using namespace std::chrono_literals;
+  const auto begin = Clock::now();
+  // Most waits are over soon, and their end is not to be slept through.
+  while (Clock::now() - begin < 100us) {
+    if (is_done(user)) {
+      return;
+    }
+    std::this_thread::yield();
+  }
+  const FineSleep fine;
+  auto handled = Clock::now();
+  while (!is_done(user)) {
+    const auto now = Clock::now();
+    if (now - handled > 20ms) {
+      handle_hook.load(std::memory_order_acquire)();
+      handled = now;
+    }
+    // A wait becomes longer by a hundredth.
+    std::this_thread::sleep_for(std::clamp<Clock::duration>((now - begin) / 64, 5us, 10ms));
+  }
+}
+
+void stop_telling_of_waits() {
+  watch().stop();
+}
+
+}  // namespace detail
+
+}  // namespace outboard
