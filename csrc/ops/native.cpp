@@ -24,7 +24,7 @@ namespace {
 
 using torch::jit::Stack;
 
-bool is_strided(const at::Tensor& tensor) {
+bool fits_strided_kernels(const at::Tensor& tensor) {
   static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
                                            c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor});
   return !tensor.key_set().has_any(others);
@@ -33,7 +33,7 @@ bool is_strided(const at::Tensor& tensor) {
 bool has_only_strided(const Call& call) {
   bool result = !call.has_sparse();
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { result &= is_strided(tensor); });
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { result &= fits_strided_kernels(tensor); });
   }
   return result;
 }
