@@ -799,8 +799,8 @@ bool bind_entries(const char* driver, PyObject* dict, ob_driver* table) {
 
 bool is_python_method(const char* entry) noexcept {
   for (const Entry one : {Entry::stream_synchronize, Entry::event_synchronize, Entry::device_synchronize}) {
-    if (std::strcmp(entry_names[static_cast<int>(one)], entry) == 0) {
-      return methods.of[static_cast<int>(one)] != nullptr;
+    if (methods.of[static_cast<int>(one)] != nullptr && std::strcmp(entry_names[static_cast<int>(one)], entry) == 0) {
+      return true;
     }
   }
   return false;
