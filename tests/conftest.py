@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folders whose tests run against an attached driver.
-DEVICE_TESTS = ("driver", "amp", "compile", "models", "operators", "opinfo")
+DEVICE_TESTS = ("driver", "amp", "compile", "models", "operators")
 # Tests that take minutes: `make stress`.
 STRESS = ROOT / "tests" / "stress"
 

@@ -155,11 +155,14 @@ def test_operator_database(driver: str) -> None:
     if not queues_host_calls(driver):
         pytest.skip(NO_HOST_CALLS.format(driver))
     run_pytest(
-        str(TESTS / "opinfo"), f"--ignore={TESTS / 'opinfo' / 'test_compiled.py'}", f"--driver={driver}", *workers()
+        str(TESTS / "operators"),
+        f"--ignore={TESTS / 'operators' / 'test_compiled.py'}",
+        f"--driver={driver}",
+        *workers(),
     )
 
 
 @pytest.mark.parametrize("driver", SCHEDULED)
 def test_compiled_operator_database(driver: str) -> None:
     _needs_compiler(driver)
-    run_pytest(str(TESTS / "opinfo" / "test_compiled.py"), f"--driver={driver}", *workers())
+    run_pytest(str(TESTS / "operators" / "test_compiled.py"), f"--driver={driver}", *workers())

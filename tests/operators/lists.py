@@ -170,6 +170,12 @@ MODULES_THAT_THE_CPU_LACKS: frozenset[tuple[str, str]] = frozenset(
 )
 
 
+# Entries of the lists above that an older torch does not have.
+OF_NEWER_TORCH: frozenset[str] = frozenset(
+    {"nn.functional.linear_cross_entropy.chunked", "nn.functional.linear_cross_entropy.chunked_none"}
+)
+
+
 def gap(check: str, name: str, dtype: str, *, all_samples: bool) -> Gap | None:
     """Gives the listed gap of an entry in a check, or None if it must pass."""
     # What is never run can still be refused as it should.

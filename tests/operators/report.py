@@ -27,9 +27,8 @@ HANG_SECONDS = 300
 
 def _todo(compiled: str) -> list[Any]:
     """Gives the cases of the eager checks, or the entries to compile, in the order of their numbers."""
-    from tests.opinfo.test_compiled import ENTRIES
-
     from .checks import cases
+    from .test_compiled import ENTRIES
 
     return ENTRIES if compiled else list(cases())
 
@@ -40,14 +39,12 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], compiled: str,
 
     import torch_outboard
 
-    if driver != "cpu":
-        torch_outboard.attach(driver, **options)
+    name = "cpu" if driver == "cpu" else torch_outboard.attach(driver, **options).__name__.rpartition(".")[2]
     torch.set_num_threads(threads)
-    from tests.opinfo.compiled import check_compiled
-
+    from .compiled import check_compiled
     from .test_opinfo import report_of
 
-    device = torch.device(driver) if driver == "cpu" else torch.device(driver, 0)
+    device = torch.device(name) if name == "cpu" else torch.device(name, 0)
     todo = _todo(compiled)
     while (number := pipe.recv()) is not None:
         start = time.perf_counter()
@@ -154,9 +151,7 @@ def print_summary(results: dict[str, dict[str, Any]], listed: dict[str, str]) ->
 
 
 def _name_and_gap(item: Any, compiled: str) -> tuple[str, Any]:
-    from tests.opinfo import compiled_lists
-
-    from . import lists
+    from . import compiled_lists, lists
     from .samples import ALL_SAMPLES, dtype_name
 
     if compiled:

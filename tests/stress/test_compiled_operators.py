@@ -24,7 +24,7 @@ COMPILED = [
 @pytest.mark.parametrize("driver", COMPILED)
 def test_all_samples(driver: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(os.cpu_count() or 1)]
-    command += [str(TESTS / "opinfo" / "test_compiled.py"), f"--driver={driver}"]
+    command += [str(TESTS / "operators" / "test_compiled.py"), f"--driver={driver}"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     environment["OUTBOARD_TEST_SAMPLES"] = "all"
     answer = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=environment)

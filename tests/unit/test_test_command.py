@@ -61,7 +61,7 @@ def test_a_file_of_the_tests_can_be_named():
 def test_the_operators_are_beside_the_driver_tests(commands):
     assert invoke("made_up", "--operators", "--time-limit", "0")[0] == 0
     (command,) = commands
-    folder = suite("opinfo").folder
+    folder = suite("operators").folder
     assert (folder / "test_opinfo.py").is_file()
     assert str(folder) in command and f"--ignore={folder / 'test_compiled.py'}" in command
     assert "--time-limit=0" in command
@@ -77,7 +77,7 @@ def test_the_operators_of_a_driver_whose_memory_is_out_of_reach(run_python):
 
 def test_what_the_build_installs_is_there():
     rules = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
-    for name in ("tests/driver", "tests/opinfo", "tests/native/test_driver.cpp", "tests/native/check.h"):
+    for name in ("tests/driver", "tests/operators", "tests/native/test_driver.cpp", "tests/native/check.h"):
         assert name in rules and (ROOT / name).exists()
 
 

@@ -40,7 +40,7 @@ class Suite(NamedTuple):
 def suite(name: str = "driver") -> Suite:
     """Gives the tests that the package was installed with, or those of the source tree that it is imported from.
 
-    `name` is "driver", "opinfo" for torch's database of operators, or "native" for the program below torch.
+    `name` is "driver", "operators" for torch's database of operators, or "native" for the program below torch.
     """
     if (_HERE / name).is_dir():
         return Suite(_HERE / name, _HERE / "pytest.ini")
@@ -66,7 +66,7 @@ def driver_test_command(
         raise ModuleNotFoundError(
             f"the driver tests need {' and '.join(missing)}: {sys.executable} -m pip install 'torch-outboard[test]'"
         )
-    tests = suite("opinfo" if operators else "driver")
+    tests = suite("operators" if operators else "driver")
     own = [tests.folder / argument.split("::")[0] for argument in arguments]
     places = [
         str(tests.folder / argument)

@@ -11,8 +11,7 @@ import functools
 
 import pytest
 import torch
-
-from .out_forms import (
+from operators.out_forms import (
     Pair,
     Prover,
     candidates,

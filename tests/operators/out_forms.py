@@ -358,7 +358,7 @@ HEADER = """\
 // SPDX-License-Identifier: BSD-3-Clause
 // Made by scripts/out_forms; not edited by hand. OUT_FORM(functional operator, its out= overload), sorted by name:
 // pairs whose out= kernel was proven on the CPU to do what the functional one does, with the entries of torch's
-// operator database that call it. tests/opinfo/out_forms.py says what the proof is, and test_out_forms.py repeats it.
+// operator database that call it. The proof is in tests/operators/out_forms.py, and test_out_forms.py repeats it.
 """
 
 

@@ -112,8 +112,11 @@ def plain_calls() -> None:
     torch.embedding_renorm_(square.clone(), b, 0.5, 2.0), torch.linalg.eigvals(square), torch.mm(square, square)
 
 
-def recorded_calls() -> Recorder:
-    """Runs the operator database on the CPU, forward and backward, in float32 or what an entry has instead."""
+def recorded_calls(samples: int = SAMPLES) -> Recorder:
+    """Runs the operator database on the CPU, forward and backward, in float32 or what an entry has instead.
+
+    So many samples of each entry and element type; the first few reach nearly all operators.
+    """
     recorder = Recorder()
     with quiet(), recorder:
         plain_calls()
@@ -122,8 +125,8 @@ def recorded_calls() -> Recorder:
         dtypes = [dtype for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64) if dtype in supported]
         for dtype in dtypes[:2]:
             with contextlib.suppress(Exception):  # an entry that makes no samples has nothing to try
-                samples = samples_of(info, dtype, requires_grad=info.supports_autograd and dtype == torch.float32)
-                for sample in samples[:SAMPLES]:
+                requires_grad = info.supports_autograd and dtype == torch.float32
+                for sample in samples_of(info, dtype, requires_grad, most=samples):
                     record(info, sample, recorder)
     return recorder
 

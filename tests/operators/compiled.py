@@ -13,9 +13,10 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves
 
 from .compiled_lists import CLOSE
-from .harness import Failure, Report, poison, seeds_free
+from .harness import Failure, Report, seeds_free
 from .lists import UNINITIALISED
-from .samples import Call, samples_of
+from .outcome import poison
+from .samples import MAX_SAMPLES, Call, samples_of
 
 SEED = 11
 
@@ -31,14 +32,14 @@ def check_compiled(info: OpInfo, device: torch.device, samples: int | None) -> R
         dynamo_config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True),
     ):
         warnings.simplefilter("ignore")
-        chosen = samples_of(info, torch.float32, requires_grad=False)[:samples]
+        chosen = samples_of(info, torch.float32, requires_grad=False, most=samples or MAX_SAMPLES)
         report.samples = len(chosen)
         for index, sample in enumerate(chosen):
             message = _difference(info, sample, device)
             if message is not None:
-                report.failures.append(Failure("compiled", index, message))
+                report.failures.append(Failure("compiled", str(index), message))
     if not chosen:
-        report.failures.append(Failure("no sample", 0, "the entry has no sample in float32"))
+        report.failures.append(Failure("no sample", "0", "the entry has no sample in float32"))
     return report
 
 
