@@ -69,7 +69,7 @@ def test_the_operators_are_beside_the_driver_tests(commands):
 
 def test_the_operators_of_a_driver_whose_memory_is_out_of_reach(run_python):
     """They run on copies, which is no failure there: sums, gradients, conversions, kernels on memory laid out anew."""
-    names = "index_add-float32 or bool-float32 or linalg.lu_factor-float32"
+    names = "forward-index_add-float32 or forward-bool-float32 or forward-linalg.lu_factor-float32"
     driver = "examples.other_process:OtherProcessDriver"
     answer = run_python(RUN, "test", driver, "--operators", "-q", "-k", f"test_entry and ({names})")
     assert "3 passed" in answer.stdout and "failed" not in answer.stdout
