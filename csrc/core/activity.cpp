@@ -571,7 +571,11 @@ void ActivityScope::TimedHostWork::run(void* timed) {
 std::unique_ptr<ActivityScope::TimedHostWork> ActivityScope::time_host_work(ob_host_fn fn, void* user) const {
   // A driver's records are of what it calls; without host_callback the core runs the work itself.
   const bool driver_tells = recording().driver_records.load(std::memory_order_relaxed) && driver().host_callback;
-  if (open_ == nullptr || driver_tells) {
+  return driver_tells ? nullptr : time_own_work(fn, user);
+}
+
+std::unique_ptr<ActivityScope::TimedHostWork> ActivityScope::time_own_work(ob_host_fn fn, void* user) const {
+  if (open_ == nullptr) {
     return nullptr;
   }
   return std::make_unique<TimedHostWork>(TimedHostWork{fn, user, open_->call.correlation});

@@ -138,6 +138,8 @@ class OUTBOARD_API ActivityScope {
     static void run(void* timed);
   };
   std::unique_ptr<TimedHostWork> time_host_work(ob_host_fn fn, void* user) const;
+  // The same for work that the core runs itself. Null if nothing is recorded.
+  std::unique_ptr<TimedHostWork> time_own_work(ob_host_fn fn, void* user) const;
 
  private:
   struct Open;

@@ -296,6 +296,21 @@ bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name
                                                 : call_observed_host_work(stream, fn, user, name);
 }
 
+void wait_and_run(Stream& stream, ob_host_fn fn, void* user, const char* name) {
+  synchronize_stream(stream);
+  if (C10_LIKELY(!is_recording_activities())) {
+    fn(user);
+    return;
+  }
+  ActivityScope activity(stream, {ActivityKind::Host, "host_work", name});
+  if (auto timed = activity.time_own_work(fn, user)) {
+    ActivityScope::TimedHostWork::run(timed.release());
+  } else {
+    fn(user);
+  }
+  activity.finish();
+}
+
 namespace detail {
 
 void check_wait(ob_status status, Stream& stream) {

@@ -91,6 +91,9 @@ OUTBOARD_API void drain_stream(Stream& stream);
 // tell_failures to raise. Once this returned, fn was or will be called exactly once; if it raises, fn is not called. CaptureError on a stream that captures: what can run again is a HostCommand.
 // `name` is what a profiler calls it: it lives as long as the process, and may be null.
 OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name);
+// Waits for the stream, raises what it has failed with, and runs fn(user) on this thread: for a caller that waits for
+// the result anyway, and memory that the host reaches. Capture and `name` as above.
+OUTBOARD_API void wait_and_run(Stream& stream, ob_host_fn fn, void* user, const char* name);
 // Ends a call that queued work, once that owns nothing of the caller's: raises the failure of what has run within the
 // call (`is_queued` is false), and waits for the work if OUTBOARD_BLOCKING says so.
 inline void finish_call(Stream& stream, bool is_queued = true) {

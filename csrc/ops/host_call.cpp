@@ -45,12 +45,9 @@ struct QueuedCall {
   size_t scalars = 0;
   alignas(kScalarBytes) std::byte scalar_data[kScalarSlots][kScalarBytes];
 
-  // A waited call: shared by the waiter and the queue, freed by whoever is last.
-  bool is_waited = false;
+  bool is_waited = false;  // the caller's thread runs it, once the stream is drained
   bool is_dispatched_by_arguments = false;  // a sparse tensor takes part
   bool has_lazy_output = false;  // a written argument is conjugated or negated lazily
-  std::atomic<int> owners{1};
-  std::atomic<bool> is_done{false};
   std::exception_ptr error;
   std::vector<c10::Warning> warnings;
 
@@ -78,8 +75,6 @@ struct QueuedCall {
     target_fills_outputs = false;
     error = nullptr;
     warnings.clear();
-    is_done.store(false, std::memory_order_relaxed);
-    owners.store(1, std::memory_order_relaxed);
   }
 };
 
@@ -125,9 +120,7 @@ CallPool& pool() {
 }
 
 void release(QueuedCall* call) {
-  if (call->owners.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    pool().give(std::unique_ptr<QueuedCall>(call));
-  }
+  pool().give(std::unique_ptr<QueuedCall>(call));
 }
 
 // Brings one result into its output, which was made with the meta kernel's shape. Where that was another than the CPU
@@ -234,8 +227,11 @@ void run_call(QueuedCall* call) {
 void run_queued_call(void* user) {
   auto* call = static_cast<QueuedCall*>(user);
   run_call(call);
-  call->is_done.store(true, std::memory_order_release);
   release(call);
+}
+
+void run_waited_call(void* user) {
+  run_call(static_cast<QueuedCall*>(user));
 }
 
 // A call of a graph: each replay runs a copy of it, with shells of its own and fresh random numbers.
@@ -435,26 +431,16 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
     return false;
   }
   const ArgumentPairs arguments(call, queued->stack);
-  queued->owners.store(2, std::memory_order_relaxed);
-  QueuedCall* raw = queued.release();
-  const std::unique_ptr<QueuedCall, void (*)(QueuedCall*)> waiter(raw, release);
-  try {
-    queue_host_work(stream, run_queued_call, raw, plan.name.c_str());
-  } catch (...) {
-    release(raw);  // the queue's share: it never ran
-    throw;
-  }
+  const std::unique_ptr<QueuedCall, void (*)(QueuedCall*)> waited(queued.release(), release);
   plan.waited_calls.fetch_add(1, std::memory_order_relaxed);
-  synchronize_stream(stream);
-  TORCH_CHECK(raw->is_done.load(std::memory_order_acquire), "driver '", driver_name(),
-              "': stream_synchronize returned before a host_callback queued earlier on the stream had run");
-  for (const c10::Warning& warning : raw->warnings) {
+  wait_and_run(stream, run_waited_call, waited.get(), plan.name.c_str());
+  for (const c10::Warning& warning : waited->warnings) {
     c10::warn(warning);
   }
-  if (raw->error) {
-    std::rethrow_exception(raw->error);
+  if (waited->error) {
+    std::rethrow_exception(waited->error);
   }
-  adopt_results(call, arguments, raw->stack, stack);
+  adopt_results(call, arguments, waited->stack, stack);
   return true;
 }
 
