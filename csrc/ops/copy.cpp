@@ -349,6 +349,21 @@ at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
   return result;
 }
 
+at::Tensor to_drained_device(const at::Tensor& cpu, c10::DeviceIndex device) {
+  Stream& stream = current_stream(device);
+  const at::Tensor result = dense_like(cpu, device, cpu.scalar_type());
+  void* address = nullptr;
+  if (cpu.numel() == 0 || !is_linear(cpu, result) || driver().host_address == nullptr ||
+      capture_of(stream) != nullptr || !storage_host_address(result.storage(), &address)) {
+    return to_device(cpu, device);
+  }
+  copy_bits(cpu, result);
+  // Again: another thread may have queued work that uses the block's memory, and freed it, meanwhile.
+  synchronize_stream(stream);
+  std::memcpy(address, cpu.const_data_ptr(), bytes_of(cpu));
+  return result;
+}
+
 at::Tensor to_cpu(const at::Tensor& tensor) {
   const at::Tensor result = cpu_like(tensor, tensor.scalar_type());
   copy_bits(tensor, result);
