@@ -74,6 +74,10 @@ def _is_out_form(functional: torch._C.FunctionSchema, out: torch._C.FunctionSche
     return same and all(_is_written(a) and str(a.type) == "Tensor" for a in given[len(inputs) :])
 
 
+# Proven on some versions of torch; on others that are supported the out= kernel is wrong.
+WRONG_ELSEWHERE = frozenset({"aten::_scaled_mm"})  # 2.11 writes beside outputs that are cropped
+
+
 @cache
 def candidates() -> dict[str, Pair]:
     """Gives the functional operators of which both forms have a CPU kernel, by name."""
@@ -90,7 +94,8 @@ def candidates() -> dict[str, Pair]:
             for out in ops:
                 if functional is not out and functional._schema.returns:
                     inputs = len(functional._schema.arguments)
-                    if _is_out_form(functional._schema, out._schema):
+                    is_out_form = _is_out_form(functional._schema, out._schema)
+                    if is_out_form and schema_name(functional) not in WRONG_ELSEWHERE:
                         names = tuple(a.name for a in out._schema.arguments[inputs:])
                         pairs[schema_name(functional)] = Pair(functional, out, names)
     return pairs

@@ -12,6 +12,7 @@ import functools
 import pytest
 import torch
 from operators.out_forms import (
+    WRONG_ELSEWHERE,
     Pair,
     Prover,
     candidates,
@@ -113,6 +114,10 @@ def test_faults_of_an_out_kernel_are_noticed():
     assert "beside" in failure(exp_and_beside) or "differ" in failure(exp_and_beside)
     assert "resized or moved" in failure(exp_elsewhere)
     assert failure(exp_if_contiguous)
+
+
+def test_what_is_wrong_on_another_torch_is_not_listed():
+    assert not set(read_list()) & WRONG_ELSEWHERE
 
 
 def test_the_list_holds_what_costs_most_otherwise():
