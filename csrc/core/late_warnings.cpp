@@ -45,11 +45,6 @@ void drop(const Stream& stream) {
   shelf().dropped.emplace_back(&stream, 1);
 }
 
-// torch's own bindings set a handler that hands on to Python.
-bool reaches_python() {
-  return typeid(*c10::WarningUtils::get_warning_handler()) != typeid(c10::WarningHandler);
-}
-
 void issue(const c10::Warning& warning) {
   if (const WarningIssuer issuer = warning_issuer.load(std::memory_order_acquire)) {
     issuer(warning);
@@ -88,13 +83,8 @@ std::optional<c10::Warning> take(c10::DeviceIndex device) {
 }  // namespace
 
 KeepWarnings::KeepWarnings(const Stream& stream, const std::string& what) : stream_(stream), what_(what) {
-  if (!reaches_python()) {
-    guard_.emplace(this);
-  }
-}
-
-CollectWarnings::CollectWarnings(std::vector<c10::Warning>& list) : list_(list) {
-  if (!reaches_python()) {
+  // torch's own bindings set a handler that hands on to Python.
+  if (typeid(*c10::WarningUtils::get_warning_handler()) == typeid(c10::WarningHandler)) {
     guard_.emplace(this);
   }
 }

@@ -30,19 +30,6 @@ class OUTBOARD_API KeepWarnings final : public c10::WarningHandler {
   std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
 };
 
-// While it lives, what this thread warns of goes to a list, for a caller that waits for the work and says it as its own.
-class OUTBOARD_API CollectWarnings final : public c10::WarningHandler {
- public:
-  explicit CollectWarnings(std::vector<c10::Warning>& list);
-  CollectWarnings(const CollectWarnings&) = delete;
-  CollectWarnings& operator=(const CollectWarnings&) = delete;
-  void process(const c10::Warning& warning) override { list_.push_back(warning); }
-
- private:
-  std::vector<c10::Warning>& list_;
-  std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
-};
-
 // While it lives, what this thread warns of is dropped: for work of which only the shape or the error is wanted.
 class NoWarnings final : public c10::WarningHandler {
  public:

@@ -49,7 +49,6 @@ struct QueuedCall {
   bool is_dispatched_by_arguments = false;  // a sparse tensor takes part
   bool has_lazy_output = false;  // a written argument is conjugated or negated lazily
   std::exception_ptr error;
-  std::vector<c10::Warning> warnings;
 
   // Behind the operator's own arguments stand the outputs of its out= overload.
   void hold_written() {
@@ -74,7 +73,6 @@ struct QueuedCall {
     has_lazy_output = false;
     target_fills_outputs = false;
     error = nullptr;
-    warnings.clear();
   }
 };
 
@@ -195,12 +193,9 @@ void resolve_lazy_outputs(QueuedCall& call) {
 void run_call(QueuedCall* call) {
   try {
     const CallContext::Scope in_context(call->context);
-    std::optional<KeepWarnings> keep;
-    std::optional<CollectWarnings> collect;
-    if (call->is_waited) {
-      collect.emplace(call->warnings);
-    } else {
-      keep.emplace(*call->place.stream, call->plan->name);
+    std::optional<KeepWarnings> keep_warnings;
+    if (!call->is_waited) {  // a waited call's go to its caller, on whose thread it runs
+      keep_warnings.emplace(*call->place.stream, call->plan->name);
     }
     call->hold_written();
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
@@ -434,9 +429,6 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
   const std::unique_ptr<QueuedCall, void (*)(QueuedCall*)> waited(queued.release(), release);
   plan.waited_calls.fetch_add(1, std::memory_order_relaxed);
   wait_and_run(stream, run_waited_call, waited.get(), plan.name.c_str());
-  for (const c10::Warning& warning : waited->warnings) {
-    c10::warn(warning);
-  }
   if (waited->error) {
     std::rethrow_exception(waited->error);
   }
