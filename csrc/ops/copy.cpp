@@ -343,24 +343,17 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
 at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
   const at::Tensor result = dense_like(cpu, device, cpu.scalar_type());
   copy_bits(cpu, result);
-  if (cpu.numel() > 0) {
+  if (cpu.numel() == 0) {
+    return result;
+  }
+  void* address = nullptr;
+  if (is_linear(cpu, result) && storage_host_address(result.storage(), &address)) {
+    // Again: another thread may have queued work that uses the block's memory, and freed it, meanwhile.
+    synchronize_stream(current_stream(device));
+    std::memcpy(address, cpu.const_data_ptr(), bytes_of(cpu));
+  } else {
     host_to_device(cpu, result, false);
   }
-  return result;
-}
-
-at::Tensor to_drained_device(const at::Tensor& cpu, c10::DeviceIndex device) {
-  Stream& stream = current_stream(device);
-  const at::Tensor result = dense_like(cpu, device, cpu.scalar_type());
-  void* address = nullptr;
-  if (cpu.numel() == 0 || !is_linear(cpu, result) || driver().host_address == nullptr ||
-      capture_of(stream) != nullptr || !storage_host_address(result.storage(), &address)) {
-    return to_device(cpu, device);
-  }
-  copy_bits(cpu, result);
-  // Again: another thread may have queued work that uses the block's memory, and freed it, meanwhile.
-  synchronize_stream(stream);
-  std::memcpy(address, cpu.const_data_ptr(), bytes_of(cpu));
   return result;
 }
 

@@ -12,11 +12,9 @@ namespace outboard {
 // streams, to the host it waits unless `non_blocking` and the host memory is pinned.
 at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
 
-// A copy of a CPU tensor on the device, with its strides.
+// A copy of a CPU tensor on the device, with its strides, for who has just waited for the stream: where the host reaches
+// the memory it writes there itself.
 at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device);
-
-// The same for who has just waited for the stream: where the host reaches the memory it writes there itself.
-at::Tensor to_drained_device(const at::Tensor& cpu, c10::DeviceIndex device);
 
 // A copy of a device tensor on the CPU, with its strides if they are dense; waits.
 at::Tensor to_cpu(const at::Tensor& tensor);

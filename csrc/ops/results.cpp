@@ -67,7 +67,7 @@ class Adopter {
         return shell.is_same(part) ? tensor : view_of(tensor, part);
       }
     }
-    return to_drained_device(part, call_.device());
+    return to_device(part, call_.device());
   }
 
  private:
@@ -121,7 +121,7 @@ class Adopter {
         raise_undeclared(call_, index, "is in the memory of", owner);
       }
     }
-    return to_drained_device(result, call_.device());
+    return to_device(result, call_.device());
   }
 
   const Call& call_;

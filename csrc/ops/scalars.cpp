@@ -26,7 +26,7 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
   const at::Tensor host = at::detail::empty_cpu({}, self.scalar_type());
   count_wait("aten::_local_scalar_dense");
   void* element = nullptr;
-  if (driver().host_address != nullptr && storage_host_address(self.storage(), &element)) {
+  if (storage_host_address(self.storage(), &element) && element != nullptr) {
     // Without a copy on the stream: the wait for it would take a switch of threads more.
     synchronize_stream(stream);
     const ptrdiff_t offset =
