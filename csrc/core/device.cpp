@@ -270,13 +270,7 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
     return;
   }
   ActivityScope activity(device, "device_synchronize");
-  detail::for_each_made_stream(
-      device,
-      [](Stream& stream, void* how) {
-        const char* entry = driver().device_synchronize ? "device_synchronize" : "stream_synchronize";
-        detail::wait_until_left(stream, *static_cast<Leave*>(how), entry);
-      },
-      &leave);
+  detail::wait_until_left(device, leave);
   bool is_done = false;
   if (driver().device_synchronize) {
     ob_status status;

@@ -12,13 +12,9 @@ namespace {
 // At the end of the process. False if a signal ended the wait: the work may never be done.
 bool wait_unless_left(c10::DeviceIndex device) noexcept {
   const ob_driver& t = driver();
-  const char* entry = t.device_synchronize ? "device_synchronize" : "stream_synchronize";
   try {
-    const Waiting waiting(entry, device);
-    detail::for_each_made_stream(
-        device,
-        [](Stream& s, void* user) { detail::wait_until_left(s, Leave::OnSignal, *static_cast<const char**>(user)); },
-        &entry);
+    const Waiting waiting(t.device_synchronize ? "device_synchronize" : "stream_synchronize", device);
+    detail::wait_until_left(device, Leave::OnSignal);
     if (t.device_synchronize == nullptr || is_unimplemented(t.device_synchronize(t.self, device))) {
       detail::for_each_made_stream(
           device,

@@ -338,6 +338,17 @@ void wait_until_left(Stream& stream, Leave leave, const char* entry) {
   ask_until_done(waiting, is_done, &stream);
 }
 
+void wait_until_left(c10::DeviceIndex device, Leave leave) {
+  if (leave == Leave::Never) {
+    return;
+  }
+  const char* entry = driver().device_synchronize ? "device_synchronize" : "stream_synchronize";
+  for_each_made_stream(
+      device,
+      [](Stream& stream, void* user) { wait_until_left(stream, Leave::OnSignal, *static_cast<const char**>(user)); },
+      &entry);
+}
+
 void finish_waiting_call(Stream& stream, bool is_queued) {
   if (!is_queued) {
     tell_failures(stream);

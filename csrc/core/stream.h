@@ -117,6 +117,8 @@ void check_wait(ob_status status, Stream& stream);
 // With Leave::OnSignal, where a signal may end a wait in `entry` and the driver has stream_query: waits for what is queued
 // on a made stream, and raises if a signal ends that. The driver's own wait, which tells the failures, is then a short one.
 OUTBOARD_API void wait_until_left(Stream& stream, Leave leave, const char* entry);
+// The same for all streams of a device, before a wait for the whole of it.
+void wait_until_left(c10::DeviceIndex device, Leave leave);
 // Calls visit(stream) for each stream of the device that was made.
 void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user);
 // In a forked child, or of a lost device: every stream must pass make_stream, which raises.
