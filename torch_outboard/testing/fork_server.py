@@ -77,22 +77,18 @@ class ForkServer:
     def _wait(self, process: int, timeout: float) -> int | None:
         """Gives the child's status as os.wait would, or None if it had to be ended."""
         try:
-            self._socket.settimeout(timeout)
-            return self._read()
+            return self._read(timeout)
         except TimeoutError:
-            self._socket.settimeout(None)
             os.kill(process, signal.SIGABRT)
             self._read()
             return None
-        except BaseException:
+        except BaseException:  # raised again, once the server is ready for the next request
             os.kill(process, signal.SIGKILL)
-            self._socket.settimeout(None)
             self._read()
             raise
-        finally:
-            self._socket.settimeout(None)
 
-    def _read(self) -> int:
+    def _read(self, timeout: float | None = None) -> int:
+        self._socket.settimeout(timeout)
         answer = self._socket.recv(8, socket.MSG_WAITALL)
         if len(answer) < 8:
             raise RuntimeError(f"the process that forks ended with status {self._process.wait()}")
