@@ -1,10 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The fused cells that torch's LSTM and GRU call on every device but the CPU, from operators that have kernels.
+// The fused cells that torch's LSTM and GRU call on every device but the CPU: the driver's kernel if it brings one, else
+// made of operators. Where the driver brings those, the device runs each; elsewhere the whole cell is one operator with
+// a CPU kernel, so that one call is queued (or one set of arguments copied) instead of twenty.
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
+#include <cstring>
+#include <memory>
+#include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
+#include "ops/boxed.h"
 #include "ops/factories.h"
+#include "ops/plan.h"
 
 namespace outboard {
 
@@ -20,15 +31,16 @@ at::Tensor with_bias(const at::Tensor& gates, const OptionalTensor& bias) {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
                                                          const at::Tensor& cx, const OptionalTensor& input_bias,
                                                          const OptionalTensor& hidden_bias) {
-  const at::Tensor gates = with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias);
-  const std::vector<at::Tensor> parts = gates.unsafe_chunk(4, 1);
-  const at::Tensor in = parts[0].sigmoid();
-  const at::Tensor forget = parts[1].sigmoid();
-  const at::Tensor cell = parts[2].tanh();
-  const at::Tensor out = parts[3].sigmoid();
-  at::Tensor cy = forget * cx + in * cell;
+  at::Tensor workspace = with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias);
+  const int64_t size = cx.size(1);
+  workspace.narrow(1, 0, 2 * size).sigmoid_();
+  workspace.narrow(1, 2 * size, size).tanh_();
+  workspace.narrow(1, 3 * size, size).sigmoid_();
+  const std::vector<at::Tensor> parts = workspace.unsafe_chunk(4, 1);
+  const at::Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
+  at::Tensor cy = (forget * cx).add_(in * cell);
   at::Tensor hy = out * cy.tanh();
-  return {std::move(hy), std::move(cy), at::cat({in, forget, cell, out}, 1)};
+  return {std::move(hy), std::move(cy), std::move(workspace)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(const OptionalTensor& grad_hy,
@@ -42,21 +54,24 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(const Optional
   }
   const std::vector<at::Tensor> parts = workspace.unsafe_chunk(4, 1);
   const at::Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
-  const at::Tensor tanh_cy = cy.tanh();
+  at::Tensor grad_gates = at::empty_like(workspace);
+  const std::vector<at::Tensor> grads = grad_gates.unsafe_chunk(4, 1);
   at::Tensor grad_c = has_cy ? *grad_cy : at::Tensor();
-  at::Tensor grad_out;
   if (has_hy) {
-    const at::Tensor through_tanh = *grad_hy * out * (1 - tanh_cy * tanh_cy);
+    const at::Tensor tanh_cy = cy.tanh();
+    const at::Tensor through_tanh = at::tanh_backward(*grad_hy * out, tanh_cy);
     grad_c = has_cy ? grad_c + through_tanh : through_tanh;
-    grad_out = *grad_hy * tanh_cy * out * (1 - out);
+    at::Tensor grad_out = grads[3];
+    at::sigmoid_backward_out(grad_out, *grad_hy * tanh_cy, out);
   } else {
-    grad_out = at::zeros_like(out);
+    grads[3].zero_();
   }
-  const at::Tensor grad_gates = at::cat(
-      {grad_c * cell * in * (1 - in), grad_c * cx * forget * (1 - forget), grad_c * in * (1 - cell * cell), grad_out},
-      1);
+  at::Tensor grad_in = grads[0], grad_forget = grads[1], grad_cell = grads[2];
+  at::sigmoid_backward_out(grad_in, grad_c * cell, in);
+  at::sigmoid_backward_out(grad_forget, grad_c * cx, forget);
+  at::tanh_backward_out(grad_cell, grad_c * in, cell);
   at::Tensor grad_bias = has_bias ? grad_gates.sum(0) : at::Tensor();
-  return {grad_gates, grad_c * forget, std::move(grad_bias)};
+  return {std::move(grad_gates), grad_c * forget, std::move(grad_bias)};
 }
 
 // Workspace: r, z, n, hx and the hidden part of n with its bias, side by side.
@@ -87,13 +102,71 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
   return {grad_input, grad_hidden, grad_hx, std::move(input_bias), std::move(hidden_bias)};
 }
 
+// The schemas of the operators that are whole cells. In the backward passes the first gradient of an LSTM's cell may be
+// missing, and biases have a gradient where there are any.
+constexpr auto kLstmCell =
+    "lstm_cell(Tensor input_gates, Tensor hidden_gates, Tensor cx, Tensor? input_bias, Tensor? hidden_bias)"
+    " -> (Tensor, Tensor, Tensor)";
+constexpr auto kLstmCellBackward =
+    "lstm_cell_backward(Tensor? grad_hy, Tensor? grad_cy, Tensor cx, Tensor cy, Tensor workspace, bool has_bias)"
+    " -> (Tensor, Tensor, Tensor)";
+constexpr auto kGruCell =
+    "gru_cell(Tensor input_gates, Tensor hidden_gates, Tensor hx, Tensor? input_bias, Tensor? hidden_bias)"
+    " -> (Tensor, Tensor)";
+constexpr auto kGruCellBackward = "gru_cell_backward(Tensor grad_hy, Tensor workspace, bool has_bias)"
+                                  " -> (Tensor, Tensor, Tensor, Tensor, Tensor)";
+
+OpPlan& plan_of(const std::string& name, const char* overload = "") {
+  return plan_for(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload));
+}
+
+bool is_native(const OpPlan& plan) {
+  return plan.native.load(std::memory_order_acquire) != nullptr;
+}
+
+// What torch calls, and `whole`, of the same arguments and results.
+class CellKernel final : public c10::OperatorKernel {
+ public:
+  CellKernel(OpPlan& torchs, OpPlan& whole)
+      : torchs_(torchs), whole_(whole), product_(plan_of("aten::mul", "Tensor")) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    if (is_native(torchs_)) {
+      run_chain(torchs_, stack);
+    } else if (is_native(product_)) {
+      // The CPU's kernel is made of operators, which go to wherever their arguments are.
+      whole_.op.callBoxedForDispatchKey(c10::DispatchKey::CPU, *stack);
+    } else {
+      run_chain(whole_, stack);
+    }
+  }
+
+ private:
+  OpPlan& torchs_;
+  OpPlan& whole_;
+  const OpPlan& product_;
+};
+
+template <class Function>
+void register_cell(torch::Library& aten, torch::Library& cells, const char* torchs, const char* schema,
+                   Function* function) {
+  cells.def(schema);
+  const std::string name(schema, std::strchr(schema, '(') - schema);
+  cells.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, function));
+  cells.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, function));
+  auto kernel =
+      std::make_unique<CellKernel>(plan_of(c10::str("aten::", torchs)), plan_of(c10::str("outboard::", name)));
+  aten.impl(torchs, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+}
+
 }  // namespace
 
 void register_recurrent(torch::Library& aten) {
-  aten.impl("_thnn_fused_lstm_cell", lstm_cell);
-  aten.impl("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
-  aten.impl("_thnn_fused_gru_cell", gru_cell);
-  aten.impl("_thnn_fused_gru_cell_backward", gru_cell_backward);
+  // For good, as all registrations.
+  auto& cells = *new torch::Library(torch::Library::DEF, "outboard", std::nullopt, __FILE__, __LINE__);
+  register_cell(aten, cells, "_thnn_fused_lstm_cell", kLstmCell, lstm_cell);
+  register_cell(aten, cells, "_thnn_fused_lstm_cell_backward_impl", kLstmCellBackward, lstm_cell_backward);
+  register_cell(aten, cells, "_thnn_fused_gru_cell", kGruCell, gru_cell);
+  register_cell(aten, cells, "_thnn_fused_gru_cell_backward", kGruCellBackward, gru_cell_backward);
 }
 
 }  // namespace outboard

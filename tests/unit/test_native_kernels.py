@@ -346,3 +346,63 @@ with pytest.raises(torch_outboard.RegistrationError, match="'aten::add': the ove
     torch_outboard.attach(refused)
 """
     )
+
+
+CELLS = (
+    START
+    + """
+torch.manual_seed(0)
+host = {kind: getattr(torch.nn, kind)(3, 4) for kind in ("LSTM", "GRU")}
+ours = {kind: getattr(torch.nn, kind)(3, 4) for kind in ("LSTM", "GRU")}
+for kind, model in ours.items():
+    model.load_state_dict(host[kind].state_dict())
+    model.to("sim")
+x = torch.randn(5, 2, 3)
+def agree(kind):
+    torch_outboard.reset_coverage()
+    gradients = []
+    for model, values in ((host[kind], x), (ours[kind], x.to("sim"))):
+        model.zero_grad()
+        values = values.clone().requires_grad_()
+        y, hidden = model(values)
+        (y.square().sum() + sum(part.sum() for part in (hidden if kind == "LSTM" else [hidden]))).backward()
+        gradients.append([y, values.grad, *(parameter.grad for parameter in model.parameters())])
+    for got, want in zip(gradients[1], gradients[0], strict=True):
+        torch.testing.assert_close(got.cpu(), want)
+    return {row.op for row in torch_outboard.coverage()}
+"""
+)
+
+
+def test_a_recurrent_cell_is_one_call_where_the_driver_brings_no_operators_for_it(run_python):
+    run_python(
+        CELLS
+        + """
+elementwise = {"aten::mul.Tensor", "aten::sigmoid", "aten::sigmoid_", "aten::tanh", "aten::tanh_"}
+for kind in host:
+    names = {f"outboard::{kind.lower()}_cell", f"outboard::{kind.lower()}_cell_backward"}
+    seen = agree(kind)
+    assert names <= seen and not (elementwise - {"aten::mul.Tensor"}) & seen, seen
+register_kernel("aten::mul.Tensor", lambda a, b: torch.addcmul(torch.zeros_like(a), a, torch.as_tensor(b)))
+for kind in host:
+    seen = agree(kind)
+    assert "aten::mul.Tensor" in seen and not any(name.startswith("outboard::") for name in seen), seen
+"""
+    )
+
+
+def test_a_drivers_own_recurrent_cell_is_used(run_python):
+    run_python(
+        CELLS
+        + """
+def cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    seen.append(input_gates.shape)
+    i, f, g, o = (input_gates + hidden_gates + sum(b for b in (input_bias, hidden_bias) if b is not None)).chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
+register_kernel("aten::_thnn_fused_lstm_cell", cell)
+agree("LSTM")
+assert len(seen) == 5
+"""
+    )
