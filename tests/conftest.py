@@ -7,6 +7,7 @@ process for each.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -48,6 +49,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix == ".py" and not _needs_device(collection_path):
         return True
     return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts tests that run whole suites first where workers share them: others would wait for one that begins last."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path.name != "test_each_driver.py")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -103,15 +103,7 @@ def workers() -> list[str]:
     return ["-n", str(os.cpu_count() or 1)]
 
 
-@pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
-def test_driver(driver: str) -> None:
-    run_pytest(str(TESTS / "driver"), f"--driver={driver}")
-
-
-@pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
-def test_mixed_precision(driver: str) -> None:
-    run_pytest(str(TESTS / "amp"), f"--driver={driver}")
-
+# The longest first: workers of pytest-xdist take them in this order.
 
 NO_HOST_CALLS = "{} has no host_address, or no host_callback: its operators run through copies or wait"
 
@@ -131,6 +123,44 @@ def test_compile(driver: str, request: pytest.FixtureRequest) -> None:
     run_pytest(str(TESTS / "compile"), f"--driver={driver}", *(["-m", "core"] if is_core else []), *workers())
 
 
+@pytest.mark.parametrize("driver", OWN)
+def test_operator_database(driver: str) -> None:
+    """Every question on the drivers that are made for tests; one for others, whose operators run by the same code."""
+    if not queues_host_calls(driver):
+        pytest.skip(NO_HOST_CALLS.format(driver))
+    if driver in SCHEDULED:
+        what = [str(TESTS / "operators"), f"--ignore={TESTS / 'operators' / 'test_compiled.py'}"]
+    else:
+        what = [str(TESTS / "operators" / "test_opinfo.py"), "-k", "forward and float32"]
+    run_pytest(*what, f"--driver={driver}", *workers())
+
+
+@pytest.mark.parametrize("driver", SCHEDULED)
+def test_compiled_operator_database(driver: str) -> None:
+    _needs_compiler(driver)
+    run_pytest(str(TESTS / "operators" / "test_compiled.py"), f"--driver={driver}", *workers())
+
+
+@pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
+def test_driver(driver: str, request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--core") and driver in EXAMPLES:
+        pytest.skip("what lies between an example and torch is the same for all of them on every torch")
+    run_pytest(str(TESTS / "driver"), f"--driver={driver}")
+
+
+@pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
+def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
+    """All of it once. Regions and policies are the same whatever the driver; the scaler's kernels are not."""
+    if driver in SCHEDULED:
+        run_pytest(str(TESTS / "amp"), f"--driver={driver}")
+    elif request.config.getoption("--core"):
+        pytest.skip("the kernels of the scaler are the same on every torch")
+    else:
+        run_pytest(
+            *(str(TESTS / "amp" / f"test_{name}.py") for name in ("grad_scaler", "training")), f"--driver={driver}"
+        )
+
+
 @pytest.mark.parametrize("driver", SCHEDULED)
 @pytest.mark.parametrize("options", [["--compile"], ["--compile", "--dynamic"]], ids=" ".join)
 def test_the_digits_are_learned_compiled(driver: str, options: list[str]) -> None:
@@ -148,21 +178,3 @@ def test_the_digits_are_learned(driver: str) -> None:
         pytest.skip(NO_HOST_CALLS.format(driver))
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
     run_python(str(TESTS.parent / "examples" / "digits.py"), f"--device={driver}", env={"PYTHONPATH": path})
-
-
-@pytest.mark.parametrize("driver", OWN)
-def test_operator_database(driver: str) -> None:
-    if not queues_host_calls(driver):
-        pytest.skip(NO_HOST_CALLS.format(driver))
-    run_pytest(
-        str(TESTS / "operators"),
-        f"--ignore={TESTS / 'operators' / 'test_compiled.py'}",
-        f"--driver={driver}",
-        *workers(),
-    )
-
-
-@pytest.mark.parametrize("driver", SCHEDULED)
-def test_compiled_operator_database(driver: str) -> None:
-    _needs_compiler(driver)
-    run_pytest(str(TESTS / "operators" / "test_compiled.py"), f"--driver={driver}", *workers())
