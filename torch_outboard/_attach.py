@@ -89,7 +89,7 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
 
 def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], by: str) -> ModuleType:
     """Does what `attach` does, and says in the message of another one's who it was."""
-    from torch_outboard.compile.generator import find_generator
+    from torch_outboard.compile.generators import find_generator
 
     global _attachment
     with _lock:

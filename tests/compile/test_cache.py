@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from torch_outboard import _C
-from torch_outboard.compile import cache_key as module
+from torch_outboard.compile.device import cache_key as module
 from torch_outboard.testing.plugin import RunPython
 
 from .conftest import COUNTS_BUILDS

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch._inductor import config
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from torch_outboard.compile.fx_kernel import CompiledKernel
+from torch_outboard.compile.fx.kernel import CompiledKernel
 
 from .conftest import Compare
 
@@ -27,7 +27,7 @@ Y = torch.randn(32, 48)
 @pytest.fixture(autouse=True)
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
     """The graphs that were made, the newest last."""
-    from torch_outboard.compile.fx_wrapper import OutboardFxWrapper
+    from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 
     made: list[torch.fx.GraphModule] = []
     compile_graph = OutboardFxWrapper.compile_graph
@@ -193,7 +193,7 @@ def test_an_input_is_freed_after_its_last_use(
     device: torch.device, graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled code gets a list of its inputs and empties it."""
-    from torch_outboard.compile.fx_wrapper import OutboardFxWrapper
+    from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 
     compiled_graphs: list[Callable[..., Any]] = []
     compile_graph = OutboardFxWrapper.compile_graph

@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 
 from torch_outboard.cli.compile_report import page
-from torch_outboard.compile.generated import Extern, Kernel, read_code
-from torch_outboard.compile.reporting import CompileReport, Graph, GraphBreak, Region, _Clock, _graph
-from torch_outboard.compile.trace import Event, read_break
+from torch_outboard.compile.reporting.build import Clock, read_graph
+from torch_outboard.compile.reporting.code import Extern, Kernel, read_code
+from torch_outboard.compile.reporting.data import Graph, GraphBreak, Region
+from torch_outboard.compile.reporting.report import CompileReport
+from torch_outboard.compile.reporting.trace import Event, read_break
 
 CODE = """
 import torch
@@ -55,9 +57,9 @@ def test_kernels_and_operators_are_read_from_the_code() -> None:
 
 
 def test_code_in_cpp_is_said_not_to_be_read() -> None:
-    assert "C++" in _graph("inference", "cpp_wrapper_src = (\n'void f() {}')").note
-    assert "cannot be read" in _graph("inference", "int main() {}").note
-    assert _graph("inference", CODE).note == ""
+    assert "C++" in read_graph("inference", "cpp_wrapper_src = (\n'void f() {}')").note
+    assert "cannot be read" in read_graph("inference", "int main() {}").note
+    assert read_graph("inference", CODE).note == ""
 
 
 def test_code_that_is_no_python_is_said_to_be_unreadable() -> None:
@@ -91,7 +93,7 @@ def test_breaks_are_read_with_their_places(text: str, expected: tuple[str, str, 
 
 
 def test_time_goes_to_the_innermost_phase() -> None:
-    clock = _Clock()
+    clock = Clock()
     told = [
         Event("entire_frame_compile", True, 10.0, "0/0"),
         Event("bytecode_tracing", True, 11.0, "0/0"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from torch_outboard.compile.reporting import CompileReport, report
+from torch_outboard.compile.reporting.report import CompileReport, report
 
 __all__ = ["compile_report", "page"]
 

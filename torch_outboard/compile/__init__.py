@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_outboard.compile.generator import CodeGenerator
-    from torch_outboard.compile.reporting import CompileReport, report
+    from torch_outboard.compile.reporting.report import CompileReport, report
 
 __all__ = ["CodeGenerator", "CompileReport", "report"]
 
-_HOMES = {"CodeGenerator": "generator", "CompileReport": "reporting", "report": "reporting"}
+_HOMES = {"CodeGenerator": "generator", "CompileReport": "reporting.report", "report": "reporting.report"}
 
 
 def __getattr__(name: str) -> Any:

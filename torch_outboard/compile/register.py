@@ -9,26 +9,15 @@ from types import ModuleType
 from typing import Any
 
 from torch_outboard._compat.imports import when_imported
-from torch_outboard._errors import OutboardError
-from torch_outboard.compile.generator import CodeGenerator, find_generator
+from torch_outboard.compile.generators import generator, set_driver
 from torch_outboard.driver import Driver
 
-__all__ = ["generator", "register"]
-
-_generator: CodeGenerator | None = None
-
-
-def generator() -> CodeGenerator:
-    """Gives the attached driver's code generator."""
-    if _generator is None:
-        raise OutboardError("no driver is attached: call torch_outboard.attach first")
-    return _generator
+__all__ = ["register"]
 
 
 def register(driver: Driver) -> None:
     """Registers the device, now where torch's modules are imported already, else when they are."""
-    global _generator
-    _generator = find_generator(driver)
+    set_driver(driver)
     if _is_compile_worker():
         from torch_outboard import _C  # not at the top: `outboard info` works without the extension
 
@@ -46,7 +35,7 @@ def _is_compile_worker() -> bool:
 
 
 def _register_interface(module: ModuleType) -> None:
-    from torch_outboard.compile.interface import register_interface
+    from torch_outboard.compile.device.interface import register_interface
 
     register_interface()
 
@@ -54,7 +43,7 @@ def _register_interface(module: ModuleType) -> None:
 def _register_context(module: ModuleType) -> None:
     # Torch 2.11 traces torch.cuda.device alone; another device's context manager breaks the graph there.
     if hasattr(module, "register_device_context_manager"):
-        from torch_outboard.compile.context import register_context
+        from torch_outboard.compile.device.context import register_context
 
         register_context()
 
@@ -81,9 +70,9 @@ def _register_backend(compile_fx: ModuleType) -> None:
         lay_out_as_on_cpu,
         name_model_header,
     )
-    from torch_outboard.compile.capture import install, why_not
-    from torch_outboard.compile.graph_pass import PrepareGraph
-    from torch_outboard.compile.overrides import OutboardOpOverrides
+    from torch_outboard.compile.capture.install import install, why_not
+    from torch_outboard.compile.device.graph_pass import PrepareGraph
+    from torch_outboard.compile.device.overrides import OutboardOpOverrides
 
     name = generator().driver.name
     common.register_backend_for_device(
@@ -109,6 +98,6 @@ def _register_backend(compile_fx: ModuleType) -> None:
 
 def _register_benchmarker(module: ModuleType) -> None:
     if hasattr(module, "register_benchmarker"):
-        from torch_outboard.compile.benchmarker import benchmark
+        from torch_outboard.compile.device.benchmarker import benchmark
 
         module.register_benchmarker(generator().driver.name, benchmark, override=True)

@@ -22,15 +22,10 @@ from torch._inductor.codegen.wrapper_fxir import FxConverter, WrapperFxCodegen
 from torch._inductor.virtualized import V
 
 from torch_outboard._errors import NotSupportedError, OutboardError
-from torch_outboard.compile.fx_kernel import CompiledKernel
-from torch_outboard.compile.fx_streams import enter_stream, leave_stream, record_streams, restoring_streams
-from torch_outboard.compile.wrapper import (
-    KernelDefinitions,
-    flush_kernels,
-    is_for_streams,
-    is_ours,
-    keep_order_of_streams,
-)
+from torch_outboard.compile.fx.kernel import CompiledKernel
+from torch_outboard.compile.fx.streams import enter_stream, leave_stream, record_streams, restoring_streams
+from torch_outboard.compile.wrapper.graph import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
+from torch_outboard.compile.wrapper.python import KernelDefinitions
 
 __all__ = ["OutboardFxWrapper"]
 

@@ -22,9 +22,9 @@ from torch._inductor.virtualized import V
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._extension import include_paths
-from torch_outboard.compile.cpp_values import ValueWriter
-from torch_outboard.compile.runtime import argument_type, kernel_letters
-from torch_outboard.compile.wrapper import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
+from torch_outboard.compile.cpp.values import ValueWriter
+from torch_outboard.compile.runtime.letters import argument_type, kernel_letters
+from torch_outboard.compile.wrapper.graph import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
 
 __all__ = ["OutboardCppWrapper"]
 
@@ -218,7 +218,7 @@ class OutboardCppWrapper(CppWrapperCpu):
 
     def call_operator(self, overload: torch._ops.OpOverload, arguments: Sequence[Any], results: _Results) -> None:
         """Writes a call, and the variables for what it returns."""
-        values = ValueWriter(self)
+        values = ValueWriter(self, self.device_index)
         written = ", ".join(values.write(argument, str(overload)) for argument in arguments)
         names = [name for name in results if name is not None]
         for name in names:

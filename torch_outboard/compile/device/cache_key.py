@@ -7,8 +7,11 @@ import functools
 import hashlib
 from pathlib import Path
 
+from torch_outboard import _C
 from torch_outboard._extension import include_paths
 from torch_outboard._version import __version__
+from torch_outboard.compile.generators import generator
+from torch_outboard.device.devices import get_device_properties
 
 __all__ = ["cache_key"]
 
@@ -16,10 +19,6 @@ __all__ = ["cache_key"]
 @functools.cache
 def cache_key() -> tuple[tuple[str, str], ...]:
     """Gives pairs of strings: driver, its version, chips, code generator, compiler and the version of this package."""
-    from torch_outboard import _C
-    from torch_outboard.compile.register import generator
-    from torch_outboard.device.devices import get_device_properties
-
     chips = []
     versions = []
     for index in range(_C.device_count()):
@@ -41,6 +40,7 @@ def _own_code() -> str:
     """Gives a hash of what decides what is generated: an installed version may be a changed checkout."""
     code = hashlib.sha256()
     headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
-    for path in sorted([*Path(__file__).parent.glob("*.py"), *headers]):
+    rooms = (path for path in Path(__file__).parents[1].rglob("*") if path.is_file() and path.suffix != ".pyc")
+    for path in sorted([*rooms, *headers]):
         code.update(path.read_bytes())
     return code.hexdigest()[:16]

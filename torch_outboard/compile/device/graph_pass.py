@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
+from torch_outboard.compile.device import cache_key
+
 __all__ = ["PrepareGraph"]
 
 _ARG_REDUCTIONS = (torch.ops.aten.argmax.default, torch.ops.aten.argmin.default)
@@ -47,9 +49,7 @@ class PrepareGraph(CustomGraphModulePass):
         gm.graph.lint()
 
     def uuid(self) -> Any:
-        from torch_outboard.compile.cache_key import cache_key
-
-        return cache_key()
+        return cache_key.cache_key()
 
     def _is_ours(self, value: object) -> bool:
         return isinstance(value, torch.Tensor) and value.device.type == self._device

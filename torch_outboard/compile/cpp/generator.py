@@ -19,17 +19,17 @@ class CppGenerator(CodeGenerator):
     fuses_as_cpu = True
 
     def scheduling(self) -> type[Any]:
-        from torch_outboard.compile.scheduling import HostScheduling
+        from torch_outboard.compile.cpp.scheduling import HostScheduling
 
         return HostScheduling
 
     def wrapper(self) -> type[Any]:
-        from torch_outboard.compile.wrapper import OutboardWrapper
+        from torch_outboard.compile.wrapper.python import OutboardWrapper
 
         return OutboardWrapper
 
     def cpp_wrapper(self) -> type[Any]:
-        from torch_outboard.compile.cpp_wrapper import OutboardCppWrapper
+        from torch_outboard.compile.cpp.wrapper import OutboardCppWrapper
 
         return OutboardCppWrapper
 
@@ -37,7 +37,7 @@ class CppGenerator(CodeGenerator):
         return str(Path(include_paths()[0]) / "torch_outboard" / "compiled_model.h")
 
     def fx_wrapper(self) -> type[Any]:
-        from torch_outboard.compile.fx_wrapper import OutboardFxWrapper
+        from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 
         return OutboardFxWrapper
 

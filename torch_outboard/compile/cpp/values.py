@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch._inductor import ir
+from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch.utils._sympy.numbers import int_oo
 
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
-
-if TYPE_CHECKING:
-    from torch_outboard.compile.cpp_wrapper import OutboardCppWrapper
 
 __all__ = ["ValueWriter"]
 
@@ -24,10 +23,14 @@ _LEAST = -(2**63)
 
 
 class ValueWriter:
-    """Writes values for one wrapper; references to views write lines of their own there."""
+    """Writes values for one wrapper; references to views write lines of their own there.
 
-    def __init__(self, wrapper: OutboardCppWrapper) -> None:
+    `device_index` writes the index of a device of ours.
+    """
+
+    def __init__(self, wrapper: CppWrapperCpu, device_index: Callable[[torch.device], str]) -> None:
         self._wrapper = wrapper
+        self._device_index = device_index
 
     def write(self, value: Any, user: str) -> str:
         """Gives the expression. NotSupportedError, with the operator `user`, for what has none."""
@@ -81,9 +84,9 @@ class ValueWriter:
         return f"OutboardValue::{'integer' if is_integer else 'real'}({text})"
 
     def _device(self, device: torch.device) -> str:
-        kind, index = self._wrapper.codegen_device(device).split(", ")
+        kind, index = self._wrapper.codegen_device(device).split(", ")  # type: ignore[no-untyped-call]
         if device.type == _C.driver_name():
-            index = self._wrapper.device_index(device)
+            index = self._device_index(device)
         return f"OutboardValue::device({kind}, {index})"
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from torch_outboard.compile.reporting import CompileReport, Graph, Region
+from torch_outboard.compile.reporting.data import Graph, Region
 
 __all__ = ["PHASE_NAMES", "render"]
 
@@ -24,9 +24,9 @@ PHASE_NAMES = {
 }
 
 
-def render(report: CompileReport) -> Group:
-    parts: list[Any] = [Text(f"Compiled: {report.summary()}", style="bold")]
-    for region in report.regions:
+def render(summary: str, regions: Sequence[Region]) -> Group:
+    parts: list[Any] = [Text(f"Compiled: {summary}", style="bold")]
+    for region in regions:
         parts.append(Text(""))
         parts += _region(region)
     return Group(*parts)

@@ -10,6 +10,7 @@ from torch._dynamo import device_interface
 from torch._dynamo.device_interface import DeviceInterface
 
 from torch_outboard import _C
+from torch_outboard.compile.device import cache_key
 from torch_outboard.device import devices, memory, streams
 
 __all__ = ["OutboardInterface", "register_interface"]
@@ -98,9 +99,7 @@ class OutboardInterface(DeviceInterface):
     @classmethod
     def get_cache_system_info(cls) -> dict[str, object] | None:
         """Gives what torch 2.15 puts into the key of its caches; older versions get it by our pass."""
-        from torch_outboard.compile.cache_key import cache_key
-
-        return dict(cache_key())
+        return dict(cache_key.cache_key())
 
 
 def register_interface() -> None:

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A compiled graph that captures itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch._guards import CompileContext, compile_context
+from torch._inductor import config
+from torch._inductor.cudagraph_utils import cudagraphs_log, log_cudagraph_skip_and_bump_counter
+from torch._logging._internal import trace_structured
+
+from torch_outboard import _C
+from torch_outboard._errors import CaptureError
+from torch_outboard.compile.capture.recording import Recording
+
+__all__ = ["CapturedFunction"]
+
+_MOST_CAPTURES = 32  # of one function: each has memory of its own
+_MOST_SEEN = 128  # sets that were met once and are remembered
+
+_capturing = threading.Lock()
+
+
+class CapturedFunction:
+    """A compiled graph that is captured when it is called a second time, and replayed from then on.
+
+    It takes a list of inputs, which it empties, as Inductor's functions do. Any thread may call it; calls that meet run
+    as generated. Replays on different streams wait for each other.
+
+    Attributes
+    ----------
+    saved : int
+        How many of the last outputs only the backward graph reads. 0 until that graph is there.
+    forward : CapturedFunction or None
+        Of a backward graph, the one whose saved tensors it reads.
+    """
+
+    def __init__(
+        self, function: Callable[[list[Any]], Sequence[Any]], device: torch.device, static: frozenset[int], kind: str
+    ) -> None:
+        self.saved = 0
+        self.forward: CapturedFunction | None = None
+        self.shared: object = None
+        self._function = function
+        self._device = device
+        self._static = static
+        self._kind = kind
+        self._compile_id = CompileContext.current_compile_id()
+        self._captures: dict[tuple[Any, ...], Recording] = {}
+        self._seen: set[tuple[Any, ...]] = set()
+        self._sizes: Any = config.triton.cudagraph_capture_sizes
+        self._is_full = False
+        self._has_given_up = False
+        self._lock = threading.Lock()
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        if self.forward is not None:
+            self.forward.note_reader(torch.accelerator.current_stream(self._device))
+        if self._has_given_up:
+            return self._function(inputs)
+        if torch._C._len_torch_dispatch_stack() > 0:
+            return self._generated(inputs, "a dispatch mode wants to see operators")
+        if _C.is_stream_capturing(self._device.index):
+            return self._generated(inputs, "it is captured in another graph")
+        if not self._lock.acquire(blocking=False):
+            return self._generated(inputs, "another thread calls it, or it calls itself")
+        try:
+            key = self._key(inputs)
+            capture = None if key is None else self._captures.get(key) or self._capture(key, inputs)
+            if capture is None:
+                return self._function(inputs)
+            if capture.is_held():
+                counters["outboard"]["graph_busy"] += 1
+                return self._generated(inputs, "what it has saved for a backward pass is in use")
+            counters["outboard"]["graph_replays"] += 1
+            # Hooks see what is saved, and may read it on any stream.
+            hooks = self.saved > 0 and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+            return capture.replay(inputs, 0 if hooks else self.saved)
+        finally:
+            self._lock.release()
+
+    def _generated(self, inputs: list[Any], why: str) -> Sequence[Any]:
+        """Runs without a replay, this once."""
+        cudagraphs_log.debug("the %s graph %s runs as generated: %s", self._kind, self._compile_id, why)
+        return self._function(inputs)
+
+    def note_reader(self, stream: torch.Stream) -> None:
+        """Makes the next replays wait for what is being queued on a stream, which reads what was saved."""
+        for capture in tuple(self._captures.values()):
+            capture.readers.add(stream)
+
+    def give_up(self, reason: str) -> None:
+        """Runs as generated from now on, and logs why. RuntimeError if triton.cudagraph_or_error is set."""
+        self._has_given_up = True
+        self._captures.clear()
+        self.tell(reason)
+        name = "" if self._compile_id is None else f" {self._compile_id}"
+        log_cudagraph_skip_and_bump_counter(f"the {self._kind} graph{name} is not captured: {reason}")
+
+    def tell(self, reason: str) -> None:
+        """Tells whoever reads torch's structured trace: the compile report does."""
+        with compile_context(None if self._compile_id is None else CompileContext(self._compile_id)):
+            trace_structured(
+                "artifact",
+                metadata_fn=lambda: {"name": "outboard_capture", "encoding": "json"},
+                payload_fn=lambda: json.dumps({"kind": self._kind, "reason": reason}),
+                expect_trace_id=False,
+            )
+
+    def _key(self, inputs: list[Any]) -> tuple[Any, ...] | None:
+        """Gives what a capture is made for; Dynamo's guards see to the rest."""
+        key: list[Any] = []
+        for index, value in enumerate(inputs):
+            if isinstance(value, Tensor):
+                if index in self._static:
+                    key.append(value.data_ptr())
+            elif value is None or isinstance(value, (int, float)):
+                key.append(value)
+            else:
+                self.give_up(f"an input is a {type(value).__name__}")
+                return None
+        return tuple(key)
+
+    def _is_wanted(self, inputs: list[Any]) -> bool:
+        """Whether triton.cudagraph_capture_sizes, which lists sizes where they are dynamic, has these."""
+        sizes = tuple(value for value in inputs if isinstance(value, int))
+        return not self._sizes or not sizes or (sizes[0] if len(sizes) == 1 else sizes) in self._sizes
+
+    def _capture(self, key: tuple[Any, ...], inputs: list[Any]) -> Recording | None:
+        """Captures what was met before; None if the inputs are new, or the capture failed."""
+        if self._is_full or not self._is_wanted(inputs):
+            return None
+        if key not in self._seen:
+            if len(self._seen) >= _MOST_SEEN:
+                self._seen.clear()
+            self._seen.add(key)
+            return None
+        if len(self._captures) >= _MOST_CAPTURES:
+            self._is_full = True
+            cudagraphs_log.warning(
+                "the %s graph %s has %d captures, of as many sizes or addresses, and gets no more",
+                *(self._kind, self._compile_id, _MOST_CAPTURES),
+            )
+            return None
+        if not _capturing.acquire(blocking=False):
+            return None  # another function captures on the stream that all share; the next call may
+        try:
+            capture = Recording(self._function, self._device, self._static, inputs)
+        except (CaptureError, torch.OutOfMemoryError) as error:
+            self.give_up(str(error))
+            return None
+        finally:
+            _capturing.release()
+        counters["outboard"]["graph_captures"] += 1
+        self._captures[key] = capture
+        return capture

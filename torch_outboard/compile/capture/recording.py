@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One captured graph with its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_outboard._errors import CaptureError
+from torch_outboard.device import graphs
+
+__all__ = ["Recording"]
+
+_alias = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
+
+_streams: dict[int, torch.Stream] = {}  # to capture on, by device; made while one function alone captures
+
+
+@dataclass(frozen=True)
+class _Output:
+    """How one output is made after a replay: a number or None as it is, a tensor as a view.
+
+    Without a size it is the very input: that goes back as the object that it is, since autograd checks whether it is
+    changed before the backward pass.
+    """
+
+    constant: Any = None
+    input_index: int = -1
+    memory: int = -1
+    size: tuple[int, ...] | None = None
+    stride: tuple[int, ...] = ()
+    offset: int = 0  # from the beginning of the input, or of the memory
+
+    def view(self, base: Tensor) -> Tensor:
+        if self.size is None:
+            return base
+        return _alias(base, self.size, self.stride, self.offset)  # type: ignore[no-any-return]
+
+
+class Recording:
+    """One captured graph with its memory."""
+
+    def __init__(
+        self,
+        function: Callable[[list[Any]], Sequence[Any]],
+        device: torch.device,
+        static: frozenset[int],
+        inputs: list[Any],
+    ) -> None:
+        self._device = device
+        self._graph = graphs.Graph()
+        self.readers: set[torch.Stream] = set()  # where what the last replay has left may be read
+        self._users: set[torch.Stream] = set()  # that the memory of the copied inputs is recorded on
+        # Not made in inference mode, so that they can be written to outside it.
+        with torch.inference_mode(False), torch.no_grad():
+            given = [
+                _buffer(value) if isinstance(value, Tensor) and index not in static else value
+                for index, value in enumerate(inputs)
+            ]
+        self._copied = [
+            (index, value, _overlaps(value))
+            for index, value in enumerate(given)
+            if isinstance(value, Tensor) and index not in static and value.numel() > 0
+        ]
+        outputs = self._run(function, list(given))
+        # Nothing is kept of the inputs that don't move: others count who holds their memory.
+        storages = {
+            value.untyped_storage()._cdata: index for index, value in enumerate(given) if isinstance(value, Tensor)
+        }
+        self._memory: list[Tensor] = []
+        self._outputs = [self._output(value, given, storages) for value in outputs]
+        # What was saved may be an input: then it is our copy, which the next replay overwrites as well.
+        self._buffers = {index: buffer for index, buffer, _ in self._copied}
+        del given, outputs
+        held = [memory.untyped_storage()._cdata for memory in (*self._memory, *self._buffers.values())]
+        self._holders = [(storage, torch._C._storage_Use_Count(storage)) for storage in held]
+
+    def _run(self, function: Callable[[list[Any]], Sequence[Any]], inputs: list[Any]) -> Sequence[Any]:
+        """Captures a call. Waits for nothing, as the caller's thread may be all that other captures need."""
+        stream = _streams.get(self._device.index)
+        if stream is None:
+            stream = _streams[self._device.index] = torch.Stream(self._device)
+        with stream:
+            self._graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                outputs = function(inputs)
+            except BaseException:
+                self._graph.reset()
+                raise
+            self._graph.capture_end()
+        # Graphs of torch.fx give a single output as it is.
+        return outputs if isinstance(outputs, (list, tuple)) else [outputs]
+
+    def _output(self, value: Any, given: list[Any], storages: dict[int, int]) -> _Output:
+        if not isinstance(value, Tensor):
+            return _Output(value)
+        for index, one in enumerate(given):
+            if value is one:
+                return _Output(input_index=index)
+        size, stride = tuple(value.size()), tuple(value.stride())
+        storage = value.untyped_storage()._cdata
+        if storage in storages:
+            index = storages[storage]
+            if value.dtype != given[index].dtype:
+                raise CaptureError("an output is an input's memory as another type")
+            offset = int(value.storage_offset() - given[index].storage_offset())
+            return _Output(input_index=index, size=size, stride=stride, offset=offset)
+        known = [memory.untyped_storage()._cdata for memory in self._memory]
+        if storage not in known:
+            known.append(storage)
+            count = value.untyped_storage().nbytes() // value.element_size()
+            whole = _alias(value, (count,), (1,), -value.storage_offset())
+            self._memory.append(whole)
+        memory = known.index(storage)
+        if value.dtype != self._memory[memory].dtype:
+            raise CaptureError("outputs of different types share memory")
+        return _Output(memory=memory, size=size, stride=stride, offset=int(value.storage_offset()))
+
+    def is_held(self) -> bool:
+        """Whether anybody still holds what an earlier replay has left in the capture's memory."""
+        return any(torch._C._storage_Use_Count(storage) > count for storage, count in self._holders)
+
+    def replay(self, inputs: list[Any], saved: int) -> list[Any]:
+        """Runs on the current stream. All outputs but the last `saved` are given in memory of their own."""
+        current = torch.accelerator.current_stream(self._device)
+        for reader in self.readers:
+            if reader != current:
+                current.wait_stream(reader)
+        self.readers = {current}
+        if current not in self._users:
+            # The function may be dropped while this replay reads them.
+            self._users.add(current)
+            for _, buffer, _ in self._copied:
+                buffer.record_stream(current)
+        with torch.no_grad():
+            for index, buffer, overlaps in self._copied:
+                value = inputs[index]
+                if overlaps:
+                    buffer, value = _flat(buffer), _flat(value)
+                buffer.copy_(value)
+            self._graph.replay()
+            copies: dict[int, Tensor] = {}
+            first_saved = len(self._outputs) - saved
+            results = [
+                self._saved(one, inputs) if number >= first_saved else self._kept(one, inputs, copies)
+                for number, one in enumerate(self._outputs)
+            ]
+        inputs.clear()
+        return results
+
+    def _kept(self, one: _Output, inputs: list[Any], copies: dict[int, Tensor]) -> Any:
+        """Gives an output that the caller may keep: of `copies`, which share memory as the outputs do."""
+        if one.input_index >= 0:
+            return one.view(inputs[one.input_index])
+        if one.memory < 0:
+            return one.constant
+        if one.memory not in copies:
+            memory = self._memory[one.memory]
+            copies[one.memory] = torch.empty_like(memory).copy_(memory)
+        return one.view(copies[one.memory])
+
+    def _saved(self, one: _Output, inputs: list[Any]) -> Any:
+        """Gives an output that only the backward graph reads: where the replay has left it."""
+        if one.input_index >= 0:
+            buffer = self._buffers.get(one.input_index)
+            return one.view(inputs[one.input_index] if buffer is None else buffer.detach())
+        return one.constant if one.memory < 0 else one.view(self._memory[one.memory])
+
+
+def _buffer(like: Tensor) -> Tensor:
+    if like.is_conj() or like.is_neg():
+        raise CaptureError("an input is a conjugated or negated view")
+    return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether elements may share memory, so that they can't be written to one by one."""
+    extent = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size > 1 and stride < extent:
+            return True
+        extent += (size - 1) * stride
+    return False
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Gives the memory from the first element to the last one."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return _alias(tensor, (extent,), (1,), 0)  # type: ignore[no-any-return]

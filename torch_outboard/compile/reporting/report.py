@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What torch.compile made of a program: regions, graph breaks, kernels, operators without a kernel, and times."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from torch_outboard._coverage import Coverage, coverage
+from torch_outboard.compile.reporting.build import Builder
+from torch_outboard.compile.reporting.data import Graph, Region
+from torch_outboard.compile.reporting.trace import Listener
+
+__all__ = ["CompileReport", "report"]
+
+
+class CompileReport:
+    """The regions that were compiled, in their order; prints as text, also with rich. Filled when its block ends."""
+
+    def __init__(self) -> None:
+        self.regions: list[Region] = []
+
+    @property
+    def graphs(self) -> list[Graph]:
+        return [graph for region in self.regions for graph in region.graphs]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Gives all of it for JSON."""
+        return {
+            "summary": self.summary(),
+            "regions": [
+                {**dataclasses.asdict(region), "total_seconds": region.total_seconds} for region in self.regions
+            ],
+        }
+
+    def summary(self) -> str:
+        """Gives one sentence of numbers."""
+        graphs = self.graphs
+        cached = sum(graph.state == "from the cache" for graph in graphs)
+        kernels = sum(len(graph.kernels) for graph in graphs)
+        breaks = sum(len(region.breaks) for region in self.regions)
+        seconds = sum(region.total_seconds for region in self.regions)
+        return (
+            f"{_count(len(self.regions), 'region')}, {_count(len(graphs), 'graph')} ({cached} from the cache), "
+            f"{_count(kernels, 'kernel')}, {_count(breaks, 'graph break')}, {seconds:.2f} s"
+        )
+
+    def __rich__(self) -> Any:
+        from torch_outboard.compile.reporting.text import render
+
+        return render(self.summary(), self.regions)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=120, color_system=None)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get().rstrip()
+
+    def __repr__(self) -> str:
+        return f"<CompileReport: {self.summary()}>"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@contextlib.contextmanager
+def report() -> Iterator[CompileReport]:
+    """Reports what torch.compile does within a `with` block, in all threads; an exception of the block passes on.
+
+    The report is filled at the end of the block. What was compiled before it is not in it, though it may run in it.
+    Compiling takes longer meanwhile: torch writes graphs as text. Imports neither Dynamo nor Inductor.
+    """
+    result = CompileReport()
+    listener = Listener()
+    before = coverage()
+    listener.listen()
+    try:
+        yield result
+    finally:
+        listener.stop()
+        builder = Builder()
+        for record in listener.records:
+            builder.add(record)
+        result.regions = builder.finish(_ran(before, coverage()))
+
+
+def _ran(before: Coverage, after: Coverage) -> dict[str, list[str]]:
+    """Gives the providers that ran each operator meanwhile."""
+    calls = {(row.op, row.provider): row.calls for row in before}
+    providers: dict[str, list[str]] = {}
+    for row in after:
+        # Less than before: the counters were set to 0 meanwhile.
+        if row.calls != calls.get((row.op, row.provider), 0):
+            providers.setdefault(row.op, []).append(row.provider)
+    return providers

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The Python function that calls a graph's kernels, and what all wrappers share."""
