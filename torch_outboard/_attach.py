@@ -26,7 +26,7 @@ from torch_outboard import _compat
 from torch_outboard._build import check_torch_version
 from torch_outboard._discovery import find_driver
 from torch_outboard._errors import RegistrationError
-from torch_outboard._options import OptionValue, to_text, warn_of_unknown_variables
+from torch_outboard._options import OptionValue, to_text
 from torch_outboard._properties import to_table
 from torch_outboard.amp import check_description, register
 from torch_outboard.driver import Driver, driver_entries
@@ -89,6 +89,7 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
 
 def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], by: str) -> ModuleType:
     """Does what `attach` does, and says in the message of another one's who it was."""
+    from torch_outboard._variables import warn_of_unknown_variables
     from torch_outboard.compile.generators import find_generator
 
     global _attachment

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +16,6 @@ __all__ = [
     "nearest",
     "resolve_options",
     "to_text",
-    "warn_of_unknown_variables",
 ]
 
 OptionValue = bool | int | float | str
@@ -134,37 +132,3 @@ def _reason(error: Exception, option: Option, value: object) -> str:
 def to_text(value: OptionValue) -> str:
     """Gives the value as a driver library reads it; true and false as 1 and 0."""
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-_PREFIX = "OUTBOARD_"
-# What the package itself reads.
-VARIABLES = ("OUTBOARD_BLOCKING", "OUTBOARD_DRIVER", "OUTBOARD_FALLBACK", "OUTBOARD_SANITIZER")
-
-
-def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> None:
-    """Warns of variables that look like the package's or the attached driver's and are none: they would do nothing.
-
-    Those of other drivers, OUTBOARD_<NAME>_<OPTION>, are nobody's business here.
-    """
-    own = [environment_name(driver, name) for name in declared]
-    for variable in sorted(os.environ):
-        if not variable.startswith(_PREFIX) or variable in (*VARIABLES, *own):
-            continue
-        known = own if variable.startswith(environment_name(driver, "")) else _meant(variable, driver, own)
-        if known:
-            text = f"the environment variable {variable} is read by nobody.{nearest(variable, known)}"
-            warnings.warn(text, UserWarning, stacklevel=2)
-
-
-def _meant(variable: str, driver: str, own: list[str]) -> list[str]:
-    """Gives what a variable with another beginning than the driver's may have been meant as; empty for other things."""
-    import difflib
-
-    from torch_outboard._discovery import found_drivers
-
-    near = difflib.get_close_matches(variable, VARIABLES, n=1, cutoff=0.85)
-    name = variable.removeprefix(_PREFIX)[: len(driver)].lower()
-    is_misspelt = difflib.SequenceMatcher(None, name, driver).ratio() > 0.6
-    if is_misspelt and not any(variable.startswith(environment_name(other, "")) for other in found_drivers()):
-        near += difflib.get_close_matches(variable, own, n=1, cutoff=0.8)
-    return near

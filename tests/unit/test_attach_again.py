@@ -7,7 +7,8 @@ import functools
 
 import pytest
 
-from torch_outboard._options import Option, warn_of_unknown_variables
+from torch_outboard._options import Option
+from torch_outboard._variables import warn_of_unknown_variables
 from torch_outboard.testing.plugin import RunPython
 
 from .test_autoload import VENDOR
