@@ -14,10 +14,26 @@ namespace {
 
 constexpr char kCapsule[] = "torch_outboard.graph";
 
+// A capture that nobody ended is ended here, where a failure of the driver can still be told.
 void destroy(PyObject* capsule) {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);  // of whom the graph is dropped by
   auto* graph = static_cast<Graph*>(PyCapsule_GetPointer(capsule, kCapsule));
-  const WithoutGil without_gil;  // ending a capture that nobody ended calls the driver
-  delete graph;
+  const Object ended(guarded([&]() -> PyObject* {
+    {
+      const WithoutGil without_gil;
+      graph->abandon();
+    }
+    return none();
+  }));
+  if (!ended) {
+    PyErr_WriteUnraisable(nullptr);
+  }
+  {
+    const WithoutGil without_gil;
+    delete graph;
+  }
+  PyErr_Restore(type, value, traceback);
 }
 
 PyObject* py_graph_new(PyObject*, PyObject* argument) {

@@ -123,14 +123,16 @@ Graph::~Graph() {
     return;
   }
   if (recorder_ && recorder_->is_active(capture_id_)) {
-    try {
-      recorder_->abort();
-    } catch (const std::exception& error) {
-      TORCH_WARN("a graph was dropped while its capture was under way, and the driver failed to end it: ",
-                 error.what());
-    }
+    recorder_->drop();
   }
   graph::retire(std::move(body_));
+}
+
+void Graph::abandon() {
+  Recorder* recorder = std::exchange(recorder_, nullptr);
+  if (recorder && !driver_is_gone() && recorder->is_active(capture_id_)) {
+    recorder->abort();
+  }
 }
 
 void Graph::capture_begin(c10::MempoolId_t pool, CaptureMode mode) {
@@ -177,6 +179,7 @@ void Graph::instantiate() {
     raise_capture("there is no captured graph to instantiate");
   }
   if (body_->is_native && body_->executable == 0) {
+    ensure_open(body_->stream->device);
     OB_CALL(graph_instantiate, body_->stream->device, body_->graph, &body_->executable);
     if (!keep_graph_) {
       OB_CALL(graph_destroy, body_->stream->device, std::exchange(body_->graph, 0));

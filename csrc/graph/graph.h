@@ -25,6 +25,8 @@ class OUTBOARD_API Graph {
  public:
   // With keep_graph, a native graph is instantiated by `instantiate` or the first replay, not at the end of the capture.
   explicit Graph(bool keep_graph = false);
+  // Calls no driver entry. What is replayed is freed once that is done; a capture of the driver's that nobody ended, by
+  // `abandon` at least, makes the next call on its stream raise.
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -43,6 +45,8 @@ class OUTBOARD_API Graph {
   // Gives up the graph or the capture, once its last replay is done: waits for that. What the replay's work has failed
   // with is left to the next wait for its stream.
   void reset();
+  // Ends the capture, if one is under way, without a result.
+  void abandon();
   c10::MempoolId_t pool() const;
   bool is_captured() const noexcept { return body_ != nullptr; }
   bool is_capturing() const noexcept { return recorder_ != nullptr; }

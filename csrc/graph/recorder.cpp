@@ -82,8 +82,12 @@ Recorder& Recorder::begin(Stream& stream, c10::MempoolId_t pool, Mode mode) {
   try {
     recorder.start(stream);
   } catch (...) {
-    recorder.abort();
-    throw;
+    const std::exception_ptr first = std::current_exception();
+    try {
+      recorder.abort();
+    } catch (...) {  // of the same capture
+    }
+    std::rethrow_exception(first);
   }
   return recorder;
 }
@@ -169,8 +173,9 @@ uint64_t Recorder::end_at_driver(std::exception_ptr* out_error) {
   }
   uint64_t graph = 0;
   if (std::exchange(is_begun_, false) && !driver_is_gone()) {
-    const ob_status status = driver().graph_capture_end(driver().self, stream->device, stream->handle, &graph);
     try {
+      refuse_gone(stream->device);
+      const ob_status status = driver().graph_capture_end(driver().self, stream->device, stream->handle, &graph);
       outboard::check(status, "graph_capture_end", stream->device);
     } catch (...) {
       graph = 0;
@@ -220,11 +225,41 @@ std::unique_ptr<Body> Recorder::end() {
 
 void Recorder::abort() {
   std::string cause;
-  std::exception_ptr error;  // of a capture that is given up anyway
+  std::exception_ptr error;
   free_body(finish(&cause, &error));
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+void Recorder::drop() noexcept {
+  try {
+    if (!is_native_) {
+      abort();  // nothing that the driver knows of
+      return;
+    }
+    const Lock lock(mutex_);
+    is_dropped_ = true;
+  } catch (const std::exception& error) {
+    TORCH_WARN("a graph was dropped while its capture was under way, which could not be ended: ", error.what());
+  }
+}
+
+// Ends a capture whose graph is gone, on a thread that may call the driver, and raises; with the lock held.
+void Recorder::end_dropped(Lock& lock) {
+  if (C10_LIKELY(!std::exchange(is_dropped_, false))) {
+    return;
+  }
+  const std::string stream = text_of(*body_->stream);
+  lock.unlock();
+  abort();
+  raise_capture("a graph was dropped while " + stream +
+                " was captured in it. That capture has been ended now, and this"
+                " call was not made: call it again");
 }
 
 void Recorder::check_active(Lock& lock) {
+  end_dropped(lock);
   if (id_.load(std::memory_order_relaxed) == 0 || is_ending_) {
     lock.unlock();
     raise_capture("the graph capture ended while another thread was queuing work on its stream");
@@ -372,7 +407,8 @@ bool Recorder::forbids_wait_for(c10::DeviceIndex device) const noexcept {
 void Recorder::refuse(const std::string& what) {
   const std::string message = what + " cannot be captured in a graph";
   {
-    const std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
+    end_dropped(lock);
     if (id_.load() != 0 && !is_ending_ && cause_.empty()) {
       cause_ = message;
     }

@@ -28,6 +28,9 @@ class Recorder final : public Capture {
   std::unique_ptr<Body> end();
   // Ends it without a result. Raises only what the driver raises.
   void abort();
+  // For destructors, which call no driver entry: a capture of the driver's is ended, with an error, by the next call that
+  // it would have taken or refused.
+  void drop() noexcept;
 
   bool is_native() const noexcept override { return is_native_; }
   void add(Stream& stream, std::unique_ptr<DriverCommand> command) override;
@@ -56,6 +59,7 @@ class Recorder final : public Capture {
   void start(Stream& stream);
 
   // Each with the lock held; they raise with it given up.
+  void end_dropped(Lock& lock);
   void check_active(Lock& lock);
   Participant& participant(Lock& lock, Stream& stream);
   Participant* find(const Stream& stream);
@@ -68,6 +72,7 @@ class Recorder final : public Capture {
   std::atomic<uint64_t> id_{0};  // of the capture under way, 0 if there is none
   std::atomic<bool> is_native_{false};
   bool is_begun_ = false;  // at the driver, by the thread that captures
+  bool is_dropped_ = false;  // its graph is gone
   bool is_ending_ = false;  // it takes nothing more; the streams are the capture's until the driver has ended it
   Mode mode_ = Mode::Default;
   std::thread::id thread_;

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 DRIVER = """
 import gc, pytest, torch, torch_outboard
 from examples.pure_python_driver import PythonDriver
@@ -303,5 +306,85 @@ with pytest.raises(DriverError, match="no launch today"):
 assert queued, "the mark before the launch is queued"
 graph.reset()
 assert not queued and not driver.executables
+"""
+    )
+
+
+def test_a_graph_that_is_dropped_in_its_capture_ends_it(run_python):
+    """Where a failure of the driver can be told, and before the graph itself goes, which calls no entry."""
+    run_python(
+        DRIVER
+        + """
+import sys
+told = []
+sys.unraisablehook = lambda what: told.append(what.exc_value)
+stream = module.Stream()
+for fails in (set(), {"end"}):
+    driver.fails = fails
+    with module.stream(stream):
+        graph = module.Graph()
+        graph.capture_begin()
+        y = x + 1
+        try:
+            raise LookupError("the user's own")
+        except LookupError as error:
+            del graph
+        assert not driver.capturing and not module.is_current_stream_capturing()
+        assert (x + 1).tolist() == [1] * 8
+    assert not driver.graphs
+[error] = told
+assert "graph_capture_end on device 0" in str(error) and "the capture is broken" in str(error)
+driver.fails = {"end"}
+with module.stream(stream):
+    graph = module.Graph()
+    graph.capture_begin()
+    with pytest.raises(DriverError, match="the capture is broken"):
+        graph.reset()
+    assert (x + 1).tolist() == [1] * 8
+"""
+    )
+
+
+@pytest.mark.skipif(torch.__version__ < (2, 13), reason="torch has no torch.accelerator.Graph")
+def test_a_destructor_of_torchs_own_graph_calls_no_entry(run_python):
+    run_python(
+        with_methods(
+            """
+of_driver = CapturingDriver.graph_capture_end
+is_hit = False
+
+def end(self, device, stream):
+    if is_hit:
+        raise KeyboardInterrupt
+    return of_driver(self, device, stream)
+
+CapturingDriver.graph_capture_end = end
+"""
+        )
+        + """
+stream = module.Stream()
+with module.stream(stream):
+    graph = torch.accelerator.Graph()
+    graph.capture_begin()
+    y = x + 1
+    is_hit = True
+    del graph
+    gc.collect()
+    assert driver.capturing, "the destructor has called the driver"
+    with pytest.raises(KeyboardInterrupt):
+        x + 1
+    assert not module.is_current_stream_capturing()
+    is_hit = False
+    driver.capturing.clear()  # which the interrupt has left
+    assert (x + 1).tolist() == [1] * 8
+
+    graph = torch.accelerator.Graph()
+    graph.capture_begin()
+    del graph
+    gc.collect()
+    with pytest.raises(CaptureError, match="was dropped while stream .* has been ended now"):
+        x.sum().item()
+    assert not driver.capturing and not driver.graphs
+    assert (x + 1).tolist() == [1] * 8
 """
     )
