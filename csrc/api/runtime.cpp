@@ -14,6 +14,7 @@
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/late_warnings.h"
+#include "core/lost_device.h"
 #include "core/queue.h"
 #include "core/stream.h"
 #include "ops/call_context.h"
@@ -211,7 +212,9 @@ uint64_t build_kernel(c10::DeviceIndex device, const ob_program_source& source, 
       outboard::raise_status(status, "kernel_get", index);
     } catch (...) {
       // The reason is read: the program goes, and what that fails with tells nobody anything.
-      static_cast<void>(outboard::driver().program_destroy(outboard::driver().self, index, program));
+      if (!outboard::is_lost(index)) {
+        static_cast<void>(outboard::driver().program_destroy(outboard::driver().self, index, program));
+      }
       throw;
     }
   }

@@ -22,6 +22,7 @@
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/event.h"
+#include "core/lost_device.h"
 #include "core/process.h"
 
 namespace outboard {
@@ -308,7 +309,9 @@ void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile)
 // False if no further one need be tried.
 bool add_bracket(const Bracket& bracket, const CallRecord& call, ActivityProfile& profile) {
   const char* entry = "event_query";
-  ob_status status = driver().event_query(driver().self, bracket.after.device(), bracket.after.handle());
+  const c10::DeviceIndex device = bracket.after.device();
+  ob_status status =
+      is_lost(device) ? OB_DEVICE_LOST : driver().event_query(driver().self, device, bracket.after.handle());
   if (status == OB_NOT_READY) {
     return true;  // counted as unfinished
   }

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/event.h"
 #include "core/late_warnings.h"
+#include "core/lost_device.h"
 #include "core/process.h"
 #include "core/stream.h"
 #include "core/touched.h"
@@ -166,6 +167,7 @@ const ob_device_properties& device_properties(c10::DeviceIndex device) {
     if (in_bad_fork()) {
       ensure_open(device);  // raises with the advice
     }
+    refuse_gone(device);
     ob_device_properties properties{};
     properties.struct_size = sizeof(properties);
     detail::mark_runtime_opened();
@@ -316,7 +318,7 @@ void drain_device(c10::DeviceIndex device) {
       } catch (...) {
         // As in drain_stream; here each wait gives one failure of those that there are.
         const std::exception_ptr failure = std::current_exception();
-        for (int i = 0; status != OB_OK && i < kMostFailures; ++i) {
+        for (int i = 0; status != OB_OK && status != OB_DEVICE_LOST && i < kMostFailures; ++i) {
           status = wait();
         }
         if (status != OB_OK) {

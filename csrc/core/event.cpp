@@ -193,7 +193,11 @@ void Event::wait(Leave leave) const {
 void Event::ask_until_done() const {
   const auto is_done = [](void* user) {
     const Event& asked = *static_cast<const Event*>(user);
-    return driver().event_query(driver().self, asked.device_, asked.handle_) != OB_NOT_READY;
+    const ob_status status = driver().event_query(driver().self, asked.device_, asked.handle_);
+    if (C10_UNLIKELY(status == OB_DEVICE_LOST)) {
+      raise_status(status, "event_query", asked.device_);
+    }
+    return status != OB_NOT_READY;
   };
   void* const self = const_cast<Event*>(this);
   if (!is_done(self)) {
@@ -238,6 +242,7 @@ int64_t Event::timestamp_ns() const {
   if (!driver().event_timestamp) {
     raise_not_supported("event_timestamp", "the time of an event");
   }
+  ensure_open(device_);
   int64_t nanoseconds = 0;
   OB_CALL(event_timestamp, device_, handle_, &nanoseconds);
   return nanoseconds;

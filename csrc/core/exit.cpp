@@ -16,10 +16,15 @@ bool wait_unless_left(c10::DeviceIndex device) noexcept {
     const Waiting waiting(t.device_synchronize ? "device_synchronize" : "stream_synchronize", device);
     detail::wait_until_left(device, Leave::OnSignal);
     if (t.device_synchronize == nullptr || is_unimplemented(t.device_synchronize(t.self, device))) {
+      ob_status status = OB_OK;
       detail::for_each_made_stream(
           device,
-          [](Stream& s, void*) { static_cast<void>(driver().stream_synchronize(driver().self, s.device, s.handle)); },
-          nullptr);
+          [](Stream& s, void* last) {
+            if (auto& status = *static_cast<ob_status*>(last); status != OB_DEVICE_LOST) {
+              status = driver().stream_synchronize(driver().self, s.device, s.handle);
+            }
+          },
+          &status);
     }
   } catch (...) {
     return false;

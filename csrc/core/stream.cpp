@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/event.h"
+#include "core/lost_device.h"
 #include "core/process.h"
 #include "core/trace.h"
 
@@ -245,7 +246,7 @@ void drain_stream(Stream& stream) {
   } catch (...) {
     // The failure of work comes once, and the work is done then: a stream that cannot be waited for fails again.
     const std::exception_ptr failure = std::current_exception();
-    if (wait_for_stream(stream) != OB_OK) {
+    if (is_lost(stream.device) || wait_for_stream(stream) != OB_OK) {
       throw;
     }
     report_failure(place, failure);
@@ -329,7 +330,11 @@ void wait_until_left(Stream& stream, Leave leave, const char* entry) {
   }
   const auto is_done = [](void* user) {
     const Stream& asked = *static_cast<Stream*>(user);
-    return driver().stream_query(driver().self, asked.device, asked.handle) != OB_NOT_READY;
+    const ob_status status = driver().stream_query(driver().self, asked.device, asked.handle);
+    if (C10_UNLIKELY(status == OB_DEVICE_LOST)) {
+      raise_status(status, "stream_query", asked.device);
+    }
+    return status != OB_NOT_READY;
   };
   if (!driver().stream_query || C10_LIKELY(is_done(&stream))) {
     return;

@@ -7,6 +7,7 @@
 
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/lost_device.h"
 #include "core/process.h"
 #include "memory/management.h"
 
@@ -92,24 +93,26 @@ void free_body(std::unique_ptr<Body> body) {
     return;
   }
   const c10::DeviceIndex device = body->stream->device;
-  ob_status status = OB_OK;
-  const char* entry = nullptr;
-  if (body->executable != 0) {
-    status = driver().graph_executable_destroy(driver().self, device, body->executable);
-    entry = "graph_executable_destroy";
-  }
-  if (body->graph != 0) {
-    const ob_status second = driver().graph_destroy(driver().self, device, body->graph);
-    if (status == OB_OK) {
-      status = second;
-      entry = "graph_destroy";
+  std::exception_ptr error;
+  const auto destroy = [&](auto entry, const char* name, uint64_t handle) {
+    if (handle == 0 || is_lost(device)) {
+      return;
     }
-  }
+    try {
+      check(entry(driver().self, device, handle), name, device);
+    } catch (...) {
+      error = error ? error : std::current_exception();
+    }
+  };
+  destroy(driver().graph_executable_destroy, "graph_executable_destroy", body->executable);
+  destroy(driver().graph_destroy, "graph_destroy", body->graph);
   for (const PoolUse& use : body->pool_uses) {
     release_pool(use.device, body->pool);
   }
   body.reset();
-  check(status, entry, device);
+  if (error) {
+    std::rethrow_exception(error);
+  }
 }
 
 }  // namespace outboard::graph

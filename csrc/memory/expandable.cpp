@@ -10,10 +10,19 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/lost_device.h"
 #include "memory/device_heap.h"
 #include "memory/size_policy.h"
 
 namespace outboard::memory {
+
+namespace {
+
+ob_status unmap(c10::DeviceIndex device, uint64_t address, uint64_t bytes) {
+  return is_lost(device) ? OB_OK : driver().mem_unmap(driver().self, device, address, bytes);
+}
+
+}  // namespace
 
 bool DeviceHeap::is_expandable(const SizePool& pool) {
   if (pool.source || pool.is_whole) {
@@ -198,7 +207,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
   }
   if (is_mapped && error) {
     lock.unlock();
-    const ob_status status = driver().mem_unmap(driver().self, device_, address, bytes);
+    const ob_status status = unmap(device_, address, bytes);
     lock.lock();
     if (status != OB_OK) {  // the first error is what is raised; the range stays aside
       block->ring_next = stuck_ranges_;
@@ -376,7 +385,7 @@ size_t DeviceHeap::unmap_ranges(Block* list, std::exception_ptr* out_error) noex
     try {
       if (is_drained) {
         const BlockingRegion blocking;
-        status = driver().mem_unmap(driver().self, device_, block->address, block->size());
+        status = unmap(device_, block->address, block->size());
         check(status, "mem_unmap", device_);
       }
     } catch (...) {
@@ -412,7 +421,7 @@ void DeviceHeap::unmap_all(const Segment& segment) noexcept {
     for (; block && block->state() != BlockState::Unmapped; block = block->next) {
       end = block->address + block->size();
     }
-    const ob_status status = driver().mem_unmap(driver().self, device_, begin, end - begin);
+    const ob_status status = unmap(device_, begin, end - begin);
     if (status != OB_OK) {
       std::fprintf(stderr, "torch_outboard: mem_unmap on %s failed with %s while the device was closed\n",
                    device_text(device_).c_str(), status_name(status).c_str());

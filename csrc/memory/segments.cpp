@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/lost_device.h"
 #include "core/process.h"
 #include "memory/caching_allocator.h"
 #include "memory/device_heap.h"
@@ -49,6 +50,9 @@ std::exception_ptr failure_of(ob_status status, const char* entry, c10::DeviceIn
 // To where it came from: the driver, or the source of its pool.
 ob_status free_memory(c10::DeviceIndex device, const Segment& segment) {
   const BlockingRegion blocking;  // it may wait
+  if (is_lost(device) && !segment.source) {
+    return OB_OK;
+  }
   if (segment.is_expandable) {
     return driver().mem_release(driver().self, device, segment.address, segment.span);
   }

@@ -4,6 +4,7 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/lost_device.h"
 #include "memory/caching_allocator.h"
 #include "memory/device_heap.h"
 
@@ -49,6 +50,7 @@ SharedMemory share_memory(const c10::DataPtr& ptr) {
           " the tensor into memory of the driver first");
   }
   const c10::DeviceIndex device = ptr.device().index();
+  refuse_gone(device);
   SharedMemory result;
   result.segment_bytes = segment.size;
   result.offset = block->address - segment.address;
@@ -91,7 +93,9 @@ uint64_t open_shared_memory(c10::DeviceIndex device, const std::string& handle) 
 void close_shared_memory(c10::DeviceIndex device, uint64_t address) {
   require_sharing();
   check_device_index(device);
-  OB_CALL(ipc_close, device, address);
+  if (!is_lost(device)) {
+    OB_CALL(ipc_close, device, address);
+  }
 }
 
 }  // namespace outboard

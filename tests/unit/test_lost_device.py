@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_every_later_use_raises_the_first_cause(run_python):
     run_python(
@@ -115,4 +117,145 @@ for use in (
         use()
 assert driver.calls == ["stream_synchronize"]
 """
+    )
+
+
+# Loses device 0 in the entry `loses`, and notes what it is asked for there from then on.
+LOSING = """
+import gc, pytest, torch, torch_outboard
+from torch_outboard import DriverError, Status
+from unit.toys import Toy
+
+class Losing(Toy):
+    loses, is_lost = None, False
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.calls = []
+
+    def device_properties(self, device):
+        return Toy.device_properties(self, device) | {"mem_granularity": 2 << 20}
+
+    def stream_query(self, device, stream):
+        return True
+
+    def device_synchronize(self, device):
+        pass
+
+    def host_address(self, device, address, bytes):
+        return 0
+
+    def mem_reserve(self, device, bytes):
+        return next(self.handles) << 32
+
+    def mem_release(self, device, address, bytes):
+        pass
+
+    def mem_map(self, device, address, bytes):
+        pass
+
+    def mem_unmap(self, device, address, bytes):
+        pass
+
+    def graph_capture_begin(self, device, stream):
+        pass
+
+    def graph_capture_end(self, device, stream):
+        return next(self.handles)
+
+    def graph_instantiate(self, device, graph):
+        return next(self.handles)
+
+    def graph_launch(self, device, stream, executable):
+        pass
+
+    def graph_destroy(self, device, graph):
+        pass
+
+    def graph_executable_destroy(self, device, executable):
+        pass
+
+def watched(name, entry):
+    def watch(self, device, *arguments):
+        if device == 0 and (self.is_lost or name == self.loses):
+            self.calls.append(name)
+        if device == 0 and name == self.loses:
+            self.is_lost = True
+            raise DriverError("it fell off the bus", Status.DEVICE_LOST)
+        return entry(self, device, *arguments)
+    return watch
+
+for name, entry in [*vars(Toy).items(), *vars(Losing).items()]:
+    if name.startswith(("mem_", "stream_", "event_", "graph_", "copy_", "host_", "device_synchronize")):
+        setattr(Losing, name, watched(name, entry))
+
+driver = Losing(devices=1)
+module = torch_outboard.attach(driver)
+ours, event, side = torch.ones(4).to("toy"), module.Event(), module.Stream()
+event.record(side)
+event.record()
+side.synchronize()
+first, second = (torch.empty(8 << 20, device="toy") for _ in range(2))
+graph = module.Graph(keep_graph=True)
+with module.graph(graph):
+    kept = torch.empty(4, device="toy")
+graph.replay()
+module.synchronize()
+
+def begin():
+    with module.stream(side):
+        module.Graph().capture_begin()
+
+def capture():
+    with module.graph(module.Graph()):
+        pass
+
+def free():
+    del globals()["first"], globals()["second"]
+    module.empty_cache()
+
+def free_graph():
+    del globals()["kept"]
+    graph.reset()
+    module.empty_cache()
+"""
+
+LOSSES = {
+    "mem_alloc": "lambda: torch.empty(16 << 20, device='toy')",
+    "host_address": "lambda: torch.empty(16 << 20, device='toy')",
+    "mem_free": "free",
+    "stream_synchronize": "free",
+    "device_synchronize": "free_graph",
+    "graph_executable_destroy": "graph.reset",
+    "graph_instantiate": "capture",
+    "graph_capture_begin": "begin",
+    "graph_capture_end": "capture",
+    "stream_query": "side.query",
+    "event_query": "event.synchronize",
+    "event_record": "event.record",
+    "copy_async": "lambda: ours.copy_(torch.ones(4))",
+}
+
+
+@pytest.mark.parametrize("entry", [*LOSSES, "mem_map", "mem_unmap"])
+def test_after_any_entry_no_other_is_called(run_python, entry):
+    is_mapped = entry in ("mem_map", "mem_unmap")
+    use = {"mem_map": LOSSES["mem_alloc"], "mem_unmap": "free"}.get(entry) or LOSSES[entry]
+    run_python(
+        LOSING
+        + f"""
+driver.loses = {entry!r}
+with pytest.raises(torch.AcceleratorError, match="it fell off the bus"):
+    ({use})()
+assert driver.calls == [{entry!r}]
+for use in (module.synchronize, module.empty_cache, graph.reset, graph.instantiate, capture, event.query):
+    try:
+        use()
+    except (torch.AcceleratorError, torch_outboard.CaptureError):
+        pass
+del graph, ours, event
+gc.collect()
+assert driver.calls == [{entry!r}]
+""",
+        env={"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if is_mapped else {},
     )
