@@ -7,8 +7,25 @@
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/device.h"
+#include "core/driver.h"
 
 namespace outboard::memory {
+
+namespace {
+
+// Whether an external stream is left out of waits for its device since a wait for it failed. It is until somebody uses it
+// again, which an event of ours would look like.
+bool is_left_out(const Stream& stream) noexcept {
+  return stream.is_external && !stream.is_made.load(std::memory_order_acquire);
+}
+
+// Whether the driver waits for all streams of the device, those that are left out included.
+bool waits_for_whole(c10::DeviceIndex device) {
+  return driver().device_synchronize && !is_capturing_natively() &&
+         driver().device_synchronize(driver().self, device) == OB_OK;
+}
+
+}  // namespace
 
 void StreamUses::add(StreamUse* use) noexcept {
   const std::lock_guard lock(mutex_);
@@ -58,11 +75,11 @@ StreamUses::Queue& StreamUses::queue_of(Stream& stream) {
   return it != queues_.end() ? *it : queues_.emplace_back(Queue{&stream});
 }
 
-// False if the stream captures: an event would be a part of the graph.
+// False if the stream captures, where an event would be a part of the graph, or is left out.
 bool StreamUses::record_all(Queue& queue) {
   while (StreamUse* use = queue.unrecorded.head) {
     if (!use->is_recorded) {
-      if (C10_UNLIKELY(capture_of(*queue.stream) != nullptr)) {
+      if (C10_UNLIKELY(capture_of(*queue.stream) != nullptr || is_left_out(*queue.stream))) {
         return false;
       }
       use->event.record(*queue.stream);
@@ -90,7 +107,7 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
     return;
   }
   try {
-    record_all(queue);
+    const bool is_recorded = record_all(queue);
     while (const StreamUse* use = queue.recorded.head) {
       if (effort == Effort::Wait) {
         use->event.drain();
@@ -99,9 +116,11 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
       }
       finish(queue.recorded);
     }
-    queue.is_failing = false;
-    queue.is_told = false;
-    return;
+    queue.is_failing = !is_recorded && is_left_out(*queue.stream);  // whoever waited for it was told
+    if (!queue.is_failing) {
+      queue.is_told = false;
+      return;
+    }
   } catch (...) {
     queue.is_failing = true;
     if (!queue.is_told && !settled->error) {
@@ -109,12 +128,12 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
       settled->error = std::current_exception();
       settled->failed = queue.stream;
     }
+    // Nothing is known of the events that are there: the next attempt records new ones.
+    for (StreamUse* use = queue.recorded.head; use; use = use->next) {
+      use->is_recorded = false;
+    }
+    queue.unrecorded.splice_front(queue.recorded);
   }
-  // Nothing is known of the events that are there: the next attempt records new ones.
-  for (StreamUse* use = queue.recorded.head; use; use = use->next) {
-    use->is_recorded = false;
-  }
-  queue.unrecorded.splice_front(queue.recorded);
   const bool may_drain = effort == Effort::Wait && capture_of(*queue.stream) == nullptr;
   std::exception_ptr drain_error = settled->error;  // of this stream something was said above
   if (may_drain && drain(*queue.stream, false, &drain_error)) {
@@ -171,7 +190,7 @@ bool StreamUses::drain(Stream& stream, bool is_whole_device, std::exception_ptr*
   try {
     if (!is_drained) {
       drain_device(stream.device);
-      is_drained = true;
+      is_drained = !is_left_out(stream) || waits_for_whole(stream.device);
     }
   } catch (...) {
     error = error ? error : std::current_exception();

@@ -184,6 +184,46 @@ assert handle in driver.waits
     )
 
 
+@pytest.mark.parametrize("failing", ["stream_synchronize", "event_record, stream_synchronize"])
+def test_what_a_destroyed_external_stream_has_used_is_told_once(run_python, failing):
+    """Its memory waits for it, which is no use of the stream: it stays left out of waits for the device."""
+    run_python(
+        START
+        + EXTERNAL.replace(
+            "driver = Owned()",
+            """
+    def event_record(self, device, stream, event):
+        if stream in self.gone and "event_record" in self.failing:
+            raise DriverError(f"stream {stream} was destroyed", Status.INVALID_ARGUMENT)
+Owned.device_synchronize, Owned.failing = None, FAILING
+driver = Owned()
+""".replace("FAILING", repr(failing)),
+        )
+        + """
+side = module.Stream()
+used, other = (torch.empty(8 << 20, device="toy") for _ in range(2))
+used.record_stream(external)
+other.record_stream(side)
+driver.gone.add(handle)
+del used, other
+with pytest.raises(ValueError, match="was destroyed"):
+    module.synchronize()
+for _ in range(3):
+    module.synchronize()
+    assert module.memory_stats()["active.all.current"] == 1, "only what the lost stream has used is kept"
+    module.empty_cache()
+    assert module.memory_stats()["segment.all.current"] == 1
+# Somebody names its handle, which there is again.
+driver.gone.clear()
+assert module.get_stream_from_external(handle) == external
+module.synchronize()
+assert module.memory_stats()["active.all.current"] == 0
+module.empty_cache()
+assert module.memory_reserved() == 0
+"""
+    )
+
+
 def test_an_external_stream_in_a_forked_child(run_python):
     run_python(
         START
