@@ -325,3 +325,21 @@ with pytest.raises(torch.AcceleratorError, match="UNAVAILABLE .14.: the kernel m
 def test_this_process_is_clean():
     # The tests above ran in this process, unless each has its own.
     assert "torch.toy" not in sys.modules
+
+
+def test_an_installation_without_source_files(run_python):
+    run_python(
+        """
+import inspect
+
+def unreadable(*arguments):
+    raise OSError("could not get source code")
+
+inspect.getsource = inspect.getsourcelines = unreadable
+import torch, torch_outboard
+module = torch_outboard.attach("sim")
+x = torch.ones(2, device="sim")
+assert (x + 1).tolist() == [2, 2] and repr(x) == "tensor([1., 1.], device='sim:0')"
+assert torch.from_dlpack(x).device.type == "sim"
+""",
+    )

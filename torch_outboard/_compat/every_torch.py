@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torch_outboard._compat.source import mentions
+
 __all__ = [
     "SETTERS",
     "hint_at_cpu",
@@ -38,8 +40,7 @@ SETTERS = (
 
 def needs_dlpack_device() -> bool:
     """Whether Tensor.__dlpack_device__ knows the device by its first name only, "privateuse1"."""
-    method = inspect.unwrap(torch.Tensor.__dlpack_device__)
-    return '"privateuse1"' in inspect.getsource(method)
+    return mentions(torch.Tensor.__dlpack_device__, "privateuse1")
 
 
 def name_dlpack_device(device: str) -> None:
@@ -65,7 +66,7 @@ def needs_hint_at_cpu() -> bool:
     """Whether torch's meta kernels take tensors of an unknown device for CUDA's."""
     from torch import _meta_registrations
 
-    return '"cuda"' in inspect.getsource(inspect.unwrap(_meta_registrations.device_hint))
+    return mentions(_meta_registrations.device_hint, "cuda")
 
 
 def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:

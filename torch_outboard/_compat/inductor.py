@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+
+from torch_outboard._compat.source import mentions
 
 __all__ = [
     "capture_graphs",
@@ -29,8 +30,7 @@ def needs_fuse_as_on_cpu() -> bool:
     """Whether the scheduler asks for the device's name, and not for what the device's scheduling can do."""
     from torch._inductor import ir, scheduler
 
-    asked = (inspect.unwrap(function) for function in (scheduler.BaseSchedulerNode.is_cpu, ir.is_cpu))
-    return any('"cpu"' in inspect.getsource(function) for function in asked)
+    return any(mentions(function, "cpu") for function in (scheduler.BaseSchedulerNode.is_cpu, ir.is_cpu))
 
 
 def fuse_as_on_cpu(device: str) -> None:
@@ -66,7 +66,7 @@ def needs_lay_out_as_on_cpu() -> bool:
     from torch._subclasses import fake_impls
 
     made = fake_impls.op_implementations_dict[torch.ops.aten.convolution.default]
-    return "_select_conv_backend" in inspect.getsource(inspect.unwrap(made))
+    return mentions(made, "_select_conv_backend")
 
 
 def lay_out_as_on_cpu(device: str) -> None:
@@ -117,7 +117,7 @@ def needs_convolve_as_on_cpu() -> bool:
     """Whether Inductor picks the memory format of convolutions by names of devices."""
     from torch._inductor import graph
 
-    return "SUPPORTED_MKLDNN_DEVICES" in inspect.getsource(inspect.unwrap(graph.GraphLowering.decide_layout_opt))
+    return mentions(graph.GraphLowering.decide_layout_opt, "SUPPORTED_MKLDNN_DEVICES")
 
 
 def convolve_as_on_cpu(device: str) -> None:
@@ -183,7 +183,7 @@ def needs_model_header() -> bool:
     """Whether AOTInductor precompiles a header that it names after the device, in torch's own folder."""
     from torch._inductor import codecache
 
-    return "aoti_include" in inspect.getsource(inspect.unwrap(codecache._get_cpp_wrapper_header))
+    return mentions(codecache._get_cpp_wrapper_header, "aoti_include")
 
 
 def name_model_header(device: str, header: str) -> None:

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any
 
 import torch
+
+from torch_outboard._compat.source import mentions
 
 __all__ = ["needs_print_from_cpu", "print_from_cpu"]
 
 
 def needs_print_from_cpu() -> bool:
     """Whether torch prints tensors of all but a few devices that it names by operators on the device."""
-    return '"xla"' in inspect.getsource(torch._tensor_str._str_intern)
+    return mentions(torch._tensor_str._str_intern, "xla")
 
 
 def print_from_cpu(device: str) -> None:

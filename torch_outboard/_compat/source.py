@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a function of torch's mentions, by which it is told whether a patch is needed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+__all__ = ["mentions"]
+
+
+def mentions(function: Callable[..., Any], word: str) -> bool:
+    """Whether a function, below what wraps it, has a name or a constant `word`.
+
+    Asked of its code: an installation may have no source files, as frozen programs and those of bytecode alone.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code is not None and word in _words(code)
+
+
+def _words(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _words(constant)
+        elif isinstance(constant, tuple | frozenset):
+            yield from (item for item in constant if isinstance(item, str))
+        elif isinstance(constant, str):
+            yield constant
