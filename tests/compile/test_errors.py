@@ -178,3 +178,33 @@ def test_the_allocation_of_generated_code(device: torch.device) -> None:
         _C.empty_strided((2,), (1,), "float16", 0)
     with pytest.raises(torch.AcceleratorError, match="out of range"):
         _C.empty_strided((2,), (1,), torch.float16, 99)
+
+
+BROKEN = """
+import sys, torch, torch_outboard
+from torch_outboard.compile import generators
+torch_outboard.attach(sys.argv[1])
+
+def scheduling(self):
+    raise ImportError("torch moved something")
+
+type(generators.generator()).scheduling = scheduling
+name = torch_outboard.attached_driver().name
+function = torch.compile(lambda x: x.cos() + 1)
+for _ in range(2):
+    assert function(torch.zeros(2)).tolist() == [2, 2]
+    torch._dynamo.reset()
+    try:
+        function(torch.zeros(2, device=name))
+    except Exception as error:
+        assert f"does not work for {name!r}" in str(error) and "ImportError: torch moved something" in str(error), error
+    else:
+        raise AssertionError("it compiled")
+    torch._dynamo.reset()
+assert (torch.zeros(2, device=name) + 1).tolist() == [1, 1]
+"""
+
+
+@pytest.mark.core
+def test_a_failure_to_register_leaves_the_cpu_alone(run_python: RunPython, driver_target: str) -> None:
+    run_python(BROKEN, driver_target)

@@ -3,29 +3,86 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
+
+import torch
 
 from torch_outboard._compat.imports import when_imported
+from torch_outboard._errors import OutboardError
 from torch_outboard.compile.generators import generator, set_driver
 from torch_outboard.driver import Driver
 
 __all__ = ["register"]
 
+_failure: Exception | None = None  # of what follows an import of torch's
+
 
 def register(driver: Driver) -> None:
     """Registers the device, now where torch's modules are imported already, else when they are."""
+    global _failure
+    _failure = None
     set_driver(driver)
     if _is_compile_worker():
         from torch_outboard import _C  # not at the top: `outboard info` works without the extension
 
         _C.forbid_opening("this is a worker of torch's compiler, which compiles for devices and uses none")
-    when_imported("torch._dynamo.device_interface", _register_interface)
-    when_imported("torch._dynamo.variables.ctx_manager", _register_context)
-    when_imported("torch._inductor.compile_fx", _register_backend)
-    when_imported("torch._inductor.runtime.benchmarking", _register_benchmarker)
+    when_imported("torch._dynamo.device_interface", _kept(_register_interface))
+    when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
+    when_imported("torch._inductor.compile_fx", _kept(_register_backend))
+    when_imported("torch._inductor.runtime.benchmarking", _kept(_register_benchmarker))
+
+
+def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    """Keeps what an action fails with for whoever compiles for the device.
+
+    Out of an import of torch's it would break torch.compile for all devices, the CPU too.
+    """
+
+    @functools.wraps(action)
+    def guarded(module: ModuleType) -> None:
+        global _failure
+        try:
+            action(module)
+        except Exception as error:
+            _failure = _failure or error
+            if "torch._inductor.compile_fx" in sys.modules:
+                _register_refusal()
+
+    return guarded
+
+
+class _Refusal:
+    """Stands for all parts of a back end: whatever is asked of it raises."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        self._refuse()
+
+    @staticmethod
+    def _refuse() -> NoReturn:
+        raise OutboardError(
+            f"torch.compile does not work for {generator().driver.name!r}: telling torch {torch.__version__} of the "
+            f"device failed with {type(_failure).__name__}: {_failure}"
+        ) from _failure
+
+
+def _register_refusal() -> None:
+    from torch._inductor.codegen import common
+
+    refusal: Any = _Refusal()
+    try:
+        common.register_backend_for_device(generator().driver.name, refusal, refusal, refusal, refusal)
+    except Exception:
+        # Then Inductor says that it knows no such device.
+        logging.getLogger("torch_outboard").warning("torch.compile does not know the device", exc_info=_failure)
 
 
 def _is_compile_worker() -> bool:
@@ -74,6 +131,9 @@ def _register_backend(compile_fx: ModuleType) -> None:
     from torch_outboard.compile.device.graph_pass import PrepareGraph
     from torch_outboard.compile.device.overrides import OutboardOpOverrides
 
+    if _failure is not None:
+        _register_refusal()
+        return
     name = generator().driver.name
     common.register_backend_for_device(
         name,
