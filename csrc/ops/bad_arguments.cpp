@@ -164,6 +164,10 @@ bool complex(const Arguments& args) {
   return c10::isComplexType(args.dtype(0));
 }
 
+bool not_floating(const Arguments& args) {
+  return !c10::isFloatingType(args.dtype(0));
+}
+
 bool boolean(const Arguments& args) {
   return args.dtype(0) == c10::kBool;
 }
@@ -308,6 +312,7 @@ constexpr Row kDtypes[] = {
     {"aten::bernoulli", "self", integral},
     {"aten::bernoulli.out", "self", integral},
     {"aten::bernoulli_.Tensor", "p", integral},
+    {"aten::bernoulli_.float", "self", complex},
     {"bitwise_and", "self other", not_integral},
     {"bitwise_left_shift", "self other", boolean_or_not_integral},
     {"bitwise_not", "self", not_integral_alone},
@@ -317,20 +322,24 @@ constexpr Row kDtypes[] = {
     {"abs", "self", boolean},
     {"atan2", "self", complex},
     {"avg_pool2d", "self", integral},
+    {"cauchy", "self", not_floating},
     {"ceil", "self", boolean_or_complex},
     {"clamp", "self", complex},
     {"copysign", "self", complex},
     {"erfinv", "self", complex},
+    {"exponential", "self", not_floating},
     {"floor", "self", boolean_or_complex},
     {"fmax", "self", complex},
     {"fmin", "self", complex},
     {"fmod", "self", boolean_or_complex},
     {"gcd", "self other", boolean_or_not_integral},
     {"gelu", "self", integral},
+    {"geometric", "self", boolean_or_complex},
     {"heaviside", "self", complex},
     {"hypot", "self", boolean_or_complex},
     {"lcm", "self other", boolean_or_not_integral},
     {"lerp", "self", integral},
+    {"log_normal", "self", not_floating},
     {"aten::logit_", "self", integral},
     {"max", "self", complex},
     {"maximum", "self", complex},
@@ -338,6 +347,7 @@ constexpr Row kDtypes[] = {
     {"minimum", "self", complex},
     {"nextafter", "self", boolean_or_complex},
     {"normal", "self", integral},
+    {"random", "self", complex},
     {"relu", "self", boolean_or_complex},
     {"remainder", "self", boolean_or_complex},
     {"sign", "self", complex},
