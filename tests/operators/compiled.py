@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs one entry of the operator database under torch.compile, and says where it differs from the eager call."""
+"""Runs entries of the operator database under torch.compile, and says where they differ from the eager calls."""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,14 +26,7 @@ SEED = 11
 def check_compiled(info: OpInfo, device: torch.device, samples: int | None) -> Report:
     """Tries the first samples of an entry, or all, in float32, forward; never raises for what the entry does."""
     report = Report()
-    with (
-        seeds_free(),
-        warnings.catch_warnings(),
-        # What operators draw and how many elements they find are then the eager ones.
-        inductor_config.patch(fallback_random=True, compile_threads=1),
-        dynamo_config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True),
-    ):
-        warnings.simplefilter("ignore")
+    with _compiling():
         chosen = samples_of(info, torch.float32, requires_grad=False, most=samples or MAX_SAMPLES)
         report.samples = len(chosen)
         for index, sample in enumerate(chosen):
@@ -43,6 +38,66 @@ def check_compiled(info: OpInfo, device: torch.device, samples: int | None) -> R
     return report
 
 
+def check_compiled_together(infos: Sequence[OpInfo], device: torch.device) -> Report:
+    """Tries the first samples of several entries in one graph: a compiler that starts once takes a tenth of the time.
+
+    What fails so is tried entry by entry, to say which one it is; and so is what shares no graph: an entry that
+    raises, has no sample, or takes no tensor that says on which device its result is.
+    """
+    with _compiling():
+        graph = []
+        for info in infos:
+            samples = samples_of(info, torch.float32, requires_grad=False, most=1)
+            if samples and not (call := Call(info, samples[0], device)).is_factory:
+                expected, error = _run(Call(info, samples[0], device), info.op)
+                graph += [(call, expected)] if error is None else []
+        messages = _differences_together(graph)
+    known = {call.info.full_name for call, _ in graph} if not messages else set()
+    report = Report(samples=len(known))
+    for info in infos:
+        if info.full_name not in known:
+            alone = check_compiled(info, device, 1)
+            report.samples += alone.samples
+            report.failures += [Failure(f"{info.full_name}: {each.kind}", "0", each.message) for each in alone.failures]
+    if messages and not report.failures:
+        report.failures = [Failure("together", "0", message) for message in messages]
+    return report
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    with (
+        seeds_free(),
+        warnings.catch_warnings(),
+        # What operators draw and how many elements they find are then the eager ones.
+        inductor_config.patch(fallback_random=True, compile_threads=1),
+        dynamo_config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _differences_together(graph: Sequence[tuple[Call, Any]]) -> list[str]:
+    ops = [call.info.op for call, _ in graph]
+
+    def together(*arguments: Any) -> list[Any]:
+        return [op(value, *args, **kwargs) for op, (value, args, kwargs) in zip(ops, arguments, strict=True)]
+
+    device = graph[0][0].device
+    torch._dynamo.reset()
+    poison(device)
+    try:
+        got = torch.compile(together, fullgraph=True)(*((call.input, call.args, call.kwargs) for call, _ in graph))
+        torch.accelerator.synchronize(device)
+    except Exception as error:  # whatever it is becomes part of the comparison
+        return [f"{type(error).__name__}: {str(error).strip()[:600]}"]
+    return [
+        f"{call.info.full_name}: {message}"
+        for (call, expected), result in zip(graph, got, strict=True)
+        if (message := _result_difference(call.info, result, expected)) is not None
+    ]
+
+
 def _difference(info: OpInfo, sample: SampleInput, device: torch.device) -> str | None:
     expected, error = _run(Call(info, sample, device), info.op)
     torch._dynamo.reset()
@@ -51,6 +106,10 @@ def _difference(info: OpInfo, sample: SampleInput, device: torch.device) -> str 
         if error is None:
             return f"raises {compiled_error}"
         return None if compiled_error is not None else f"gives a result; eager it raises {error}"
+    return _result_difference(info, got, expected)
+
+
+def _result_difference(info: OpInfo, got: Any, expected: Any) -> str | None:
     ours, theirs = tree_leaves(got), tree_leaves(expected)
     if len(ours) != len(theirs):
         return f"{len(ours)} results, eager there are {len(theirs)}"

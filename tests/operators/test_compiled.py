@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Entries of torch's operator database under torch.compile on the attached device, against the eager call there.
 
-The first sample of each entry with float32; OUTBOARD_TEST_SAMPLES=all takes all of them.
+The first sample of each entry with float32, many entries in a graph; OUTBOARD_TEST_SAMPLES=all takes all samples, each
+in a graph of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch.testing._internal.opinfo.core import OpInfo
 import torch_outboard
 
 from . import compiled_lists
-from .compiled import check_compiled
+from .compiled import check_compiled, check_compiled_together
+from .lists import RANDOM, UNINITIALISED
 
 # The share of what passes on the CPU that must pass on the device.
 REQUIRED_SHARE = 0.95
@@ -25,13 +27,33 @@ ALL_SAMPLES = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"
 ENTRIES = [info for info in op_db if torch.float32 in info.supported_dtypes("cpu")]
 
 
-def _parameters():
-    for info in ENTRIES:
+# Entries in one graph.
+TOGETHER = 16
+
+
+def _is_alone(info: OpInfo) -> bool:
+    """Says whether an entry has a graph of its own: where it draws numbers, or must fail."""
+    return (
+        ALL_SAMPLES
+        or info.full_name in RANDOM | UNINITIALISED
+        or compiled_lists.gap(info.full_name, all_samples=ALL_SAMPLES) is not None
+    )
+
+
+def _alone():
+    for info in filter(_is_alone, ENTRIES):
         gap = compiled_lists.gap(info.full_name, all_samples=ALL_SAMPLES)
         marks = []
         if gap is not None:
             marks.append(pytest.mark.xfail(strict=True, run=not gap.crashes, reason=gap.reason))
         yield pytest.param(info, id=info.full_name, marks=marks)
+
+
+def _together():
+    entries = [info for info in ENTRIES if not _is_alone(info)]
+    for start in range(0, len(entries), TOGETHER):
+        group = entries[start : start + TOGETHER]
+        yield pytest.param(group, id=f"{group[0].full_name}-{group[-1].full_name}")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,9 +67,15 @@ def _compiles(tmp_path_factory: pytest.TempPathFactory, driver_name: str):
         yield
 
 
-@pytest.mark.parametrize("info", list(_parameters()))
+@pytest.mark.parametrize("info", list(_alone()))
 def test_entry(info: OpInfo, device: torch.device):
     report = check_compiled(info, device, None if ALL_SAMPLES else 1)
+    assert not report.failures, "\n".join(map(str, report.failures[:8]))
+
+
+@pytest.mark.parametrize("infos", list(_together()))
+def test_entries_together(infos: list[OpInfo], device: torch.device):
+    report = check_compiled_together(infos, device)
     assert not report.failures, "\n".join(map(str, report.failures[:8]))
 
 
