@@ -49,14 +49,16 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
 
   void set_current_seed(uint64_t seed) override {
     refuse_change("manual_seed");
-    std::lock_guard lock(state_->mutex);
-    state_->value = {seed, 0};
+    const std::shared_ptr<SharedState> state = shared_state();
+    std::lock_guard lock(state->mutex);
+    state->value = {seed, 0};
   }
   void set_offset(uint64_t offset) override {
     TORCH_CHECK(offset % 4 == 0, "offset must be a multiple of 4, but is ", offset);
     refuse_change("set_offset");
-    std::lock_guard lock(state_->mutex);
-    state_->value.offset = offset;
+    const std::shared_ptr<SharedState> state = shared_state();
+    std::lock_guard lock(state->mutex);
+    state->value.offset = offset;
   }
   uint64_t get_offset() const override { return load().offset; }
   uint64_t current_seed() const override { return load().seed; }
@@ -81,8 +83,9 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     }
     TORCH_CHECK(value.offset % 4 == 0, "offset must be a multiple of 4, but is ", value.offset);
     refuse_change("set_state");
-    std::lock_guard lock(state_->mutex);
-    state_->value = value;
+    const std::shared_ptr<SharedState> state = shared_state();
+    std::lock_guard lock(state->mutex);
+    state->value = value;
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     const PhiloxState value = load();
@@ -96,19 +99,25 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) override {
     auto* other = dynamic_cast<PhiloxGenerator*>(new_state.get());
     TORCH_CHECK_TYPE(other, "graphsafe_set_state needs a generator of the same device type");
-    state_ = other->state_;
+    std::shared_ptr<SharedState> state = other->shared_state();
+    std::lock_guard lock(state_mutex_);
+    state_.swap(state);  // the old one goes with the lock given up
   }
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
-    return c10::make_intrusive<PhiloxGenerator>(device().index(), state_);
+    return c10::make_intrusive<PhiloxGenerator>(device().index(), shared_state());
   }
 
   PhiloxState reserve(uint64_t increment) {
-    std::lock_guard lock(state_->mutex);
-    const PhiloxState taken = state_->value;
-    state_->value.offset += rounded(increment);
+    const std::shared_ptr<SharedState> state = shared_state();
+    std::lock_guard lock(state->mutex);
+    const PhiloxState taken = state->value;
+    state->value.offset += rounded(increment);
     return taken;
   }
-  std::shared_ptr<SharedState> shared_state() const { return state_; }
+  std::shared_ptr<SharedState> shared_state() const {
+    std::lock_guard lock(state_mutex_);
+    return state_;
+  }
 
  private:
   // It would not be part of the graph: the draws that follow it in the capture would not see it in a replay.
@@ -118,8 +127,9 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     }
   }
   PhiloxState load() const {
-    std::lock_guard lock(state_->mutex);
-    return state_->value;
+    const std::shared_ptr<SharedState> state = shared_state();
+    std::lock_guard lock(state->mutex);
+    return state->value;
   }
   PhiloxGenerator* clone_impl() const override {
     auto copy = std::make_unique<PhiloxGenerator>(device().index());
@@ -127,6 +137,8 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     return copy.release();
   }
 
+  mutable std::mutex
+      state_mutex_;  // of the pointer: a state may be exchanged while another thread draws from the old one
   std::shared_ptr<SharedState> state_;
 };
 

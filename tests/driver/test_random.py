@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import pytest
@@ -129,6 +130,32 @@ def test_a_bad_state_is_refused(device):
             generator.set_state(state)
     with pytest.raises((RuntimeError, TypeError, ValueError)):
         torch.rand(3, device=device, generator=torch.Generator())
+
+
+def test_a_state_may_be_exchanged_beside_draws(device):
+    """What a draw has taken its numbers from lives until it has them, though nobody else holds that state any more."""
+    drawn, exchanged = torch.Generator(device), torch.Generator(device)
+    expected = {}
+    for seed in range(50):
+        expected[torch.rand(1, device=device, generator=exchanged.manual_seed(seed)).item()] = seed
+    is_over = threading.Event()
+
+    def exchange():
+        while not is_over.is_set():
+            for seed in range(50):
+                drawn.graphsafe_set_state(torch.Generator(device).manual_seed(seed).graphsafe_get_state())
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    try:
+        draws = [torch.rand(1, device=device, generator=drawn) for _ in range(300)]
+    finally:
+        is_over.set()
+        thread.join()
+    assert len({draw.item() for draw in draws}) > 1
+    exchanged.graphsafe_set_state(drawn.graphsafe_get_state())
+    exchanged.manual_seed(7)
+    assert expected[torch.rand(1, device=device, generator=drawn).item()] == 7
 
 
 def test_seed_functions(device):
