@@ -267,7 +267,9 @@ class DriverKernel {
            std::optional<uint64_t> new_key) const {
     const ob_status status = call_kernel(fn_, user_, plan, stream, values, outputs);
     if (is_unimplemented(status)) {
-      answers_->add(*new_key, false);
+      if (new_key) {  // else it took one alike before, against the contract: nothing is known of the next
+        answers_->add(*new_key, false);
+      }
       return false;
     }
     check(status, plan.name.c_str(), stream.device);
