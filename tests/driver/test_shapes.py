@@ -116,6 +116,54 @@ def test_numbers_that_change_are_no_new_signatures(device):
 
 
 @pytest.mark.usefixtures("queue")
+def test_no_meta_kernel_is_asked_for_shapes_that_data_decide(device):
+    x = torch.tensor([1.0, 0.0, 2.0], device=device)
+    mask = x > 0
+    before = _C.inferred_shapes()
+    for n in (1, 2, 3):
+        assert len(mask[:n].nonzero()) == min(n, 2) - (n == 2)
+        x[:n].masked_select(mask[:n])
+        x[:n].unique()
+    assert _C.inferred_shapes() == before
+
+
+HALVES = {
+    "layer norm": lambda x: torch.nn.LayerNorm(8).to(x.device, x.dtype)(x),
+    "layer norm with a weight of float32": lambda x: torch.native_layer_norm(
+        x, [8], *[torch.ones(8).to(x.device)] * 2, 0
+    ),
+    "layer norm without a weight": lambda x: torch.nn.LayerNorm(8, elementwise_affine=False)(x),
+    "group norm": lambda x: torch.nn.GroupNorm(2, 8).to(x.device, x.dtype)(x),
+    "group norm with a weight of float32": lambda x: torch.nn.GroupNorm(2, 8).to(x.device)(x),
+    "batch norm": lambda x: torch.nn.BatchNorm1d(8).to(x.device)(x),
+    "batch norm with update": lambda x: torch.ops.aten._batch_norm_with_update(
+        x, *[torch.ones(8).to(x.device, x.dtype) for _ in range(4)], 0.1, 1e-5
+    ),
+    "a bag of embeddings": lambda x: torch.nn.functional.embedding_bag(torch.tensor([[1, 2]]).to(x.device), x),
+    "attention without weights": lambda x: (
+        torch.nn.MultiheadAttention(8, 2).eval().to(x.device, x.dtype)(x, x, x, need_weights=False)[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", HALVES)
+def test_half_precision_where_the_cpus_kernels_keep_float32(device, name, dtype):
+    def run(place):
+        torch.manual_seed(0)
+        x = torch.linspace(-2, 3, 32).reshape(4, 8).to(place, dtype)
+        with torch.no_grad():
+            results = HALVES[name](x)
+        return results if isinstance(results, tuple) else (results,)
+
+    ours, expected = run(device), run("cpu")
+    torch.accelerator.synchronize(device)
+    for a, b in zip(ours, expected, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
+        torch.testing.assert_close(a.cpu(), b, equal_nan=True)
+
+
+@pytest.mark.usefixtures("queue")
 def test_hot_signatures_survive_a_loop_over_sizes(device):
     x = torch.ones(3000, device=device)
     hot = torch.ones(7, 5, device=device)
