@@ -11,13 +11,10 @@ from torch._inductor import config
 
 from torch_outboard.testing.plugin import RunPython
 
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.skipif(
-        tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-        reason="capability: torch 2.11's Inductor runs a graph on one stream",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+    reason="capability: torch 2.11's Inductor runs a graph on one stream",
+)
 
 X = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -43,6 +40,7 @@ def _(x: torch.Tensor) -> None:
     pass
 
 
+@pytest.mark.core
 @pytest.mark.usefixtures("wrapper")
 def test_events(device: torch.device) -> None:
     side = torch.Stream(device)
@@ -168,7 +166,8 @@ def _needs_schedules(driver_target: str) -> None:
         pytest.skip("capability: schedules that the test chooses")
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("python", 1), ("python", 2), ("cpp_wrapper", 2), ("fx_wrapper", 3)])
+@pytest.mark.core
+@pytest.mark.parametrize(("kind", "seed"), [("python", 1), ("cpp_wrapper", 2), ("fx_wrapper", 3)])
 def test_waits_are_kept_in_every_schedule(run_python: RunPython, driver_target: str, kind: str, seed: int) -> None:
     _needs_schedules(driver_target)
     assert run_python(ORDER, driver_target, f"lazy:{seed}", kind, "waits").stdout.split()[-1] == "0"
