@@ -305,8 +305,6 @@ def _finish(attachment: _Attachment) -> ModuleType:
 
     driver = attachment.driver
     name = driver.name
-    # The last that is registered runs first: what queued work warned of by the end is told once nothing runs any more.
-    _run(attachment, "late warnings", lambda: atexit.register(_C.issue_late_warnings))
     _run(attachment, "exit", lambda: atexit.register(_C.shut_down))
     _run(attachment, "rename", lambda: rename_privateuse1_backend(name))
     _run(attachment, "register", _C.register_with_torch)

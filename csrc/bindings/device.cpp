@@ -4,6 +4,7 @@
 #include "bindings/python.h"
 #include "core/blocking.h"
 #include "core/error.h"
+#include "core/late_warnings.h"
 #include "core/process.h"
 #include "torch/autograd_threads.h"
 
@@ -250,6 +251,19 @@ PyObject* py_synchronize_device(PyObject*, PyObject* argument) {
   });
 }
 
+// What work has warned of that nobody waited for; with an "error" filter there is nobody left to raise it to.
+void issue_last_warnings() {
+  const auto issue = [] {
+    return Object(guarded([]() -> PyObject* {
+      issue_all_late_warnings();
+      return none();
+    }));
+  };
+  while (!issue()) {
+    PyErr_WriteUnraisable(nullptr);
+  }
+}
+
 PyObject* py_shut_down(PyObject*, PyObject*) {
   {
     // A driver's threads may need the lock to finish what is queued.
@@ -257,6 +271,7 @@ PyObject* py_shut_down(PyObject*, PyObject*) {
     drain_autograd_threads();
     shut_down();
   }
+  issue_last_warnings();
   mark_python_gone();
   return none();
 }

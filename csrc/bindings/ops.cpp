@@ -9,7 +9,6 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "bindings/python.h"
-#include "core/late_warnings.h"
 #include "ops/call.h"
 #include "ops/shape_classes.h"
 #include "torch/register.h"
@@ -73,13 +72,6 @@ PyObject* py_shape_disagreements(PyObject*, PyObject*) {
       }
     }
     return list.release();
-  });
-}
-
-PyObject* py_issue_late_warnings(PyObject*, PyObject*) {
-  return guarded([] {
-    issue_all_late_warnings();
-    return none();
   });
 }
 
@@ -266,8 +258,6 @@ PyMethodDef ops_methods[] = {
     {"host_counters", py_host_counters, METH_NOARGS, PyDoc_STR("Host calls that were queued, and that waited.")},
     {"shape_disagreements", py_shape_disagreements, METH_NOARGS,
      PyDoc_STR("(operator, difference, calls that waited) of each class of calls whose meta kernel is not believed.")},
-    {"issue_late_warnings", py_issue_late_warnings, METH_NOARGS,
-     PyDoc_STR("Issues the warnings of queued work that no wait has issued yet.")},
     {"waited_operators", py_waited_operators, METH_NOARGS, PyDoc_STR("Calls that waited, by operator.")},
     {"native_operators", py_native_operators, METH_NOARGS, PyDoc_STR("Operators with a kernel of the driver's.")},
     {"set_fallback_mode", py_set_fallback_mode, METH_O, PyDoc_STR("'warn', 'error' or 'silent'.")},

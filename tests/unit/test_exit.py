@@ -36,3 +36,10 @@ assert torch.equal(top.cpu(), values.topk(3)[0])
 """
     )
     assert run_python(code, "sim", env={"MALLOC_PERTURB_": "165"}).stderr == ""
+
+
+@pytest.mark.parametrize("action", ["default", "error", "ignore"])
+def test_warnings_that_nobody_waited_for_are_told_at_the_end(run_python, action):
+    code = ATTACH + f"import warnings; warnings.simplefilter({action!r}); torch.ones(1, device=device).std()"
+    errors = run_python(code, "sim", fresh=True).stderr
+    assert errors.count("UserWarning: std(): degrees of freedom is <= 0") == (action != "ignore")
