@@ -46,6 +46,17 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   return self;
 }
 
+// As torch's own kernels, a number of any device fills: also a tensor on the CPU, whose call comes here for the number.
+at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
+  if (value.dim() == 0 && value.device() != self.device()) {
+    return self.fill_(value.item());
+  }
+  static OpPlan& plan = plan_for(*c10::Dispatcher::singleton().findSchema({"aten::fill_", "Tensor"}));
+  torch::jit::Stack stack{self, value};
+  run_chain(plan, &stack);
+  return self;
+}
+
 at::Tensor& zero(at::Tensor& self) {
   return fill_scalar(self, 0);
 }
@@ -54,6 +65,7 @@ at::Tensor& zero(at::Tensor& self) {
 
 void register_fill(torch::Library& aten) {
   aten.impl("fill_.Scalar", fill_scalar);
+  aten.impl("fill_.Tensor", fill_tensor);
   aten.impl("zero_", zero);
 }
 

@@ -78,6 +78,13 @@ def test_cpu_scalars_and_index_tensors_are_accepted(device):
     assert torch.where(ours > 3, ours, torch.tensor(0.0)).sum().item() == 18
 
 
+def test_a_number_of_any_device_fills(device):
+    assert torch.zeros(3).fill_(torch.tensor(2.0, device=device)).tolist() == [2] * 3
+    assert torch.zeros(3, device=device).fill_(torch.tensor(2.0)).tolist() == [2] * 3
+    with pytest.raises(RuntimeError, match="0-dimension"):
+        torch.zeros(3, device=device).fill_(torch.ones(3, device=device))
+
+
 # Some operators are made of others, which then are the ones that fail.
 NAMES = {"embedding": ("embedding", "index_select")}
 
