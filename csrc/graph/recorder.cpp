@@ -227,7 +227,7 @@ void Recorder::abort() {
   std::string cause;
   std::exception_ptr error;
   free_body(finish(&cause, &error));
-  if (error) {
+  if (error && cause.empty()) {  // a driver may fail at the end of a capture that has failed
     std::rethrow_exception(error);
   }
 }

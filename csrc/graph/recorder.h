@@ -26,7 +26,7 @@ class Recorder final : public Capture {
   // Ends the capture on all its streams and gives what was recorded; CaptureError, with the first cause, if it failed.
   // The recorder is free afterwards in any case.
   std::unique_ptr<Body> end();
-  // Ends it without a result. Raises only what the driver raises.
+  // Ends it without a result. Raises only what the driver raises, for a capture that has not failed before.
   void abort();
   // For destructors, which call no driver entry: a capture of the driver's is ended, with an error, by the next call that
   // it would have taken or refused.

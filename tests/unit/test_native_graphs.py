@@ -341,6 +341,12 @@ with module.stream(stream):
     with pytest.raises(DriverError, match="the capture is broken"):
         graph.reset()
     assert (x + 1).tolist() == [1] * 8
+with pytest.raises(LookupError, match="the user's own") as caught, module.graph(graph):
+    raise LookupError("the user's own")
+assert "the capture is broken" in caught.value.__notes__[0]
+with pytest.raises(CaptureError, match="item") as caught, module.graph(graph):
+    x.sum().item()
+assert not hasattr(caught.value, "__notes__") and not driver.capturing
 """
     )
 

@@ -141,12 +141,18 @@ class graph:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
+            if value is None:
                 self.cuda_graph.capture_end()
             else:
-                self.cuda_graph.reset()
+                self._give_up(value)
         finally:
             self.capture_stream.__exit__(kind, value, traceback)
+
+    def _give_up(self, reason: BaseException) -> None:
+        try:
+            self.cuda_graph.reset()
+        except Exception as error:
+            reason.add_note(f"Giving up the graph failed as well: {error}")
 
 
 def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
