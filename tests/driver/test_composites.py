@@ -142,3 +142,35 @@ def test_an_encoder_takes_a_padding_mask_in_evaluation(device):
     ours, expected = encoded(device).cpu(), encoded("cpu")
     kept = torch.tensor([[True, True, False, False], [True] * 4])
     torch.testing.assert_close(ours[kept], expected[kept])
+
+
+LOSSES = {
+    "hidden": lambda hy, cy: (hy * hy).sum(),
+    "cell": lambda hy, cy: (cy * cy).sum(),
+    "both": lambda hy, cy: (hy * hy * cy).sum(),
+    "expanded": lambda hy, cy: hy.sum() + cy.sum(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("is_strided", [False, True], ids=["dense", "strided"])
+def test_a_cell_of_an_lstm_and_its_gradients(device, loss, dtype, is_strided):
+    torch.manual_seed(1)
+    host = torch.nn.LSTMCell(5, 7, dtype=dtype)
+    ours = torch.nn.LSTMCell(5, 7, dtype=dtype)
+    ours.load_state_dict(host.state_dict())
+    ours.to(device)
+    values = [torch.randn(3, 5), torch.randn(3, 7), torch.randn(3, 7)]
+    seen = []
+    for model, place in ((host, torch.device("cpu")), (ours, device)):
+        x, h, c = (value.to(place, dtype).detach() for value in values)
+        if is_strided:
+            c = c.t().contiguous().t()
+        inputs = [each.clone().requires_grad_() for each in (x, h, c)]
+        hy, cy = model(inputs[0], (inputs[1], inputs[2]))
+        LOSSES[loss](hy, cy).backward()
+        seen.append([hy, cy, *(each.grad for each in (*inputs, *model.parameters()))])
+    tolerance = {"atol": 0.05, "rtol": 0.05} if dtype == torch.bfloat16 else {}
+    for got, want in zip(seen[1], seen[0], strict=True):
+        torch.testing.assert_close(got.cpu(), want, **tolerance)
