@@ -46,14 +46,29 @@ auto keeping_error(Body&& body) -> decltype(body()) {
   }
 }
 
+// Never freed.
 const void* make_kernel(const char* name, torch_outboard::KernelEntry entry, const char* arguments) {
-  return new CompiledKernel{name, entry, arguments};
+  return make_compiled(name, entry, arguments).release();
+}
+
+const void* make_program_kernel(const char* name, const torch_outboard::KernelProgram* program) {
+  return keeping_error([&] {
+    const kernels::ProgramText text{program->language, {program->code, program->code_size}, program->options};
+    const auto& grid = program->grid;
+    const auto& block = program->block;
+    const kernels::Geometry geometry{{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, program->local_bytes};
+    auto kernel =
+        std::make_unique<const kernels::DeviceKernel>(name, text, program->entry, program->arguments, geometry);
+    return make_compiled(std::move(kernel)).release();
+  });
 }
 
 void launch_kernel(const void* kernel, const KernelArgument* arguments, size_t count) {
   keeping_error([&] {
     const auto& compiled = *static_cast<const CompiledKernel*>(kernel);
     c10::SmallVector<CompiledArgument, kInlineArguments> values;
+    TORCH_CHECK_VALUE(count == compiled.arguments.size(), "the compiled kernel ", compiled.name, " takes ",
+                      compiled.arguments.size(), " arguments, got ", count);
     for (size_t i = 0; i < count; ++i) {
       const bool is_tensor = compiled.arguments[i] == 'r' || compiled.arguments[i] == 'w';
       values.push_back({is_tensor ? &tensor_of(arguments[i].tensor) : nullptr, arguments[i].bits});
@@ -171,8 +186,9 @@ void record_on_stream(AtenTensorHandle tensor, const void* stream) {
 }
 
 constexpr torch_outboard::CompiledFunctions kFunctions = {
-    make_kernel,   launch_kernel, make_operator, call_operator,     empty_strided,   view_dtype,      device_index,
-    make_constant, copy_to_host,  given_stream,  current_stream_of, exchange_stream, record_on_stream};
+    make_kernel,       launch_kernel,   make_operator,    call_operator,      empty_strided,
+    view_dtype,        device_index,    make_constant,    copy_to_host,       given_stream,
+    current_stream_of, exchange_stream, record_on_stream, make_program_kernel};
 
 }  // namespace
 

@@ -12,11 +12,10 @@
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
-#include "core/error.h"
 #include "core/late_warnings.h"
-#include "core/lost_device.h"
 #include "core/queue.h"
 #include "core/stream.h"
+#include "kernels/program.h"
 #include "ops/call_context.h"
 #include "ops/copy.h"
 #include "ops/run_error.h"
@@ -198,27 +197,8 @@ void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Bod
 }
 
 uint64_t build_kernel(c10::DeviceIndex device, const ob_program_source& source, const char* name) {
-  const c10::DeviceIndex index = index_of(device);
-  outboard::ensure_open(index);
-  if (!outboard::driver().program_build) {
-    outboard::raise_not_supported("program_build", "building kernels");
-  }
-  uint64_t program = 0;
-  uint64_t kernel = 0;
-  OB_CALL(program_build, index, &source, &program);
-  const ob_status status = outboard::driver().kernel_get(outboard::driver().self, index, program, name, &kernel);
-  if (status != OB_OK) {
-    try {
-      outboard::raise_status(status, "kernel_get", index);
-    } catch (...) {
-      // The reason is read: the program goes, and what that fails with tells nobody anything.
-      if (!outboard::is_lost(index)) {
-        static_cast<void>(outboard::driver().program_destroy(outboard::driver().self, index, program));
-      }
-      throw;
-    }
-  }
-  return kernel;
+  const std::string code(static_cast<const char*>(source.code), source.code_size);
+  return outboard::kernels::find_kernel(index_of(device), {source.language, code, source.options}, name, name);
 }
 
 void launch(c10::Stream stream, const ob_launch& launch) {

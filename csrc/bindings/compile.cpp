@@ -5,6 +5,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,7 +13,9 @@
 
 #include "api/compiled.h"
 #include "bindings/tensors.h"
+#include "core/device.h"
 #include "core/stream.h"
+#include "kernels/device_kernel.h"
 #include "ops/compiled_kernel.h"
 
 namespace outboard::bindings {
@@ -20,7 +23,7 @@ namespace outboard::bindings {
 namespace {
 
 constexpr char kCapsule[] = "torch_outboard.compiled_kernel";
-constexpr char kArgumentKinds[] = "rwifd";
+constexpr char kArgumentKinds[] = "rwifd";  // of kernels on the host
 
 // Gives false with a Python error set.
 bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, CompiledArgument* out) {
@@ -28,6 +31,19 @@ bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, C
     case 'i': {
       int64_t value = 0;
       if (!to_int64(object, &value)) {
+        return false;
+      }
+      std::memcpy(&out->bits, &value, sizeof(value));
+      return true;
+    }
+    case 'j': {
+      int64_t value = 0;
+      if (!to_int64(object, &value)) {
+        return false;
+      }
+      if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
+        PyErr_Format(PyExc_OverflowError, "argument %zu of the compiled kernel %s has 32 bits, and %lld needs more",
+                     index, kernel.name.c_str(), static_cast<long long>(value));
         return false;
       }
       std::memcpy(&out->bits, &value, sizeof(value));
@@ -82,26 +98,98 @@ PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
 PyMethodDef launch_method =
     OUTBOARD_FASTCALL("compiled_kernel", launch, "Queues the kernel on the current stream of its tensors' device.");
 
+PyObject* to_launcher(std::unique_ptr<CompiledKernel> kernel) {
+  const Object capsule(PyCapsule_New(kernel.get(), kCapsule, nullptr));
+  if (!capsule) {
+    return nullptr;
+  }
+  static_cast<void>(kernel.release());  // kept for good: launches that are queued name it
+  return PyCFunction_NewEx(&launch_method, capsule.get(), nullptr);
+}
+
 PyObject* py_compiled_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    auto kernel = std::make_unique<CompiledKernel>();
+    std::string name;
+    std::string letters;
     uint64_t address = 0;
-    if (!has_arguments("compiled_kernel", count, 3) || !to_text(arguments[0], "the kernel's name", &kernel->name) ||
-        !to_uint64(arguments[1], &address) || !to_text(arguments[2], "the arguments", &kernel->arguments)) {
+    if (!has_arguments("compiled_kernel", count, 3) || !to_text(arguments[0], "the kernel's name", &name) ||
+        !to_uint64(arguments[1], &address) || !to_text(arguments[2], "the arguments", &letters)) {
       return nullptr;
     }
-    if (address == 0 || kernel->arguments.find_first_not_of(kArgumentKinds) != std::string::npos) {
+    if (address == 0 || letters.find_first_not_of(kArgumentKinds) != std::string::npos) {
       PyErr_Format(PyExc_ValueError, "compiled_kernel takes an address and letters of '%s', not '%s'", kArgumentKinds,
-                   kernel->arguments.c_str());
+                   letters.c_str());
       return nullptr;
     }
-    kernel->entry = reinterpret_cast<CompiledEntry>(address);
-    const Object capsule(PyCapsule_New(kernel.get(), kCapsule, nullptr));
-    if (!capsule) {
+    return to_launcher(make_compiled(name, reinterpret_cast<CompiledEntry>(address), letters));
+  });
+}
+
+bool to_bytes(PyObject* object, std::string* out) {
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(object, &data, &size) != 0) {
+    return false;
+  }
+  out->assign(data, static_cast<size_t>(size));
+  return true;
+}
+
+// Seven formulas: three of the grid, three of the block, one of local memory.
+bool to_geometry(PyObject* object, kernels::Geometry* out) {
+  if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 7) {
+    PyErr_SetString(PyExc_TypeError, "device_kernel takes seven formulas: of the grid, the block and local memory");
+    return false;
+  }
+  std::string* const formulas[] = {&out->grid[0],  &out->grid[1],  &out->grid[2],    &out->block[0],
+                                   &out->block[1], &out->block[2], &out->local_bytes};
+  for (Py_ssize_t i = 0; i < 7; ++i) {
+    if (!to_text(PyTuple_GET_ITEM(object, i), "a formula", formulas[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+PyObject* py_device_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string name;
+    kernels::ProgramText program;
+    std::string entry;
+    std::string letters;
+    kernels::Geometry geometry;
+    if (!has_arguments("device_kernel", count, 7) || !to_text(arguments[0], "the kernel's name", &name) ||
+        !to_text(arguments[1], "the language", &program.language) || !to_bytes(arguments[2], &program.code) ||
+        !to_text(arguments[3], "the options", &program.options) || !to_text(arguments[4], "the entry", &entry) ||
+        !to_text(arguments[5], "the arguments", &letters) || !to_geometry(arguments[6], &geometry)) {
       return nullptr;
     }
-    static_cast<void>(kernel.release());  // kept for good: launches that are queued name it
-    return PyCFunction_NewEx(&launch_method, capsule.get(), nullptr);
+    return to_launcher(
+        make_compiled(std::make_unique<const kernels::DeviceKernel>(name, program, entry, letters, geometry)));
+  });
+}
+
+// Builds the program of a launcher for a device.
+PyObject* py_build_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!has_arguments("build_kernel", count, 2) || !to_device(arguments[1], &device)) {
+      return nullptr;
+    }
+    PyObject* const self = PyCFunction_Check(arguments[0]) ? PyCFunction_GetSelf(arguments[0]) : nullptr;
+    const auto* kernel = self == nullptr || !PyCapsule_IsValid(self, kCapsule)
+                             ? nullptr
+                             : static_cast<const CompiledKernel*>(PyCapsule_GetPointer(self, kCapsule));
+    if (kernel == nullptr || kernel->program == nullptr) {
+      PyErr_SetString(PyExc_TypeError, "build_kernel takes what device_kernel gave");
+      return nullptr;
+    }
+    {
+      const WithoutGil without_gil;
+      check_device_index(device);
+      kernel->program->build(device);
+    }
+    return none();
   });
 }
 
@@ -208,6 +296,9 @@ PyObject* py_reaches_memory(PyObject*, PyObject* argument) {
 
 PyMethodDef compile_methods[] = {
     OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel, "A launcher: (name, address of its entry, arguments)."),
+    OUTBOARD_FASTCALL("device_kernel", py_device_kernel,
+                      "A launcher: (name, language, code, options, entry, arguments, formulas)."),
+    OUTBOARD_FASTCALL("build_kernel", py_build_kernel, "Builds what device_kernel gave: (launcher, device)."),
     OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
     OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, streams, argument)."),
     {"reaches_memory", py_reaches_memory, METH_O, PyDoc_STR("Whether the host reaches a device's memory; opens it.")},

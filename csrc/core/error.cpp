@@ -8,6 +8,7 @@
 
 #include "core/device.h"
 #include "core/driver.h"
+#include "core/named_error.h"
 
 namespace outboard {
 
@@ -137,8 +138,15 @@ std::string last_driver_error() {
 }
 
 void raise_status(ob_status status, const char* entry, int device) {
+  raise_status_of({}, status, entry, device);
+}
+
+void raise_status_of(const std::string& what, ob_status status, const char* entry, int device) {
   const FailedEntry failed(entry);
   std::string message = "driver '" + driver_name() + "': " + entry;
+  if (!what.empty()) {
+    message += " (" + what + ")";
+  }
   if (device >= 0) {
     message += " on device " + std::to_string(device);
   }

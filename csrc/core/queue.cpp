@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/named_error.h"
 
 namespace outboard {
 
@@ -52,10 +53,13 @@ ob_status call_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t 
   return status;
 }
 
-void call_launch(Stream& stream, const ob_launch& launch) {
-  note_work(stream, "kernel_launch");
-  ActivityScope activity(stream, {ActivityKind::Kernel, "kernel_launch"});
-  OB_CALL(kernel_launch, stream.device, stream_handle(stream), &launch);
+void call_launch(Stream& stream, const ob_launch& launch, const char* name) {
+  note_work(stream, name != nullptr ? name : "kernel_launch");
+  ActivityScope activity(stream, {ActivityKind::Kernel, "kernel_launch", name});
+  const ob_status status = driver().kernel_launch(driver().self, stream.device, stream_handle(stream), &launch);
+  if (C10_UNLIKELY(status != OB_OK)) {
+    raise_status_of(name != nullptr ? name : "", status, "kernel_launch", stream.device);
+  }
   activity.finish();
 }
 
@@ -89,7 +93,7 @@ class FillCommand final : public DriverCommand {
 
 class LaunchCommand final : public DriverCommand {
  public:
-  explicit LaunchCommand(const ob_launch& launch) : launch_(launch), values_(launch.arg_count) {
+  LaunchCommand(const ob_launch& launch, const char* name) : launch_(launch), name_(name), values_(launch.arg_count) {
     const auto* next = reinterpret_cast<const std::byte*>(launch.args);
     for (size_t i = 0; i < launch.arg_count; ++i, next += launch.arg_stride) {
       ob_kernel_arg arg{};
@@ -104,11 +108,12 @@ class LaunchCommand final : public DriverCommand {
     launch_.args = args_.data();
     launch_.arg_stride = sizeof(ob_kernel_arg);
   }
-  void queue(Stream& stream) override { call_launch(stream, launch_); }
-  std::string describe() const override { return "launch of a kernel"; }
+  void queue(Stream& stream) override { call_launch(stream, launch_, name_); }
+  std::string describe() const override { return name_ != nullptr ? name_ : "launch of a kernel"; }
 
  private:
   ob_launch launch_;
+  const char* name_;
   std::vector<ob_kernel_arg> args_;
   std::vector<std::vector<std::byte>> values_;
 };
@@ -175,15 +180,15 @@ bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t patt
   return true;
 }
 
-void queue_launch(Stream& stream, const ob_launch& launch) {
+void queue_launch(Stream& stream, const ob_launch& launch, const char* name) {
   if (!driver().kernel_launch) {
     raise_not_supported("kernel_launch", "launching a kernel");
   }
   if (Capture* capture = software_capture(stream)) {
-    capture->add(stream, std::make_unique<LaunchCommand>(launch));
+    capture->add(stream, std::make_unique<LaunchCommand>(launch, name));
     return;
   }
-  call_launch(stream, launch);
+  call_launch(stream, launch, name);
   finish_call(stream);
 }
 

@@ -20,7 +20,8 @@ OUTBOARD_API bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy);
 // False if the driver has no fill.
 OUTBOARD_API bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t pattern_size, uint64_t count);
 
-// NotSupportedError if the driver has no kernels.
-OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch);
+// NotSupportedError if the driver has no kernels. `name` is what a profile, the description of a graph and errors call the
+// kernel; it lives as long as the process, and may be null.
+OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch, const char* name = nullptr);
 
 }  // namespace outboard

@@ -5,15 +5,19 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/queue.h"
 #include "core/stream.h"
 #include "core/trace.h"
 #include "memory/caching_allocator.h"
 #include "ops/call_context.h"
+#include "ops/copy.h"
 #include "ops/run_error.h"
 #include "ops/tensor_utils.h"
 
@@ -82,7 +86,11 @@ c10::DeviceIndex device_of(const CompiledKernel& kernel, c10::ArrayRef<CompiledA
   return device;
 }
 
-uint64_t device_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
+uint64_t offset_of(const c10::TensorImpl& tensor) {
+  return static_cast<uint64_t>(tensor.storage_offset()) * tensor.itemsize();
+}
+
+uint64_t host_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   void* base = nullptr;
   if (C10_UNLIKELY(!storage_host_address(impl.unsafe_storage(), &base))) {
@@ -90,9 +98,13 @@ uint64_t device_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
                                             ", which the cpp code generator made for memory that the host can reach,");
   }
   // No memory, no elements: the kernel touches nothing.
-  return base == nullptr
-             ? 0
-             : reinterpret_cast<uint64_t>(base) + static_cast<uint64_t>(impl.storage_offset()) * impl.itemsize();
+  return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_of(impl);
+}
+
+uint64_t device_word(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const void* base = impl.unsafe_storage().data();
+  return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_of(impl);
 }
 
 void copy_scalar(const CompiledKernel& kernel, char kind, const at::Tensor& tensor, Scalar* out_scalar) {
@@ -114,6 +126,10 @@ void trace_launch(Trace& active, const CompiledKernel& kernel, const Stream& str
   active.access(kernel.name.c_str(), stream, accesses.data(), accesses.size());
 }
 
+void record_use(const at::Tensor& tensor, Stream& stream) {
+  record_stream(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream);
+}
+
 void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments) {
   const CompiledKernel& kernel = *launch.kernel;
   size_t scalars = 0;
@@ -123,9 +139,8 @@ void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments) {
     if (tensor == nullptr) {
       launch.words.push_back(arguments[i].bits);
     } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
-      launch.words.push_back(device_word(kernel, *tensor));
-      record_stream(tensor->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(),
-                    *launch.place.stream);
+      launch.words.push_back(host_word(kernel, *tensor));
+      record_use(*tensor, *launch.place.stream);
     } else {
       if (!launch.scalars) {
         launch.scalars = std::make_unique<Scalar[]>(arguments.size());
@@ -137,18 +152,7 @@ void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments) {
   }
 }
 
-}  // namespace
-
-void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
-  TORCH_CHECK_VALUE(arguments.size() == kernel.arguments.size(), "the compiled kernel ", kernel.name, " takes ",
-                    kernel.arguments.size(), " arguments, got ", arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    TORCH_CHECK_VALUE(is_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
-                      " of the compiled kernel ", kernel.name, " is of another kind");
-  }
-  const c10::DeviceIndex device = device_of(kernel, arguments);
-  ensure_open(device);
-  Stream& stream = current_stream(device);
+void launch_on_host(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments) {
   auto launch = std::make_unique<Launch>();
   launch->kernel = &kernel;
   launch->place = next_place(stream);
@@ -170,6 +174,76 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
     throw;
   }
   finish_call(stream, is_queued);
+}
+
+// A number on the CPU as a tensor of the device's, whose memory may be given up once the launch is queued.
+at::Tensor number_on_device(const CompiledKernel& kernel, Stream& stream, char kind, const at::Tensor& tensor) {
+  Scalar scalar;
+  copy_scalar(kernel, kind, tensor, &scalar);
+  at::Tensor moved = make_device_tensor(stream, tensor.scalar_type(), tensor.sizes(), tensor.strides());
+  if (!queue_fill(stream, reinterpret_cast<uint64_t>(moved.storage().data()), scalar.data,
+                  static_cast<uint32_t>(tensor.itemsize()), 1)) {
+    copy_from(tensor, moved, /*non_blocking=*/false);
+  }
+  return moved;
+}
+
+void launch_on_device(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments) {
+  kernel.program->build(stream.device);
+  c10::SmallVector<uint64_t, kInlineArguments> words;
+  c10::SmallVector<at::Tensor, 1> moved;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const at::Tensor* tensor = arguments[i].tensor;
+    if (tensor == nullptr) {
+      words.push_back(arguments[i].bits);
+    } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
+      words.push_back(device_word(*tensor));
+      record_use(*tensor, stream);
+    } else {
+      moved.push_back(number_on_device(kernel, stream, kernel.arguments[i], *tensor));
+      words.push_back(device_word(moved.back()));
+    }
+  }
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream) == nullptr)) {
+    trace_launch(*active, kernel, stream, arguments);
+  }
+  kernel.program->launch(stream, words);
+}
+
+}  // namespace
+
+std::unique_ptr<CompiledKernel> make_compiled(std::string name, CompiledEntry entry, std::string arguments) {
+  auto kernel = std::make_unique<CompiledKernel>();
+  kernel->name = std::move(name);
+  kernel->arguments = std::move(arguments);
+  kernel->entry = entry;
+  return kernel;
+}
+
+std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::DeviceKernel> program) {
+  auto kernel = std::make_unique<CompiledKernel>();
+  kernel->name = program->name();
+  kernel->arguments = program->arguments();
+  std::erase(kernel->arguments, 'l');  // local memory, of which nothing is passed
+  kernel->program = std::move(program);
+  return kernel;
+}
+
+void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+  TORCH_CHECK_VALUE(arguments.size() == kernel.arguments.size(), "the compiled kernel ", kernel.name, " takes ",
+                    kernel.arguments.size(), " arguments, got ", arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    TORCH_CHECK_VALUE(is_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
+                      " of the compiled kernel ", kernel.name, " is of another kind");
+  }
+  const c10::DeviceIndex device = device_of(kernel, arguments);
+  ensure_open(device);
+  Stream& stream = current_stream(device);
+  if (kernel.program != nullptr) {
+    launch_on_device(kernel, stream, arguments);
+  } else {
+    launch_on_host(kernel, stream, arguments);
+  }
 }
 
 bool reaches_memory(c10::DeviceIndex device) {

@@ -26,7 +26,7 @@
 namespace torch_outboard {
 
 // Counts what would make older generated code go wrong.
-constexpr uint32_t kCompiledVersion = 1;
+constexpr uint32_t kCompiledVersion = 2;
 
 // An argument of a kernel: a tensor, or the bits of a number.
 struct KernelArgument {
@@ -100,6 +100,20 @@ struct Value {
 // Each argument of a kernel in a word, as csrc/ops/compiled_kernel.h has it.
 using KernelEntry = void (*)(const uint64_t* words);
 
+// A kernel in the driver's language (torch_outboard/driver.h), and how many threads run it: formulas as
+// csrc/kernels/expression.h has them, over the numbers among its arguments.
+struct KernelProgram {
+  const char* language;
+  const char* code;
+  size_t code_size;
+  const char* options;
+  const char* entry;  // the kernel's name in the program
+  const char* arguments;  // letters as make_kernel's, 'j' an int32_t, and 'l' local memory, which is passed nothing
+  const char* grid[3];
+  const char* block[3];
+  const char* local_bytes;
+};
+
 struct CompiledFunctions {
   // `arguments`: a letter each, 'r' a tensor that is read, 'w' one that is written, 'i' an int64_t, 'f' a float, 'd' a
   // double. Neither the kernel nor its code is ever freed.
@@ -132,6 +146,9 @@ struct CompiledFunctions {
   const void* (*exchange_stream)(const void* stream);
   // Makes the tensor's memory, once it is freed, wait for what was queued on the stream by then.
   void (*record_stream)(AtenTensorHandle tensor, const void* stream);
+  // The same as make_kernel for one in the driver's language, which is built at its first launch on a device. It copies
+  // what it is given.
+  const void* (*make_program_kernel)(const char* name, const KernelProgram* program);
 };
 
 inline const CompiledFunctions& compiled_functions() {
@@ -166,6 +183,8 @@ class CompiledKernel {
  public:
   CompiledKernel(const char* name, KernelEntry entry, const char* arguments)
       : kernel_(compiled_functions().make_kernel(name, entry, arguments)) {}
+  CompiledKernel(const char* name, const KernelProgram& program)
+      : kernel_(compiled_functions().make_program_kernel(name, &program)) {}
 
   void launch(std::initializer_list<KernelArgument> arguments) const {
     compiled_functions().launch_kernel(kernel_, arguments.begin(), arguments.size());

@@ -76,7 +76,7 @@ using Body = std::function<void(at::TensorList outputs, at::TensorList inputs)>;
 OB_EXPORT void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Body body);
 
 // A kernel in the driver's language (driver.h: program_build, kernel_get), valid as long as the process. Waits for the
-// compiler. NotSupportedError if the driver builds no programs.
+// compiler; a device's programs of the same text are one. NotSupportedError if the driver builds no programs.
 OB_EXPORT uint64_t build_kernel(c10::DeviceIndex device, const ob_program_source& source, const char* name);
 
 // Queues a launch of such a kernel. Arguments are device addresses: tensor.data_ptr().

@@ -17,7 +17,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
 
-__all__ = ["ValueWriter"]
+__all__ = ["ValueWriter", "text_literal"]
 
 _LEAST = -(2**63)
 
@@ -96,3 +96,16 @@ def _real(value: float) -> str:
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}std::numeric_limits<double>::infinity()"
     return repr(value)
+
+
+def text_literal(text: str | bytes) -> str:
+    """Writes a literal of C++ that holds the text in UTF-8, or the bytes, a line of it on a line."""
+    content = text.encode() if isinstance(text, str) else text
+    lines = content.split(b"\n")
+    lines[:-1] = [line + b"\n" for line in lines[:-1]]
+    return "\n".join('"' + "".join(map(_character, line)) + '"' for line in lines)
+
+
+def _character(code: int) -> str:
+    # Octal escapes end after three digits, whatever follows.
+    return chr(code) if 32 <= code < 127 and chr(code) not in '"\\?' else f"\\{code:03o}"

@@ -22,8 +22,9 @@ from torch._inductor.virtualized import V
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._extension import include_paths
-from torch_outboard.compile.cpp.values import ValueWriter
-from torch_outboard.compile.runtime.letters import argument_type, kernel_letters
+from torch_outboard.compile.cpp.values import ValueWriter, text_literal
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.compile.runtime.letters import argument_type, kernel_letters, program_letters
 from torch_outboard.compile.wrapper.graph import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
 
 __all__ = ["OutboardCppWrapper"]
@@ -40,6 +41,16 @@ static void {name}_entry(const uint64_t* words) {{
 }}
 static const torch_outboard::CompiledKernel& {name}_kernel() {{
     static const torch_outboard::CompiledKernel kernel("{name}", {name}_entry, "{letters}");
+    return kernel;
+}}
+"""
+
+_PROGRAM = """
+static const torch_outboard::CompiledKernel& {name}_kernel() {{
+    static const char code[] = {code};
+    static const torch_outboard::CompiledKernel kernel("{name}", torch_outboard::KernelProgram{{
+        "{language}", code, sizeof(code) - 1, {options}, "{entry}", "{letters}",
+        {{{grid}}}, {{{block}}}, {local_bytes}}});
     return kernel;
 }}
 """
@@ -125,6 +136,24 @@ class OutboardCppWrapper(CppWrapperCpu):
     def declare_kernel(self, name: str, types: list[str]) -> None:
         """Says that a kernel is one of the device, with these arguments."""
         self._kernel_types[name] = types
+
+    def define_program(self, program: DeviceProgram, device: torch.device) -> None:
+        """Defines a kernel in the driver's language; `generate_kernel_call` with triton=False calls it."""
+        self._kernel_types[program.name] = [kind for kind in program.types if kind != "local"]
+        *formulas, local_bytes = map(text_literal, program.geometry())
+        self.header.splice(
+            _PROGRAM.format(
+                name=program.name,
+                code=text_literal(program.code),
+                language=program.language,
+                options=text_literal(program.options),
+                entry=program.entry,
+                letters=program_letters(program.name, list(program.types)),
+                grid=", ".join(formulas[:3]),
+                block=", ".join(formulas[3:]),
+                local_bytes=local_bytes,
+            )
+        )
 
     def _define_kernel_helper(self, kernel_name: str, *args: Any, **kwargs: Any) -> None:
         super()._define_kernel_helper(kernel_name, *args, **kwargs)

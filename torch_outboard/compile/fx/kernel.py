@@ -13,7 +13,7 @@ __all__ = ["CompiledKernel"]
 
 _MODULE = """
 from torch._inductor.async_compile import AsyncCompile
-from torch_outboard.compile.runtime import cpp_kernel
+from torch_outboard.compile.runtime import cpp_kernel, device_kernel
 
 async_compile = AsyncCompile()
 kernel = {definition}
@@ -23,7 +23,7 @@ kernel = {definition}
 class CompiledKernel(torch.nn.Module):
     """A kernel that writes to some of its arguments and returns nothing.
 
-    It may be pickled; loading it finds the library in Inductor's cache, or compiles it. A call with fake tensors does
+    It may be pickled; loading it finds what was compiled in a cache, or compiles it. A call with fake tensors does
     nothing. `_C.compiled_kernel` says what a call with others does.
 
     Attributes
@@ -31,9 +31,9 @@ class CompiledKernel(torch.nn.Module):
     kernel_name : str
         The name, which a profile shows too.
     definition : str
-        The generated code: a Python expression with the C++ source in it.
+        The generated code: a Python expression with the source in it.
     types : tuple of str
-        C++ types of the arguments. Those that end in `*` are tensors; without `const` they are written.
+        C types of the arguments. Those that end in `*` are tensors; without `const` they are written.
     """
 
     # Of torch.fx: dead code elimination leaves the node, which has no users.

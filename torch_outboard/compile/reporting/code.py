@@ -22,7 +22,7 @@ class Kernel:
     Attributes
     ----------
     name, language : str
-        `language` is "C++", "Triton", or the function of a vendor's that makes it.
+        `language` is "C++", "Triton", the driver's own, or the function of a vendor's that makes it.
     operators : list of str
         What it fuses: operators of the graph before decompositions, as "aten.gelu".
     lines : int
@@ -67,9 +67,8 @@ def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
             continue
         target = statement.targets[0].id
         if isinstance(statement.value, ast.Call) and (source := _source(statement.value)) is not None:
-            maker = _dotted(statement.value.func, {}).rpartition(".")[2]
             lines = sum(1 for line in source.splitlines() if line.strip())
-            kernels[target] = Kernel(target, _LANGUAGES.get(maker, maker), lines)
+            kernels[target] = Kernel(target, _language(statement.value), lines)
         elif name := _dotted(statement.value, {}):
             aliases[target] = name
     externs: dict[str, Extern] = {}
@@ -103,6 +102,13 @@ def _origins(code: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(code.splitlines(), 1):
         if match := _ORIGINS.match(line):
             yield number, [one.strip() for one in match[1].split(",") if one.strip()]
+
+
+def _language(call: ast.Call) -> str:
+    maker = _dotted(call.func, {}).rpartition(".")[2]
+    if maker == "device_kernel" and isinstance(call.args[1], ast.Constant):
+        return str(call.args[1].value)
+    return _LANGUAGES.get(maker, maker)
 
 
 def _source(call: ast.Call) -> str | None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What generated Python code calls."""
+"""What generated Python code calls: makers of kernels, on the host and on the device, and calls of generated C++."""
 
 from __future__ import annotations
 
 from torch_outboard.compile.runtime.call import in_cpp
+from torch_outboard.compile.runtime.device_kernel import device_kernel
 from torch_outboard.compile.runtime.host_kernel import cpp_kernel
 
-__all__ = ["cpp_kernel", "in_cpp"]
+__all__ = ["cpp_kernel", "device_kernel", "in_cpp"]

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-__all__ = ["argument_type", "kernel_letters"]
+from collections.abc import Mapping
 
-# The letters of csrc/ops/compiled_kernel.h.
+__all__ = ["argument_type", "kernel_letters", "program_letters"]
+
+# The letters of csrc/ops/compiled_kernel.h, and of csrc/kernels/device_kernel.h. On the host each argument has a word.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
+_NUMBERS_OF_PROGRAMS = {**_NUMBERS, "int": "j", "int32_t": "j", "local": "l"}
 
 
 def argument_type(kind: str) -> str:
@@ -16,13 +19,18 @@ def argument_type(kind: str) -> str:
 
 def kernel_letters(name: str, types: list[str]) -> str:
     """Gives a letter for each C++ type. TypeError for a type that a launch cannot pass."""
-    return "".join(_letter(name, kind) for kind in types)
+    return "".join(_letter(name, kind, _NUMBERS) for kind in types)
 
 
-def _letter(name: str, type_name: str) -> str:
+def program_letters(name: str, types: list[str]) -> str:
+    """The same for the types of a program of the device, where the sizes of numbers count."""
+    return "".join(_letter(name, kind, _NUMBERS_OF_PROGRAMS) for kind in types)
+
+
+def _letter(name: str, type_name: str, numbers: Mapping[str, str]) -> str:
     if type_name.endswith("*"):
-        return "r" if type_name.startswith("const ") else "w"
-    kind = _NUMBERS.get(type_name.removeprefix("const "))
+        return "r" if "const" in type_name.split() else "w"
+    kind = numbers.get(type_name.removeprefix("const "))
     if kind is None:
         raise TypeError(f"the kernel {name} has an argument of type {type_name!r}, which a launch cannot pass")
     return kind

@@ -11,12 +11,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
 
 from torch_outboard import _C
 from torch_outboard._errors import OutboardError
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.wrapper.graph import flush_kernels, is_ours, keep_order_of_streams
 
 __all__ = ["KernelDefinitions", "OutboardSubgraphWrapper", "OutboardWrapper"]
@@ -24,7 +26,7 @@ __all__ = ["KernelDefinitions", "OutboardSubgraphWrapper", "OutboardWrapper"]
 _OF_CPU = "async_compile.cpp_pybinding("
 _IMPORTS = (
     "from torch_outboard._C import empty_strided as empty_strided_outboard",
-    "from torch_outboard.compile.runtime import cpp_kernel",
+    "from torch_outboard.compile.runtime import cpp_kernel, device_kernel",
 )
 
 
@@ -41,6 +43,10 @@ class KernelDefinitions(PythonWrapperCodegen):
             yield
         finally:
             self._defines_for_device = False
+
+    def define_program(self, program: DeviceProgram, device: torch.device) -> None:
+        """Defines a kernel in the driver's language; `generate_kernel_call` with triton=False calls it."""
+        self.define_kernel(program.name, program.definition(device.index or 0), gpu=False)
 
     def define_kernel(self, kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> None:
         if self._defines_for_device:

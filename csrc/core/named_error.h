@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Failures of calls whose work has a name of its own.
+#pragma once
+
+#include <torch_outboard/driver.h>
+
+#include <string>
+
+#include "core/export.h"
+
+namespace outboard {
+
+// raise_status of core/error.h, with what the entry was called for: "driver 'x': kernel_launch (add) on device 0 failed …".
+// Nothing if that is empty.
+[[noreturn]] OUTBOARD_API void raise_status_of(const std::string& what, ob_status status, const char* entry,
+                                               int device);
+
+}  // namespace outboard

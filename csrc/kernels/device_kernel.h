@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Kernels in a driver's own language: a program, the kernel's name in it, the kinds of its arguments, and how many
+// threads run it, by formulas.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
+#include <torch_outboard/driver.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/export.h"
+#include "core/stream.h"
+#include "kernels/expression.h"
+#include "kernels/program.h"
+
+namespace outboard::kernels {
+
+// Formulas over the arguments' numbers: a2 is the third argument, which must be an integer.
+struct Geometry {
+  std::array<std::string, 3> grid;  // blocks
+  std::array<std::string, 3> block;  // threads of a block
+  std::string local_bytes;  // dynamic local (shared) memory of a block
+};
+
+class OUTBOARD_API DeviceKernel {
+ public:
+  // `arguments`: a letter each, 'r' and 'w' an address, 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'l'
+  // local memory, for languages that take it as an argument: it is passed no value, and has `local_bytes` of the
+  // geometry, which else belong to the launch. ValueError for other letters and for formulas that make no sense.
+  DeviceKernel(std::string name, ProgramText program, std::string entry, std::string arguments,
+               const Geometry& geometry);
+
+  const std::string& name() const noexcept { return name_; }
+  const std::string& arguments() const noexcept { return arguments_; }
+
+  // Builds the program for a device that it was not built for, which waits for the compiler.
+  void build(c10::DeviceIndex device) const { static_cast<void>(handle(device)); }
+
+  // Queues a launch on the stream, or in the graph that the stream captures. `words` are addresses and the bits of
+  // numbers, one for each letter but 'l'. A grid of no blocks queues nothing. ValueError for a geometry below 0 or beyond
+  // 32 bits, and where the driver refuses it, with the kernel's name.
+  void launch(Stream& stream, c10::ArrayRef<uint64_t> words) const;
+
+ private:
+  struct Sizes {
+    uint32_t grid[3];
+    uint32_t block[3];
+    uint32_t local_bytes;
+  };
+
+  void check_formula(const Expression& formula) const;
+  Sizes sizes(c10::ArrayRef<uint64_t> words) const;
+  uint32_t size(const Expression& formula, c10::ArrayRef<int64_t> numbers, const char* what) const;
+  uint64_t handle(c10::DeviceIndex device) const;
+
+  std::string name_;
+  ProgramText program_;
+  std::string entry_;
+  std::string arguments_;
+  bool has_local_argument_ = false;
+  std::array<Expression, 3> grid_;
+  std::array<Expression, 3> block_;
+  Expression local_bytes_;
+  // By device; 0 until it is built there.
+  mutable std::array<std::atomic<uint64_t>, kMaxDevices> handles_{};
+};
+
+}  // namespace outboard::kernels

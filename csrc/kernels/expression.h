@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Integer formulas in postfix form: how many blocks a launch has, of how many threads, by the numbers it is given. They
+// are text, so that generated code, files and Python hand them over alike.
+//
+// Words are separated by spaces: a decimal number, a0, a1, … for a value, or an operation on the two values before it:
+// add, sub, mul, floordiv, mod (as Python's), ceildiv (rounds up), min, max. "a2 255 add 256 floordiv" is
+// (a2 + 255) // 256.
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <string>
+
+#include "core/export.h"
+
+namespace outboard::kernels {
+
+class OUTBOARD_API Expression {
+ public:
+  // ValueError for a text that is no formula.
+  explicit Expression(const std::string& text);
+
+  // ValueError for a division by zero, and for what does not fit into 64 bits.
+  int64_t evaluate(c10::ArrayRef<int64_t> values) const {
+    return C10_LIKELY(steps_.size() == 1 && steps_[0].operation == Operation::Number) ? steps_[0].number : run(values);
+  }
+  // The numbers of the values that it reads.
+  c10::ArrayRef<size_t> values() const noexcept { return values_; }
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  enum class Operation : uint8_t { Number, Value, Add, Sub, Mul, FloorDiv, CeilDiv, Mod, Min, Max };
+  struct Step {
+    Operation operation;
+    int64_t number;  // or which value
+  };
+
+  Step parse(const std::string& word);
+  int64_t run(c10::ArrayRef<int64_t> values) const;
+  int64_t apply(Operation operation, int64_t left, int64_t right) const;
+
+  std::string text_;
+  c10::SmallVector<Step, 4> steps_;
+  c10::SmallVector<size_t, 2> values_;
+};
+
+}  // namespace outboard::kernels

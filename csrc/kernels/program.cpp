@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "kernels/program.h"
+
+#include <torch_outboard/driver.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <unordered_map>
+
+#include "core/blocking.h"
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/lost_device.h"
+#include "core/named_error.h"
+
+namespace outboard::kernels {
+
+namespace {
+
+struct Program {
+  uint64_t handle = 0;  // 0 while it is being built
+  int users = 0;  // threads that ask for a kernel of it
+  std::unordered_map<std::string, uint64_t> kernels;
+};
+
+using Key = std::tuple<c10::DeviceIndex, std::string, std::string, std::string>;
+
+struct Table {
+  std::mutex mutex;  // never held while the driver is called
+  std::condition_variable built;
+  std::map<Key, Program> programs;  // does not move its elements
+};
+
+Table& table() {
+  static Table* const made = new Table;  // threads may outlive static destruction
+  return *made;
+}
+
+uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
+  ob_program_source source{};
+  source.struct_size = sizeof(source);
+  source.language = text.language.c_str();
+  source.code = text.code.c_str();
+  source.code_size = text.code.size();
+  source.options = text.options.c_str();
+  uint64_t program = 0;
+  const ob_status status = driver().program_build(driver().self, device, &source, &program);
+  if (status != OB_OK) {
+    raise_status_of(name, status, "program_build", device);
+  }
+  return program;
+}
+
+// The program, with one user more. Whoever comes first builds it.
+std::map<Key, Program>::iterator acquire(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
+  Table& all = table();
+  const Key key{device, text.language, text.options, text.code};
+  std::unique_lock lock(all.mutex);
+  for (;;) {
+    const auto [found, is_new] = all.programs.try_emplace(key);
+    if (is_new) {
+      lock.unlock();
+      uint64_t handle = 0;
+      try {
+        handle = build(device, text, name);
+      } catch (...) {
+        lock.lock();
+        all.programs.erase(found);
+        all.built.notify_all();
+        throw;
+      }
+      lock.lock();
+      found->second.handle = handle;
+      all.built.notify_all();
+    }
+    if (found->second.handle != 0) {
+      ++found->second.users;
+      return found;
+    }
+    lock.unlock();
+    {
+      // The thread that builds may need the interpreter lock for it.
+      const BlockingRegion region;
+      std::unique_lock waiting(all.mutex);
+      all.built.wait(waiting, [&] {
+        const auto now = all.programs.find(key);
+        return now == all.programs.end() || now->second.handle != 0;
+      });
+    }
+    lock.lock();
+  }
+}
+
+// Ends a use. A program that turned out to have no kernel of anybody's goes.
+void release(std::map<Key, Program>::iterator program, c10::DeviceIndex device) {
+  uint64_t unused = 0;
+  {
+    Table& all = table();
+    const std::lock_guard lock(all.mutex);
+    if (--program->second.users == 0 && program->second.kernels.empty()) {
+      unused = program->second.handle;
+      all.programs.erase(program);
+    }
+  }
+  if (unused != 0 && !is_lost(device)) {
+    // The reason why it is unused is read; what this fails with tells nobody anything.
+    static_cast<void>(driver().program_destroy(driver().self, device, unused));
+  }
+}
+
+uint64_t get_kernel(c10::DeviceIndex device, Program& program, const std::string& entry, const std::string& name) {
+  Table& all = table();
+  {
+    const std::lock_guard lock(all.mutex);
+    if (const auto known = program.kernels.find(entry); known != program.kernels.end()) {
+      return known->second;
+    }
+  }
+  uint64_t kernel = 0;
+  const ob_status status = driver().kernel_get(driver().self, device, program.handle, entry.c_str(), &kernel);
+  if (status != OB_OK) {
+    raise_status_of(name, status, "kernel_get", device);
+  }
+  const std::lock_guard lock(all.mutex);
+  return program.kernels.try_emplace(entry, kernel).first->second;
+}
+
+}  // namespace
+
+uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
+                     const std::string& name) {
+  if (!driver().program_build) {
+    raise_not_supported("program_build", "building the kernel " + name);
+  }
+  ensure_open(device);
+  const auto built = acquire(device, program, name);
+  try {
+    const uint64_t kernel = get_kernel(device, built->second, entry, name);
+    release(built, device);
+    return kernel;
+  } catch (...) {
+    release(built, device);
+    throw;
+  }
+}
+
+}  // namespace outboard::kernels

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kernels in the driver's language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch_outboard import _C
+from torch_outboard.compile.runtime.letters import program_letters
+
+__all__ = ["DeviceProgram", "device_kernel"]
+
+
+@dataclass(frozen=True)
+class DeviceProgram:
+    """A kernel in the driver's language, as generators hand it to a wrapper's `define_program`.
+
+    Attributes
+    ----------
+    name : str
+        Which profiles and errors show too.
+    language, options : str
+        For the driver's `program_build`.
+    types : tuple of str
+        C types of the arguments: pointers, of which those without `const` are written, int64_t, int32_t, float and
+        double; and "local" for an argument of local memory, which calls don't pass.
+    code : str or bytes
+        The program: its text, or what a compiler made of it.
+    entry : str
+        The kernel's name in it.
+    grid, block : tuple of str
+        Blocks and their threads, in up to three dimensions: formulas over the arguments that are integers, as
+        `formula` writes them. A grid of 0 blocks launches nothing.
+    local_bytes : str
+        Of dynamic local memory of a block, a formula too.
+    """
+
+    name: str
+    language: str
+    types: tuple[str, ...]
+    code: str | bytes
+    entry: str
+    grid: tuple[str, ...]
+    block: tuple[str, ...] = ("1",)
+    local_bytes: str = "0"
+    options: str = ""
+
+    def geometry(self) -> tuple[str, ...]:
+        """Gives the seven formulas of a launch: three of the grid, three of the block, one of local memory."""
+        return (*_three(self.name, self.grid), *_three(self.name, self.block), self.local_bytes)
+
+    def definition(self, device: int) -> str:
+        """Gives the call that makes the launcher, as Python code. It builds the program for the device."""
+        code = repr(self.code)
+        if isinstance(self.code, str) and _is_quotable(self.code):
+            code = f"r'''\n{self.code}'''"
+        return (
+            f"device_kernel({self.name!r}, {self.language!r}, {list(self.types)!r}, {code}, entry={self.entry!r}, "
+            f"grid={self.grid!r}, block={self.block!r}, local_bytes={self.local_bytes!r}, options={self.options!r}, "
+            f"device={device})"
+        )
+
+
+def device_kernel(
+    name: str,
+    language: str,
+    types: Sequence[str],
+    code: str | bytes,
+    *,
+    entry: str,
+    grid: Sequence[str],
+    block: Sequence[str] = ("1",),
+    local_bytes: str = "0",
+    options: str = "",
+    device: int | None = None,
+) -> Callable[..., None]:
+    """Makes the launcher of a kernel in the driver's language; DeviceProgram says what the arguments are.
+
+    The launcher takes tensors and numbers in the order of `types`, and queues a launch on the current stream of its
+    tensors' device. With a device the program is built for it now, which raises the compiler's error; for others at the
+    first launch there.
+    """
+    program = DeviceProgram(name, language, tuple(types), code, entry, tuple(grid), tuple(block), local_bytes, options)
+    content = code.encode() if isinstance(code, str) else code
+    letters = program_letters(name, list(types))
+    launcher = _C.device_kernel(name, language, content, options, entry, letters, program.geometry())
+    if device is not None:
+        _C.build_kernel(launcher, device)
+    return launcher
+
+
+def _three(name: str, formulas: Sequence[str]) -> tuple[str, ...]:
+    if not 1 <= len(formulas) <= 3:
+        raise ValueError(f"the kernel {name} has {len(formulas)} dimensions: a launch has one to three")
+    return (*formulas, "1", "1")[:3]
+
+
+def _is_quotable(code: str) -> bool:
+    return "'''" not in code and not code.endswith(("'", "\\")) and "\r" not in code

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Integer formulas as text, in the postfix form that csrc/kernels/expression.h reads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import sympy  # type: ignore[import-untyped]
+from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Min, Mod, PythonMod
+
+__all__ = ["formula"]
+
+_OPERATIONS = {
+    sympy.Add: "add",
+    sympy.Mul: "mul",
+    sympy.Mod: "mod",
+    sympy.Min: "min",
+    sympy.Max: "max",
+    CeilDiv: "ceildiv",
+    FloorDiv: "floordiv",
+    Max: "max",
+    Min: "min",
+    Mod: "mod",
+    PythonMod: "mod",
+}
+
+
+def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
+    """Writes an expression of integers; `places` are those of its symbols among the kernel's arguments.
+
+    ValueError for a symbol that is no argument, and for an operation that formulas have not.
+    """
+    match expression:
+        case sympy.Integer():
+            return str(int(expression))
+        case sympy.Symbol():
+            if expression not in places:
+                raise ValueError(f"the kernel has no argument {expression}, which the formula of its threads reads")
+            return f"a{places[expression]}"
+        case sympy.Pow() if expression.exp.is_Integer and expression.exp > 0:
+            operation, operands = "mul", [expression.base] * int(expression.exp)
+        case _:
+            kind = next((kind for kind in _OPERATIONS if isinstance(expression, kind)), None)
+            if kind is None:
+                raise ValueError(f"the threads of a kernel can't be computed by {expression}, which is no formula")
+            operation, operands = _OPERATIONS[kind], list(expression.args)
+    words = [formula(operand, places) for operand in operands]
+    return functools.reduce(lambda left, right: f"{left} {right} {operation}", words)
