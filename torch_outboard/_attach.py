@@ -90,7 +90,7 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
 def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], by: str) -> ModuleType:
     """Does what `attach` does, and says in the message of another one's who it was."""
     from torch_outboard._variables import warn_of_unknown_variables
-    from torch_outboard.compile.generators import find_generator
+    from torch_outboard.compile.generators import check_generator
 
     global _attachment
     with _lock:
@@ -106,7 +106,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
         entries = _entries(described)
         check_torch_version()
         policies = check_description(described)
-        find_generator(described)
+        check_generator(described)
         warn_of_unknown_variables(described.name, type(described).options)
         _install(described, entries)
         asked_as = driver if isinstance(driver, str) else described.name

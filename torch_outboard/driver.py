@@ -63,9 +63,10 @@ class Driver:
         Whether `device_count` opens the runtime and doesn't survive a fork.
     kernels : mapping of str to callable
         Kernels for operators: {"aten::relu": fn}. See `torch_outboard.register_kernel`.
-    code_generator : str, type or None
+    code_generator : str, type or None, or a method that gives one for a device's index
         Who generates kernels for torch.compile: "cpp" if the host can reach the device's memory, or a subclass of
-        torch_outboard.compile.CodeGenerator. Without one torch.compile raises for this device.
+        torch_outboard.compile.CodeGenerator. Without one torch.compile raises for this device. A method is asked once a
+        device, when something is compiled.
     autocast : None, "default" or mapping of str to str
         What torch.autocast does: nothing (it warns and disables itself), what it does on CUDA, or that with the changes
         in the mapping: {"aten::softmax": "lower_precision_fp"}. See `torch_outboard.amp.set_policy`.

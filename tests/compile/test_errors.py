@@ -188,7 +188,7 @@ torch_outboard.attach(sys.argv[1])
 def scheduling(self):
     raise ImportError("torch moved something")
 
-type(generators.generator()).scheduling = scheduling
+type(generators.generators().of(0)).scheduling = scheduling
 name = torch_outboard.attached_driver().name
 function = torch.compile(lambda x: x.cos() + 1)
 for _ in range(2):

@@ -28,7 +28,7 @@ ROOMS: Mapping[str, set[str]] = {
     "simt": {"generator", "cpp", *_GENERATED},
     "triton": {"generator", "cpp", *_GENERATED},
     "generators": {"generator", "cpp", "simt", "triton"},
-    "device": {"generators"},
+    "device": {"generator", "generators"},
     "register": {"generators", "device", "capture"},
     "__init__": {"generator", "reporting"},
 }

@@ -33,8 +33,8 @@ def needs_fuse_as_on_cpu() -> bool:
     return any(mentions(function, "cpu") for function in (scheduler.BaseSchedulerNode.is_cpu, ir.is_cpu))
 
 
-def fuse_as_on_cpu(device: str) -> None:
-    """Makes Inductor fuse loops for the device as it does for the CPU, whose kernels it gets.
+def fuse_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
+    """Makes Inductor fuse loops for such devices as it does for the CPU, whose kernels they get.
 
     Reordering and reindexing of loops make code that the C++ generator can't write, or groups that it doesn't have
     (a TypeError in _try_reindex_pointwise_for_reduction); torch leaves them out for devices called "cpu". The
@@ -51,14 +51,20 @@ def fuse_as_on_cpu(device: str) -> None:
     @functools.wraps(of_node)
     def is_cpu_node(self: Any) -> bool:
         where = self.get_device()
-        return of_node(self) or (where is not None and where.type == device)
+        return of_node(self) or (where is not None and is_as_cpu(where))
 
     @functools.wraps(of_value)
     def is_cpu_value(value: Any) -> bool:
-        return of_value(value) or ir.get_device_type(value) == device
+        return of_value(value) or (where := _device_of(value)) is not None and is_as_cpu(where)
 
     scheduler.BaseSchedulerNode.is_cpu = is_cpu_node  # type: ignore[method-assign]
     ir.is_cpu = is_cpu_value  # type: ignore[assignment]
+
+
+def _device_of(value: Any) -> torch.device | None:
+    """Gives the device of what ir.is_cpu is asked about: a value, a device, or its type alone."""
+    where = value if value is None or isinstance(value, (str, torch.device)) else value.get_device()
+    return torch.device(where) if isinstance(where, str) else where
 
 
 def needs_lay_out_as_on_cpu() -> bool:
@@ -69,8 +75,8 @@ def needs_lay_out_as_on_cpu() -> bool:
     return mentions(made, "_select_conv_backend")
 
 
-def lay_out_as_on_cpu(device: str) -> None:
-    """Makes convolutions of fake tensors give the strides that the CPU's kernels give, which run for the device.
+def lay_out_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
+    """Makes convolutions of fake tensors give the strides that the CPU's kernels give, which run for such devices.
 
     For a device out of tree torch picks a back end whose results it takes for contiguous ones. The
     CPU's are in the format of the input or the weight, and compiled code asserts strides. A driver can't be asked:
@@ -89,7 +95,7 @@ def lay_out_as_on_cpu(device: str) -> None:
         ours = [
             leaf.fake_device
             for leaf in tree_leaves((args, kwargs))
-            if isinstance(leaf, FakeTensor) and leaf.fake_device.type == device
+            if isinstance(leaf, FakeTensor) and is_as_cpu(leaf.fake_device)
         ]
         if not ours:
             return of_torch(mode, operator, *args, **kwargs)
@@ -120,7 +126,7 @@ def needs_convolve_as_on_cpu() -> bool:
     return mentions(graph.GraphLowering.decide_layout_opt, "SUPPORTED_MKLDNN_DEVICES")
 
 
-def convolve_as_on_cpu(device: str) -> None:
+def convolve_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
     """Makes Inductor run graphs with convolutions in channels last, as it does where oneDNN runs them.
 
     It has a list of devices for that, and a rule of thumb made for GPUs for all others, by which small models stay in
@@ -129,9 +135,22 @@ def convolve_as_on_cpu(device: str) -> None:
     """
     if not needs_convolve_as_on_cpu():
         return
-    from torch._inductor import graph
+    from torch._inductor import config, graph
 
-    graph.SUPPORTED_MKLDNN_DEVICES = (*graph.SUPPORTED_MKLDNN_DEVICES, device)  # type: ignore[attr-defined, assignment]
+    of_torch = graph.GraphLowering.decide_layout_opt
+
+    @functools.wraps(of_torch)
+    def decide_layout_opt(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> bool:
+        convolutions = [node for node in gm.graph.nodes if node.target is torch.ops.aten.convolution.default]
+        devices = [node.args[place].meta["val"].device for node in convolutions for place in (0, 1)]
+        listed: Any = graph.SUPPORTED_MKLDNN_DEVICES  # type: ignore[attr-defined]
+        is_served = all(is_as_cpu(device) or device.type in listed for device in devices)
+        has_mkldnn = torch.backends.mkldnn.enabled and torch._C._has_mkldnn
+        if config.layout_optimization and devices and is_served and has_mkldnn:
+            return True
+        return of_torch(gm, *args, **kwargs)
+
+    graph.GraphLowering.decide_layout_opt = staticmethod(decide_layout_opt)  # type: ignore[method-assign]
 
 
 def needs_capture_graphs() -> bool:
@@ -186,8 +205,8 @@ def needs_model_header() -> bool:
     return mentions(codecache._get_cpp_wrapper_header, "aoti_include")
 
 
-def name_model_header(device: str, header: str) -> None:
-    """Makes AOTInductor precompile the device's own header for models, whose path is given.
+def name_model_header(device: str, header: Callable[[], str | None]) -> None:
+    """Makes AOTInductor precompile the device's own header for models, whose path `header` gives.
 
     It would compile torch/csrc/inductor/aoti_include/<device>.h, which only a file in torch's installation could be.
     The wrapper is asked for the header that models include, and not for this one; the only other way is a setting,
@@ -201,7 +220,7 @@ def name_model_header(device: str, header: str) -> None:
 
     @functools.wraps(of_device)
     def get_cpp_wrapper_header(device_type: str, aot_mode: bool = False) -> str:
-        is_ours = aot_mode and device_type.partition(":")[0] == device
-        return header if is_ours else of_device(device_type, aot_mode)
+        own = header() if aot_mode and device_type.partition(":")[0] == device else None
+        return own or of_device(device_type, aot_mode)
 
     codecache._get_cpp_wrapper_header = get_cpp_wrapper_header  # type: ignore[assignment]

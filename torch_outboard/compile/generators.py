@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which code generator a driver has: one that is named after the language that it writes, or a vendor's own."""
+"""Which code generator a device has: one that is named after the language that it writes, or a vendor's own.
+
+A driver names one for all of its devices, or answers for each: a machine may have a CPU for which C++ is written, and
+beside it a GPU.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch_outboard._errors import NotSupportedError, OutboardError, RegistrationError
@@ -10,13 +15,11 @@ from torch_outboard._options import nearest
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.driver import Driver
 
-__all__ = ["find_generator", "generator", "set_driver"]
-
-_generator: CodeGenerator | None = None
+__all__ = ["Generators", "check_generator", "generators", "set_driver"]
 
 
 class _Missing(CodeGenerator):
-    """Of a driver that names none: a sentence when something is compiled; eager code goes on."""
+    """Of a device for which none is named: a sentence when something is compiled; eager code goes on."""
 
     name = "none"
 
@@ -45,37 +48,83 @@ def _cpp() -> type[CodeGenerator]:
     return CppGenerator
 
 
-_LANGUAGES = {"cpp": _cpp}
+_LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {"cpp": _cpp}
 
 
-def find_generator(driver: Driver) -> CodeGenerator:
-    """Gives the driver's code generator. RegistrationError if it names one that there is not."""
-    named = driver.code_generator
+class Generators:
+    """The code generators of a driver's devices. Those of one kind are one object.
+
+    Attributes
+    ----------
+    driver : Driver
+        Whose they are.
+    is_by_device : bool
+        Whether the driver answers for each of its devices, once, when something is first compiled.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        named = driver.code_generator
+        self.is_by_device = callable(named) and not isinstance(named, type)
+        self._made: dict[type[CodeGenerator], CodeGenerator] = {}
+        self._by_device: dict[int, CodeGenerator] = {}
+        if not self.is_by_device:
+            refusal = f"driver {driver.name!r} cannot be attached"
+            self._of_all = self._make(_find(named, refusal, "its code_generator"))
+
+    def of(self, device: int) -> CodeGenerator:
+        """Gives the generator of a device. RegistrationError if the driver answers with one that there is not."""
+        if not self.is_by_device:
+            return self._of_all
+        if device not in self._by_device:
+            answer = self.driver.code_generator(device)
+            refusal = f"torch.compile cannot make kernels for {self.driver.name}:{device}"
+            self._by_device[device] = self._make(_find(answer, refusal, f"code_generator({device}) of its driver"))
+        return self._by_device[device]
+
+    def of_all(self, devices: Iterable[int]) -> list[CodeGenerator]:
+        """Gives the generators of several devices, each once."""
+        return list(dict.fromkeys(map(self.of, devices))) if self.is_by_device else [self._of_all]
+
+    def _make(self, kind: type[CodeGenerator]) -> CodeGenerator:
+        if kind not in self._made:
+            self._made[kind] = kind(self.driver)
+        return self._made[kind]
+
+
+def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
     if named is None:
-        return _Missing(driver)
+        return _Missing
     if isinstance(named, str):
         if named not in _LANGUAGES:
             raise RegistrationError(
-                f"driver {driver.name!r} cannot be attached: there is no code generator {named!r}, only "
-                f"{', '.join(_LANGUAGES)}.{nearest(named, list(_LANGUAGES))}"
+                f"{refusal}: there is no code generator {named!r}, only {', '.join(_LANGUAGES)}."
+                f"{nearest(named, list(_LANGUAGES))}"
             )
-        return _LANGUAGES[named]()(driver)
+        return _LANGUAGES[named]()
     if isinstance(named, type) and issubclass(named, CodeGenerator):
-        return named(driver)
+        return named
     raise RegistrationError(
-        f"driver {driver.name!r} cannot be attached: its code_generator is a name or a subclass of "
-        f"torch_outboard.compile.CodeGenerator, not {named!r}"
+        f"{refusal}: {what} is a name or a subclass of torch_outboard.compile.CodeGenerator, not {named!r}"
     )
 
 
+def check_generator(driver: Driver) -> None:
+    """Raises RegistrationError for a driver that names a generator which there is not. It asks of no device."""
+    Generators(driver)
+
+
+_attached: Generators | None = None
+
+
 def set_driver(driver: Driver) -> None:
-    """Takes the generator of the driver that is attached."""
-    global _generator
-    _generator = find_generator(driver)
+    """Takes the generators of the driver that is attached."""
+    global _attached
+    _attached = Generators(driver)
 
 
-def generator() -> CodeGenerator:
-    """Gives the attached driver's code generator."""
-    if _generator is None:
+def generators() -> Generators:
+    """Gives those of the attached driver's devices."""
+    if _attached is None:
         raise OutboardError("no driver is attached: call torch_outboard.attach first")
-    return _generator
+    return _attached

@@ -15,7 +15,7 @@ import torch
 
 from torch_outboard._compat.imports import when_imported
 from torch_outboard._errors import OutboardError
-from torch_outboard.compile.generators import generator, set_driver
+from torch_outboard.compile.generators import generators, set_driver
 from torch_outboard.driver import Driver
 
 __all__ = ["register"]
@@ -69,7 +69,7 @@ class _Refusal:
     @staticmethod
     def _refuse() -> NoReturn:
         raise OutboardError(
-            f"torch.compile does not work for {generator().driver.name!r}: telling torch {torch.__version__} of the "
+            f"torch.compile does not work for {generators().driver.name!r}: telling torch {torch.__version__} of the "
             f"device failed with {type(_failure).__name__}: {_failure}"
         ) from _failure
 
@@ -79,7 +79,7 @@ def _register_refusal() -> None:
 
     refusal: Any = _Refusal()
     try:
-        common.register_backend_for_device(generator().driver.name, refusal, refusal, refusal, refusal)
+        common.register_backend_for_device(generators().driver.name, refusal, refusal, refusal, refusal)
     except Exception:
         # Then Inductor says that it knows no such device.
         logging.getLogger("torch_outboard").warning("torch.compile does not know the device", exc_info=_failure)
@@ -105,16 +105,6 @@ def _register_context(module: ModuleType) -> None:
         register_context()
 
 
-class _Wrapper:
-    """Stands for one of the wrappers, whose `create` and class attributes Inductor asks for."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(getattr(generator(), self._kind)(), name)
-
-
 def _register_backend(compile_fx: ModuleType) -> None:
     # Not with the registry itself, torch._inductor.codegen.common: the scheduling must be a class, whose base class
     # can't be imported while the registry is.
@@ -128,36 +118,35 @@ def _register_backend(compile_fx: ModuleType) -> None:
         name_model_header,
     )
     from torch_outboard.compile.capture.install import install, why_not
+    from torch_outboard.compile.device import choice
     from torch_outboard.compile.device.graph_pass import PrepareGraph
     from torch_outboard.compile.device.overrides import OutboardOpOverrides
 
     if _failure is not None:
         _register_refusal()
         return
-    name = generator().driver.name
+    name = generators().driver.name
     common.register_backend_for_device(
         name,
-        generator().scheduling(),
-        _Wrapper("wrapper"),  # type: ignore[arg-type]
-        _Wrapper("cpp_wrapper"),  # type: ignore[arg-type]
-        _Wrapper("fx_wrapper"),  # type: ignore[arg-type]
+        choice.scheduling(),
+        choice.WrapperChoice("wrapper"),  # type: ignore[arg-type]
+        choice.WrapperChoice("cpp_wrapper"),  # type: ignore[arg-type]
+        choice.WrapperChoice("fx_wrapper"),  # type: ignore[arg-type]
         device_custom_pass=PrepareGraph(name),
     )
     # This fills the table of overrides with torch's own, which torch 2.11 does only as long as the table is empty.
     common.get_device_op_overrides("cpu")
     common.register_device_op_overrides(name, OutboardOpOverrides())
-    if generator().fuses_as_cpu:
-        fuse_as_on_cpu(name)
-        lay_out_as_on_cpu(name)
-        convolve_as_on_cpu(name)
+    if generators().is_by_device or generators().of(0).fuses_as_cpu:
+        fuse_as_on_cpu(choice.fuses_as_cpu)
+        lay_out_as_on_cpu(choice.fuses_as_cpu)
+        convolve_as_on_cpu(choice.fuses_as_cpu)
     capture_graphs(name, why_not, install)
-    header = generator().model_header()
-    if header is not None:
-        name_model_header(name, header)
+    name_model_header(name, choice.model_header)
 
 
 def _register_benchmarker(module: ModuleType) -> None:
     if hasattr(module, "register_benchmarker"):
         from torch_outboard.compile.device.benchmarker import benchmark
 
-        module.register_benchmarker(generator().driver.name, benchmark, override=True)
+        module.register_benchmarker(generators().driver.name, benchmark, override=True)

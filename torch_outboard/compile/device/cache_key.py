@@ -10,7 +10,7 @@ from pathlib import Path
 from torch_outboard import _C
 from torch_outboard._extension import include_paths
 from torch_outboard._version import __version__
-from torch_outboard.compile.generators import generator
+from torch_outboard.compile.generators import generators
 from torch_outboard.device.devices import get_device_properties
 
 __all__ = ["cache_key"]
@@ -18,21 +18,23 @@ __all__ = ["cache_key"]
 
 @functools.cache
 def cache_key() -> tuple[tuple[str, str], ...]:
-    """Gives pairs of strings: driver, its version, chips, code generator, compiler and the version of this package."""
+    """Gives pairs of strings: driver, its version, chips, code generators, compiler, the version of this package."""
     chips = []
     versions = []
     for index in range(_C.device_count()):
         properties = get_device_properties(index)
         chips.append(f"{properties.vendor}/{properties.name}/{properties.architecture}")
         versions.append(properties.driver_version)
+    used = generators().of_all(range(_C.device_count()))
     key = {
         "driver": _C.driver_name(),
         "driver_version": ",".join(dict.fromkeys(versions)),
         "chip": ",".join(dict.fromkeys(chips)),
-        "generator": generator().name,
+        "generator": ",".join(one.name for one in used),
         "torch_outboard": f"{__version__}-{_own_code()}",
-        **generator().cache_key(),
     }
+    for one in used:
+        key.update(one.cache_key())
     return tuple(sorted(key.items()))
 
 

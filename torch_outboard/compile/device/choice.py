@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What Inductor asks of a type of devices, answered for the one that a graph is on.
+
+Inductor knows one back end a type. A driver whose devices have generators of different kinds gets a scheduling and
+wrappers that find the device first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor.virtualized import V
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.compile.generators import generators
+
+__all__ = ["WrapperChoice", "fuses_as_cpu", "model_header", "scheduling"]
+
+
+def scheduling() -> type[Any]:
+    """Gives what Inductor constructs for each device of the type."""
+    known = generators()
+    return SchedulingChoice if known.is_by_device else known.of(0).scheduling()
+
+
+def fuses_as_cpu(device: torch.device) -> bool:
+    """Whether Inductor treats a device as the CPU, whose kernels it gets."""
+    return device.type == _C.driver_name() and _of(device).fuses_as_cpu
+
+
+def model_header() -> str | None:
+    """Gives the path of the header that AOTInductor's models include first."""
+    return _same([generator.model_header() for generator in _of_graph()], "headers of models")  # type: ignore[no-any-return]
+
+
+class SchedulingChoice:
+    """Stands for the scheduling of a device, in whose place it goes once it is asked for anything.
+
+    Inductor constructs a scheduling without naming the device, keeps it under the device, and then asks.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+
+    def get_backend_features(self, device: torch.device) -> Any:
+        if self._scheduler is None:
+            return _of(device).scheduling()(None).get_backend_features(device)
+        return self._chosen().get_backend_features(device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chosen(), name)
+
+    def _chosen(self) -> Any:
+        backends = self._scheduler.backends
+        device = next(device for device, backend in backends.items() if backend is self)
+        backends[device] = _of(device).scheduling()(self._scheduler)
+        return backends[device]
+
+
+class WrapperChoice:
+    """Stands for one of the wrappers, whose `create` and class attributes Inductor asks for."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        values = [getattr(wrapper, name) for wrapper in self._wrappers()]
+        if all(isinstance(value, bool) for value in values):
+            return all(values)
+        return _same(values, f"wrappers ({self._kind})")
+
+    def _wrappers(self) -> list[type[Any]]:
+        found: list[type[Any]] = []
+        lack: NotSupportedError | None = None
+        for generator in _of_graph():
+            try:
+                found.append(getattr(generator, self._kind)())
+            except NotSupportedError as error:
+                lack = error
+        # Before there is a graph only what all have in common is asked: one that lacks a wrapper may not be meant.
+        if lack is not None and (not found or _devices_of_graph()):
+            raise lack
+        return found
+
+
+def _of(device: torch.device) -> CodeGenerator:
+    return generators().of(_C.current_device() if device.index is None else device.index)
+
+
+def _of_graph() -> list[CodeGenerator]:
+    """Gives the generators of the graph that is being lowered; outside of one, those of all devices."""
+    return generators().of_all(_devices_of_graph() or range(_C.device_count()))
+
+
+def _devices_of_graph() -> list[int]:
+    # They are ours: a graph has one type beside the CPU, which has no index.
+    return sorted(getattr(V.graph, "device_idxs", ()))
+
+
+def _same(values: Any, what: str) -> Any:
+    first, *others = values
+    if any(other != first for other in others):
+        raise NotSupportedError(
+            f"a graph is on devices of {_C.driver_name()!r} whose code generators have different {what}: compile what "
+            "runs on each by itself"
+        )
+    return first
