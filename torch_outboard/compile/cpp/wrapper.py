@@ -8,9 +8,9 @@ through the dispatcher, since torch has C functions of them for its own devices 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch._inductor import ir
@@ -22,15 +22,21 @@ from torch._inductor.virtualized import V
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._extension import include_paths
+from torch_outboard.compile.cpp.operators import (
+    Results,
+    arguments_of,
+    by_schema,
+    names_of,
+    overload_of,
+    results_of,
+    to_overload,
+)
 from torch_outboard.compile.cpp.values import ValueWriter, text_literal
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import argument_type, kernel_letters, program_letters
 from torch_outboard.compile.wrapper.graph import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
 
 __all__ = ["OutboardCppWrapper"]
-
-# Names for the values that an operator returns; None for what nobody asks for.
-_Results: TypeAlias = list[str | None]
 
 _DEVICE_TYPE = "privateuse1"
 _NO_FUNCTION = "outboard_has_no_function_for_"
@@ -201,20 +207,20 @@ class OutboardCppWrapper(CppWrapperCpu):
 
     def generate_extern_kernel_alloc(self, node: Any) -> None:
         node.codegen_comment(self)
-        self._write_operator(node, *_arguments_of(node), _results_of(node))
+        self._write_operator(node, *arguments_of(node), results_of(node))
         if isinstance(node.layout, ir.Layout):
             node.codegen_size_asserts(self)
 
     def generate_extern_kernel_out(self, node: Any) -> None:
         node.codegen_comment(self)
-        args, kwargs = _arguments_of(node)
-        overload = _overload_of(node)
+        args, kwargs = arguments_of(node)
+        overload = overload_of(node)
         outputs = [argument.name for argument in overload._schema.arguments if argument.is_out]
         self._write_operator(node, args, {**kwargs, outputs[0]: node.output_view or node}, [])
 
     def generate_fallback_kernel(self, node: Any) -> None:
         flush_kernels()
-        self._write_operator(node, *_arguments_of(node), _results_of(node))
+        self._write_operator(node, *arguments_of(node), results_of(node))
 
     def generate_fallback_kernel_with_runtime_lookup(
         self,
@@ -228,8 +234,8 @@ class OutboardCppWrapper(CppWrapperCpu):
         flush_kernels()
         if V.graph.aot_mode:
             V.extern_kernel_nodes.pop()  # for torch's executor, which isn't needed
-        results = list(_names_of(outputs)) if _overload(op_overload)._schema.returns else []
-        self.writeline(_OperatorLine(self, op_overload, _by_schema(op_overload, raw_args, {}), results))
+        results = list(names_of(outputs)) if to_overload(op_overload)._schema.returns else []
+        self.writeline(_OperatorLine(self, op_overload, by_schema(op_overload, raw_args, {}), results))
 
     def generate_index_put_fallback(self, node: Any) -> None:
         tensors = iter(node.inputs[2:])
@@ -241,11 +247,11 @@ class OutboardCppWrapper(CppWrapperCpu):
         dim, *number = node.constant_args
         self._write_operator(node, [target, dim, index, *source, *number], node.kwargs, [])
 
-    def _write_operator(self, node: Any, args: Sequence[Any], kwargs: dict[str, Any], results: _Results) -> None:
-        overload = _overload_of(node)
-        self.writeline(_OperatorLine(self, overload, _by_schema(overload, args, kwargs), results))
+    def _write_operator(self, node: Any, args: Sequence[Any], kwargs: dict[str, Any], results: Results) -> None:
+        overload = overload_of(node)
+        self.writeline(_OperatorLine(self, overload, by_schema(overload, args, kwargs), results))
 
-    def call_operator(self, overload: torch._ops.OpOverload, arguments: Sequence[Any], results: _Results) -> None:
+    def call_operator(self, overload: torch._ops.OpOverload, arguments: Sequence[Any], results: Results) -> None:
         """Writes a call, and the variables for what it returns."""
         values = ValueWriter(self, self.device_index)
         written = ", ".join(values.write(argument, str(overload)) for argument in arguments)
@@ -359,9 +365,9 @@ class _StreamLine(WrapperLine):
 class _OperatorLine(WrapperLine):
     """The call of an operator."""
 
-    def __init__(self, wrapper: OutboardCppWrapper, overload: Any, arguments: Sequence[Any], results: _Results) -> None:
+    def __init__(self, wrapper: OutboardCppWrapper, overload: Any, arguments: Sequence[Any], results: Results) -> None:
         self._wrapper = wrapper
-        self._overload = _overload(overload)
+        self._overload = to_overload(overload)
         if is_for_streams(self._overload):
             _refuse_ahead_of_time()
         self._arguments = arguments
@@ -389,51 +395,3 @@ def _names() -> list[str]:
         "using OutboardValue = torch_outboard::Value;",
         f"#define aoti_torch_{_C.driver_name()}_view_dtype torch_outboard::view_dtype",
     ]
-
-
-def _overload(op: Any) -> torch._ops.OpOverload:
-    if not isinstance(op, torch._ops.OpOverload):
-        raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {op}: compile without them")
-    return op
-
-
-def _overload_of(node: Any) -> torch._ops.OpOverload:
-    return _overload(node.op_overload or node.python_kernel_name)
-
-
-def _arguments_of(node: Any) -> tuple[Sequence[Any], dict[str, Any]]:
-    if not hasattr(node, "unflatten_args"):
-        return [*node.inputs, *node.constant_args], node.kwargs
-    args, kwargs = node.unflatten_args(node.inputs, node.constant_args)
-    return args, {**node.kwargs, **kwargs}
-
-
-def _by_schema(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Gives a value for each argument of the schema."""
-    arguments = _overload(op)._schema.arguments
-    values = list(args)
-    for argument in arguments[len(values) :]:
-        if argument.name not in kwargs and not argument.has_default_value():
-            raise OutboardError(f"Inductor gives {op} no value for its argument {argument.name}")
-        values.append(kwargs.get(argument.name, argument.default_value))
-    return values
-
-
-def _results_of(node: Any) -> _Results:
-    overload = _overload_of(node)
-    if not overload._schema.returns or torch.Tag.inplace_view in overload.tags:
-        return []
-    if getattr(node, "outputs", None):
-        return list(_names_of(node.outputs))
-    return [] if isinstance(node.layout, ir.NoneLayout) else [node.get_name()]
-
-
-def _names_of(outputs: Any) -> Iterator[str | None]:
-    """Gives a name for each value that is returned, those in lists too, and None for what nobody asks for."""
-    if isinstance(outputs, (list, tuple)):
-        for output in outputs:
-            yield from _names_of(output)
-    elif isinstance(outputs, ir.Buffer) and not isinstance(outputs, ir.MutationOutput):
-        yield outputs.get_name()
-    else:
-        yield None
