@@ -10,6 +10,8 @@ from examples.pure_python_driver import PythonDriver
 from torch_outboard import DriverError, Status, include_paths
 from torch_outboard.compile import CodeGenerator
 
+_ITEMS = 64
+
 
 class ProgramGenerator(CodeGenerator):
     """Inductor's C++ for the CPU, handed to the driver as programs."""
@@ -18,29 +20,37 @@ class ProgramGenerator(CodeGenerator):
     fuses_as_cpu = True
 
     def scheduling(self):
+        import sympy
         from torch._inductor.utils import Placeholder
         from torch._inductor.virtualized import V
+        from torch.utils._sympy.functions import CeilDiv
 
         from torch_outboard.compile.cpp import scheduling as of_cpp
+        from torch_outboard.compile.runtime import letters
         from torch_outboard.compile.runtime.device_kernel import DeviceProgram
         from torch_outboard.compile.runtime.formula import formula
 
         class ProgramScheduling(of_cpp.HostScheduling):
             def define_kernel(self, src_code, nodes, kernel_args=None):
                 wrapper = V.graph.wrapper_code
-                arguments = self.kernel_group.args if kernel_args is None else kernel_args
-                _, _, types = arguments.cpp_argdefs()
+                group = self.kernel_group
+                _, call, types = (group.args if kernel_args is None else kernel_args).cpp_argdefs()
+                words = ", ".join(
+                    f"outboard_argument<{letters.argument_type(kind)}>(words[{i}])" for i, kind in enumerate(types)
+                )
+                # A number of this generator's own, which says that there is one block.
+                given, kinds = [*call, str(_ITEMS)], [*types, "int32_t"]
+                group.call_kernel = lambda wrapper, name: wrapper.generate_kernel_call(
+                    name, given, triton=False, arg_types=kinds
+                )
                 if src_code in wrapper.src_to_kernel:
                     return wrapper.src_to_kernel[src_code]
                 name = wrapper.src_to_kernel[src_code] = f"program_{wrapper.next_kernel_suffix()}"
-                words = ", ".join(
-                    f"outboard_argument<{kind.removeprefix('const ') if '*' not in kind else kind}>(words[{i}])"
-                    for i, kind in enumerate(types)
-                )
                 text = src_code.replace(str(Placeholder.KERNEL_NAME), name).replace("#pragma CMT", "//")
                 text += of_cpp._ENTRY.format(kernel=name, arguments=words)
-                grid = (formula(V.graph.sizevars.simplify(1), {}),)
-                program = DeviceProgram(name, "cpp", tuple(types), text, "outboard_entry", grid)
+                items = sympy.Symbol("items", integer=True)
+                grid = (formula(CeilDiv(items, _ITEMS), {items: len(types)}),)
+                program = DeviceProgram(name, "cpp", tuple(kinds), text, "outboard_entry", grid)
                 wrapper.define_program(program, nodes[0].get_device())
                 return name
 

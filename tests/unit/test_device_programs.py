@@ -135,6 +135,7 @@ def check(rows, place="cpu", **options):
     for ours, theirs in zip(got, f(x, y, s), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, atol=1e-5, rtol=1e-5)
     assert len(driver.launched) > before, "no program ran"
+    assert {grid for _, grid, *_ in driver.launched[before:]} == {(1, 1, 1)}
 
 mode = sys.argv[1]
 if mode == "reduce-overhead":

@@ -258,7 +258,9 @@ class _Converter(FxConverter):
         return node
 
     def _number(self, kernel: str, name: str) -> int | torch.fx.Node:
-        # A kernel's numbers are symbols, which reach this line as text.
+        # A kernel's numbers reach this line as text: those that are known, and symbols.
+        if name.lstrip("-").isdigit():
+            return int(name)
         for symbol in self.expr_to_proxy:
             if str(symbol) == name:
                 return self._generate_sym_node(symbol)
