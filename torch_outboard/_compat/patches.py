@@ -85,6 +85,12 @@ PATCHES: tuple[Patch, ...] = (
         "inductor.needs_fuse_as_on_cpu",
     ),
     Patch(
+        "torch._inductor.choices.InductorChoices.reduction_split_factor",
+        "split reductions for devices without multiprocessors and warps",
+        "its formula, torch/_inductor/choices.py",
+        "splits.needs_split_reductions",
+    ),
+    Patch(
         "the convolutions of torch._subclasses.fake_impls",
         "give the strides that the CPU's kernels give",
         f"{_ISSUE}189137",

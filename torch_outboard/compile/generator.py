@@ -54,6 +54,12 @@ class CodeGenerator:
             "fx_wrapper"
         )
 
+    def prepare_graph(self, gm: Any) -> None:
+        """Changes a torch.fx.GraphModule before Inductor lowers it; by default nothing.
+
+        A node whose meta has "should_fallback" stays a call of its operator.
+        """
+
     def cache_key(self) -> dict[str, str]:
         """Gives what compiled code depends on beside the driver, its devices and the version of this package."""
         return {}

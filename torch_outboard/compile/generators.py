@@ -48,7 +48,23 @@ def _cpp() -> type[CodeGenerator]:
     return CppGenerator
 
 
-_LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {"cpp": _cpp}
+def _opencl_c() -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import OpenCLGenerator
+
+    return OpenCLGenerator
+
+
+def _host_cpp() -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import HostGenerator
+
+    return HostGenerator
+
+
+_LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
+    "cpp": _cpp,
+    "opencl_c": _opencl_c,
+    "host_cpp": _host_cpp,
+}
 
 
 class Generators:

@@ -139,8 +139,9 @@ def _register_backend(compile_fx: ModuleType) -> None:
     common.register_device_op_overrides(name, OutboardOpOverrides())
     if generators().is_by_device or generators().of(0).fuses_as_cpu:
         fuse_as_on_cpu(choice.fuses_as_cpu)
-        lay_out_as_on_cpu(choice.fuses_as_cpu)
         convolve_as_on_cpu(choice.fuses_as_cpu)
+    # Whatever makes kernels of loops, convolutions are the operators that eager calls run.
+    lay_out_as_on_cpu(lambda device: device.type == name)
     capture_graphs(name, why_not, install)
     name_model_header(name, choice.model_header)
 

@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
+from torch.utils._pytree import tree_leaves
 
 from torch_outboard.compile.device import cache_key
+from torch_outboard.compile.generators import generators
 
 __all__ = ["PrepareGraph"]
 
@@ -46,10 +48,16 @@ class PrepareGraph(CustomGraphModulePass):
                 if key not in moved:
                     moved[key] = _move(gm.graph, operand, value.device, node)
                 node.replace_input_with(operand, moved[key])
+        for generator in generators().of_all(self._indices(gm)):
+            generator.prepare_graph(gm)
         gm.graph.lint()
 
     def uuid(self) -> Any:
         return cache_key.cache_key()
+
+    def _indices(self, gm: torch.fx.GraphModule) -> list[int]:
+        values = tree_leaves([node.meta.get("val") for node in gm.graph.nodes])
+        return sorted({value.device.index for value in values if self._is_ours(value)})
 
     def _is_ours(self, value: object) -> bool:
         return isinstance(value, torch.Tensor) and value.device.type == self._device

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Drivers whose kernels come from the generator 'simt', for `pytest --driver=tests.simt_drivers:HostCpp`."""
+
+from torch_outboard._discovery import find_driver
+
+
+class HostCpp(find_driver("sim")):
+    code_generator = "host_cpp"
+
+
+class OpenCLC(find_driver("opencl")):
+    code_generator = "opencl_c"

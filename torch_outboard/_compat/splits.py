@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""All versions of torch that are served: how many parts Inductor makes of a reduction with few results."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["needs_split_reductions", "split_reductions"]
+
+
+def needs_split_reductions() -> bool:
+    """Whether the number of parts comes from a GPU's multiprocessors and warps, whatever the device is."""
+    from torch._inductor.choices import InductorChoices
+
+    return "warp_size" in inspect.getsource(InductorChoices.reduction_split_factor)
+
+
+def split_reductions(device: str, parts: Callable[[int, int], int]) -> None:
+    """Makes reductions for the device have the number of parts that `parts` gives for elements of a row and rows.
+
+    Inductor computes it from the warps and threads of a CUDA GPU; a device that has none of them gets a division by
+    zero. The choices are one object for all devices, which a user may have replaced, so it is asked for others.
+    """
+    from torch._inductor.choices import InductorChoices
+
+    of_torch = InductorChoices.reduction_split_factor
+
+    # A static method until torch 2.14, a method since.
+    is_static = isinstance(inspect.getattr_static(InductorChoices, "reduction_split_factor"), staticmethod)
+
+    @functools.wraps(of_torch)
+    def reduction_split_factor(*given: Any, **named: Any) -> int:
+        call = inspect.signature(of_torch).bind(*given, **named).arguments
+        if call["device"].type == device:
+            return parts(call["reduction_numel_hint"], call["numel_hint"])
+        return of_torch(*given, **named)
+
+    changed = staticmethod(reduction_split_factor) if is_static else reduction_split_factor
+    InductorChoices.reduction_split_factor = changed  # type: ignore[method-assign]

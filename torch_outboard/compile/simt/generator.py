@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The generator 'simt': kernels in the dialect of a device's own language."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.compile.simt.dialect import Dialect, prelude
+from torch_outboard.compile.simt.host_cpp import HOST_CPP
+from torch_outboard.compile.simt.opencl_c import OPENCL_C
+
+__all__ = ["HostGenerator", "OpenCLGenerator", "SimtGenerator"]
+
+
+class SimtGenerator(CodeGenerator):
+    """Kernels in a dialect: a subclass names it."""
+
+    name = "simt"
+    dialect: ClassVar[Dialect]
+
+    def scheduling(self) -> type[Any]:
+        from torch_outboard.compile.simt.scheduling import scheduling_for
+
+        return scheduling_for(self.driver.name, self.dialect)
+
+    def wrapper(self) -> type[Any]:
+        from torch_outboard.compile.wrapper.python import OutboardWrapper
+
+        return OutboardWrapper
+
+    def cpp_wrapper(self) -> type[Any]:
+        if self.dialect.runs_on_host:
+            return super().cpp_wrapper()
+        from torch_outboard.compile.cpp.wrapper import OutboardCppWrapper
+
+        return OutboardCppWrapper
+
+    def prepare_graph(self, gm: Any) -> None:
+        from torch_outboard.compile.simt.refused import leave_to_providers
+
+        leave_to_providers(gm, self.driver.name, self.dialect)
+
+    def cache_key(self) -> dict[str, str]:
+        return {"dialect": repr(self.dialect), "prelude": "".join(prelude())}
+
+
+class OpenCLGenerator(SimtGenerator):
+    """Kernels in OpenCL C, for every device whose driver builds programs of it."""
+
+    dialect = OPENCL_C
+
+
+class HostGenerator(SimtGenerator):
+    """Kernels in C++ for memory that the host can reach, one item after the other: for tests of what is generated."""
+
+    dialect = HOST_CPP

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""C++ for the host: each kernel is a function that loops over its items, one after the other.
+
+It proves what the other dialects compute, on a machine without their devices and under the compiler's sanitizers; its
+kernels need memory that the host can reach.
+"""
+
+from __future__ import annotations
+
+from torch_outboard.compile.simt.dialect import Dialect
+
+__all__ = ["HOST_CPP"]
+
+_HEADER = """\
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+using ob_i8 = int8_t;
+using ob_i16 = int16_t;
+using ob_i32 = int32_t;
+using ob_i64 = int64_t;
+using ob_u8 = uint8_t;
+using ob_u16 = uint16_t;
+using ob_u32 = uint32_t;
+using ob_u64 = uint64_t;
+#define OB_DEVICE static inline __attribute__((always_inline, unused))
+#define OB_GLOBAL
+#define OB_RESTRICT __restrict
+#define OB_LIB(name) std::name
+template <typename To, typename From>
+static inline To ob_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(To));
+  return to;
+}
+#define OB_AS_F32(x) ob_bits<float, ob_u32>(x)
+#define OB_AS_U32(x) ob_bits<ob_u32, float>(x)
+#define OB_AS_F64(x) ob_bits<double, ob_u64>(x)
+#define OB_AS_U64(x) ob_bits<ob_u64, double>(x)
+#define OB_INFINITY std::numeric_limits<double>::infinity()
+#define OB_NAN std::numeric_limits<double>::quiet_NaN()
+// The items of a launch run one after the other.
+#define OB_PLAIN_ADD(T, U, S) \\
+  OB_DEVICE void ob_atomic_add_##S(T* place, T value) { *place = (T)((U)*place + (U)value); }
+OB_PLAIN_ADD(float, float, f32)
+OB_PLAIN_ADD(double, double, f64)
+OB_PLAIN_ADD(ob_i8, ob_u32, i8)
+OB_PLAIN_ADD(ob_i16, ob_u32, i16)
+OB_PLAIN_ADD(ob_i32, ob_u32, i32)
+OB_PLAIN_ADD(ob_i64, ob_u64, i64)
+OB_PLAIN_ADD(ob_u8, ob_u32, u8)
+"""
+
+HOST_CPP = Dialect(
+    name="host_cpp",
+    header=_HEADER,
+    kernel="static inline void {name}(const ob_i64 ob_item, {parameters})",
+    item="ob_item",
+    runs_on_host=True,
+    group=1,
+    lanes=16,
+    fail="throw std::out_of_range({message})",
+    atomics=frozenset({"f32", "f64", "i8", "i16", "i32", "i64", "u8"}),
+)

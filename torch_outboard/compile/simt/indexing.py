@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Prints sizes and indices, expressions of SymPy, as C in integers of 64 bits, and narrower where all fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+from torch.utils._sympy.printers import ExprPrinter
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+__all__ = ["IndexPrinter"]
+
+_INT32 = 2**31
+
+
+class IndexPrinter(ExprPrinter):
+    """Indices count elements, so divisions are those of numbers that aren't negative wherever SymPy can tell."""
+
+    def _print_Symbol(self, expr: sympy.Symbol) -> str:
+        # A variable of the kernel, perhaps a narrow one, which a multiplication by a stride would leave.
+        return f"((ob_i64){expr.name})" if symbol_is_type(expr, SymT.TMP) else str(expr.name)
+
+    def _print_Integer(self, expr: sympy.Integer) -> str:
+        value = int(expr)
+        if -_INT32 < value < _INT32:
+            return str(value)
+        return f"((ob_i64)({value}L))" if value > -(2**63) else "((ob_i64)(-9223372036854775807L - 1))"
+
+    def _print_Float(self, expr: sympy.Float) -> str:
+        # SymPy takes 0.0 for an integer.
+        return repr(float(expr))
+
+    def _print_FloorDiv(self, expr: sympy.Expr) -> str:
+        number, divisor = expr.args
+        if number.is_nonnegative and divisor.is_positive:
+            return f"({self._inner(number)} / {self._inner(divisor)})"
+        return f"ob_floordiv_i64({self._print(number)}, {self._print(divisor)})"
+
+    def _inner(self, expr: sympy.Expr) -> str:
+        return f"({self._print(expr)})"
+
+    def _print_ModularIndexing(self, expr: sympy.Expr) -> str:
+        number, divisor, modulus = expr.args
+        text = self._inner(number)
+        if divisor != 1:
+            text = f"({text} / {self._inner(divisor)})"
+        return f"({text} % {self._inner(modulus)})"
+
+    def _print_PythonMod(self, expr: sympy.Expr) -> str:
+        return f"ob_remainder_i64({self._print(expr.args[0])}, {self._print(expr.args[1])})"
+
+    def _print_Mod(self, expr: sympy.Expr) -> str:
+        return f"({self._inner(expr.args[0])} % {self._inner(expr.args[1])})"
+
+    def _fold(self, function: str, expr: sympy.Expr) -> str:
+        first, *others = (str(self._print(argument)) for argument in expr.args)
+        for other in others:
+            first = f"ob_{function}_i64({first}, {other})"
+        return first
+
+    def _print_Min(self, expr: sympy.Expr) -> str:
+        return self._fold("minimum", expr)
+
+    def _print_Max(self, expr: sympy.Expr) -> str:
+        return self._fold("maximum", expr)
+
+    def _print_Abs(self, expr: sympy.Expr) -> str:
+        return f"ob_abs_i64({self._print(expr.args[0])})"
+
+    def _print_Where(self, expr: sympy.Expr) -> str:
+        condition, yes, no = (self._inner(argument) for argument in expr.args)
+        return f"({condition} ? {yes} : {no})"
+
+    def _print_PowByNatural(self, expr: sympy.Expr) -> str:
+        return f"ob_pow_i64({self._print(expr.args[0])}, {self._print(expr.args[1])})"
+
+    def _print_Pow(self, expr: sympy.Expr) -> str:
+        base, exponent = expr.args
+        if exponent.is_integer and exponent.is_positive:
+            return f"ob_pow_i64({self._print(base)}, {self._print(exponent)})"
+        return f"OB_LIB(pow)({self._real(base)}, {self._real(exponent)})"
+
+    # Numbers with a fraction occur in sizes that torch computes in Python's floats.
+
+    def _real(self, expr: sympy.Expr) -> str:
+        return f"((ob_real)({self._print(expr)}))"
+
+    def _print_FloatPow(self, expr: sympy.Expr) -> str:
+        return f"OB_LIB(pow)({self._real(expr.args[0])}, {self._real(expr.args[1])})"
+
+    def _print_IntTrueDiv(self, expr: sympy.Expr) -> str:
+        return f"({self._real(expr.args[0])} / {self._real(expr.args[1])})"
+
+    _print_FloatTrueDiv = _print_IntTrueDiv
+
+    def _print_ToFloat(self, expr: sympy.Expr) -> str:
+        return self._real(expr.args[0])
+
+    def _to_int(self, function: str, expr: sympy.Expr) -> str:
+        return f"((ob_i64)OB_LIB({function})({self._real(expr.args[0])}))"
+
+    def _print_floor(self, expr: sympy.Expr) -> str:
+        return self._to_int("floor", expr)
+
+    def _print_ceiling(self, expr: sympy.Expr) -> str:
+        return self._to_int("ceil", expr)
+
+    def _print_TruncToInt(self, expr: sympy.Expr) -> str:
+        return self._to_int("trunc", expr)
+
+    def _print_RoundToInt(self, expr: sympy.Expr) -> str:
+        return self._to_int("rint", expr)
+
+    _print_FloorToInt = _print_floor
+    _print_CeilToInt = _print_ceiling
+
+    def _print_OpaqueUnaryFn_sqrt(self, expr: sympy.Expr) -> str:
+        return f"OB_LIB(sqrt)({self._real(expr.args[0])})"
+
+    def _helper_sqrt(self, expr: Any) -> str:
+        return f"OB_LIB(sqrt)({self._real(expr)})"

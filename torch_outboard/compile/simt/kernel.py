@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One kernel: the body that Inductor's scheduling drives, and its text in a dialect.
+
+An item computes one element of what isn't reduced; a reduction is a loop of the item's. All statements of a body stand
+in the order in which Inductor asks for them, in one buffer, since loads may depend on what was computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor.codegen.common import CSE, CSEVariable, DeferredLine, PythonPrinter
+from torch._inductor.codegen.simd import SIMDKernel
+from torch._inductor.utils import IndentedBuffer
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.compile.simt import reduction, search
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES, Dialect
+from torch_outboard.compile.simt.indexing import IndexPrinter
+from torch_outboard.compile.simt.overrides import SimtOverrides
+from torch_outboard.compile.simt.values import cast, literal
+
+__all__ = ["SimtKernel", "TypedCSE"]
+
+
+class TypedCSE(CSE[Any, Any]):
+    """Declares each variable with its type."""
+
+    def generate(self, buffer: IndentedBuffer, expr: Any, **options: Any) -> Any:
+        dtype = options.get("dtype")
+        self.prefix = f"const {COMPUTE_TYPES[dtype]} " if isinstance(dtype, torch.dtype) else ""
+        return super().generate(buffer, expr, **options)
+
+
+class SimtKernel(SIMDKernel[CSEVariable]):
+    """A kernel in the dialect of the class."""
+
+    dialect: ClassVar[Dialect]
+    overrides = SimtOverrides
+    suffix = ";"
+    sexpr = staticmethod(IndexPrinter().doprint)
+    kexpr = staticmethod(IndexPrinter().doprint)
+    pexpr = staticmethod(PythonPrinter().doprint)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cse: Any = TypedCSE("", ";")
+        self.loads = self.stores = self.compute = IndentedBuffer()
+        self.before = IndentedBuffer()  # the loop: declarations of accumulators
+        self.after = IndentedBuffer()  # the loop: joining of lanes, results, their stores
+        self.is_sequential = False  # whether the loop to come must go in order, by one lane
+        self._kept: OrderedSet[CSEVariable] = OrderedSet()
+        self._numbers = itertools.count()
+        self._lanes_name = f"lanes{next(self._numbers)}"
+
+    # Types.
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Raises NotImplementedError for a type that the dialect hasn't."""
+        if not self.dialect.supports(dtype):
+            raise NotImplementedError(f"the dialect {self.dialect.name!r} has no {dtype}")
+
+    def dtype_to_str(self, dtype: torch.dtype) -> str:
+        return STORAGE_TYPES[dtype]
+
+    # Memory.
+
+    def load(self, name: str, index: sympy.Expr) -> Any:
+        variable = self.args.input(name)
+        dtype = V.graph.get_dtype(name)
+        text = self.loaded(variable, self.index_to_str(self.prepare_indexing(index)), dtype)
+        return self.cse.generate(self.compute, text, dtype=torch.float32 if dtype in HALVES else dtype, shape=())
+
+    def loaded(self, variable: str, index: str, dtype: torch.dtype) -> str:
+        """Gives an element of memory as a value."""
+        self.check_dtype(dtype)
+        text = f"{variable}[{index}]"
+        if dtype in HALVES:
+            return f"ob_from_{SUFFIXES[dtype]}({text})"
+        return f"({text} != 0)" if dtype == torch.bool else text
+
+    def store(self, name: str, index: sympy.Expr, value: Any, mode: Any = None) -> None:
+        variable = self.args.output(name)
+        dtype = V.graph.get_dtype(name)
+        self.check_dtype(dtype)
+        place = self.index_to_str(self.prepare_indexing(index))
+        text = cast(value, dtype)
+        if mode == "atomic_add":
+            if SUFFIXES[dtype] not in self.dialect.atomics:
+                raise NotImplementedError(f"the dialect {self.dialect.name!r} adds no {dtype} atomically")
+            line = f"ob_atomic_add_{SUFFIXES[dtype]}({variable} + ({place}), {text});"
+        elif mode is not None:
+            raise NotImplementedError(f"the code generator 'simt' has no store of mode {mode!r}")
+        elif dtype in HALVES:
+            line = f"{variable}[{place}] = ob_to_{SUFFIXES[dtype]}({text});"
+        else:
+            line = f"{variable}[{place}] = {text};"
+        self.compute.writeline(DeferredLine(name, line))
+
+    def store_reduction(self, name: str, index: sympy.Expr, value: Any) -> None:
+        is_inside, self.inside_reduction = self.inside_reduction, False
+        compute, self.compute = self.compute, self.after
+        try:
+            self.store(name, index, value)
+        finally:
+            self.inside_reduction, self.compute = is_inside, compute
+
+    def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
+        if not (lower or upper):
+            return
+        index = self.index_to_str(expr)
+        tests = [f"0 <= {index}"] if lower else []
+        if upper:
+            tests.append(f"{index} < {self.index_to_str(self.rename_indexing(size))}")
+        self._fail_unless(" && ".join(tests), f"index out of bounds: {' and '.join(tests)}")
+
+    def device_assert_async(self, cond: Any, msg: str) -> None:
+        self._fail_unless(str(cond), str(msg))
+
+    def _fail_unless(self, condition: str, message: str) -> None:
+        if self.dialect.fail is None:
+            raise NotSupportedError(
+                f"a kernel in {self.dialect.name} can't say that an index or an assertion is wrong, and PyTorch's "
+                f"operators say it ({message}): leave the operator out of the compiled function"
+            )
+        text = '"' + message.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        self.cse.generate(
+            self.compute, f"if (!({condition})) {self.dialect.fail.format(message=text)}", assignment=False
+        )
+
+    def masked(self, mask: Any, body: Callable[[], Any], other: Any) -> Any:
+        """Emits `body`, which may load, for items where the mask is true."""
+        lines = IndentedBuffer()
+        with self.swap_buffers(lines):
+            result = body()
+            dtype = result.dtype
+            result = cast(result, dtype)
+        variable = self.cse.newvar(dtype=dtype, shape=())
+        self.compute.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(other, dtype)};")
+        self.compute.writeline(f"if ({mask}) {{")
+        with self.compute.indent():
+            self.compute.splice(lines)
+            self.compute.writeline(f"{variable} = {result};")
+        self.compute.writeline("}")
+        return variable
+
+    def bucketize(
+        self,
+        values: Any,
+        boundaries: tuple[str, sympy.Expr, sympy.Expr, sympy.Expr],
+        boundary_indices: Any,
+        indexing_dtype: torch.dtype,
+        right: bool,
+        sorter: tuple[str, sympy.Expr] | None = None,
+        sorter_indices: Any = None,
+    ) -> Any:
+        return search.bucketize(
+            self, values, boundaries, boundary_indices, indexing_dtype, right, sorter, sorter_indices
+        )
+
+    # Reductions.
+
+    def _trees(self, is_reduction: bool) -> list[Any]:
+        trees: list[Any] = self.range_trees
+        return [tree for tree in trees if bool(tree.is_reduction) == is_reduction]
+
+    def fresh_buffer(self) -> IndentedBuffer:
+        return IndentedBuffer()
+
+    def row_index(self) -> str:
+        """Gives the number of the element in its row."""
+        return f"{self._trees(True)[0].prefix}index"
+
+    def row_size(self) -> int:
+        """Gives the number of elements of a row. NotImplementedError if it is a symbol."""
+        size = self._trees(True)[0].numel
+        if not isinstance(size, sympy.Integer):
+            raise NotImplementedError("the code generator 'simt' sorts no rows of symbolic size")
+        return int(size)
+
+    def fresh_name(self, name: str) -> str:
+        return f"{name}{next(self._numbers)}"
+
+    def accumulator(self, dtype: torch.dtype, start: str) -> str:
+        """Declares an accumulator with an element a lane, and gives its name."""
+        name = self.fresh_name("acc")
+        self.before.writeline(f"{COMPUTE_TYPES[dtype]} {name}[{self._lanes_name}];")
+        self.before.writeline(f"for (int lane = 0; lane < {self._lanes_name}; ++lane) {name}[lane] = {start};")
+        return name
+
+    def carried(self, dtype: torch.dtype) -> Any:
+        """Declares a variable that lives from one element of the row to the next."""
+        variable = self.cse.newvar(dtype=dtype, shape=())
+        self.before.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(0, dtype)};")
+        return variable
+
+    def join_lanes(self, lines: Callable[[str, str], list[str]]) -> None:
+        """Has the lanes joined after the loop: `lines` say how lane b goes into lane a."""
+        self.after.writeline(f"for (int span = {self._lanes_name} / 2; span > 0; span /= 2)")
+        self.after.writeline("  for (int lane = 0; lane < span; ++lane) {")
+        for line in lines("lane", "lane + span"):
+            self.after.writeline("    " + line)
+        self.after.writeline("  }")
+
+    def result(self, dtype: torch.dtype, text: str, kept: torch.dtype) -> Any:
+        """Declares the variable of a reduction's result, which is there after the loop."""
+        kind = torch.float32 if dtype in HALVES else dtype
+        variable = self.cse.newvar(dtype=kind, shape=())
+        if kind != kept:
+            text = f"({text} != 0)" if kind == torch.bool else f"({COMPUTE_TYPES[kind]}){text}"
+        self.after.writeline(f"const {COMPUTE_TYPES[kind]} {variable} = {text};")
+        self._kept.add(variable)
+        return variable
+
+    def reduction(self, dtype: torch.dtype, src_dtype: torch.dtype, reduction_type: Any, value: Any) -> Any:
+        key = (src_dtype, reduction_type, value)
+        if key not in self.cse.reduction_cache:
+            self.cse.reduction_cache[key] = reduction.reduce(self, dtype, src_dtype, reduction_type, value)
+        return self.cse.reduction_cache[key]
+
+    def scan(self, dtypes: tuple[torch.dtype, ...], combine_fn: Callable[..., Any], values: Any) -> Any:
+        return reduction.scan(self, dtypes, combine_fn, values)
+
+    def sort(self, dtypes: tuple[torch.dtype, ...], values: Any, stable: bool, descending: bool) -> Any:
+        return reduction.sort(self, dtypes, values, descending)
+
+    # Text.
+
+    def codegen_iteration_ranges_entry(self, entry: Any) -> None:
+        line = f"const {self.index_dtype} {entry.name} = {self.sexpr(self.rename_indexing(entry.expr))};"
+        (self.indexing_code if entry.root.is_loop else self.body).writeline(line)
+
+    def codegen_body(self) -> None:
+        parts = (self.before, self.indexing_code, self.compute, self.after)
+        if not any(parts):
+            return
+        loops = [tree for tree in self.range_trees if tree.is_loop]
+        if self.inside_reduction and loops:
+            lanes = self._lanes(loops)
+            # Text that Inductor may still remove, stores of what nobody reads, can't be changed any more: a name stands
+            # for the number of lanes.
+            self.body.writeline(f"enum {{ {self._lanes_name} = {lanes} }};")
+            self.body.splice(self.before)
+            self._write_loops(loops, lanes)
+            self.cse.invalidate(self._kept)
+            for tree in loops:
+                tree.cache_clear()
+            self.body.splice(self.after)
+        else:
+            for part in parts:
+                self.body.splice(part)
+        for part in parts:
+            part.clear()
+        self.is_sequential = False
+        self._lanes_name = f"lanes{next(self._numbers)}"
+
+    def _lanes(self, loops: list[Any]) -> int:
+        """Gives how many lanes share a row: one where the order counts, or where rows are short."""
+        if self.is_sequential or len(loops) > 1 or not self.before:
+            return 1
+        size = loops[0].numel
+        return 1 if isinstance(size, sympy.Integer) and size < self.dialect.lanes else self.dialect.lanes
+
+    def _write_loops(self, loops: list[Any], lanes: int) -> None:
+        if lanes == 1:
+            self._write_plain_loops(loops)
+            return
+        (tree,) = loops
+        index, number, prefix = self.index_dtype, f"{tree.prefix}numel", tree.prefix
+        whole = f"{prefix}whole{next(self._numbers)}"
+        self.body.writeline(f"const {index} {whole} = {number} - {number} % {lanes};")
+        self.body.writeline(f"for ({index} {prefix}base = 0; {prefix}base < {whole}; {prefix}base += {lanes})")
+        self.body.writeline(f"  for (int lane = 0; lane < {lanes}; ++lane) {{")
+        self._write_loop_body(f"const {index} {prefix}index = {prefix}base + lane, turn = {prefix}base / {lanes};")
+        self.body.writeline("  }")
+        if not isinstance(tree.numel, sympy.Integer) or tree.numel % lanes != 0:
+            self.body.writeline(f"for ({index} {prefix}index = {whole}; {prefix}index < {number}; ++{prefix}index) {{")
+            self._write_loop_body(f"const {index} lane = {prefix}index - {whole}, turn = {whole} / {lanes};")
+            self.body.writeline("}")
+
+    def _write_plain_loops(self, loops: list[Any]) -> None:
+        index = self.index_dtype
+        for tree in loops:
+            name = tree.prefix + "index"
+            self.body.writeline(f"for ({index} {name} = 0; {name} < {tree.prefix}numel; ++{name}) {{")
+        # With one lane the turns are the elements.
+        turn = loops[0].prefix + "index"
+        for tree in loops[1:]:
+            turn = f"({turn}) * {tree.prefix}numel + {tree.prefix}index"
+        self._write_loop_body(f"const {index} lane = 0, turn = {turn};")
+        self.body.writeline("}" * len(loops))
+
+    def _write_loop_body(self, first: str) -> None:
+        with self.body.indent(2):
+            if self.before:
+                self.body.writeline(first)
+            self.body.splice(self.indexing_code)
+            self.body.splice(self.compute)
+
+    def parameters(self) -> Iterator[tuple[str, str, str, Any]]:
+        """Gives of each argument: its declaration, its name, the letter of a launch, and what the wrapper passes."""
+        arguments: tuple[Any, ...] = self.args.python_argdefs()
+        names, given, kinds, _ = arguments
+        written = {inner for inner in self.args.output_buffers.values() if isinstance(inner, str)}
+        written |= {one.inner_name for one in self.args.inplace_buffers.values() if hasattr(one, "inner_name")}
+        for argument, value, kind in zip(names, given, kinds, strict=True):
+            name = argument.name
+            if hasattr(kind, "expr"):
+                yield f"const ob_i64 {name}", name, "i", value
+                continue
+            is_written = name in written
+            # A buffer that is mutated may come as an input too.
+            is_alone = given.count(value) == 1
+            declared = f"OB_GLOBAL {'' if is_written else 'const '}{STORAGE_TYPES[kind.dtype]}*"
+            yield f"{declared}{' OB_RESTRICT' if is_alone else ''} {name}", name, "w" if is_written else "r", value
+        for tree in self.range_trees:
+            if not isinstance(tree.numel, sympy.Integer):
+                name = f"{tree.prefix}numel_given"
+                yield f"const ob_i64 {name}", name, "i", tree.numel
+
+    def types(self) -> tuple[str, ...]:
+        """Gives the types of the parameters as a launch knows them."""
+        kinds = {"i": "int64_t", "r": "const void*", "w": "void*"}
+        return tuple(kinds[letter] for _, _, letter, _ in self.parameters())
+
+    def items(self) -> str:
+        """Gives the number of items as an expression of the kernel's parameters."""
+        return " * ".join(self._sizes())
+
+    def items_formula(self) -> str:
+        """The same in the postfix form of a launch's formulas, where a2 is the third parameter."""
+        names = [name for _, name, _, _ in self.parameters()]
+        words = [f"a{names.index(size)}" if size in names else size for size in self._sizes()]
+        return " ".join([words[0], *(f"{word} mul" for word in words[1:])])
+
+    def _sizes(self) -> list[str]:
+        return [
+            str(int(tree.numel)) if isinstance(tree.numel, sympy.Integer) else f"{tree.prefix}numel_given"
+            for tree in self._trees(False)
+        ] or ["1"]
+
+    def codegen_kernel(self, name: str | None = None) -> str:
+        self.codegen_body()
+        code = IndentedBuffer()
+        parameters = ", ".join(declared for declared, *_ in self.parameters())
+        code.writeline(self.dialect.kernel.format(name=name or "KERNEL_NAME", parameters=parameters) + " {")
+        with code.indent():
+            self._write_indices(code)
+            for old, new in self.args.aliases():
+                code.writeline(f"#define {old} {new}")
+            code.splice(self.body)
+            for old, _ in self.args.aliases():
+                code.writeline(f"#undef {old}")
+        code.writeline("}")
+        return code.getvalue()
+
+    def _write_indices(self, code: IndentedBuffer) -> None:
+        index = self.index_dtype
+        for tree in self.range_trees:
+            size = f"{tree.numel}" if isinstance(tree.numel, sympy.Integer) else f"({index}){tree.prefix}numel_given"
+            code.writeline(f"const {index} {tree.prefix}numel = {size};")
+        trees = self._trees(False)
+        code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
+        code.writeline(
+            f"if (ob_number >= (ob_i64){' * (ob_i64)'.join(f'{tree.prefix}numel' for tree in trees) or 1}) return;"
+        )
+        rest = "ob_number"
+        # The last dimension lies closest in memory.
+        for place, tree in enumerate(sorted(trees, key=lambda tree: "xyz".index(tree.prefix))):
+            is_last = place == len(trees) - 1
+            here = rest if is_last else f"({rest} % {tree.prefix}numel)"
+            code.writeline(f"const {index} {tree.prefix}index = ({index}){here};")
+            rest = f"({rest} / {tree.prefix}numel)"
+
+    def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
+        wrapper = V.graph.wrapper_code
+        for symbol in self.args.sizevars:
+            wrapper.ensure_size_computed(symbol)
+        arguments = []
+        for *_, value in self.parameters():
+            arguments.append(value if isinstance(value, str) else self.pexpr(V.graph.sizevars.simplify(value)))
+        device = V.graph.get_current_device_or_throw()
+        wrapper.generate_kernel_call(name, arguments, arg_types=list(self.types()), triton=False, device=device)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How work is shared by items: into how many parts a reduction with few results goes."""
+
+from __future__ import annotations
+
+__all__ = ["parts_of_reduction"]
+
+# An item reduces no fewer elements than these of a part, and no more parts are made than keep a large device busy.
+_LEAST_PART = 4096
+_MOST_ITEMS = 1024
+
+
+def parts_of_reduction(row: int, rows: int) -> int:
+    """Gives into how many parts each of `rows` rows of `row` elements is split; the parts' results are reduced then."""
+    wanted = min(row // _LEAST_PART, _MOST_ITEMS // max(rows, 1))
+    if wanted < 2:
+        return 1
+    # Parts of the same size need no masks.
+    even = (parts for parts in range(wanted, wanted // 2, -1) if row % parts == 0)
+    return next(even, wanted)

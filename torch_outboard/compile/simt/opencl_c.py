@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""OpenCL C 1.2 and later, for every device of OpenCL."""
+
+from __future__ import annotations
+
+from torch_outboard.compile.simt.dialect import Dialect
+
+__all__ = ["OPENCL_C"]
+
+# always_inline: without it a compiler for CPUs leaves helpers as calls, which keep loops from becoming vectors.
+_HEADER = """\
+#ifdef OB_HAS_DOUBLE
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable
+#pragma OPENCL FP_CONTRACT OFF
+typedef char ob_i8;
+typedef short ob_i16;
+typedef int ob_i32;
+typedef long ob_i64;
+typedef uchar ob_u8;
+typedef ushort ob_u16;
+typedef uint ob_u32;
+typedef ulong ob_u64;
+#define OB_DEVICE static inline __attribute__((always_inline))
+#define OB_GLOBAL __global
+#define OB_RESTRICT restrict
+#define OB_LIB(name) name
+#define OB_AS_F32(x) as_float(x)
+#define OB_AS_U32(x) as_uint(x)
+#define OB_AS_F64(x) as_double(x)
+#define OB_AS_U64(x) as_ulong(x)
+#define OB_INFINITY INFINITY
+#define OB_NAN NAN
+// OpenCL has no additions of floating point: by comparison and exchange.
+OB_DEVICE void ob_atomic_add_f32(__global float* place, float value) {
+  volatile __global uint* bits = (volatile __global uint*)place;
+  uint seen = *bits;
+  for (;;) {
+    const uint before = atomic_cmpxchg(bits, seen, as_uint(as_float(seen) + value));
+    if (before == seen) return;
+    seen = before;
+  }
+}
+OB_DEVICE void ob_atomic_add_i32(__global int* place, int value) { atomic_add((volatile __global int*)place, value); }
+OB_DEVICE void ob_atomic_add_i64(__global long* place, long value) { atom_add((volatile __global long*)place, value); }
+#ifdef OB_HAS_DOUBLE
+OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
+  volatile __global ulong* bits = (volatile __global ulong*)place;
+  ulong seen = *bits;
+  for (;;) {
+    const ulong before = atom_cmpxchg(bits, seen, as_ulong(as_double(seen) + value));
+    if (before == seen) return;
+    seen = before;
+  }
+}
+#endif
+"""
+
+OPENCL_C = Dialect(
+    name="opencl_c",
+    header=_HEADER,
+    kernel="__kernel void {name}({parameters})",
+    item="(ob_i64)get_global_id(0)",
+    group=64,
+    lanes=16,
+    atomics=frozenset({"f32", "f64", "i32", "i64"}),
+)

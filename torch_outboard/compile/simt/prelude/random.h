@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Philox 4x32 with 10 rounds: the number `offset` of the stream `seed`, the same on every device.
+
+typedef struct {
+  ob_u32 x, y, z, w;
+} ob_philox_4;
+
+OB_DEVICE ob_u32 ob_high(ob_u32 a, ob_u32 b) { return (ob_u32)(((ob_u64)a * b) >> 32); }
+OB_DEVICE ob_philox_4 ob_philox(ob_u64 seed, ob_u64 offset) {
+  ob_philox_4 c;
+  c.x = (ob_u32)offset;
+  c.y = (ob_u32)(offset >> 32);
+  c.z = 0;
+  c.w = 0;
+  ob_u32 low = (ob_u32)seed;
+  ob_u32 high = (ob_u32)(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const ob_u32 a = c.x;
+    const ob_u32 b = c.z;
+    c.x = ob_high(0xCD9E8D57u, b) ^ c.y ^ low;
+    c.z = ob_high(0xD2511F53u, a) ^ c.w ^ high;
+    c.y = 0xCD9E8D57u * b;
+    c.w = 0xD2511F53u * a;
+    low += 0x9E3779B9u;
+    high += 0xBB67AE85u;
+  }
+  return c;
+}
+
+// From [0, 1): 24 bits, which float holds exactly, so that 1 never comes out.
+OB_DEVICE float ob_uniform(ob_u32 bits) { return (float)(bits >> 8) * 5.9604644775390625e-8f; }
+OB_DEVICE float ob_rand(ob_i64 seed, ob_i64 offset) { return ob_uniform(ob_philox((ob_u64)seed, (ob_u64)offset).x); }
+// Box and Muller's; the logarithm's argument is from (0, 1].
+OB_DEVICE float ob_randn(ob_i64 seed, ob_i64 offset) {
+  const ob_philox_4 bits = ob_philox((ob_u64)seed, (ob_u64)offset);
+  const float size = OB_LIB(sqrt)(-2.0f * OB_LIB(log)(1.0f - ob_uniform(bits.x)));
+  return size * OB_LIB(cos)(6.283185307179586f * ob_uniform(bits.y));
+}
+OB_DEVICE ob_i64 ob_randint(ob_i64 seed, ob_i64 offset, ob_i64 low, ob_i64 high) {
+  const ob_philox_4 bits = ob_philox((ob_u64)seed, (ob_u64)offset);
+  const ob_u64 drawn = ((ob_u64)bits.x << 32) | bits.y;
+  const ob_u64 count = (ob_u64)high - (ob_u64)low;
+  return (ob_i64)((ob_u64)low + (count == 0 ? drawn : drawn % count));
+}

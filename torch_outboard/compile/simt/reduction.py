@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reductions of a row by one item, in several independent accumulators that are joined after the loop.
+
+The accumulators are arrays with an element a lane: a loop over the lanes within the loop over the row, which compilers
+make vectors of without being allowed to change the order of additions. As each lane sums a part of the row, the result
+is nearer to the sum than that of one accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES
+from torch_outboard.compile.simt.values import cast, literal, suffix
+
+SimtKernel = Any  # kernel.SimtKernel, which imports this
+
+__all__ = ["reduce", "scan", "sort"]
+
+_LIMITS = {
+    torch.bool: (False, True),
+    torch.int64: (-(2**63), 2**63 - 1),
+    torch.uint64: (0, 2**64 - 1),
+    torch.float32: (float("-inf"), float("inf")),
+    torch.float64: (float("-inf"), float("inf")),
+}
+
+
+def accumulated_in(dtype: torch.dtype) -> torch.dtype:
+    """Gives the type in which values of a type are accumulated."""
+    if dtype.is_floating_point:
+        return torch.float64 if dtype == torch.float64 else torch.float32
+    if dtype == torch.bool:
+        return torch.bool
+    return torch.uint64 if dtype in (torch.uint64, torch.uint32) else torch.int64
+
+
+def reduce(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
+    """Emits a reduction of `value` over the row, and gives the variables that hold the result after the loop."""
+    if kind not in _KINDS:
+        raise NotImplementedError(f"the code generator 'simt' has no reduction {kind!r}")
+    return _KINDS[kind](kernel, dtype, source, kind, value)
+
+
+def _simple(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
+    # A sum of bools counts; of other integers the result's type says the signedness.
+    kept = accumulated_in(source if kind in ("max", "min", "fmax") else dtype)
+    if kind == "any":
+        kept = torch.bool
+    elif kept == torch.bool and kind in ("sum", "prod", "xor_sum"):
+        kept = torch.int64
+    start: Any = {"sum": 0, "prod": 1, "xor_sum": 0, "any": False, "fmax": float("nan")}.get(kind)
+    if start is None or (kind == "fmax" and not kept.is_floating_point):
+        low, high = _LIMITS[kept]
+        start = high if kind == "min" else low
+    array = kernel.accumulator(kept, literal(start, kept))
+    join = _joiner(kind, kept)
+    kernel.compute.writeline(f"{array}[lane] = {join(f'{array}[lane]', cast(value, kept))};")
+    kernel.join_lanes(lambda a, b: [f"{array}[{a}] = {join(f'{array}[{a}]', f'{array}[{b}]')};"])
+    return kernel.result(dtype, f"{array}[0]", kept)
+
+
+def _joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
+    name = suffix(kept)
+    if kind == "any":
+        return lambda a, b: f"{a} || {b}"
+    if kind == "xor_sum":
+        return lambda a, b: f"{a} ^ {b}"
+    if kind in ("sum", "prod"):
+        if kept.is_floating_point:
+            return lambda a, b: f"{a} {'+' if kind == 'sum' else '*'} {b}"
+        return lambda a, b: f"ob_{'add' if kind == 'sum' else 'mul'}_{name}({a}, {b})"
+    if kept == torch.bool:
+        return lambda a, b: f"{a} {'&&' if kind == 'min' else '||'} {b}"
+    helper = {"max": "maximum", "min": "minimum", "fmax": "fmax" if kept.is_floating_point else "maximum"}[kind]
+    return lambda a, b: f"ob_{helper}_{name}({b}, {a})"
+
+
+def _place(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
+    """The place of the greatest or least element: of equal ones the first, of any NaN the first."""
+    kept = accumulated_in(source)
+    if kept == torch.bool:
+        kept = torch.int64
+    value, place = value if isinstance(value, tuple) else (value, kernel.row_index())
+    low, high = _LIMITS[kept]
+    best = kernel.accumulator(kept, literal(low if kind == "argmax" else high, kept))
+    where = kernel.accumulator(torch.int64, literal(2**63 - 1, torch.int64))
+    before = f"ob_is_before_{kind[3:]}_{suffix(kept)}"
+    new = kernel.cse.generate(kernel.compute, cast(value, kept), dtype=kept, shape=())
+    kernel.compute.writeline(
+        f"if ({before}({new}, {place}, {best}[lane], {where}[lane])) "
+        f"{{ {best}[lane] = {new}; {where}[lane] = {place}; }}"
+    )
+    kernel.join_lanes(
+        lambda a, b: [
+            f"if ({before}({best}[{b}], {where}[{b}], {best}[{a}], {where}[{a}])) "
+            f"{{ {best}[{a}] = {best}[{b}]; {where}[{a}] = {where}[{b}]; }}"
+        ]
+    )
+    return kernel.result(dtype, f"{where}[0]", torch.int64)
+
+
+def _welford_join(kind: str, mean: str, square: str, weight: str) -> Callable[[str, str], list[str]]:
+    def join(a: str, b: str) -> list[str]:
+        return [
+            "{",
+            f"  const {kind} ob_total = {weight}[{a}] + {weight}[{b}];",
+            f"  const {kind} ob_share = ob_total == 0 ? 0 : {weight}[{b}] / ob_total;",
+            f"  const {kind} ob_delta = {mean}[{b}] - {mean}[{a}];",
+            f"  {mean}[{a}] += ob_delta * ob_share;",
+            f"  {square}[{a}] += {square}[{b}] + ob_delta * ob_delta * {weight}[{a}] * ob_share;",
+            f"  {weight}[{a}] = ob_total;",
+            "}",
+        ]
+
+    return join
+
+
+def _welford(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
+    """Mean, sum of squared differences from it, and weight."""
+    kept = accumulated_in(dtype)
+    number = COMPUTE_TYPES[kept]
+    mean, square, weight = (kernel.accumulator(kept, "0") for _ in range(3))
+    if kind == "welford_reduce":
+        kernel.compute.writelines(
+            [
+                "{",
+                f"  const {number} ob_value = {cast(value, kept)};",
+                f"  const {number} ob_delta = ob_value - {mean}[lane];",
+                # The same number in all lanes of a turn, but only this way the compiler knows.
+                f"  {mean}[lane] += ob_delta / ({number})(turn + 1);",
+                f"  {square}[lane] += ob_delta * (ob_value - {mean}[lane]);",
+                f"  {weight}[lane] = ({number})(turn + 1);",
+                "}",
+            ]
+        )
+    else:
+        their_mean, their_square, their_weight = (cast(one, kept) for one in value)
+        kernel.compute.writelines(
+            [
+                "{",
+                f"  const {number} ob_total = {weight}[lane] + {their_weight};",
+                f"  const {number} ob_share = ob_total == 0 ? 0 : {their_weight} / ob_total;",
+                f"  const {number} ob_delta = {their_mean} - {mean}[lane];",
+                f"  {mean}[lane] += ob_delta * ob_share;",
+                f"  {square}[lane] += {their_square} + ob_delta * ob_delta * {weight}[lane] * ob_share;",
+                f"  {weight}[lane] = ob_total;",
+                "}",
+            ]
+        )
+    kernel.join_lanes(_welford_join(number, mean, square, weight))
+    return tuple(kernel.result(dtype, f"{one}[0]", kept) for one in (mean, square, weight))
+
+
+_KINDS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("sum", "prod", "xor_sum", "any", "max", "min", "fmax"), _simple),
+    **dict.fromkeys(("argmax", "argmin"), _place),
+    **dict.fromkeys(("welford_reduce", "welford_combine"), _welford),
+}
+
+
+def scan(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], combine: Callable[..., Any], values: Any) -> Any:
+    """Emits a scan: the row's elements in their order, each combined with what the ones before gave."""
+    kernel.is_sequential = True
+    kinds = [torch.float32 if dtype in HALVES else dtype for dtype in dtypes]
+    new = [
+        kernel.cse.generate(kernel.compute, cast(value, kind), dtype=kind, shape=())
+        for value, kind in zip(values, kinds, strict=True)
+    ]
+    kept = [kernel.carried(kind) for kind in kinds]
+    lines = kernel.fresh_buffer()
+    with kernel.swap_buffers(lines):
+        joined = [
+            kernel.cse.generate(kernel.compute, cast(value, kind), dtype=kind, shape=())
+            for value, kind in zip(combine(tuple(kept), tuple(new)), kinds, strict=True)
+        ]
+        for one, value in zip(kept, joined, strict=True):
+            kernel.compute.writeline(f"{one} = {value};")
+    first = " ".join(f"{one} = {value};" for one, value in zip(kept, new, strict=True))
+    kernel.compute.writeline(f"if ({kernel.row_index()} == 0) {{ {first} }} else {{")
+    with kernel.compute.indent():
+        kernel.compute.splice(lines)
+    kernel.compute.writeline("}")
+    results = []
+    for one, kind in zip(kept, kinds, strict=True):
+        result = kernel.cse.newvar(dtype=kind, shape=())
+        kernel.compute.writeline(f"const {COMPUTE_TYPES[kind]} {result} = {one};")
+        results.append(result)
+    return tuple(results)
+
+
+def sort(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], values: Any, descending: bool) -> Any:
+    """Emits a stable sort of the row by its first value: a loop that gathers the row, the sort, the loop to come.
+
+    An item sorts its row in arrays of its own; Inductor asks for it for rows of at most 512 elements.
+    """
+    kernel.is_sequential = True
+    kinds = [torch.float32 if dtype in HALVES else dtype for dtype in dtypes]
+    size, index = kernel.row_size(), kernel.row_index()
+    arrays = []
+    for value, kind in zip(values, kinds, strict=True):
+        name = kernel.fresh_name("row")
+        kernel.before.writeline(f"{COMPUTE_TYPES[kind]} {name}[{size}];")
+        kernel.compute.writeline(f"{name}[{index}] = {cast(value, kind)};")
+        arrays.append(name)
+    keys = arrays[0]
+    new, other = f"{keys}_new", f"{keys}[place - 1]"
+    before = f"{new} {'>' if descending else '<'} {other}"
+    if kinds[0].is_floating_point:
+        first, last = (new, other) if descending else (other, new)
+        before = f"({before} || ({first} != {first} && {last} == {last}))"
+    kernel.after.writeline(f"for (int next = 1; next < {size}; ++next) {{")
+    for name, kind in zip(arrays, kinds, strict=True):
+        kernel.after.writeline(f"  const {COMPUTE_TYPES[kind]} {name}_new = {name}[next];")
+    kernel.after.writeline("  int place = next;")
+    moves = " ".join(f"{name}[place] = {name}[place - 1];" for name in arrays)
+    kernel.after.writeline(f"  for (; place > 0 && {before}; --place) {{ {moves} }}")
+    kernel.after.writeline("  " + " ".join(f"{name}[place] = {name}_new;" for name in arrays))
+    kernel.after.writeline("}")
+    kernel.codegen_body()
+    return tuple(
+        kernel.cse.generate(kernel.compute, f"{name}[{index}]", dtype=kind, shape=())
+        for name, kind in zip(arrays, kinds, strict=True)
+    )

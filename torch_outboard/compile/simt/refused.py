@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which operators of a graph a dialect leaves to the providers of eager calls, known before they are lowered.
+
+Inductor chooses between a kernel and a call of the operator when it lowers a node, before it asks for the kernel's
+text. What the text would need and a dialect hasn't is therefore looked up here: functions, element types, failures
+that a kernel can say, atomic additions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch._inductor.codegen.common import pointwise_overrides_data
+from torch.utils._pytree import tree_leaves
+
+from torch_outboard.compile.simt.dialect import SUFFIXES, Dialect
+from torch_outboard.compile.simt.overrides import SimtOverrides
+
+__all__ = ["leave_to_providers"]
+
+# Their kernels check indices or conditions, and say which one is wrong.
+_CHECKED = (
+    "_assert_async",
+    "_low_memory_max_pool_offsets_to_indices",
+    "embedding",
+    "embedding_dense_backward",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
+    "gather",
+    "index",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "index_put",
+    "index_put_",
+    "index_select",
+    "masked_scatter",
+    "max_pool2d_with_indices_backward",
+    "max_pool3d_with_indices",
+    "max_pool3d_with_indices_backward",
+    "repeat_interleave",
+    "scatter",
+    "scatter_",
+    "scatter_add",
+    "scatter_add_",
+    "scatter_reduce",
+    "scatter_reduce_",
+    "take",
+)
+
+# Their kernels add to memory that several items write.
+_ADDING = (
+    "_unsafe_index_put",
+    "index_put",
+    "index_put_",
+    "scatter_add",
+    "scatter_add_",
+    "scatter_reduce",
+    "scatter_reduce_",
+)
+
+
+def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) -> None:
+    """Marks the nodes on the device that the dialect has no kernels for, so that Inductor calls their operators."""
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        values = [node.meta.get("val"), *(one.meta.get("val") for one in node.all_input_nodes)]
+        tensors = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor) and one.device.type == device]
+        if tensors and not node.target.is_view and _is_refused(node.target, tensors, dialect):
+            node.meta["should_fallback"] = True
+
+
+def _is_refused(operator: torch._ops.OpOverload, tensors: list[torch.Tensor], dialect: Dialect) -> bool:
+    if operator.namespace not in ("aten", "prims"):
+        return False
+    packet = operator._schema.name.partition("::")[2]
+    if packet in _missing() or (dialect.fail is None and packet in _CHECKED):
+        return True
+    if packet in _ADDING and SUFFIXES.get(tensors[0].dtype) not in dialect.atomics:
+        return True
+    # Of complex numbers Inductor knows by itself that there are no kernels.
+    return any(not dialect.supports(one.dtype) and not one.is_complex() for one in tensors)
+
+
+@functools.cache
+def _missing() -> frozenset[str]:
+    return frozenset(_names_of_missing())
+
+
+def _names_of_missing() -> Iterator[str]:
+    for name, data in pointwise_overrides_data.items():
+        if getattr(getattr(SimtOverrides, name), "is_unimplemented", False):
+            yield data.name

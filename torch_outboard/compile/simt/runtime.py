@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the generated Python code calls: from the text of a kernel to its launcher."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_outboard import _C
+from torch_outboard._errors import OutboardError
+from torch_outboard.compile.simt.dialects import find_dialect
+
+__all__ = ["FLAGS", "host_source", "simt_kernel"]
+
+Parameter = tuple[str, str, str]  # declaration, name, letter
+
+# No option that changes what floating point computes. Tests add those of sanitizers.
+FLAGS = ("-std=c++20", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fPIC", "-shared", "-w")
+
+
+def simt_kernel(name: str, dialect: str, parameters: Sequence[Parameter], items: str, text: str) -> Callable[..., None]:
+    """Gives the launcher of a kernel. OutboardError with the compiler's output if its text doesn't compile."""
+    letters = "".join(letter for _, _, letter in parameters)
+    source = host_source(name, dialect, parameters, items, text)
+    entry = ctypes.cast(_library(source).outboard_entry, ctypes.c_void_p).value
+    return _C.compiled_kernel(name, entry or 0, letters)
+
+
+def host_source(name: str, dialect: str, parameters: Sequence[Parameter], items: str, text: str) -> str:
+    """Gives the text of a library: the kernel, and an entry that calls it for each item."""
+    arguments = "\n".join(
+        f"  {declared} = {_word(letter, declared, place)};" for place, (declared, _, letter) in enumerate(parameters)
+    )
+    names = ", ".join(given for _, given, _ in parameters)
+    entry = (
+        f'extern "C" void outboard_entry(const uint64_t* words) {{\n{arguments}\n'
+        f"  const ob_i64 items = {items};\n"
+        f"  for (ob_i64 item = 0; item < items; ++item) {name}(item, {names});\n}}\n"
+    )
+    return find_dialect(dialect).source(text) + "\n" + entry
+
+
+def _word(letter: str, declared: str, place: int) -> str:
+    if letter == "i":
+        return f"(ob_i64)words[{place}]"
+    kind = declared[: declared.index("*") + 1].removeprefix("OB_GLOBAL ")
+    return f"reinterpret_cast<{kind}>(words[{place}])"
+
+
+@functools.cache
+def _library(source: str) -> Any:
+    from torch._inductor.codecache import write_atomic
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    key = hashlib.sha256("\0".join((source, *FLAGS)).encode()).hexdigest()
+    folder = Path(cache_dir()) / "outboard_simt" / key[:2]
+    library = folder / f"{key}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        text = folder / f"{key}.cpp"
+        write_atomic(str(text), source)
+        made = folder / f"{key}.{os.getpid()}.so"
+        done = subprocess.run(
+            [os.environ.get("CXX", "c++"), *FLAGS, str(text), "-o", str(made)], capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise OutboardError(f"a kernel does not compile, {text}:\n{done.stderr}")
+        os.replace(made, library)
+    return ctypes.CDLL(str(library))

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Inductor's scheduling of kernels in a dialect."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch._inductor.codegen.common import BackendFeature
+from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.utils import get_kernel_metadata
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from torch_outboard._compat.splits import needs_split_reductions, split_reductions
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.compile.simt.kernel import SimtKernel
+from torch_outboard.compile.simt.mapping import parts_of_reduction
+
+__all__ = ["SimtScheduling", "scheduling_for"]
+
+_FEATURES = (
+    BackendFeature.INPLACE_BUFFERS,
+    BackendFeature.SCAN,
+    BackendFeature.SORT,
+    BackendFeature.TUPLE_REDUCTION,
+    BackendFeature.BUCKETIZE,
+    BackendFeature.MASKED_SCATTER_WITH_INDEX,
+)
+
+
+class SimtScheduling(SIMDScheduling):
+    """SIMDScheduling for the dialect of its kernels."""
+
+    kernel_type: type[Any] = SimtKernel
+
+    @classmethod
+    def get_backend_features(cls, device: Any) -> OrderedSet[BackendFeature]:
+        return OrderedSet(_FEATURES)
+
+    def codegen_comment(self, node_schedule: Any, kernel_name: str | None = None) -> None:
+        # What a kernel fuses, which Inductor writes for GPUs only; the compile report reads it.
+        origins, _ = get_kernel_metadata(node_schedule, V.graph.wrapper_code)
+        V.graph.wrapper_code.make_comment(origins)  # type: ignore[no-untyped-call]
+
+    def define_kernel(self, src_code: str, node_schedule: Any, kernel: SimtKernel) -> str:
+        wrapper: Any = V.graph.wrapper_code
+        if src_code in wrapper.src_to_kernel:
+            return wrapper.src_to_kernel[src_code]  # type: ignore[no-any-return]
+        name = f"simt_fused_{wrapper.next_kernel_suffix()}"
+        wrapper.src_to_kernel[src_code] = name
+        text = src_code.replace("KERNEL_NAME", name)
+        if kernel.dialect.runs_on_host:
+            parameters = [(declared, given, letter) for declared, given, letter, _ in kernel.parameters()]
+            wrapper.add_import_once("from torch_outboard.compile.simt.runtime import simt_kernel")
+            arguments = f"{name!r}, {kernel.dialect.name!r}, {parameters!r}, {kernel.items()!r}"
+            wrapper.define_kernel(name, f"simt_kernel({arguments}, r'''\n{text}''')", gpu=False)
+        else:
+            wrapper.define_program(_program(name, text, kernel), V.graph.get_current_device_or_throw())
+        return name
+
+
+def _program(name: str, text: str, kernel: SimtKernel) -> DeviceProgram:
+    dialect = kernel.dialect
+    return DeviceProgram(
+        name=name,
+        language=dialect.language or dialect.name,
+        types=kernel.types(),
+        code=dialect.source(text),
+        entry=name,
+        grid=(f"{kernel.items_formula()} {dialect.group} ceildiv",),
+        block=(str(dialect.group),),
+        options=dialect.options,
+    )
+
+
+@functools.cache
+def scheduling_for(device: str, dialect: Dialect) -> type[SimtScheduling]:
+    """Gives the scheduling of a dialect for the driver's devices."""
+    if needs_split_reductions():
+        split_reductions(device, parts_of_reduction)
+    kernel = type("DialectKernel", (SimtKernel,), {"dialect": dialect})
+    return type("DialectScheduling", (SimtScheduling,), {"kernel_type": kernel})

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The search for the bucket that a value belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor.virtualized import V
+
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES
+from torch_outboard.compile.simt.values import cast
+
+__all__ = ["bucketize"]
+
+
+def bucketize(
+    kernel: Any,
+    values: Any,
+    boundaries: tuple[Any, ...],
+    boundary_indices: Any,
+    indexing_dtype: torch.dtype,
+    right: bool,
+    sorter: tuple[Any, ...] | None,
+    sorter_indices: Any,
+) -> Any:
+    """Emits a binary search among sorted boundaries; Inductor's CSEProxy.bucketize says what the arguments are."""
+    pointer = kernel.args.input(boundaries[0])
+    dtype = V.graph.get_dtype(boundaries[0])
+    size, stride = kernel.index_to_str(boundaries[1]), kernel.index_to_str(boundaries[3])
+    at = "ob_middle"
+    if sorter is not None:
+        at = f"{kernel.args.input(sorter[0])}[{sorter_indices} + ob_middle * ({kernel.index_to_str(sorter[1])})]"
+    loaded = kernel.loaded(pointer, f"{boundary_indices} + {at} * ({stride})", dtype)
+    result = kernel.cse.newvar(dtype=indexing_dtype, shape=())
+    common = torch.promote_types(dtype, values.dtype)
+    kind = COMPUTE_TYPES[common]
+    # A NaN lies behind all: no comparison with it holds.
+    kernel.compute.writelines(
+        [
+            f"{COMPUTE_TYPES[indexing_dtype]} {result} = 0;",
+            f"for (ob_i64 ob_length = {size}; ob_length > 0;) {{",
+            f"  const ob_i64 ob_half = ob_length / 2, ob_middle = {result} + ob_half;",
+            f"  if (!(({kind}){loaded} {'>' if right else '>='} {cast(values, common)})) {{",
+            f"    {result} = ({COMPUTE_TYPES[indexing_dtype]})(ob_middle + 1);",
+            "    ob_length -= ob_half + 1;",
+            "  } else {",
+            "    ob_length = ob_half;",
+            "  }",
+            "}",
+        ]
+    )
+    return result

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operands of a kernel's operations as text: constants, variables, and their conversion from one type to another."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch._inductor.codegen.common import CSEVariable
+from torch._inductor.virtualized import OpsValue
+
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, SUFFIXES
+
+__all__ = ["cast", "literal", "plain", "suffix", "type_of"]
+
+
+def suffix(dtype: torch.dtype) -> str:
+    """Gives the suffix of helpers for variables of this type."""
+    return "f32" if dtype in HALVES else SUFFIXES[dtype]
+
+
+def literal(value: Any, dtype: torch.dtype) -> str:
+    """Writes a number as a constant of a type."""
+    kind = COMPUTE_TYPES[dtype]
+    if dtype == torch.bool:
+        return "true" if value else "false"
+    if dtype.is_floating_point:
+        number = float(value)
+        if math.isnan(number):
+            return f"(({kind})OB_NAN)"
+        if math.isinf(number):
+            return f"({'-' if number < 0 else ''}({kind})OB_INFINITY)"
+        if kind == "float":
+            # The nearest float, written with enough digits: a constant beyond its range would be an error in C.
+            number = float(torch.tensor(number, dtype=torch.float64).to(torch.float32))
+            if math.isinf(number):
+                return f"({'-' if number < 0 else ''}(float)OB_INFINITY)"
+            return f"({number!r}f)"
+        return f"({number!r})"
+    number = int(value)
+    if number == -(2**63):
+        return "((ob_i64)(-9223372036854775807L - 1))"
+    if number >= 2**63:
+        return f"(({kind}){number}UL)"
+    return (
+        f"(({kind}){number}L)"
+        if abs(number) >= 2**31
+        else f"(({kind}){number})"
+        if number >= 0
+        else f"(({kind})({number}))"
+    )
+
+
+def plain(x: Any) -> Any:
+    """Gives the operand that Inductor's wrapper of values holds."""
+    return x.value if isinstance(x, OpsValue) else x
+
+
+def type_of(x: Any) -> torch.dtype:
+    """Gives the type of an operand, which is a variable or a number."""
+    x = plain(x)
+    if isinstance(x, CSEVariable):
+        assert x.dtype is not None, f"{x} has no type"
+        return x.dtype
+    if isinstance(x, bool):
+        return torch.bool
+    return torch.float32 if isinstance(x, float) else torch.int64
+
+
+def cast(x: Any, dtype: torch.dtype) -> str:
+    """Writes an operand as a value of a type."""
+    x = plain(x)
+    if isinstance(x, (bool, int, float)):
+        return literal(x, dtype)
+    given = type_of(x)
+    if COMPUTE_TYPES[given] == COMPUTE_TYPES[dtype]:
+        return str(x)
+    if dtype == torch.bool:
+        return f"({x} != 0)"
+    kind = COMPUTE_TYPES[dtype]
+    # C leaves negative numbers open where the target is unsigned, and what doesn't fit in a short one; as c10::convert.
+    if given.is_floating_point and not dtype.is_floating_point and dtype not in (torch.int32, torch.int64):
+        return f"(({kind})(ob_i64){x})"
+    return f"(({kind}){x})"
