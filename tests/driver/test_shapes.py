@@ -12,7 +12,7 @@ import torch
 
 from torch_outboard import _C
 
-from .support import has_entry, reaches_memory
+from .support import attends, has_entry, reaches_memory
 
 NUMBERS = itertools.count()
 
@@ -158,9 +158,12 @@ def test_half_precision_where_the_cpus_kernels_keep_float32(device, name, dtype)
 
     ours, expected = run(device), run("cpu")
     torch.accelerator.synchronize(device)
+    # Where attention is made of operators, each rounds.
+    is_rounded = "attention" in name and not attends(device)
+    tolerance = {"atol": 2e-3, "rtol": 2e-2} if is_rounded else {}
     for a, b in zip(ours, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
-        torch.testing.assert_close(a.cpu(), b, equal_nan=True)
+        torch.testing.assert_close(a.cpu(), b, equal_nan=True, **tolerance)
 
 
 @pytest.mark.usefixtures("queue")
