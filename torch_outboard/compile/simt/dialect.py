@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a dialect says about its language: the table that a vendor fills to get generated kernels.
 
-The bodies of kernels are one text for all dialects, in the part of C that OpenCL C, C++ and CUDA C++ share. It uses the
+The bodies of kernels are one text for all dialects, in the part of C that opencl_c, C++ and CUDA C++ share. It uses the
 types `ob_i8` … `ob_u64`, `float`, `double` and `bool`, and helpers of prelude/, which are written the same way. What
 differs is here: how a kernel begins, what stands before pointers, how an item learns its number, and how functions of
 the language's library are called.

@@ -46,7 +46,7 @@ class SimtGenerator(CodeGenerator):
 
 
 class OpenCLGenerator(SimtGenerator):
-    """Kernels in OpenCL C, for every device whose driver builds programs of it."""
+    """Kernels in opencl_c, for every device whose driver builds programs of it."""
 
     dialect = OPENCL_C
 

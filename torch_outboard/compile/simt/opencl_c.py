@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""OpenCL C 1.2 and later, for every device of OpenCL."""
+"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds programs of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ typedef ulong ob_u64;
 #define OB_AS_U64(x) as_ulong(x)
 #define OB_INFINITY INFINITY
 #define OB_NAN NAN
-// OpenCL has no additions of floating point: by comparison and exchange.
+// The language has no additions of floating point: by comparison and exchange.
 OB_DEVICE void ob_atomic_add_f32(__global float* place, float value) {
   volatile __global uint* bits = (volatile __global uint*)place;
   uint seen = *bits;
