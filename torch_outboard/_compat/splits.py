@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch_outboard._compat.source import mentions
+
 __all__ = ["needs_split_reductions", "split_reductions"]
 
 
@@ -15,7 +17,7 @@ def needs_split_reductions() -> bool:
     """Whether the number of parts comes from a GPU's multiprocessors and warps, whatever the device is."""
     from torch._inductor.choices import InductorChoices
 
-    return "warp_size" in inspect.getsource(InductorChoices.reduction_split_factor)
+    return mentions(InductorChoices.reduction_split_factor, "multi_processor_count")
 
 
 def split_reductions(device: str, parts: Callable[[int, int], int]) -> None:
