@@ -33,17 +33,17 @@ using memory::HostRange;
 
 constexpr size_t kHostAlignment = 64;
 
-struct Block : at::HostBlock<c10::Stream> {
+struct PinnedBlock : at::HostBlock<c10::Stream> {
   using at::HostBlock<c10::Stream>::HostBlock;
   std::atomic<size_t> pending{0};  // once freed: streams that may still use it
 };
 
 struct PinnedUse : memory::StreamUse {
-  Block* block = nullptr;
+  PinnedBlock* block = nullptr;
 };
 
 // The template's own events are not used.
-using Base = at::CachingHostAllocatorImpl<c10::Stream, Event, Block>;
+using Base = at::CachingHostAllocatorImpl<c10::Stream, Event, PinnedBlock>;
 
 class HostAllocatorImpl final : public Base {
  public:
@@ -60,7 +60,7 @@ class HostAllocatorImpl final : public Base {
     if (context == nullptr || driver_is_gone()) {
       return;
     }
-    auto* block = static_cast<Block*>(context);
+    auto* block = static_cast<PinnedBlock*>(context);
     decltype(block->streams_) streams;
     {
       const std::lock_guard lock(block->mutex_);
@@ -178,7 +178,7 @@ class HostAllocatorImpl final : public Base {
   }
 
   // Called under two of torch's mutexes, from deleters too.
-  void free_block(Block* block) override {
+  void free_block(PinnedBlock* block) override {
     const HostRange range = host_ranges().find(block->ptr_);
     TORCH_INTERNAL_ASSERT(range.size != 0, "a host block without a range");
     host_ranges().remove(range.start);
@@ -192,12 +192,12 @@ class HostAllocatorImpl final : public Base {
 #if OUTBOARD_TORCH_MINOR == 13
   // With pinned_max_round_threshold_mb set, torch 2.13 puts blocks of different sizes into one list, and hands out its
   // last one although it may be too small. Later versions look for one that is large enough, as is done here.
-  Block* get_free_block(size_t size, BlockPool& pool) override {
+  PinnedBlock* get_free_block(size_t size, BlockPool& pool) override {
     const size_t index = size_index(size);
     const std::lock_guard lock(pool.free_list_[index].mutex_);
     auto& list = pool.free_list_[index].list_;
     for (auto it = list.end(); it != list.begin();) {
-      Block* block = *--it;
+      PinnedBlock* block = *--it;
       if (block->size_ >= size) {
         list.erase(it);
         block->allocated_ = true;
@@ -248,37 +248,38 @@ class HostAllocatorImpl final : public Base {
 
 void free_host_block(void* context);
 
-struct Allocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, free_host_block> {};
+struct PinnedAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, free_host_block> {};
 
 // Never destroyed: deleters run until the very end of the process.
-Allocator& allocator() {
-  static auto* const made = new Allocator();
+PinnedAllocator& pinned_allocator() {
+  static auto* const made = new PinnedAllocator();
   return *made;
 }
 
 void free_host_block(void* context) {
-  allocator().free(context);
+  pinned_allocator().free(context);
 }
 
 }  // namespace
 
 at::HostAllocator& host_allocator() {
-  return allocator();
+  return pinned_allocator();
 }
 
 bool record_host_block(const void* pointer, const c10::DataPtr& ptr, Stream& stream) {
   const HostRange range = host_ranges().find(pointer);
-  return range.is_pinned && (range.is_registered || allocator().record_event(reinterpret_cast<void*>(range.start),
-                                                                             ptr.get_context(), to_c10(stream)));
+  return range.is_pinned &&
+         (range.is_registered ||
+          pinned_allocator().record_event(reinterpret_cast<void*>(range.start), ptr.get_context(), to_c10(stream)));
 }
 
 void settle_host_blocks() {
-  allocator().impl_->settle(Effort::Retry);
+  pinned_allocator().impl_->settle(Effort::Retry);
 }
 
 void release_host_memory() noexcept {
   try {
-    allocator().impl_->empty_cache();
+    pinned_allocator().impl_->empty_cache();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "torch_outboard: pinned memory was not all released at the end: %s\n", error.what());
   }

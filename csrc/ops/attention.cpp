@@ -13,15 +13,6 @@ namespace outboard {
 
 namespace {
 
-OpPlan& plan_of(const char* name) {
-  return plan_for(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""));
-}
-
-// Whether the driver has a kernel of its own for the operator.
-bool is_native(const OpPlan& plan) {
-  return plan.native.load(std::memory_order_acquire) != nullptr;
-}
-
 bool is_on_host(const at::Tensor& tensor) {
   if (driver().host_address == nullptr) {
     return false;
@@ -39,13 +30,13 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
   // Found once: this runs in every call.
-  static const OpPlan& whole = plan_of("aten::_scaled_dot_product_fused_attention_overrideable");
-  static const OpPlan& fused = plan_of("aten::_scaled_dot_product_flash_attention_for_cpu");
-  static const OpPlan& product = plan_of("aten::bmm");
-  if (is_native(whole)) {
+  static const OpPlan& whole = plan_named("aten::_scaled_dot_product_fused_attention_overrideable");
+  static const OpPlan& fused = plan_named("aten::_scaled_dot_product_flash_attention_for_cpu");
+  static const OpPlan& product = plan_named("aten::bmm");
+  if (has_native(whole)) {
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
-  if (!is_native(fused) && (is_native(product) || !is_on_host(query))) {
+  if (!has_native(fused) && (has_native(product) || !is_on_host(query))) {
     return static_cast<int64_t>(sdp::SDPBackend::math);
   }
   // It looks at sizes, strides and dtypes only.

@@ -20,10 +20,6 @@ namespace outboard {
 
 namespace {
 
-OpPlan& plan_of(const char* name, const char* overload) {
-  return plan_for(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
-}
-
 // The chain, behind a look at the arguments: `prepare` returns true if it has done the call itself.
 class PreparedChain final : public c10::OperatorKernel {
  public:
@@ -42,8 +38,7 @@ class PreparedChain final : public c10::OperatorKernel {
 
 void prepare(torch::Library& aten, const char* name, PreparedChain::Prepare prepare) {
   const std::string full = std::string("aten::") + name;
-  aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(
-                      std::make_unique<PreparedChain>(plan_of(full.c_str(), ""), prepare)));
+  aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<PreparedChain>(plan_named(full), prepare)));
 }
 
 // Torch hands products of vectors its zero tensors, which have no memory (forward-mode gradients are made of them).

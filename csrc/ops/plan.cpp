@@ -237,6 +237,14 @@ const OpPlan* OpPlan::functional_form() const {
   return functional_;
 }
 
+OpPlan& plan_named(const std::string& name, const char* overload) {
+  return plan_for(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload));
+}
+
+bool has_native(const OpPlan& plan) {
+  return plan.native.load(std::memory_order_acquire) != nullptr;
+}
+
 OpPlan& plan_for(const c10::OperatorHandle& op) {
   static const auto* listener = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Retirement>()));

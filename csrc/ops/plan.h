@@ -89,6 +89,11 @@ struct OpPlan {
 // The operator's plan, made on first use; it lives as long as the process. An operator that is defined again has another
 // one: the old is retired, for the calls that hold it.
 OpPlan& plan_for(const c10::OperatorHandle& op);
+// The same by name ("aten::add", "Tensor"); raises torch's error if there is no such operator.
+OpPlan& plan_named(const std::string& name, const char* overload = "");
+
+// Whether the driver has a kernel of its own that may serve the operator.
+bool has_native(const OpPlan& plan);
 
 // Visits all plans made so far.
 void for_each_plan(const std::function<void(OpPlan&)>& visit);

@@ -233,23 +233,15 @@ constexpr auto kGruCell =
 constexpr auto kGruCellBackward = "gru_cell_backward(Tensor grad_hy, Tensor workspace, bool has_bias)"
                                   " -> (Tensor, Tensor, Tensor, Tensor, Tensor)";
 
-OpPlan& plan_of(const std::string& name, const char* overload = "") {
-  return plan_for(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload));
-}
-
-bool is_native(const OpPlan& plan) {
-  return plan.native.load(std::memory_order_acquire) != nullptr;
-}
-
 // What torch calls, and `whole`, of the same arguments and results.
 class CellKernel final : public c10::OperatorKernel {
  public:
   CellKernel(OpPlan& torchs, OpPlan& whole)
-      : torchs_(torchs), whole_(whole), product_(plan_of("aten::mul", "Tensor")) {}
+      : torchs_(torchs), whole_(whole), product_(plan_named("aten::mul", "Tensor")) {}
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    if (is_native(torchs_)) {
+    if (has_native(torchs_)) {
       run_chain(torchs_, stack);
-    } else if (is_native(product_)) {
+    } else if (has_native(product_)) {
       // The one for shapes is made of operators, which go to wherever their arguments are.
       whole_.op.callBoxedForDispatchKey(c10::DispatchKey::Meta, *stack);
     } else {
@@ -271,7 +263,7 @@ void register_cell(torch::Library& aten, torch::Library& cells, const char* torc
   cells.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, on_cpu));
   cells.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, made_of_operators));
   auto kernel =
-      std::make_unique<CellKernel>(plan_of(c10::str("aten::", torchs)), plan_of(c10::str("outboard::", name)));
+      std::make_unique<CellKernel>(plan_named(c10::str("aten::", torchs)), plan_named(c10::str("outboard::", name)));
   aten.impl(torchs, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
 }
 
