@@ -48,7 +48,10 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
 
 // As torch's own kernels, a number of any device fills: also a tensor on the CPU, whose call comes here for the number.
 at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
-  if (value.dim() == 0 && value.device() != self.device()) {
+  // Torch's words; its own check is in a kernel for shapes that not every torch has.
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
+              " dimensions.");
+  if (value.device() != self.device()) {
     return self.fill_(value.item());
   }
   static OpPlan& plan = plan_for(*c10::Dispatcher::singleton().findSchema({"aten::fill_", "Tensor"}));
