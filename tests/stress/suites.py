@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs whole suites of tests in a process of their own, on all cores."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    # A worker of pytest-xdist must not hand its own identity down to the pytest that it starts.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | variables
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=environment)
+
+
+def run_suite(*arguments: str, **variables: str) -> None:
+    """Runs pytest with the arguments and environment variables; fails with what it printed if a test fails."""
+    workers = ["-n", str(os.cpu_count() or 1)]
+    answer = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, *arguments, **variables)
+    assert answer.returncode == 0, answer.stdout[-20_000:] + answer.stderr[-5_000:]
