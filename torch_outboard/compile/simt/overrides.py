@@ -61,6 +61,17 @@ def _of_prelude(name: str, helper: str | None = None) -> Callable[..., str]:
     return call
 
 
+def _of_kind(name: str, function: str, helper: str) -> Callable[..., str]:
+    """Makes an operation that is a function of C's library for floating point, and a helper for integers."""
+
+    def call(*args: Any) -> str:
+        dtype = _result(name, *args)
+        called = _library(function) if dtype.is_floating_point else f"ob_{helper}_{suffix(dtype)}"
+        return f"{called}({', '.join(cast(x, dtype) for x in args)})"
+
+    return call
+
+
 def _of_operator(name: str, sign: str, helper: str) -> Callable[..., str]:
     """Makes arithmetic: an operator for floating point, a helper that wraps for integers."""
 
@@ -178,9 +189,7 @@ class SimtOverrides(OpOverrides):
     int_truediv = truediv
     div_rn = truediv  # type: ignore[assignment]
 
-    @staticmethod
-    def fma(a: Any, b: Any, c: Any) -> str:
-        return _of_library("fma")(a, b, c)
+    fma = staticmethod(_of_library("fma"))
 
     @staticmethod
     def neg(x: Any) -> str:
@@ -194,13 +203,9 @@ class SimtOverrides(OpOverrides):
             return str(x)
         return f"{_library('fabs')}({x})" if dtype.is_floating_point else f"ob_abs_{suffix(dtype)}({x})"
 
-    @staticmethod
-    def mod(a: Any, b: Any) -> str:
-        return _modulo("mod", a, b)
-
-    @staticmethod
-    def fmod(a: Any, b: Any) -> str:
-        return _modulo("fmod", a, b)
+    mod = staticmethod(_of_kind("mod", "fmod", "mod"))
+    fmod = staticmethod(_of_kind("fmod", "fmod", "mod"))
+    pow = staticmethod(_of_kind("pow", "pow", "pow"))
 
     @staticmethod
     def truncdiv(a: Any, b: Any) -> str:
@@ -208,13 +213,6 @@ class SimtOverrides(OpOverrides):
         if dtype.is_floating_point:
             return f"{_library('trunc')}({cast(a, dtype)} / {cast(b, dtype)})"
         return f"ob_div_{suffix(dtype)}({cast(a, dtype)}, {cast(b, dtype)})"
-
-    @staticmethod
-    def pow(a: Any, b: Any) -> str:
-        dtype = _result("pow", a, b)
-        if dtype.is_floating_point:
-            return f"{_library('pow')}({cast(a, dtype)}, {cast(b, dtype)})"
-        return f"ob_pow_{suffix(dtype)}({cast(a, dtype)}, {cast(b, dtype)})"
 
     floordiv = staticmethod(_of_prelude("floordiv"))
     remainder = staticmethod(_of_prelude("remainder"))
@@ -312,18 +310,9 @@ class SimtOverrides(OpOverrides):
 
     # Functions.
 
-    @staticmethod
-    def rsqrt(x: Any) -> str:
-        return _of_prelude("rsqrt")(x)
-
-    @staticmethod
-    def sigmoid(x: Any) -> str:
-        return _of_prelude("sigmoid")(x)
-
-    @staticmethod
-    def erfinv(x: Any) -> str:
-        return _of_prelude("erfinv")(x)
-
+    rsqrt = staticmethod(_of_prelude("rsqrt"))
+    sigmoid = staticmethod(_of_prelude("sigmoid"))
+    erfinv = staticmethod(_of_prelude("erfinv"))
     atan2 = staticmethod(_of_library("atan2"))
     copysign = staticmethod(_of_library("copysign"))
     hypot = staticmethod(_of_library("hypot"))
@@ -360,13 +349,6 @@ class SimtOverrides(OpOverrides):
     @staticmethod
     def randint64(seed: Any, offset: Any, low: Any, high: Any) -> str:
         return f"ob_randint({seed}, {offset}, {low}, {high})"
-
-
-def _modulo(name: str, a: Any, b: Any) -> str:
-    dtype = _result(name, a, b)
-    if dtype.is_floating_point:
-        return f"{_library('fmod')}({cast(a, dtype)}, {cast(b, dtype)})"
-    return f"ob_mod_{suffix(dtype)}({cast(a, dtype)}, {cast(b, dtype)})"
 
 
 def _extreme(name: str, of_bool: str, a: Any, b: Any) -> str:
