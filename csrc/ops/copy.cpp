@@ -123,7 +123,7 @@ bool spans_meet(const at::Tensor& a, const at::Tensor& b) {
 
 // Runs aten::copy_ by its CPU kernel in the stream. False if the host can't reach the memory.
 bool copy_on_host(const at::Tensor& src, const at::Tensor& dst) {
-  static OpPlan& plan = plan_for(*c10::Dispatcher::singleton().findSchema({"aten::copy_", ""}));
+  static OpPlan& plan = plan_named("aten::copy_");
   torch::jit::Stack stack{dst, src, true};
   return run_on_host(Call(plan, stack), &stack);
 }

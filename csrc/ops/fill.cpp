@@ -39,7 +39,7 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
     trace_tensors(*active, "aten::fill_", self.device().index(), self, {});
   }
   if (self.numel() > 0 && !fill_by_driver(self, value)) {
-    static OpPlan& plan = plan_for(*c10::Dispatcher::singleton().findSchema({"aten::fill_", "Scalar"}));
+    static OpPlan& plan = plan_named("aten::fill_", "Scalar");
     torch::jit::Stack stack{self, value};
     run_chain(plan, &stack);
   }
@@ -54,7 +54,7 @@ at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
   if (value.device() != self.device()) {
     return self.fill_(value.item());
   }
-  static OpPlan& plan = plan_for(*c10::Dispatcher::singleton().findSchema({"aten::fill_", "Tensor"}));
+  static OpPlan& plan = plan_named("aten::fill_", "Tensor");
   torch::jit::Stack stack{self, value};
   run_chain(plan, &stack);
   return self;

@@ -30,13 +30,17 @@ at::Tensor with_bias(const at::Tensor& gates, const OptionalTensor& bias) {
 using LstmCell = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // Workspace: the activated gates i, f, g, o side by side, which the backward pass needs.
-LstmCell lstm_cell_of(const at::Tensor& gates, const at::Tensor& cx) {
-  const int64_t size = cx.size(1);
+at::Tensor activated(const at::Tensor& gates, int64_t size) {
   at::Tensor workspace = gates.sigmoid();
   at::Tensor cell = workspace.narrow(1, 2 * size, size);
   at::tanh_out(cell, gates.narrow(1, 2 * size, size));
+  return workspace;
+}
+
+LstmCell lstm_cell_of(const at::Tensor& gates, const at::Tensor& cx) {
+  at::Tensor workspace = activated(gates, cx.size(1));
   const std::vector<at::Tensor> parts = workspace.unsafe_chunk(4, 1);
-  at::Tensor cy = (parts[1] * cx).add_(parts[0] * cell);
+  at::Tensor cy = (parts[1] * cx).add_(parts[0] * parts[2]);
   at::Tensor hy = parts[3] * cy.tanh();
   return {std::move(hy), std::move(cy), std::move(workspace)};
 }
@@ -110,9 +114,7 @@ LstmCell lstm_cell_on_cpu(const at::Tensor& input_gates, const at::Tensor& hidde
     return lstm_cell_of(gates, cx);
   }
   const int64_t size = cx.size(1);
-  at::Tensor workspace = gates.sigmoid();
-  at::Tensor cell = workspace.narrow(1, 2 * size, size);
-  at::tanh_out(cell, gates.narrow(1, 2 * size, size));
+  at::Tensor workspace = activated(gates, size);
   at::Tensor cy = at::empty_like(cx);
   dtype == at::kFloat ? next_state<float>(workspace, cx, cy) : next_state<double>(workspace, cx, cy);
   at::Tensor hy = cy.tanh().mul_(workspace.narrow(1, 3 * size, size));
