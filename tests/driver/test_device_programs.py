@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_outboard import _C, CaptureError, NotSupportedError, sanitizer
+from torch_outboard import _C, CaptureError, DriverError, NotSupportedError, Status, sanitizer
 
 from .support import has_entry, module_of
 
@@ -60,13 +60,18 @@ def language(device: torch.device) -> str:
     """The language of the tests' sources that the driver builds."""
     if not has_entry("program_build"):
         pytest.skip("capability: programs. The driver builds none")
+    reasons = []
     for name in SOURCES:
         try:
             _C.build_kernel(scale(name), device.index)
-        except (ValueError, NotSupportedError):
-            continue
-        return name
-    pytest.skip(f"capability: a language of these tests: {', '.join(SOURCES)}")
+            return name
+        except (ValueError, NotSupportedError) as error:
+            reasons.append(f"{name}: {error}")
+        except DriverError as error:
+            if error.code != Status.UNAVAILABLE:  # which says that its compiler is not installed
+                raise
+            reasons.append(f"{name}: {error}")
+    pytest.skip(f"capability: a language of these tests. {' '.join(reasons)}")
 
 
 def scale(language: str, name: str = "scale_and_shift", code: str | None = None, entry: str = "scale") -> Launcher:

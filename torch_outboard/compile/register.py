@@ -57,14 +57,14 @@ def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     return guarded
 
 
-class _Refusal:
-    """Stands for all parts of a back end: whatever is asked of it raises."""
+class _Refusing(type):
+    """The class of classes whose instances can't be made and whose attributes can't be read: both raise."""
 
-    def __call__(self, *arguments: Any) -> Any:
-        self._refuse()
+    def __call__(cls, *arguments: Any) -> Any:
+        cls._refuse()
 
-    def __getattr__(self, name: str) -> Any:
-        self._refuse()
+    def __getattr__(cls, name: str) -> Any:
+        cls._refuse()
 
     @staticmethod
     def _refuse() -> NoReturn:
@@ -74,12 +74,16 @@ class _Refusal:
         ) from _failure
 
 
+class _Refusal(metaclass=_Refusing):
+    """Stands for all parts of a back end. A class, since torch 2.15 asks what the scheduling is a subclass of."""
+
+
 def _register_refusal() -> None:
     from torch._inductor.codegen import common
 
-    refusal: Any = _Refusal()
+    name = generators().driver.name
     try:
-        common.register_backend_for_device(generators().driver.name, refusal, refusal, refusal, refusal)
+        common.register_backend_for_device(name, _Refusal, _Refusal, _Refusal, _Refusal)  # type: ignore[arg-type]
     except Exception:
         # Then Inductor says that it knows no such device.
         logging.getLogger("torch_outboard").warning("torch.compile does not know the device", exc_info=_failure)
