@@ -108,14 +108,14 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
         *out_error = "option device_type is all, gpu, cpu or accelerator, not '" + value + "'";
         return OB_INVALID_ARGUMENT;
       }
-    } else if (key == "cache") {
+    } else if (key == "cache" || key == "host_access") {
       if (value != "0" && value != "1") {
-        *out_error = "option cache is 0 or 1, not '" + value + "'";
+        *out_error = "option " + key + " is 0 or 1, not '" + value + "'";
         return OB_INVALID_ARGUMENT;
       }
-      out_options->cache = value == "1";
+      (key == "cache" ? out_options->cache : out_options->host_access) = value == "1";
     } else {
-      *out_error = "there is no option '" + key + "'; there are platform, device_type, library and cache";
+      *out_error = "there is no option '" + key + "'; there are platform, device_type, library, cache and host_access";
       return OB_INVALID_ARGUMENT;
     }
   }

@@ -16,6 +16,7 @@ struct Options {
   std::string platform;             // part of a platform's name, in any case; "" for all
   cl_bitfield device_type = CL_DEVICE_TYPE_ALL;
   bool cache = true;                // of compiled programs, on disk
+  bool host_access = true;          // false: memory is coarse-grain everywhere, so that the host can't reach it
 };
 
 // On failure gives OB_INVALID_ARGUMENT and a sentence.

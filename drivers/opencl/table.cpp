@@ -148,7 +148,8 @@ ob_status open_device(Driver& driver, int32_t index) {
   auto device = std::make_unique<Device>();
   device->index = index;
   device->found = *found;
-  device->is_fine_grain = (found->svm & CL_SVM_FINE_GRAIN_BUFFER) != 0;
+  // Every device that has fine-grain memory has coarse-grain memory too.
+  device->is_fine_grain = driver.options.host_access && (found->svm & CL_SVM_FINE_GRAIN_BUFFER) != 0;
   device->has_native_kernels =
       (device_info<cl_bitfield>(api, found->device, CL_DEVICE_EXECUTION_CAPABILITIES) & CL_EXEC_NATIVE_KERNEL) != 0;
   device->max_allocation = device_info<cl_ulong>(api, found->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);

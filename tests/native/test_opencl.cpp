@@ -6,6 +6,7 @@
 
 #include <ctime>
 #include <fstream>
+#include <numeric>
 #include <thread>
 
 #include "apart.h"
@@ -108,6 +109,22 @@ void streams_run_out(const char* path) {
   for (int i = 0; i < 100 && status == OB_OK; ++i) status = driver->stream_create(driver.self(), 0, 0, &stream);
   CHECK(status == OB_OUT_OF_MEMORY);
   CHECK(driver.error_has("no more streams"));
+}
+
+void the_host_loses_access_by_an_option(const char* path) {
+  const Library driver(path, {{"host_access", "0"}, {"platform", "portable computing"}});
+  if (driver->device_count(driver.self()) <= 0) return skip("the_host_loses_access_by_an_option", "PoCL");
+  driver.open();
+  const uint64_t memory = driver.alloc(1 << 20);
+  CHECK(driver.host<char>(memory, 1 << 20) == nullptr);
+  std::vector<char> out(64), back(64);
+  std::iota(out.begin(), out.end(), '0');
+  const uint64_t stream = driver.stream();
+  CHECK_OK(driver.copy(stream, memory, 0, address_of(out.data()), OB_HOST, out.size()));
+  CHECK_OK(driver.copy(stream, address_of(back.data()), OB_HOST, memory, 0, back.size()));
+  CHECK_OK(driver.sync(stream));
+  CHECK(back == out);
+  CHECK(Library(path, {{"host_access", "maybe"}}).error.find("host_access is 0 or 1") != std::string::npos);
 }
 
 void coarse_memory_has_no_host_address(const char* path) {
@@ -388,6 +405,7 @@ int main(int argc, char** argv) {
                           {"a_device_vanishes", a_device_vanishes},
                           {"an_illegal_access_loses_the_device", an_illegal_access_loses_the_device},
                           {"streams_run_out", streams_run_out},
+                          {"the_host_loses_access_by_an_option", the_host_loses_access_by_an_option},
                           {"coarse_memory_has_no_host_address", coarse_memory_has_no_host_address},
                           {"waits_cross_devices", waits_cross_devices},
                           {"kernels_run", kernels_run},
