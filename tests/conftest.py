@@ -57,6 +57,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: item.path.name != "test_each_driver.py")
 
 
+@pytest.fixture(scope="session")
+def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of processes that compile: one folder, so that the compiler is asked what it can only once."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     asked = [argument for argument in session.config.args if _needs_device(Path(argument.split("::")[0]).resolve())]
     if asked and not session.items and session.config.getoption("--driver") is None:

@@ -123,5 +123,5 @@ assert driver.launched
     [BY_DEVICE, WRONG_ANSWERS, WRAPPERS_THAT_DIFFER, OF_THE_INSTANCE],
     ids=["by device", "wrong answers", "wrappers that differ", "of the instance"],
 )
-def test_generators_of_devices(run_python, tmp_path, code):
-    run_python(BEGIN + code, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})
+def test_generators_of_devices(run_python, compiler_cache, code):
+    run_python(BEGIN + code, env=compiler_cache)

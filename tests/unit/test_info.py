@@ -18,35 +18,48 @@ from torch_outboard.cli import main
 main(sys.argv[1:], prog_name="outboard")
 """
 
+# A command's answer to programs, then that to people, in one process.
+BOTH = """
+import sys
+from torch_outboard.cli import main
+main([*sys.argv[1:], "--json"], prog_name="outboard", standalone_mode=False)
+print("TEXT")
+main(sys.argv[1:], prog_name="outboard", standalone_mode=False)
+"""
+
+
+def both(run_python, *arguments, code="", columns="200"):
+    """Gives what a command says to programs, and to people."""
+    report, text = run_python(code + BOTH, "info", *arguments, env={"COLUMNS": columns}).stdout.split("TEXT\n")
+    return json.loads(report), text
+
 
 def test_every_optional_entry_is_explained():
     assert set(WITHOUT) == set(OPTIONAL_ENTRIES)
 
 
 def test_it_lists_versions_and_drivers(run_python):
-    report = json.loads(run_python(RUN, "info", "--json").stdout)
+    report, text = both(run_python)
     assert report["extension"]["error"] is None
     assert report["drivers"] and all(driver["error"] is None for driver in report["drivers"])
     assert report["attached"] is None
-    text = run_python(RUN, "info", env={"COLUMNS": "200"}).stdout
     assert f"torch-outboard {report['outboard']}, torch {report['torch']}" in text
     assert all(driver["name"] in text for driver in report["drivers"])
 
 
 def test_it_shows_devices_and_entries(run_python):
-    arguments = ("info", "--driver", "unit.toys:Toy", "-o", "devices=3")
-    report = json.loads(run_python(RUN, *arguments, "--json").stdout)["attached"]
+    report, text = both(run_python, "--driver", "unit.toys:Toy", "-o", "devices=3")
+    report = report["attached"]
     assert [device["name"] for device in report["devices"]] == ["Toy 0", "Toy 1", "Toy 2"]
     assert report["entries"]["device_open"] and not report["entries"]["host_address"]
-    text = run_python(RUN, *arguments, env={"COLUMNS": "200"}).stdout
     assert "Toy 2" in text and "1.00 GiB" in text and WITHOUT["host_address"] in text
 
 
 def test_it_lists_the_kernels(run_python):
-    code = "import unit.toys as toys; toys.Toy.kernels = {'aten::mm': print, 'aten::add.out': print}\n" + RUN
-    answer = run_python(code, "info", "--driver", "unit.toys:Toy", "--json")
-    assert json.loads(answer.stdout)["attached"]["kernels"] == ["aten::add.out", "aten::mm"]
-    assert "2: aten::add.out, aten::mm" in run_python(code, "info", "--driver", "unit.toys:Toy").stdout
+    code = "import unit.toys as toys; toys.Toy.kernels = {'aten::mm': print, 'aten::add.out': print}\n"
+    report, text = both(run_python, "--driver", "unit.toys:Toy", code=code)
+    assert report["attached"]["kernels"] == ["aten::add.out", "aten::mm"]
+    assert "2: aten::add.out, aten::mm" in text
 
 
 LIAR = """
@@ -62,11 +75,11 @@ for _ in range(3):
 
 
 def test_it_lists_the_operators_that_wait_for_their_shapes(run_python):
-    report = json.loads(run_python(LIAR + RUN, "info", "--json").stdout)["attached"]
-    [row] = report["waiting"]
+    report, text = both(run_python, code=LIAR, columns="80")
+    [row] = report["attached"]["waiting"]
     assert row["operator"] == "info_test::liar" and row["waits"] == 2
     assert "Float [3]" in row["difference"] and "Double [6]" in row["difference"]
-    lines = run_python(LIAR + RUN, "info", env={"COLUMNS": "80"}).stdout.splitlines()
+    lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.split()[:2] == ["info_test::liar", "2"] for line in lines)
     assert json.loads(run_python(RUN, "info", "--driver", "sim", "--json").stdout)["attached"]["waiting"] == []
@@ -83,10 +96,9 @@ def test_it_reads_well_in_80_columns(run_python):
 
 
 def test_it_lists_what_is_changed_of_torch(run_python):
-    rows = json.loads(run_python(RUN, "info", "--patches", "--json").stdout)
+    rows, text = both(run_python, "--patches", columns="300")
     assert all(row["target"] and row["purpose"] and row["upstream"] for row in rows)
     assert any(row["is_needed"] for row in rows)
-    text = run_python(RUN, "info", "--patches", env={"COLUMNS": "300"}).stdout
     assert all(row["target"] in text and row["upstream"] in text for row in rows)
 
 

@@ -191,7 +191,7 @@ for _ in range(2):
     )
 
 
-def test_the_memory_of_a_compiled_function_outlives_its_replays(run_python, tmp_path):
+def test_the_memory_of_a_compiled_function_outlives_its_replays(run_python, compiler_cache):
     run_python(
         SIM
         + """
@@ -215,7 +215,7 @@ torch.accelerator.synchronize()
 torch.testing.assert_close(result.cpu(), want)
 assert all(bool((other == 1e9).all()) for other in others)
 """,
-        env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        env=compiler_cache,
     )
 
 

@@ -152,7 +152,7 @@ assert y.tolist() == [1] * 8
     )
 
 
-def test_a_compiled_function_becomes_one_launch(run_python, tmp_path):
+def test_a_compiled_function_becomes_one_launch(run_python, compiler_cache):
     """With mode="reduce-overhead", where as generated each kernel and each operator is a call of the driver."""
     run_python(
         DRIVER.replace("driver = Cap", 'CapturingDriver.code_generator = "cpp"\ndriver = Cap')
@@ -190,7 +190,7 @@ after, launches, got = run(graphed, x)
 assert after == 3 and launches == 1, (after, launches)
 assert torch.equal(got.cpu(), want.cpu())
 """,
-        env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        env=compiler_cache,
     )
 
 
