@@ -7,6 +7,8 @@ ResNet-18 comes from transformers, since timm needs torchvision, which has no bu
 from __future__ import annotations
 
 import copy
+import functools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,9 +60,14 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(self.embed(tokens))[0])
 
 
-def resnet18() -> nn.Module:
+def resnet(stages: int) -> nn.Module:
+    """ResNet-18 has four stages."""
     config = transformers.ResNetConfig(
-        layer_type="basic", depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512], embedding_size=64, num_labels=10
+        layer_type="basic",
+        depths=[2] * stages,
+        hidden_sizes=[64 << stage for stage in range(stages)],
+        embedding_size=64,
+        num_labels=10,
     )
     return transformers.ResNetForImageClassification(config)
 
@@ -115,13 +122,15 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, torch.Tensor]]]] = {
-    "ResNet-18": (resnet18, images),
+    "half of ResNet-18": (functools.partial(resnet, 2), images),
     "GPT-2": (gpt2, tokens),
     "Llama": (llama, tokens),
     "ViT": (vit, images),
     "Mamba-style scan": (Scan, tokens),
     "LSTM": (Recurrent, tokens),
 }
+if os.environ.get("OUTBOARD_TEST_MODELS") == "all":  # by `make stress`: its kernels take a minute to compile
+    MODELS["ResNet-18"] = (functools.partial(resnet, 4), images)
 
 
 def _losses(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, is_compiled: bool) -> list[float]:

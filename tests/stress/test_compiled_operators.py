@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All samples of the operator database under torch.compile; `make test` compiles the first of each entry."""
+"""What compiles for long: all samples of the operator database, of which `make test` takes the first, and ResNet-18."""
 
 from __future__ import annotations
 
@@ -20,3 +20,9 @@ COMPILED = [
 def test_all_samples(driver: str) -> None:
     tests = str(TESTS / "operators" / "test_compiled.py")
     run_suite(tests, f"--driver={driver}", OUTBOARD_TEST_SAMPLES="all")
+
+
+@pytest.mark.parametrize("driver", COMPILED)
+def test_resnet_18(driver: str) -> None:
+    tests = str(TESTS / "compile" / "test_real_models.py")
+    run_suite(tests, f"--driver={driver}", "-k", "ResNet-18", OUTBOARD_TEST_MODELS="all")
