@@ -148,17 +148,18 @@ def test_compiled_operator_database(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
 def test_driver(driver: str, request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--core") and driver in EXAMPLES:
-        pytest.skip("what lies between an example and torch is the same for all of them on every torch")
+    if request.config.getoption("--core") and driver not in SCHEDULED:
+        pytest.skip("what lies between a driver and torch is the same for all of them on every torch")
     run_pytest(str(TESTS / "driver"), f"--driver={driver}")
 
 
 @pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
 def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
     """All of it once. Regions and policies are the same whatever the driver; the scaler's kernels are not."""
+    is_core = request.config.getoption("--core")
     if driver in SCHEDULED:
-        run_pytest(str(TESTS / "amp"), f"--driver={driver}")
-    elif request.config.getoption("--core"):
+        run_pytest(str(TESTS / "amp"), f"--driver={driver}", *(["-k", "not digits"] if is_core else []))
+    elif is_core:
         pytest.skip("the kernels of the scaler are the same on every torch")
     else:
         # Convolutions in half precision take a minute on a CPU.
@@ -179,8 +180,10 @@ def test_the_digits_are_learned_compiled(driver: str, options: list[str], reques
 
 
 @pytest.mark.parametrize("driver", OWN)
-def test_the_digits_are_learned(driver: str) -> None:
+def test_the_digits_are_learned(driver: str, request: pytest.FixtureRequest) -> None:
     """The example fails below 97 % of the held-out digits, or where its losses leave the CPU's."""
+    if request.config.getoption("--core"):
+        pytest.skip("they are learned compiled on every torch")
     if not queues_host_calls(driver):
         pytest.skip(NO_HOST_CALLS.format(driver))
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])

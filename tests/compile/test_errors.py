@@ -93,12 +93,10 @@ torch.testing.assert_close(compiled(x).cpu(), torch.ones(2).cos() + 41)
 """
 
 
-@pytest.mark.core
 def test_a_driver_without_a_code_generator(run_python: RunPython, driver_target: str) -> None:
     run_python(NO_GENERATOR, driver_target)
 
 
-@pytest.mark.core
 def test_memory_that_the_host_cannot_reach(run_python: RunPython) -> None:
     """Known when something is compiled for the device, of each device by itself; attach opens none."""
     run_python(OUT_OF_REACH)
