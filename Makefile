@@ -21,7 +21,7 @@ CXX_FILES = $(shell find csrc include drivers tests/native examples -name '*.[ch
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test stress bench check format test-torch clean
+.PHONY: help venv torch build demo test stress bench check format test-torch clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -52,6 +52,8 @@ $(VENV)/.dev: $(VENV)/.package
 	@echo 'Installing the linters'
 	@$(PIP_BUILD) install --quiet --no-build-isolation -e '.[dev]'
 	@touch $@
+
+torch: $(TORCH_STAMP) ## download and install TORCH alone, into VENV
 
 build: $(VENV)/.package ## compile what changed
 	@$(PY) scripts/build --python $(PY)
