@@ -12,7 +12,7 @@ import torch
 
 from torch_outboard._options import nearest
 
-__all__ = ["DTYPES", "DeviceProperties", "dtype_bits", "to_table"]
+__all__ = ["DTYPES", "MACHINES", "DeviceProperties", "dtype_bits", "to_table"]
 
 # ob_dtype of driver.h; the numbers are also torch's own.
 DTYPES: dict[torch.dtype, int] = {
@@ -61,6 +61,10 @@ class DeviceProperties:
         Compute capability, or the driver's own counting.
     clock_rate : int
         kHz.
+    machine : str
+        "cpu" or "gpu": how kernels for it are best written.
+    addresses_host_memory : bool
+        Whether kernels use pinned memory by the host's addresses.
     """
 
     name: str = ""
@@ -85,6 +89,8 @@ class DeviceProperties:
     stream_priority_greatest: int = 0
     mem_granularity: int = 0
     max_allocation: int = 0
+    machine: str = ""
+    addresses_host_memory: bool = False
 
     @property
     def L2_cache_size(self) -> int:  # noqa: N802 - CUDA's spelling
@@ -96,7 +102,15 @@ class DeviceProperties:
         """Makes it of what the core gives."""
         bits = table["dtypes"]
         dtypes = frozenset(dtype for dtype, number in DTYPES.items() if bits == 0 or bits >> number & 1)
-        return cls(**{**table, "dtypes": dtypes})
+        return cls(**{**table, "dtypes": dtypes, "machine": _name_of_machine(table["machine"])})
+
+
+# OB_MACHINE_ of driver.h.
+MACHINES = {"": 0, "cpu": 1, "gpu": 2}
+
+
+def _name_of_machine(number: int) -> str:
+    return next((name for name, known in MACHINES.items() if known == number), "")
 
 
 _FIELDS = [field.name for field in dataclasses.fields(DeviceProperties)]
@@ -118,4 +132,8 @@ def to_table(properties: object) -> dict[str, Any]:
             raise ValueError(f"a device has no property {name!r}.{nearest(str(name), _FIELDS)}")
     if "dtypes" in table and not isinstance(table["dtypes"], int):
         table["dtypes"] = dtype_bits(table["dtypes"])
+    if isinstance(machine := table.get("machine"), str):
+        if machine not in MACHINES:
+            raise ValueError(f"the property 'machine' is {' or '.join(map(repr, MACHINES))}, not {machine!r}")
+        table["machine"] = MACHINES[machine]
     return table

@@ -132,7 +132,8 @@ PyObject* properties_dict(const ob_device_properties& p) {
       set_item(d, "stream_priority_least", small(p.stream_priority_least)) &&
       set_item(d, "stream_priority_greatest", small(p.stream_priority_greatest)) &&
       set_item(d, "mem_granularity", number(p.mem_granularity)) &&
-      set_item(d, "max_allocation", number(p.max_allocation));
+      set_item(d, "max_allocation", number(p.max_allocation)) && set_item(d, "machine", small(p.machine)) &&
+      set_item(d, "addresses_host_memory", PyBool_FromLong(p.addresses_host_memory));
   return is_filled ? dict.release() : nullptr;
 }
 

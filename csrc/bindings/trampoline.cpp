@@ -284,6 +284,8 @@ const PropertyField property_fields[] = {
     FIELD(stream_priority_greatest, Signed),
     FIELD(mem_granularity, Unsigned),
     FIELD(max_allocation, Unsigned),
+    FIELD(machine, Signed),
+    FIELD(addresses_host_memory, Signed),
 };
 #undef FIELD
 

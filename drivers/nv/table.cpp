@@ -75,6 +75,10 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.shared_memory_per_block = static_cast<uint64_t>(attribute(api, id, kSharedMemoryPerBlock));
     p.l2_cache_size = static_cast<uint64_t>(attribute(api, id, kL2CacheSize));
     p.is_integrated = attribute(api, id, kIntegrated);
+    p.machine = OB_MACHINE_GPU;
+    // Under one address space, which all of these systems have, pinned memory has the host's addresses.
+    p.addresses_host_memory =
+        attribute(api, id, kCanMapHostMemory) != 0 && attribute(api, id, kUnifiedAddressing) != 0 ? 1 : 0;
     // The exact range takes a context to ask for; stream_create clamps to it.
     if (attribute(api, id, kStreamPriorities) != 0) p.stream_priority_greatest = p.major >= 7 ? -5 : -1;
     p.mem_granularity = map_granularity(api, id);

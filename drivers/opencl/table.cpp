@@ -105,6 +105,9 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.shared_memory_per_block = device_info<cl_ulong>(api, id, CL_DEVICE_LOCAL_MEM_SIZE);
     p.l2_cache_size = device_info<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
     p.is_integrated = device_info<cl_bool>(api, id, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0 ? 1 : 0;
+    p.machine = (found->type & CL_DEVICE_TYPE_GPU) != 0   ? OB_MACHINE_GPU
+                : (found->type & CL_DEVICE_TYPE_CPU) != 0 ? OB_MACHINE_CPU
+                                                          : OB_MACHINE_UNKNOWN;
     // The caller may have been compiled with a shorter struct.
     p.struct_size = std::min(out_properties->struct_size, sizeof p);
     std::memcpy(out_properties, &p, p.struct_size);

@@ -40,6 +40,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     properties.multi_processor_count = static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
     properties.stream_priority_greatest = -1;
     properties.mem_granularity = kMapGranularity;
+    properties.machine = OB_MACHINE_CPU;
     // The caller may have been compiled with a shorter struct.
     properties.struct_size = std::min(out_properties->struct_size, sizeof properties);
     std::memcpy(out_properties, &properties, properties.struct_size);

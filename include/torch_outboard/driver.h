@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 0u
+#define OB_ABI_MINOR 1u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -124,7 +124,16 @@ typedef struct ob_options {
   const char* const* values; /* may be null if count is 0 */
 } ob_options;
 
-/* What `torch.<name>.get_device_properties` shows. The core zeroes it first; 0 and "" mean unknown. */
+/* How kernels for a device are best written. */
+enum {
+  OB_MACHINE_UNKNOWN = 0,
+  OB_MACHINE_CPU = 1, /* few threads with caches and vectors of their own: an item does much, in loops */
+  OB_MACHINE_GPU = 2  /* thousands of threads that run in step: neighbours read neighbouring memory */
+};
+
+/* What `torch.<name>.get_device_properties` shows. The core zeroes it first; 0 and "" mean unknown.
+   `addresses_host_memory` is 1 if kernels use memory of host_alloc by the host's addresses, with atomics of 32 bits too,
+   and the host finds what they wrote there once it has waited for them. */
 typedef struct ob_device_properties {
   size_t struct_size;
   char name[256];           /* UTF-8, ends with a zero byte, like all text here */
@@ -150,6 +159,8 @@ typedef struct ob_device_properties {
   int32_t reserved;
   uint64_t mem_granularity;            /* bytes; what mem_map's sizes and offsets are multiples of. 0: no mem_map */
   uint64_t max_allocation;             /* bytes of one mem_alloc; 0: total_memory */
+  int32_t machine;                     /* OB_MACHINE_; this and the next since version 1.1 */
+  int32_t addresses_host_memory;       /* 1: kernels use memory of host_alloc as their own */
 } ob_device_properties;
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
