@@ -136,7 +136,15 @@ def host_view(tensor: torch.Tensor, /) -> torch.Tensor: ...
 # compile.cpp
 def compiled_kernel(name: str, address: int, arguments: str, /) -> Callable[..., None]: ...
 def device_kernel(
-    name: str, language: str, code: bytes, options: str, entry: str, arguments: str, formulas: tuple[str, ...], /
+    name: str,
+    language: str,
+    code: bytes,
+    options: str,
+    entry: str,
+    arguments: str,
+    formulas: tuple[str, ...],
+    checks: tuple[str, ...] = ...,
+    /,
 ) -> Callable[..., None]: ...
 def build_kernel(launcher: Callable[..., None], device: int, /) -> None: ...
 def empty_strided(

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/device.h"
 #include "core/driver.h"
@@ -57,8 +58,9 @@ const void* make_program_kernel(const char* name, const torch_outboard::KernelPr
     const auto& grid = program->grid;
     const auto& block = program->block;
     const kernels::Geometry geometry{{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, program->local_bytes};
+    const std::vector<std::string> checks(program->checks, program->checks + program->check_count);
     auto kernel =
-        std::make_unique<const kernels::DeviceKernel>(name, text, program->entry, program->arguments, geometry);
+        std::make_unique<const kernels::DeviceKernel>(name, text, program->entry, program->arguments, geometry, checks);
     return make_compiled(std::move(kernel)).release();
   });
 }

@@ -151,6 +151,19 @@ bool to_geometry(PyObject* object, kernels::Geometry* out) {
   return true;
 }
 
+bool to_texts(PyObject* object, const char* what, std::vector<std::string>* out) {
+  if (!PyTuple_Check(object)) {
+    PyErr_Format(PyExc_TypeError, "%s must be a tuple of str", what);
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+    if (!to_text(PyTuple_GET_ITEM(object, i), what, &out->emplace_back())) {
+      return false;
+    }
+  }
+  return true;
+}
+
 PyObject* py_device_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::string name;
@@ -158,14 +171,17 @@ PyObject* py_device_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t cou
     std::string entry;
     std::string letters;
     kernels::Geometry geometry;
-    if (!has_arguments("device_kernel", count, 7) || !to_text(arguments[0], "the kernel's name", &name) ||
+    std::vector<std::string> checks;
+    if ((count != 7 && !has_arguments("device_kernel", count, 8)) ||
+        !to_text(arguments[0], "the kernel's name", &name) ||
         !to_text(arguments[1], "the language", &program.language) || !to_bytes(arguments[2], &program.code) ||
         !to_text(arguments[3], "the options", &program.options) || !to_text(arguments[4], "the entry", &entry) ||
-        !to_text(arguments[5], "the arguments", &letters) || !to_geometry(arguments[6], &geometry)) {
+        !to_text(arguments[5], "the arguments", &letters) || !to_geometry(arguments[6], &geometry) ||
+        (count == 8 && !to_texts(arguments[7], "the checks", &checks))) {
       return nullptr;
     }
     return to_launcher(
-        make_compiled(std::make_unique<const kernels::DeviceKernel>(name, program, entry, letters, geometry)));
+        make_compiled(std::make_unique<const kernels::DeviceKernel>(name, program, entry, letters, geometry, checks)));
   });
 }
 
@@ -297,7 +313,7 @@ PyObject* py_reaches_memory(PyObject*, PyObject* argument) {
 PyMethodDef compile_methods[] = {
     OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel, "A launcher: (name, address of its entry, arguments)."),
     OUTBOARD_FASTCALL("device_kernel", py_device_kernel,
-                      "A launcher: (name, language, code, options, entry, arguments, formulas)."),
+                      "A launcher: (name, language, code, options, entry, arguments, formulas[, checks])."),
     OUTBOARD_FASTCALL("build_kernel", py_build_kernel, "Builds what device_kernel gave: (launcher, device)."),
     OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
     OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, streams, argument)."),

@@ -10,6 +10,7 @@
 #include "core/capture.h"
 #include "core/error.h"
 #include "core/event.h"
+#include "core/kernel_failure.h"
 #include "core/late_warnings.h"
 #include "core/lost_device.h"
 #include "core/process.h"
@@ -271,6 +272,7 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
   if (!is_open(device)) {
     return;
   }
+  detail::fetch_records(device);
   ActivityScope activity(device, "device_synchronize");
   detail::wait_until_left(device, leave);
   bool is_done = false;

@@ -10,6 +10,7 @@
 #include "core/blocking.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "core/kernel_failure.h"
 #include "core/process.h"
 #include "core/trace.h"
 
@@ -98,6 +99,7 @@ void Event::record(Stream& stream) {
     handle_ = take_event(stream.device, flags_);
     device_ = stream.device;
   }
+  detail::fetch_record(stream);
   const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
   if (status != OB_OK) {
     if (before_.stream == nullptr) {

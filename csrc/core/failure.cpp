@@ -8,6 +8,7 @@
 
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/kernel_failure.h"
 #include "core/stream.h"
 
 namespace outboard {
@@ -220,6 +221,10 @@ WorkPlace next_place(StreamState& stream) noexcept {
   return {&stream, stream.failures.mark.load(std::memory_order_relaxed)};
 }
 
+WorkPlace next_own_place(StreamState& stream) noexcept {
+  return {&stream, stream.failures.mark.fetch_add(1, std::memory_order_acq_rel)};
+}
+
 void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept {
   failed_here = place.stream;
   StreamFailures& failures = place.stream->failures;
@@ -264,6 +269,12 @@ void depend_on(StreamState& stream, const Standing& before) {
 }
 
 void tell_failures(const Standing& before) {
+  if (C10_UNLIKELY(detail::has_records())) {  // before anybody takes it for done
+    detail::read_record(*before.stream);
+    for (const Dependency& on : before.others) {
+      detail::read_record(*on.stream);
+    }
+  }
   note_done(before);
   if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
     if (!before.others.is_null()) {
@@ -289,6 +300,9 @@ void tell_failures(const Standing& before) {
 }
 
 void tell_device_failures(int device) {
+  if (C10_UNLIKELY(detail::has_records())) {
+    detail::read_records();
+  }
   if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
     return;
   }

@@ -84,6 +84,8 @@ struct Failure {
   bool is_told = false;  // by any stream
 };
 
+class StreamRecord;
+
 // What a stream keeps for all this.
 struct StreamFailures {
   std::atomic<uint64_t> mark{0};
@@ -94,10 +96,13 @@ struct StreamFailures {
   Dependencies others;                     // what its work depends on
   uint64_t count = 0;                      // of its failures; this and the next under the lock of failure.cpp
   std::vector<Failure> kept;
+  std::atomic<StreamRecord*> record{nullptr};  // what kernels write their failures to; see core/kernel_failure.h
 };
 
 // Where work stands that is queued now: to be asked before it is queued.
 OUTBOARD_API WorkPlace next_place(StreamState& stream) noexcept;
+// The same as a place that no other work of the stream has: its mark names the work.
+OUTBOARD_API WorkPlace next_own_place(StreamState& stream) noexcept;
 
 // Keeps a failure of the work, on any thread. What follows an untold failure of the same stream is dropped.
 OUTBOARD_API void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept;

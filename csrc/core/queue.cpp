@@ -91,7 +91,7 @@ class FillCommand final : public DriverCommand {
   uint64_t count_;
 };
 
-class LaunchCommand final : public DriverCommand {
+class LaunchCommand : public DriverCommand {
  public:
   LaunchCommand(const ob_launch& launch, const char* name) : launch_(launch), name_(name), values_(launch.arg_count) {
     const auto* next = reinterpret_cast<const std::byte*>(launch.args);
@@ -111,11 +111,28 @@ class LaunchCommand final : public DriverCommand {
   void queue(Stream& stream) override { call_launch(stream, launch_, name_); }
   std::string describe() const override { return name_ != nullptr ? name_ : "launch of a kernel"; }
 
+ protected:
+  ob_kernel_arg* args() { return args_.data(); }
+
  private:
   ob_launch launch_;
   const char* name_;
   std::vector<ob_kernel_arg> args_;
   std::vector<std::vector<std::byte>> values_;
+};
+
+class CheckedLaunchCommand final : public LaunchCommand {
+ public:
+  CheckedLaunchCommand(const ob_launch& launch, const char* name, RecordArguments record)
+      : LaunchCommand(launch, name), record_(record) {}
+  void queue(Stream& stream) override {
+    set_record(stream, record_, args());
+    LaunchCommand::queue(stream);
+    note_checked_launch(stream);
+  }
+
+ private:
+  RecordArguments record_;
 };
 
 uint64_t bytes_of(const ob_copy_nd& copy) {
@@ -124,6 +141,12 @@ uint64_t bytes_of(const ob_copy_nd& copy) {
     bytes *= static_cast<uint64_t>(copy.sizes[i]);
   }
   return bytes;
+}
+
+void refuse_without_launches() {
+  if (!driver().kernel_launch) {
+    raise_not_supported("kernel_launch", "launching a kernel");
+  }
 }
 
 // The stream's capture if it takes the call in the driver's place.
@@ -181,14 +204,28 @@ bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t patt
 }
 
 void queue_launch(Stream& stream, const ob_launch& launch, const char* name) {
-  if (!driver().kernel_launch) {
-    raise_not_supported("kernel_launch", "launching a kernel");
-  }
+  refuse_without_launches();
   if (Capture* capture = software_capture(stream)) {
     capture->add(stream, std::make_unique<LaunchCommand>(launch, name));
     return;
   }
   call_launch(stream, launch, name);
+  finish_call(stream);
+}
+
+void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,
+                          RecordArguments record) {
+  refuse_without_launches();
+  if (Capture* capture = software_capture(stream)) {
+    capture->add(stream, std::make_unique<CheckedLaunchCommand>(launch, name, record));
+    return;
+  }
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    capture->refuse(std::string("the kernel ") + name + ", which says of an index or an assertion that it is wrong,");
+  }
+  set_record(stream, record, args);
+  call_launch(stream, launch, name);
+  note_checked_launch(stream);
   finish_call(stream);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/export.h"
+#include "core/kernel_failure.h"
 #include "core/stream.h"
 
 namespace outboard {
@@ -23,5 +24,11 @@ OUTBOARD_API bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, 
 // NotSupportedError if the driver has no kernels. `name` is what a profile, the description of a graph and errors call the
 // kernel; it lives as long as the process, and may be null.
 OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch, const char* name = nullptr);
+
+// The same for a kernel that checks what it is given. `args` are the launch's arguments, of which those of `record` are
+// filled in: in a graph anew for each replay, so that the kernel writes to the record of the stream that it is replayed on.
+// CaptureError while the driver captures, which would keep one record and one place for all replays.
+OUTBOARD_API void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,
+                                       RecordArguments record);
 
 }  // namespace outboard

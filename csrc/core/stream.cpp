@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/event.h"
+#include "core/kernel_failure.h"
 #include "core/lost_device.h"
 #include "core/process.h"
 #include "core/trace.h"
@@ -220,6 +221,7 @@ void synchronize_stream(Stream& stream, Leave leave) {
     return;
   }
   ensure_open(stream.device);
+  detail::fetch_record(stream);
   const Standing before = standing_of(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
   detail::wait_until_left(stream, leave, "stream_synchronize");

@@ -4,9 +4,11 @@
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "core/kernel_failure.h"
 #include "core/queue.h"
 
 namespace outboard::kernels {
@@ -14,8 +16,13 @@ namespace outboard::kernels {
 namespace {
 
 constexpr size_t kInlineArguments = 12;
-constexpr char kLetters[] = "rwijfdl";
+constexpr char kLetters[] = "rwijfdle";
 constexpr char kLocal = 'l';
+constexpr char kRecord = 'e';
+
+bool is_passed(char letter) {
+  return letter != kLocal && letter != kRecord;
+}
 
 bool is_integer(char letter) {
   return letter == 'i' || letter == 'j';
@@ -28,7 +35,7 @@ uint32_t bytes_of(char letter) {
 }  // namespace
 
 DeviceKernel::DeviceKernel(std::string name, ProgramText program, std::string entry, std::string arguments,
-                           const Geometry& geometry)
+                           const Geometry& geometry, const std::vector<std::string>& checks)
     : name_(std::move(name)),
       program_(std::move(program)),
       entry_(std::move(entry)),
@@ -48,6 +55,27 @@ DeviceKernel::DeviceKernel(std::string name, ProgramText program, std::string en
     }
   }
   check_formula(local_bytes_);
+  read_checks(checks);
+}
+
+void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
+  record_ = arguments_.find(kRecord);
+  TORCH_CHECK_VALUE((record_ == kNoRecord) == checks.empty() && std::ranges::count(arguments_, kRecord) <= 1,
+                    "the kernel ", name_, " has ", checks.size(), " checks and the arguments '", arguments_,
+                    "': what checks something has one argument 'e'");
+  if (record_ == kNoRecord) {
+    return;
+  }
+  std::vector<KernelCheck> known;
+  for (const std::string& check : checks) {
+    const size_t space = check.find(' ');
+    const std::string kind = check.substr(0, space);
+    TORCH_CHECK_VALUE(space != std::string::npos && (kind == "index" || kind == "assert"), "the kernel ", name_,
+                      " has the check '", check, "': it is 'index' and an operator, or 'assert' and a message");
+    known.push_back(
+        {kind == "index" ? KernelCheck::Kind::Index : KernelCheck::Kind::Assertion, check.substr(space + 1)});
+  }
+  checked_kernel_ = add_checked_kernel(name_, std::move(known));
 }
 
 void DeviceKernel::check_formula(const Expression& formula) const {
@@ -69,7 +97,7 @@ DeviceKernel::Sizes DeviceKernel::sizes(c10::ArrayRef<uint64_t> words) const {
   c10::SmallVector<int64_t, kInlineArguments> numbers;
   size_t word = 0;
   for (const char letter : arguments_) {
-    const int64_t number = letter == kLocal ? 0 : static_cast<int64_t>(words[word++]);
+    const int64_t number = !is_passed(letter) ? 0 : static_cast<int64_t>(words[word++]);
     numbers.push_back(letter == 'j' ? static_cast<int32_t>(number) : number);
   }
   Sizes result{};
@@ -91,20 +119,18 @@ uint64_t DeviceKernel::handle(c10::DeviceIndex device) const {
   return kernel;
 }
 
-void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words) const {
-  const Sizes sizes = this->sizes(words);
-  if (sizes.grid[0] == 0 || sizes.grid[1] == 0 || sizes.grid[2] == 0) {
-    return;
-  }
-  c10::SmallVector<ob_kernel_arg, kInlineArguments> args(arguments_.size(), ob_kernel_arg{});
+void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_bytes, ob_kernel_arg* args) const {
   size_t word = 0;
-  for (size_t i = 0; i < args.size(); ++i) {
-    ob_kernel_arg& arg = args[i];
+  for (const char letter : arguments_) {
+    if (letter == kRecord) {
+      args += RecordArguments::kCount;
+      continue;
+    }
+    ob_kernel_arg& arg = *args++;
     arg.struct_size = sizeof(arg);
-    const char letter = arguments_[i];
     if (letter == kLocal) {
       arg.kind = OB_ARG_LOCAL;
-      arg.size = sizes.local_bytes;
+      arg.size = local_bytes;
     } else if (letter == 'r' || letter == 'w') {
       arg.kind = OB_ARG_POINTER;
       arg.pointer = words[word++];
@@ -114,6 +140,17 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words) const {
       arg.value = &words[word++];  // its first bytes, as machines that have devices are little-endian
     }
   }
+}
+
+void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words) const {
+  const Sizes sizes = this->sizes(words);
+  if (sizes.grid[0] == 0 || sizes.grid[1] == 0 || sizes.grid[2] == 0) {
+    return;
+  }
+  const bool is_checked = record_ != kNoRecord;
+  c10::SmallVector<ob_kernel_arg, kInlineArguments> args(
+      arguments_.size() + (is_checked ? RecordArguments::kCount - 1 : 0), ob_kernel_arg{});
+  fill_arguments(words, sizes.local_bytes, args.data());
   ob_launch launch{};
   launch.struct_size = sizeof(launch);
   launch.kernel = handle(stream.device);
@@ -125,7 +162,11 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words) const {
   launch.arg_count = args.size();
   launch.arg_stride = sizeof(ob_kernel_arg);
   launch.args = args.data();
-  queue_launch(stream, launch, name_.c_str());
+  if (C10_LIKELY(!is_checked)) {
+    queue_launch(stream, launch, name_.c_str());
+  } else {
+    queue_checked_launch(stream, launch, args.data(), name_.c_str(), {record_, checked_kernel_});
+  }
 }
 
 }  // namespace outboard::kernels

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/export.h"
 #include "core/stream.h"
@@ -31,9 +32,12 @@ class OUTBOARD_API DeviceKernel {
  public:
   // `arguments`: a letter each, 'r' and 'w' an address, 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'l'
   // local memory, for languages that take it as an argument: it is passed no value, and has `local_bytes` of the
-  // geometry, which else belong to the launch. ValueError for other letters and for formulas that make no sense.
+  // geometry, which else belong to the launch. 'e', of a kernel that checks something, is passed no value either: three
+  // arguments of the driver's launch, by which it says what is wrong (core/kernel_failure.h). `checks` says what each of
+  // its checks is, by their numbers: "index" and the operator's name, or "assert" and a message. ValueError for other
+  // letters and checks, for checks without 'e', and for formulas that make no sense.
   DeviceKernel(std::string name, ProgramText program, std::string entry, std::string arguments,
-               const Geometry& geometry);
+               const Geometry& geometry, const std::vector<std::string>& checks = {});
 
   const std::string& name() const noexcept { return name_; }
   const std::string& arguments() const noexcept { return arguments_; }
@@ -42,7 +46,7 @@ class OUTBOARD_API DeviceKernel {
   void build(c10::DeviceIndex device) const { static_cast<void>(handle(device)); }
 
   // Queues a launch on the stream, or in the graph that the stream captures. `words` are addresses and the bits of
-  // numbers, one for each letter but 'l'. A grid of no blocks queues nothing. ValueError for a geometry below 0 or beyond
+  // numbers, one for each letter but 'l' and 'e'. A grid of no blocks queues nothing. ValueError for a geometry below 0 or beyond
   // 32 bits, and where the driver refuses it, with the kernel's name.
   void launch(Stream& stream, c10::ArrayRef<uint64_t> words) const;
 
@@ -53,6 +57,10 @@ class OUTBOARD_API DeviceKernel {
     uint32_t local_bytes;
   };
 
+  static constexpr size_t kNoRecord = static_cast<size_t>(-1);
+
+  void read_checks(const std::vector<std::string>& checks);
+  void fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_bytes, ob_kernel_arg* args) const;
   void check_formula(const Expression& formula) const;
   Sizes sizes(c10::ArrayRef<uint64_t> words) const;
   uint32_t size(const Expression& formula, c10::ArrayRef<int64_t> numbers, const char* what) const;
@@ -63,6 +71,8 @@ class OUTBOARD_API DeviceKernel {
   std::string entry_;
   std::string arguments_;
   bool has_local_argument_ = false;
+  size_t record_ = kNoRecord;  // place of 'e'
+  uint32_t checked_kernel_ = 0;  // its number, if it has 'e'
   std::array<Expression, 3> grid_;
   std::array<Expression, 3> block_;
   Expression local_bytes_;

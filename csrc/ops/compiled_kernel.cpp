@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -44,7 +45,11 @@ struct Launch {
 void run_launch(const Launch& launch, const WorkPlace& place) {
   try {
     const CallContext::Scope in_context(launch.context);
-    launch.kernel->entry(launch.words.data());
+    try {
+      launch.kernel->entry(launch.words.data());
+    } catch (const std::out_of_range& error) {  // of an index, for which operators have a type of their own
+      C10_THROW_ERROR(IndexError, error.what());
+    }
   } catch (...) {
     report_failure(place, with_name_of("the compiled kernel " + launch.kernel->name));
   }
@@ -224,7 +229,8 @@ std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::Dev
   auto kernel = std::make_unique<CompiledKernel>();
   kernel->name = program->name();
   kernel->arguments = program->arguments();
-  std::erase(kernel->arguments, 'l');  // local memory, of which nothing is passed
+  // Local memory and the record of what is wrong, of which nothing is passed.
+  std::erase_if(kernel->arguments, [](char letter) { return letter == 'l' || letter == 'e'; });
   kernel->program = std::move(program);
   return kernel;
 }

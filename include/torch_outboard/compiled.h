@@ -26,7 +26,7 @@
 namespace torch_outboard {
 
 // Counts what would make older generated code go wrong.
-constexpr uint32_t kCompiledVersion = 2;
+constexpr uint32_t kCompiledVersion = 3;
 
 // An argument of a kernel: a tensor, or the bits of a number.
 struct KernelArgument {
@@ -108,10 +108,15 @@ struct KernelProgram {
   size_t code_size;
   const char* options;
   const char* entry;  // the kernel's name in the program
-  const char* arguments;  // letters as make_kernel's, 'j' an int32_t, and 'l' local memory, which is passed nothing
+  // Letters as make_kernel's, 'j' an int32_t, and two that are passed nothing: 'l' local memory, 'e' where it says what is
+  // wrong.
+  const char* arguments;
   const char* grid[3];
   const char* block[3];
   const char* local_bytes;
+  // What may be wrong, as csrc/kernels/device_kernel.h has it.
+  const char* const* checks;
+  size_t check_count;
 };
 
 struct CompiledFunctions {

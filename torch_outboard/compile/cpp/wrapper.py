@@ -33,7 +33,7 @@ from torch_outboard.compile.cpp.operators import (
 )
 from torch_outboard.compile.cpp.values import ValueWriter, text_literal
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.runtime.letters import argument_type, kernel_letters, program_letters
+from torch_outboard.compile.runtime.letters import argument_type, kernel_letters, passed_types, program_letters
 from torch_outboard.compile.wrapper.graph import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
 
 __all__ = ["OutboardCppWrapper"]
@@ -54,9 +54,10 @@ static const torch_outboard::CompiledKernel& {name}_kernel() {{
 _PROGRAM = """
 static const torch_outboard::CompiledKernel& {name}_kernel() {{
     static const char code[] = {code};
+    static const char* const checks[] = {{{checks}}};
     static const torch_outboard::CompiledKernel kernel("{name}", torch_outboard::KernelProgram{{
         "{language}", code, sizeof(code) - 1, {options}, "{entry}", "{letters}",
-        {{{grid}}}, {{{block}}}, {local_bytes}}});
+        {{{grid}}}, {{{block}}}, {local_bytes}, checks, {check_count}}});
     return kernel;
 }}
 """
@@ -145,7 +146,7 @@ class OutboardCppWrapper(CppWrapperCpu):
 
     def define_program(self, program: DeviceProgram, device: torch.device) -> None:
         """Defines a kernel in the driver's language; `generate_kernel_call` with triton=False calls it."""
-        self._kernel_types[program.name] = [kind for kind in program.types if kind != "local"]
+        self._kernel_types[program.name] = passed_types(program.types)
         *formulas, local_bytes = map(text_literal, program.geometry())
         self.header.splice(
             _PROGRAM.format(
@@ -158,6 +159,8 @@ class OutboardCppWrapper(CppWrapperCpu):
                 grid=", ".join(formulas[:3]),
                 block=", ".join(formulas[3:]),
                 local_bytes=local_bytes,
+                checks=", ".join([*map(text_literal, program.checks), "nullptr"]),
+                check_count=len(program.checks),
             )
         )
 

@@ -24,7 +24,9 @@ class DeviceProgram:
         For the driver's `program_build`.
     types : tuple of str
         C types of the arguments: pointers, of which those without `const` are written, int64_t, int32_t, float and
-        double; and "local" for an argument of local memory, which calls don't pass.
+        double. And two that calls don't pass: "local" for an argument of local memory, and "record" for the three of a
+        kernel that checks something, by which it says what is wrong: the address of its stream's record, the launch's
+        ticket of 64 bits, the kernel's number of 32 bits (compile/simt/prelude/failure.h).
     code : str or bytes
         The program: its text, or what a compiler made of it.
     entry : str
@@ -34,6 +36,9 @@ class DeviceProgram:
         `formula` writes them. A grid of 0 blocks launches nothing.
     local_bytes : str
         Of dynamic local memory of a block, a formula too.
+    checks : tuple of str
+        What may be wrong, by the numbers that the kernel writes: "index " and an operator's name, for an IndexError, or
+        "assert " and a message, for a RuntimeError.
     """
 
     name: str
@@ -45,6 +50,7 @@ class DeviceProgram:
     block: tuple[str, ...] = ("1",)
     local_bytes: str = "0"
     options: str = ""
+    checks: tuple[str, ...] = ()
 
     def geometry(self) -> tuple[str, ...]:
         """Gives the seven formulas of a launch: three of the grid, three of the block, one of local memory."""
@@ -58,7 +64,7 @@ class DeviceProgram:
         return (
             f"device_kernel({self.name!r}, {self.language!r}, {list(self.types)!r}, {code}, entry={self.entry!r}, "
             f"grid={self.grid!r}, block={self.block!r}, local_bytes={self.local_bytes!r}, options={self.options!r}, "
-            f"device={device})"
+            f"{f'checks={self.checks!r}, ' if self.checks else ''}device={device})"
         )
 
 
@@ -73,6 +79,7 @@ def device_kernel(
     block: Sequence[str] = ("1",),
     local_bytes: str = "0",
     options: str = "",
+    checks: Sequence[str] = (),
     device: int | None = None,
 ) -> Callable[..., None]:
     """Makes the launcher of a kernel in the driver's language; DeviceProgram says what the arguments are.
@@ -84,7 +91,7 @@ def device_kernel(
     program = DeviceProgram(name, language, tuple(types), code, entry, tuple(grid), tuple(block), local_bytes, options)
     content = code.encode() if isinstance(code, str) else code
     letters = program_letters(name, list(types))
-    launcher = _C.device_kernel(name, language, content, options, entry, letters, program.geometry())
+    launcher = _C.device_kernel(name, language, content, options, entry, letters, program.geometry(), tuple(checks))
     if device is not None:
         _C.build_kernel(launcher, device)
     return launcher

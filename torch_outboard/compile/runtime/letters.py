@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["argument_type", "kernel_letters", "program_letters"]
+__all__ = ["argument_type", "kernel_letters", "passed_types", "program_letters"]
 
 # The letters of csrc/ops/compiled_kernel.h, and of csrc/kernels/device_kernel.h. On the host each argument has a word.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
-_NUMBERS_OF_PROGRAMS = {**_NUMBERS, "int": "j", "int32_t": "j", "local": "l"}
+_NUMBERS_OF_PROGRAMS = {**_NUMBERS, "int": "j", "int32_t": "j", "local": "l", "record": "e"}
 
 
 def argument_type(kind: str) -> str:
@@ -25,6 +25,11 @@ def kernel_letters(name: str, types: list[str]) -> str:
 def program_letters(name: str, types: list[str]) -> str:
     """The same for the types of a program of the device, where the sizes of numbers count."""
     return "".join(_letter(name, kind, _NUMBERS_OF_PROGRAMS) for kind in types)
+
+
+def passed_types(types: tuple[str, ...]) -> list[str]:
+    """Gives the types of those arguments of a program's kernel that calls pass."""
+    return [kind for kind in types if kind not in ("local", "record")]
 
 
 def _letter(name: str, type_name: str, numbers: Mapping[str, str]) -> str:

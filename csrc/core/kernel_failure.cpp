@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/kernel_failure.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "core/blocking.h"
+#include "core/capture.h"
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/failure.h"
+#include "core/stream.h"
+
+namespace outboard {
+
+namespace {
+
+constexpr size_t kRecords = 1024;  // of a block: more than a device has streams of ours
+constexpr size_t kBlockBytes = kRecords * sizeof(KernelRecord);
+constexpr uint64_t kSeal = 0x6f7574626f617264;
+constexpr KernelRecord kEmpty{};
+
+uint64_t seal_of(const KernelRecord& record) {
+  return record.ticket ^ static_cast<uint64_t>(record.index) ^ static_cast<uint64_t>(record.size) ^
+         (static_cast<uint64_t>(record.kernel) << 32) ^ record.check ^ kSeal;
+}
+
+// Memory for the records of a device's streams. It is never freed: kernels that are queued write there.
+struct Block {
+  uint64_t address = 0;          // of the device
+  KernelRecord* host = nullptr;  // the same memory; or what the records are copied to
+  bool is_copied = false;
+  size_t used = 0;
+};
+
+struct Blocks {
+  std::mutex mutex;
+  std::deque<Block> list;
+};
+
+Blocks& blocks_of(c10::DeviceIndex device) {
+  static auto* const all = new Blocks[kMaxDevices];
+  return all[device];
+}
+
+// Null if the driver pins none.
+void* new_pinned_memory() {
+  void* memory = nullptr;
+  if (driver().host_alloc) {
+    const ob_status status = driver().host_alloc(driver().self, kBlockBytes, &memory);
+    if (is_unimplemented(status)) {
+      return nullptr;
+    }
+    check(status, "host_alloc", OB_HOST);
+  }
+  return memory;
+}
+
+Block new_block(c10::DeviceIndex device) {
+  Block block;
+  void* memory = nullptr;
+  if (device_properties(device).addresses_host_memory != 0) {
+    memory = new_pinned_memory();
+    block.address = reinterpret_cast<uint64_t>(memory);
+  }
+  if (memory == nullptr) {
+    OB_CALL(mem_alloc, device, kBlockBytes, &block.address);
+    uint64_t host = 0;
+    if (driver().host_address) {
+      OB_CALL(host_address, device, block.address, kBlockBytes, &host);
+    }
+    memory = reinterpret_cast<void*>(host);
+  }
+  if (memory == nullptr) {
+    block.is_copied = true;
+    memory = new_pinned_memory();
+  }
+  if (memory == nullptr) {
+    memory = ::operator new(kBlockBytes, std::align_val_t{alignof(KernelRecord)});
+  }
+  block.host = static_cast<KernelRecord*>(memory);
+  std::memset(static_cast<void*>(block.host), 0, kBlockBytes);
+  return block;
+}
+
+bool take_slot(Blocks& blocks, Block* out_slot) {
+  if (blocks.list.empty() || blocks.list.back().used == kRecords) {
+    return false;
+  }
+  Block& block = blocks.list.back();
+  *out_slot = block;
+  out_slot->address += block.used * sizeof(KernelRecord);
+  out_slot->host += block.used;
+  ++block.used;
+  return true;
+}
+
+// A block with one record. Of two threads that find none left both may add one, of which the first then stays unused.
+Block new_slot(c10::DeviceIndex device) {
+  Blocks& blocks = blocks_of(device);
+  Block slot;
+  {
+    const std::lock_guard lock(blocks.mutex);
+    if (take_slot(blocks, &slot)) {
+      return slot;
+    }
+  }
+  const Block fresh = new_block(device);  // calls the driver
+  const std::lock_guard lock(blocks.mutex);
+  blocks.list.push_back(fresh);
+  static_cast<void>(take_slot(blocks, &slot));
+  return slot;
+}
+
+struct CheckedKernel {
+  std::string name;
+  std::vector<KernelCheck> checks;
+};
+
+struct Kernels {
+  std::mutex mutex;
+  std::deque<CheckedKernel> list;  // elements never move nor change
+};
+
+Kernels& kernels() {
+  static auto* const made = new Kernels();
+  return *made;
+}
+
+std::exception_ptr error_of(const KernelRecord& record) {
+  const CheckedKernel* kernel = nullptr;
+  {
+    const std::lock_guard lock(kernels().mutex);
+    kernel = record.kernel < kernels().list.size() ? &kernels().list[record.kernel] : nullptr;
+  }
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  if (kernel == nullptr || record.check >= kernel->checks.size()) {
+    return std::make_exception_ptr(c10::Error(
+        here, "a kernel has written a failure of number " + std::to_string(record.check) + ", which it hasn't"));
+  }
+  const KernelCheck& check = kernel->checks[record.check];
+  std::string where = "in the kernel " + kernel->name + ", which ran on the device's stream";
+  where += waits_for_calls() ? "" : "; OUTBOARD_BLOCKING=1 raises it at the call";
+  if (check.kind == KernelCheck::Kind::Assertion) {
+    c10::Error error(here, check.text);
+    error.add_context(std::move(where));
+    return std::make_exception_ptr(error);
+  }
+  c10::IndexError error(here, check.text + ": index " + std::to_string(record.index) +
+                                  " is out of bounds for a dimension of size " + std::to_string(record.size));
+  error.add_context(std::move(where));
+  return std::make_exception_ptr(error);
+}
+
+}  // namespace
+
+std::atomic<bool> detail::any_record{false};
+
+// A stream's record, and what the host knows of it.
+class StreamRecord {
+ public:
+  explicit StreamRecord(const Block& slot)
+      : address_(slot.address), host_(slot.host), is_copied_(slot.is_copied), is_stale_(slot.is_copied) {}
+
+  uint64_t address() const noexcept { return address_; }
+
+  // Before a launch, in its stream.
+  void prepare(Stream& stream) {
+    if (!is_copied_) {
+      return;
+    }
+    if (is_stale_.exchange(false, std::memory_order_acq_rel)) {
+      copy(stream,
+           {sizeof(ob_copy), address_, reinterpret_cast<uint64_t>(&kEmpty), sizeof(kEmpty), stream.device, OB_HOST});
+    }
+    note_launch();
+  }
+
+  // Before a launch, since a wait may come with it; and behind it, since another thread may have fetched meanwhile.
+  void note_launch() noexcept { is_wanted_.store(is_copied_, std::memory_order_release); }
+
+  void fetch(Stream& stream) {
+    if (is_wanted_.load(std::memory_order_acquire) && capture_of(stream) == nullptr && is_wanted_.exchange(false)) {
+      copy(stream, {sizeof(ob_copy), reinterpret_cast<uint64_t>(host_), address_, sizeof(KernelRecord), OB_HOST,
+                    stream.device});
+    }
+  }
+
+  void read(Stream& stream) {
+    if (C10_LIKELY(std::atomic_ref(host_->is_taken).load(std::memory_order_acquire) == 0)) {
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    KernelRecord seen{};
+    std::memcpy(static_cast<void*>(&seen), host_, sizeof(seen));
+    // A copy that was queued before the last one was read brings the same again.
+    if (seen.is_taken == 0 || seen.seal != seal_of(seen) || (has_last_ && seen.ticket == last_)) {
+      return;
+    }
+    last_ = seen.ticket;
+    has_last_ = true;
+    report_failure({&stream, seen.ticket}, error_of(seen));
+    if (is_copied_) {
+      is_stale_.store(true, std::memory_order_release);
+      return;
+    }
+    host_->seal = 0;
+    std::atomic_ref(host_->is_taken).store(0, std::memory_order_release);
+  }
+
+ private:
+  static void copy(Stream& stream, const ob_copy& copy) {
+    OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
+  }
+
+  const uint64_t address_;
+  KernelRecord* const host_;
+  const bool is_copied_;
+  std::atomic<bool> is_stale_;          // it is to be erased by the next launch
+  std::atomic<bool> is_wanted_{false};  // kernels that check were queued since it was last copied
+  std::mutex mutex_;                    // the next two; no driver entry is called with it
+  uint64_t last_ = 0;                   // the ticket that was read last
+  bool has_last_ = false;
+};
+
+namespace {
+
+struct Recording {
+  std::mutex mutex;
+  std::vector<Stream*> streams;  // that have a record
+};
+
+Recording& recording() {
+  static auto* const made = new Recording();
+  return *made;
+}
+
+std::vector<Stream*> recording_streams() {
+  const std::lock_guard lock(recording().mutex);
+  return recording().streams;
+}
+
+// Two threads may come at once; the record of the second is not used.
+StreamRecord& new_record(Stream& stream) {
+  auto fresh = std::make_unique<StreamRecord>(new_slot(stream.device));
+  const std::lock_guard lock(recording().mutex);
+  if (StreamRecord* known = stream.failures.record.load()) {
+    return *known;
+  }
+  recording().streams.push_back(&stream);
+  stream.failures.record.store(fresh.get(), std::memory_order_release);
+  detail::any_record.store(true);
+  return *fresh.release();  // lives as long as the process, as streams do
+}
+
+}  // namespace
+
+uint32_t add_checked_kernel(std::string name, std::vector<KernelCheck> checks) {
+  const std::lock_guard lock(kernels().mutex);
+  kernels().list.push_back({std::move(name), std::move(checks)});
+  return static_cast<uint32_t>(kernels().list.size() - 1);
+}
+
+void set_record(StreamState& stream, RecordArguments& record, ob_kernel_arg* args) {
+  static_cast<void>(stream_handle(stream));  // the device is open
+  StreamRecord* found = stream.failures.record.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(found == nullptr)) {
+    found = &new_record(stream);
+  }
+  found->prepare(stream);
+  record.ticket = next_own_place(stream).mark;
+  ob_kernel_arg* const own = args + record.first;
+  own[0] = {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, found->address(), nullptr};
+  own[1] = {sizeof(ob_kernel_arg), OB_ARG_VALUE, sizeof(record.ticket), 0, &record.ticket};
+  own[2] = {sizeof(ob_kernel_arg), OB_ARG_VALUE, sizeof(record.kernel), 0, &record.kernel};
+}
+
+void note_checked_launch(StreamState& stream) noexcept {
+  stream.failures.record.load(std::memory_order_acquire)->note_launch();
+}
+
+namespace detail {
+
+void queue_record_copy(StreamState& stream) {
+  if (StreamRecord* record = stream.failures.record.load(std::memory_order_acquire)) {
+    record->fetch(stream);
+  }
+}
+
+void fetch_records(c10::DeviceIndex device) {
+  if (C10_LIKELY(!has_records())) {
+    return;
+  }
+  for (Stream* stream : recording_streams()) {
+    if (stream->device == device) {
+      queue_record_copy(*stream);
+    }
+  }
+}
+
+void read_record(StreamState& stream) {
+  if (StreamRecord* record = stream.failures.record.load(std::memory_order_acquire)) {
+    record->read(stream);
+  }
+}
+
+void read_records() {
+  for (Stream* stream : recording_streams()) {
+    read_record(*stream);
+  }
+}
+
+}  // namespace detail
+
+}  // namespace outboard

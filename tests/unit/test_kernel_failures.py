@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kernels that say what is wrong: in memory that the host reaches, in its own that kernels reach, or through copies."""
+
+from __future__ import annotations
+
+import pytest
+
+BEGIN = """
+import ctypes, sys, threading, pytest, torch, torch_outboard
+from torch_outboard import _C, CaptureError, Driver
+from unit.programs import ProgramDriver
+
+# As compile/simt/prelude/failure.h writes it.
+TEXT = '''
+import ctypes
+class Record(ctypes.Structure):
+    _fields_ = [("is_taken", ctypes.c_uint32), ("check", ctypes.c_uint32), ("ticket", ctypes.c_uint64),
+                ("index", ctypes.c_int64), ("size", ctypes.c_int64), ("which", ctypes.c_uint32),
+                ("reserved", ctypes.c_uint32), ("seal", ctypes.c_uint64)]
+def f(x, index, at, ticket, which):
+    ticket, which, index = (int.from_bytes(value, "little", signed=True) for value in (ticket, which, index))
+    record = Record.from_address(at)
+    if index < 8 or record.is_taken:
+        return
+    check = 1 if index == 99 else 0
+    record.is_taken, record.check, record.ticket, record.which = 1, check, ticket, which
+    record.index, record.size = index, 8
+    record.seal = ticket ^ index ^ 8 ^ which << 32 ^ check ^ 0x6f7574626f617264
+'''
+
+class Reached(ProgramDriver):
+    copies = 0
+    is_lost = False
+
+    def copy_async(self, device, stream, dst, src, bytes, dst_device, src_device):
+        self.copies += bytes == 64
+        if self.is_lost:
+            raise torch_outboard.DriverError("it is gone", torch_outboard.Status.DEVICE_LOST)
+        super().copy_async(device, stream, dst, src, bytes, dst_device, src_device)
+
+class Copied(Reached):
+    host_address = Driver.host_address
+
+class Pinned(Copied):
+    def device_properties(self, device):
+        return {"name": "pinned", "total_memory": self.memory, "addresses_host_memory": True, "machine": "gpu"}
+
+    def host_alloc(self, bytes):
+        self.pinned = ctypes.create_string_buffer(bytes + 64)
+        return -(-ctypes.addressof(self.pinned) // 64) * 64
+
+    def host_free(self, pointer):
+        raise AssertionError("records are kept")
+
+kind = {"reached": Reached, "copied": Copied, "pinned": Pinned}[sys.argv[1]]
+driver = kind()
+module = torch_outboard.attach(driver)
+checks = ("index aten::index", "assert all is well")
+kernel = _C.device_kernel("kernel", "python", TEXT.encode(), "", "f", "wie", ("1",) * 6 + ("0",), checks)
+plain = _C.device_kernel("plain", "python", b"def f(*values): pass", "", "f", "wi", ("1",) * 6 + ("0",))
+x = torch.zeros(8, device="programs")
+INDEX = "aten::index: index {} is out of bounds for a dimension of size 8 .*in the kernel kernel"
+
+def raises(index, wait):
+    with pytest.raises(IndexError, match=INDEX.format(index)):
+        wait()
+"""
+
+PLACES = ("reached", "copied", "pinned")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_wait_raises_the_first_failure_once(run_python, place):
+    run_python(
+        BEGIN
+        + """
+memory = dict(driver.blocks)
+plain(x, 9)
+module.synchronize()
+assert driver.blocks == memory and driver.copies == 0, "what checks nothing has no part in it"
+assert [len(args) for *_, args in driver.launched] == [2]
+kernel(x, 7)
+module.synchronize()
+kernel(x, 8)
+kernel(x, 9)  # what fails then is dropped
+kernel(x, 3)
+raises(8, module.current_stream().synchronize)
+module.current_stream().synchronize()
+for index in (10, 11):
+    kernel(x, index)
+    raises(index, module.synchronize)
+    module.synchronize()
+kernel(x, 12)
+raises(12, x.cpu)
+assert x.tolist() == [0] * 8
+kernel(x, 99)
+with pytest.raises(RuntimeError, match="^all is well .*in the kernel kernel"):
+    module.synchronize()
+assert (driver.copies > 0) == (sys.argv[1] == "copied")
+count = driver.copies
+module.synchronize()
+plain(x, 9)
+module.synchronize()
+assert driver.copies == count, "nothing that checks was queued since the last wait"
+assert module.get_device_properties(0).machine == ("gpu" if sys.argv[1] == "pinned" else "")
+""",
+        place,
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_only_waits_behind_it_raise_it(run_python, place):
+    run_python(
+        BEGIN
+        + """
+side, other = torch.Stream("programs:0"), torch.Stream("programs:0")
+far = torch.Stream("programs:1")
+with module.stream(side):
+    kernel(x, 1)
+    before = side.record_event()
+    kernel(x, 8)
+    behind = side.record_event()
+before.synchronize()
+other.synchronize()
+module.current_stream().synchronize()
+other.wait_event(before)
+other.synchronize()
+other.wait_event(behind)
+raises(8, other.synchronize)
+other.synchronize()
+far.wait_event(behind)  # of another device
+raises(8, far.synchronize)
+raises(8, behind.synchronize)
+side.synchronize()
+
+# Another device's streams have records of their own.
+with torch.Stream("programs:1") as current:
+    kernel(x.to("programs:1"), 12)
+module.synchronize(0)
+raises(12, lambda: module.synchronize(1))
+external = module.get_stream_from_external(12345, 0)
+with module.stream(external):
+    kernel(x, 13)
+side.synchronize()
+raises(13, external.synchronize)
+
+# Several streams, a thread each, all at once.
+start, told = threading.Barrier(4), {}
+
+def work(number):
+    stream = torch.Stream("programs:0")
+    start.wait()
+    for turn in range(25):
+        with module.stream(stream):
+            kernel(x, 100 + number)
+        try:
+            stream.synchronize()
+        except IndexError as error:
+            told.setdefault(number, []).append(f"index {100 + number} is" in str(error))
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert told == {number: [True] * 25 for number in range(4)}, told
+""",
+        place,
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_replay_writes_to_the_record_of_its_stream(run_python, place):
+    run_python(
+        BEGIN
+        + """
+index = torch.full((), 5.0)
+graph = module.Graph()
+with module.graph(graph):
+    kernel(x, 8)
+    plain(x, 1)
+    kernel(x, 3)
+assert len(driver.launched) == 0
+module.synchronize()
+for stream in (torch.Stream("programs:0"), module.default_stream(0)):
+    for _ in range(2):
+        with module.stream(stream):
+            graph.replay()
+        torch.Stream("programs:0").synchronize()
+        raises(8, stream.synchronize)
+        stream.synchronize()
+raises(8, lambda: (graph.replay(), module.synchronize()))
+""",
+        place,
+    )
+
+
+def test_it_is_raised_at_the_call_if_calls_wait(run_python):
+    run_python(
+        BEGIN
+        + """
+raises(8, lambda: kernel(x, 8))
+kernel(x, 7)
+""",
+        "copied",
+        env={"OUTBOARD_BLOCKING": "1"},
+    )
+
+
+def test_a_lost_device_says_that_it_is_lost(run_python):
+    run_python(
+        BEGIN
+        + """
+kernel(x, 8)
+driver.is_lost = True
+with pytest.raises(torch.AcceleratorError, match="it is gone"):
+    module.synchronize()
+driver.is_lost = False
+with pytest.raises(torch.AcceleratorError, match="it is gone"):
+    module.synchronize()
+kernel(torch.zeros(8, device="programs:1"), 9)
+raises(9, lambda: module.synchronize(1))
+""",
+        "copied",
+    )
+
+
+def test_a_capture_of_the_drivers_refuses_it(run_python):
+    run_python(
+        BEGIN.replace("driver = kind()", "driver = Capturing()").replace(
+            "kind =",
+            """
+class Capturing(Reached):
+    graph_capture_begin = graph_instantiate = graph_launch = lambda self, *arguments: 7
+    graph_capture_end = graph_destroy = graph_executable_destroy = lambda self, *arguments: 7
+
+kind =""",
+        )
+        + """
+graph = module.Graph()
+with pytest.raises(CaptureError, match="the kernel kernel, which says .* cannot be captured"), module.graph(graph):
+    kernel(x, 8)
+kernel(x, 9)
+raises(9, module.synchronize)
+""",
+        "reached",
+    )
+
+
+@pytest.mark.parametrize(
+    ("letters", "checks", "message"),
+    [
+        ("rw", ("index a",), "has 1 checks and the arguments 'rw'"),
+        ("rwe", (), "has 0 checks and the arguments 'rwe'"),
+        ("rewe", ("index a",), "has one argument 'e'"),
+        ("rwe", ("bounds a",), "has the check 'bounds a'"),
+        ("rwe", ("index",), "has the check 'index'"),
+    ],
+)
+def test_checks_that_make_no_sense(letters, checks, message):
+    from torch_outboard import _C
+
+    with pytest.raises(ValueError, match=message):
+        _C.device_kernel("k", "opencl_c", b"", "", "k", letters, ("1",) * 6 + ("0",), checks)
