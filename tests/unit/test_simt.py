@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels that the generator 'simt' makes in the host's C++ give what the CPU's operators give.
+"""Kernels that the generator 'simt' makes in the host's C++, and in OpenCL C, give what the CPU's operators give.
 
-They are compiled so that undefined behaviour and a place outside an array of the kernel's own end the process.
+Those in C++ are compiled so that undefined behaviour and a place outside an array of the kernel's own end the process.
+Each case is a process of its own, forked from one that has imported what takes as long to import as a case to run.
 """
 
 from __future__ import annotations
+
+import json
+import textwrap
 
 import pytest
 
 from torch_outboard.testing.plugin import RunPython
 
-# `check` compares a compiled function with the CPU's eager one.
+# `check` compares a compiled function with the CPU's eager one, and gives the generated code.
 BEGIN = """
 import copy, os, re, sys, tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
@@ -20,22 +24,16 @@ from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 from torch.utils._pytree import tree_leaves
 from torch_outboard._discovery import find_driver
-from torch_outboard.compile.simt import runtime
 
 config.compile_threads = 1
-runtime.FLAGS = (*runtime.FLAGS, "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
-
-class Simt(find_driver("sim")):
-    code_generator = "host_cpp"
-
-torch_outboard.attach(Simt)
 torch.manual_seed(5)
 r = torch.randn
+nan, inf = float("nan"), float("inf")
 
 def check(function, *arguments, kernels=None, tolerance=1e-5, dynamic=None):
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, dynamic=dynamic)
-    ours = [one.to("sim") if isinstance(one, torch.Tensor) else one for one in arguments]
+    ours = [one.to(NAME) if isinstance(one, torch.Tensor) else one for one in arguments]
     got, (code, *_) = run_and_get_code(compiled, *ours)
     want = function(*arguments)
     for left, right in zip(tree_leaves(got), tree_leaves(want), strict=True):
@@ -43,101 +41,100 @@ def check(function, *arguments, kernels=None, tolerance=1e-5, dynamic=None):
     for left, right in zip(ours, arguments, strict=True):
         if isinstance(right, torch.Tensor):
             torch.testing.assert_close(left.cpu(), right, atol=tolerance, rtol=tolerance, equal_nan=True)
-    made = len(re.findall(r"^simt\\w* = simt_kernel", code, re.MULTILINE))
+    made = len(re.findall(r"^simt\\w* = (?:simt|device)_kernel", code, re.MULTILINE))
     assert made > 0 if kernels is None else made == kernels, (made, code)
     return code
+
+def raises(kind, message, function, *arguments):
+    torch._dynamo.reset()
+    try:
+        torch.compile(function)(*[one.to(NAME) for one in arguments])
+        torch.get_device_module(NAME).synchronize()
+    except kind as error:
+        assert re.search(message, str(error)), error
+    else:
+        raise AssertionError("no error")
+    torch.get_device_module(NAME).synchronize()
 """
 
+HOST = """
+from torch_outboard.compile.simt import runtime
+runtime.FLAGS = (*runtime.FLAGS, "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
+class Simt(find_driver("sim")):
+    code_generator = "host_cpp"
+torch_outboard.attach(Simt)
+NAME = "sim"
+"""
 
-def test_pointwise(run_python: RunPython) -> None:
-    run_python(
-        BEGIN
-        + """
-check(lambda x, y: F.gelu(x) * y + 1, r(64, 100), r(64, 100), kernels=1)
-check(lambda x, y: (x + y.t(), x[:, ::3] * 2, x.t().contiguous(), x.expand(3, 5, 7)), r(5, 7), r(7, 5))
-check(lambda x, y: torch.where(x > y, x.exp(), y.sin()), r(5, 1, 6), r(4, 1))
-check(lambda x: (x.floor(), x.ceil(), x.round(), x.trunc(), x.frac(), x.sign(), x.sigmoid(), x.erfinv()), r(99))
-check(lambda x: torch.frexp(x), r(50))
+# 3: there is no device.
+OPENCL = """
+class Simt(find_driver("opencl")):
+    code_generator = "opencl_c"
+if torch_outboard.attach(Simt).device_count() == 0:
+    os._exit(3)
+NAME = "ocl"
+"""
+
+CASES = {
+    "pointwise": """
+x, y = r(64, 100), r(64, 100)
+check(lambda x, y: F.gelu(x) * y + 1, x, y, kernels=1)
+def several(x, y, z, column, line):
+    return (x + y.t(), x[:, ::3] * 2, x.t().contiguous(), x.expand(3, 5, 7), torch.where(column > line, column.exp(),
+            line.sin()), z.floor(), z.ceil(), z.round(), z.trunc(), z.frac(), z.sign(), z.sigmoid(), z.erfinv(),
+            torch.frexp(z), F.pad(x, (1, 2)), torch.cat([x, x * 2], 1), torch.stack([x, x + 1]), x.roll(2, 1))
+check(several, r(5, 7), r(7, 5), r(99), r(5, 1, 6), r(4, 1))
 check(lambda x: (x.isnan(), x.isinf(), x.signbit(), x.maximum(x.flip(0)), x.clamp(-1, 1), x.nan_to_num()),
-      torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.0, -3.0]))
+      torch.tensor([0.0, -0.0, nan, inf, -inf, 1.0, -3.0]))
 check(lambda x, y: x.copy_(y).add_(1), r(6), r(6))
 edges = torch.tensor([-(2**63), 2**63 - 1, -1, 0, 1, 7])
 check(lambda x, y: (x + y, x * y, -x, x.abs(), x << 3, x >> 2, x & y, ~x, x // 3, x % 5), edges, edges.flip(0))
-for dtype in (torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float64):
-    x, y = torch.randint(0, 2, (7, 9)).to(dtype), torch.randint(0, 2, (7, 9)).to(dtype)
-    check(lambda x, y: (x + y, x * y, x == y, x.to(torch.float32) / 3, x.to(torch.int16), torch.maximum(x, y)), x, y)
-for dtype in (torch.float16, torch.bfloat16):
-    x, y = r(7, 9).to(dtype), r(9).to(dtype)
-    check(lambda x, y: (x * 2 + y, x.exp(), x.float() + 1, x > y, x.to(torch.int32)), x, y, tolerance=1e-2)
+dtypes = (torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float64)
+check(lambda *all: [(x + y, x * y, x == y, x.to(torch.float32) / 3, x.to(torch.int16), torch.maximum(x, y))
+                    for x, y in zip(all[::2], all[1::2])],
+      *(torch.randint(0, 2, (7, 9)).to(dtype) for dtype in dtypes for _ in range(2)))
+check(lambda *all: [(x * 2 + y, x.exp(), x.float() + 1, x > y, x.to(torch.int32)) for x, y in zip(all[::2], all[1::2])],
+      r(7, 9).half(), r(9).half(), r(7, 9).bfloat16(), r(9).bfloat16(), tolerance=1e-2)
 check(lambda x: (x.view(torch.int32) + 1, x.double().view(torch.int64) ^ 3, x.half().view(torch.int16) + 1), r(4, 6))
-check(lambda x: (F.pad(x, (1, 2)), torch.cat([x, x * 2], 1), torch.stack([x, x + 1]), x.roll(2, 1)), r(4, 5))
 check(lambda x: (x * 2, torch.cat([x, x])), torch.empty(0, 4), kernels=0)
 check(lambda x: x * 3, torch.tensor(2.0))
-"""
-    )
-
-
-def test_reductions(run_python: RunPython) -> None:
-    run_python(
-        BEGIN
-        + """
-for shape in ((3, 5), (33, 70), (5, 16), (7, 129), (1, 20000)):
-    x = r(shape)
-    check(lambda x: (x.sum(1), x.amax(1), x.amin(0), x.argmax(1), x.argmin(0), x.any(1), x.all(0)), x, tolerance=1e-4)
-    check(lambda x: (x.var(1), x.std(0, correction=0), torch.var_mean(x, 1)), x if shape[0] > 1 else r(2, 20000))
-    check(lambda x: (x.softmax(-1), x.log_softmax(0), x.logsumexp(1)), x)
-    check(lambda x: (x.sum(), x.mean(), x.double().sum(), x.max(), x.argmax()), x, tolerance=1e-3)
+""",
+    "reductions": """
+def several(x):
+    return (x.sum(1), x.amax(1), x.amin(0), x.argmax(1), x.argmin(0), x.any(1), x.all(0), x.std(0, correction=0),
+            torch.var_mean(x, 1), x.softmax(-1), x.log_softmax(0), x.logsumexp(1))
+def whole(x):
+    return x.sum(), x.mean(), x.double().sum(), x.max(), x.argmax()
+shapes = ((3, 5), (33, 70), (5, 16), (7, 129))
+check(lambda *all: [several(x) for x in all], *(r(shape) for shape in shapes), tolerance=1e-4)
+check(lambda x, y: (whole(x), whole(y), y.var(1), y.softmax(-1)), r(7, 129), r(1, 20000), tolerance=1e-3)
 check(lambda x: (x * 1.01).prod(1), torch.rand(4, 50) + 0.5)
-check(lambda x: (x.sum(1), x.prod(1), x.amax(1), x.any(1), x.argmin(1)), torch.randint(-5, 5, (9, 40)))
-check(lambda x: (x.sum(), x.sum(0, dtype=torch.int32), x.amax(1), x.all()), torch.randint(0, 2, (9, 40)).bool())
+check(lambda x, y: (x.sum(1), x.prod(1), x.amax(1), x.any(1), x.argmin(1), y.sum(), y.sum(0, dtype=torch.int32),
+                    y.amax(1), y.all()), torch.randint(-5, 5, (9, 40)), torch.randint(0, 2, (9, 40)).bool())
 check(lambda x: (x.half().sum(1), x.bfloat16().amax(1)), r(9, 40), tolerance=1e-2)
-check(lambda x, w, b: F.layer_norm(x, (70,), w, b), r(33, 70), r(70), r(70))
-check(lambda x, w: F.batch_norm(x, None, None, w, training=True), r(8, 3, 6, 6), r(3))
-nan = float("nan")
-x = torch.tensor([[1.0, nan, 3.0, nan], [2.0, 2.0, -1.0, 2.0], [-float("inf")] * 4])
+check(lambda x, w, b, y, v: (F.layer_norm(x, (70,), w, b), F.batch_norm(y, None, None, v, training=True)),
+      r(33, 70), r(70), r(70), r(8, 3, 6, 6), r(3))
+x = torch.tensor([[1.0, nan, 3.0, nan], [2.0, 2.0, -1.0, 2.0], [-inf] * 4])
 x = x.repeat(1, 9)  # several lanes
-check(lambda x: (x.argmax(1), x.argmin(1), x.amax(1), x.amin(1), x.max(1), x.min(1), x.sum(1)), x)
-check(lambda x: (x.argmax(1), x.argmin(1)), torch.tensor([[3, 3, -2, -2] * 10, [2**63 - 1, -(2**63)] * 20]))
-"""
-    )
-
-
-def test_scans_sorts_indices(run_python: RunPython) -> None:
-    run_python(
-        BEGIN
-        + """
-check(lambda x: (x.cumsum(1), x.cumprod(0), x.logcumsumexp(1), x.cummax(1), x.cummin(0)), r(9, 30))
-check(lambda x: x.cumsum(0), torch.randint(-9, 9, (20000,)))
-check(lambda x: x.sort(1), r(9, 70))
-check(lambda x: torch.sort(x, stable=True, dim=0, descending=True), torch.randint(0, 4, (40, 3)))
-nan = float("nan")
+check(lambda x, y: (x.argmax(1), x.argmin(1), x.amax(1), x.amin(1), x.max(1), x.min(1), x.sum(1), y.argmax(1),
+                    y.argmin(1)), x, torch.tensor([[3, 3, -2, -2] * 10, [2**63 - 1, -(2**63)] * 20]))
+""",
+    "scans_and_sorts": """
+check(lambda x, y: (x.cumsum(1), x.cumprod(0), x.logcumsumexp(1), x.cummax(1), x.cummin(0), y.cumsum(0)),
+      r(9, 30), torch.randint(-9, 9, (20000,)))
 x = torch.tensor([[1, nan, -1, nan, 3, 0.0]])
-check(lambda x: (x.sort(1)[1], torch.sort(x, stable=True, dim=1, descending=True)[1]), x)
-check(lambda x, i: (x[i], x[:, i], x.index_select(0, i), F.embedding(i, x)), r(30, 20), torch.tensor([3, 1, 0]))
-check(lambda x, i: x[i], r(30, 20), torch.tensor([3, -1, 0]))
-check(lambda x, i, s: x.scatter_add(0, i, s), torch.zeros(5, 4), torch.tensor([[0, 1, 2, 0], [0, 0, 0, 0]]), r(2, 4))
+check(lambda x, y, z: (x.sort(1), torch.sort(y, stable=True, dim=0, descending=True), z.sort(1)[1],
+                       torch.sort(z, stable=True, dim=1, descending=True)[1]),
+      r(9, 70), torch.randint(0, 4, (40, 3)), x)
 check(lambda x, b: (torch.bucketize(x, b), torch.bucketize(x, b, right=True, out_int32=True), torch.searchsorted(b, x)),
       torch.tensor([nan, -5, -1.0, 0.3, 1.0, 5.0]), torch.linspace(-1, 1, 7))
-check(lambda x: (F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1)), r(2, 3, 8, 8))
-check(lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), r(2, 3, 8, 8))
-compiled = torch.compile(lambda x, i: x[i])
-try:
-    compiled(r(5).to("sim"), torch.tensor([7]).to("sim"))
-    torch.sim.synchronize()
-except RuntimeError as error:
-    assert "index out of bounds" in str(error), error
-else:
-    raise AssertionError("an index was not checked")
-"""
-    )
-
-
-def test_random_numbers(run_python: RunPython) -> None:
-    run_python(
-        BEGIN
-        + """
+""",
+    "indices": """
+INDICES
+""",
+    "random_numbers": """
 n = 200_000
-with torch.device("sim"):
+with torch.device(NAME):
     draw = torch.compile(
         lambda: (torch.rand(n), torch.randn(n), torch.randint(-3, 9, (n,)), F.dropout(torch.ones(n), 0.3))
     )
@@ -152,14 +149,8 @@ assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 assert abs(uniform.mean() - 0.5) < 0.01 and abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02
 assert drawn.min() == -3 and drawn.max() == 8
 assert abs((dropped == 0).float().mean() - 0.3) < 0.01 and torch.allclose(dropped.max(), torch.tensor(1 / 0.7))
-"""
-    )
-
-
-def test_dynamic_shapes_share_their_kernels(run_python: RunPython) -> None:
-    run_python(
-        BEGIN
-        + """
+""",
+    "dynamic_shapes_share_their_kernels": """
 from torch._dynamo.utils import counters
 def several(function, make):
     torch._dynamo.reset()
@@ -167,105 +158,156 @@ def several(function, make):
     compiled = torch.compile(function, dynamic=True, fullgraph=True)
     for rows, columns in ((5, 7), (33, 70), (64, 129), (200, 3)):
         arguments = make(rows, columns)
-        got = compiled(*[one.to("sim") for one in arguments])
-        torch.testing.assert_close(got.cpu(), function(*arguments), atol=1e-4, rtol=1e-4)
+        got = compiled(*[one.to(NAME) for one in arguments])
+        for left, right in zip(tree_leaves(got), tree_leaves(function(*arguments)), strict=True):
+            torch.testing.assert_close(left.cpu(), right, atol=1e-4, rtol=1e-4)
     assert counters["stats"]["unique_graphs"] == 1, counters
-several(lambda x, y: F.gelu(x) * y, lambda a, b: (r(a, b), r(a, b)))
-several(lambda x, y: x + y.t(), lambda a, b: (r(a, b), r(b, a)))
-several(lambda x: x.softmax(-1), lambda a, b: (r(a, b),))
-several(lambda x, w: F.layer_norm(x, (x.shape[-1],), w), lambda a, b: (r(a, b), r(b)))
-several(lambda x, y: torch.cat([x, y], 1).cumsum(1), lambda a, b: (r(a, b), r(a, b + 1)))
-several(lambda x: x.mean(0) / x.shape[0] + 1 / (x.shape[0] + x.shape[1]), lambda a, b: (r(a, b),))
-several(lambda x, i: x[i], lambda a, b: (r(a, b), torch.randint(0, a, (b,))))
+several(lambda x, y, z, w: (F.gelu(x) * y, x + z.t(), x.softmax(-1), F.layer_norm(x, (x.shape[-1],), w),
+                            x.mean(0) / x.shape[0] + 1 / (x.shape[0] + x.shape[1])),
+        lambda a, b: (r(a, b), r(a, b), r(b, a), r(b)))
+several(lambda x, y, i: (torch.cat([x, y], 1).cumsum(1), x[i]),
+        lambda a, b: (r(a, b), r(a, b + 1), torch.randint(0, a, (b,))))
 several(lambda x: F.interpolate(x[None, None], scale_factor=2.0, mode="bilinear"), lambda a, b: (r(a, b),))
-"""
-    )
-
-
-def test_what_a_dialect_has_not_stays_an_operator(run_python: RunPython) -> None:
-    run_python(
-        BEGIN
-        + """
-code = check(lambda x: torch.special.airy_ai(x) + 1, r(9), kernels=1)
-assert "torch.ops.aten.special_airy_ai.default(" in code, code
-"""
-    )
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_small_models(run_python: RunPython, training: bool) -> None:
-    run_python(
-        BEGIN
-        + """
-training = sys.argv[1] == "True"
+""",
+    "small_models": """
 layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, activation="gelu")
 conv = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten())
-for model, x in ((layer, r(2, 10, 32)), (conv, r(2, 3, 12, 12))):
+for model, x, training in ((layer, r(2, 10, 32), True), (conv, r(2, 3, 12, 12), True), (conv, r(2, 3, 12, 12), False)):
     model.train(training)
-    ours = copy.deepcopy(model).to("sim")
-    want, got = model(x), torch.compile(ours, fullgraph=True)(x.to("sim"))
+    ours = copy.deepcopy(model).to(NAME)
+    want, got = model(x), torch.compile(ours, fullgraph=True)(x.to(NAME))
     torch.testing.assert_close(got.cpu(), want, atol=1e-4, rtol=1e-4)
     if training:
         want.square().mean().backward()
         got.square().mean().backward()
         for left, right in zip(ours.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(left.grad.cpu(), right.grad, atol=1e-3, rtol=1e-3)
+        model.zero_grad()
 """,
-        str(training),
-    )
+    "what_a_dialect_has_not_stays_an_operator": """
+code = check(lambda x: torch.special.airy_ai(x) + 1, r(9), kernels=1)
+assert "torch.ops.aten.special_airy_ai.default(" in code, code
+""",
+}
 
+# The same text on a device of OpenCL.
+CASES_IN_OPENCL = {
+    "values": """
+check(lambda x, y: (F.gelu(x) * y + 1, x.double().exp(), x > y), r(64, 100), r(100))
+check(lambda x, y: (x * 2, y * 2, x.float() + 1, y.float() + 1), r(64, 100).half(), r(64, 100).bfloat16())
+x = torch.tensor([[1, nan, -1, nan, 3, 0.0] * 8])
+check(lambda x, y, z: (x.softmax(-1), x.var(0), x.argmax(1), x.sum(), x.cumsum(1), x.sort(1), y.amax(1), y.argmin(1),
+                       torch.sort(y, stable=True, dim=1)[1], z.sum(), z.prod(1), z // 3, z % 5, z << 2),
+      r(33, 70), x, torch.randint(1, 9, (9, 40)), tolerance=1e-4)
+check(lambda x, w: F.layer_norm(x, (x.shape[-1],), w), r(33, 70), r(70), dynamic=True)
+""",
+    "indices": """
+INDICES
+module = torch.get_device_module(NAME)
+device = torch.device(NAME, 0)
+x, good, bad = (one.to(NAME) for one in (r(5), torch.tensor([4, 0, -5]), torch.tensor([4, 7, 5])))
+def gathered(x, i):
+    return x[i] * 2
+torch._dynamo.reset()
+compiled = torch.compile(gathered)
+side, other = torch.Stream(device), torch.Stream(device)
+compiled(x, bad)  # compiles
+raises(IndexError, "index [75] is", lambda x: x + 1, torch.ones(1))
+for index in (good, bad):
+    with module.stream(side):
+        first = compiled(x, index)
+    other.synchronize()
+    try:
+        side.synchronize()
+    except IndexError as error:
+        assert index is bad and re.search("aten::index: index [75] is out of .* of size 5", str(error)), error
+        assert first.cpu()[0] == x.cpu()[4] * 2, "the others go on"
+    else:
+        assert index is good
+        torch.testing.assert_close(first.cpu(), gathered(x.cpu(), index.cpu()))
+# A million wrong ones: one of them is told.
+raises(IndexError, "index [567] is out of bounds", lambda x, i: x[i], x.cpu(), torch.arange(1 << 20) % 10 - 2)
+# A graph that is replayed.
+graph, index = module.Graph(), good.clone()
+with module.graph(graph):
+    out = compiled(x, index)
+for given, stream in ((good, side), (bad, side), (bad, other), (good, other)):
+    index.copy_(given)
+    module.synchronize()
+    with module.stream(stream):
+        graph.replay()
+    try:
+        stream.synchronize()
+    except IndexError as error:
+        assert given is bad and "index 7 is" in str(error) or "index 5 is" in str(error), error
+    else:
+        assert given is good
+module.synchronize()
+# As the C++ wrapper launches it.
+with config.patch(cpp_wrapper=True):
+    raises(IndexError, "aten::embedding: index 30 is out of bounds for a dimension of size 30",
+           lambda w, i: F.embedding(i, w) + 1, r(30, 4), torch.tensor([2, 30]))
+""",
+}
 
-OPENCL = """
-import os, sys, tempfile
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-import torch, torch_outboard
-import torch.nn.functional as F
-from torch._inductor import config
-from torch.utils._pytree import tree_leaves
-from torch_outboard._discovery import find_driver
-
-config.compile_threads = 1
-
-class Simt(find_driver("opencl")):
-    code_generator = "opencl_c"
-
-if torch_outboard.attach(Simt).device_count() == 0:
-    sys.exit(3)
+# Values, and what is said of wrong ones, in both languages.
+INDICES = """
+check(lambda x, i: (x[i], x[:, i], x.index_select(0, i), F.embedding(i, x), x[i[1:] - 4] * 2, x.index_add(0, i, x[:3])),
+      r(30, 20), torch.tensor([3, 1, 0]))
+check(lambda x, i, s: (x.scatter_add(0, i, s), x.scatter(0, i, s), x.gather(0, i), x.take(i)),
+      torch.zeros(5, 4), torch.tensor([[0, 1, 2, 0], [3, 4, 0, 1]]), r(2, 4))
+x = r(2, 3, 8, 8)
+check(lambda x: (F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1), F.interpolate(x, scale_factor=2.0, mode="bilinear")), x)
+check(lambda w, i: torch.ops.aten.embedding_dense_backward(w, i, 7, -1, False), r(3, 4), torch.tensor([6, 0, 6]))
+check(lambda x, i: x[i].cos(), r(6, 5), torch.tensor([2, -1, 0]), dynamic=True)
+bad = torch.tensor([1, 7])
+raises(IndexError, "aten::index: index 7 is out of bounds for a dimension of size 5", lambda x, i: x[i] + 1, r(5), bad)
+raises(IndexError, "aten::index: index -9 is out of bounds for .* size 5", lambda x, i: x[i] + 1, r(5), -2 - bad)
+raises(IndexError, "aten::gather: index 7 is out of bounds for .* size 5", lambda x, i: x.gather(0, i), r(5), bad)
+raises(IndexError, "aten::embedding: index -1 is out", lambda x, i: F.embedding(i, x) * 2, r(5, 3), bad - 2)
+raises(IndexError, "aten::scatter_add: index 7 is out", lambda x, i: x.scatter_add(0, i, x), r(2), bad)
+raises(RuntimeError, "all is (well|true)", lambda x: (torch._assert_async(x.sum() > 9, "all is well"), x + 1), r(3))
 """
 
 
-def test_in_opencl_c(run_python: RunPython) -> None:
-    """The same text on a device of OpenCL; what checks indices is left to the operators, which say which is wrong."""
-    answer = run_python(
-        OPENCL
-        + """
-r = torch.randn
-nan = float("nan")
+def _programs() -> dict[str, str]:
+    host = {name: HOST + text for name, text in CASES.items()}
+    opencl = {f"opencl-{name}": OPENCL + text for name, text in CASES_IN_OPENCL.items()}
+    return {name: BEGIN + text.replace("INDICES\n", INDICES) for name, text in {**host, **opencl}.items()}
 
-def check(function, *arguments, dynamic=None):
-    torch._dynamo.reset()
-    got = torch.compile(function, fullgraph=True, dynamic=dynamic)(*(one.to("ocl") for one in arguments))
-    want = function(*arguments)
-    for left, right in zip(tree_leaves(got), tree_leaves(want), strict=True):
-        torch.testing.assert_close(left.cpu(), right, atol=1e-4, rtol=1e-4, equal_nan=True)
 
-check(lambda x, y: (F.gelu(x) * y + 1, x.double().exp(), x > y), r(64, 100), r(100))
-check(lambda x, y: (x * 2, y * 2, x.float() + 1, y.float() + 1), r(64, 100).half(), r(64, 100).bfloat16())
-check(lambda x: (x.softmax(-1), x.var(0), x.argmax(1), x.sum(), x.cumsum(1), x.sort(1)), r(33, 70))
-x = torch.tensor([[1, nan, -1, nan, 3, 0.0] * 8])
-check(lambda x: (x.amax(1), x.argmin(1), torch.sort(x, stable=True, dim=1)[1]), x)
-check(lambda x: (x.sum(), x.prod(1), x // 3, x % 5, x << 2), torch.randint(1, 9, (9, 40)))
-check(lambda x, i: (x[i] * 2, x.index_add(0, i, x[:3])), r(9, 4), torch.tensor([1, 3, 1]))
-check(lambda x, w: F.layer_norm(x, (x.shape[-1],), w), r(33, 70), r(70), dynamic=True)
-try:
-    torch.compile(lambda x, i: x[i] + 1)(r(5).to("ocl"), torch.tensor([7]).to("ocl")).cpu()
-except IndexError as error:
-    assert "index 7 is out of bounds" in str(error), error
-else:
-    raise AssertionError("an index was not checked")
-""",
-        status=None,
-    )
-    if answer.returncode == 3:
+# Forks for each program, and prints the status and what was written of all.
+SERVER = """
+import json, os, sys, tempfile
+import torch._inductor.compile_fx, torch._inductor.codegen.simd, torch._inductor.codegen.cpp_wrapper_cpu
+
+outcomes = {}
+for name, program in json.loads(sys.argv[1]).items():
+    with tempfile.TemporaryFile("w+") as file:
+        if (process := os.fork()) == 0:
+            for target in (1, 2):
+                os.dup2(file.fileno(), target)
+            exec(compile(program, name, "exec"), {"__name__": "__main__"})
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        file.seek(0)
+        outcomes[name] = status, file.read()
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(run_python: RunPython, request: pytest.FixtureRequest) -> dict[str, tuple[int, str]]:
+    """The exit status of each case that was asked for, and what it wrote."""
+    wanted = {item.callspec.params["case"] for item in request.session.items if item.module is request.module}
+    programs = {name: program for name, program in _programs().items() if name in wanted}
+    answer = run_python(SERVER, json.dumps(programs))
+    return {name: (status, text) for name, (status, text) in json.loads(answer.stdout.splitlines()[-1]).items()}
+
+
+@pytest.mark.parametrize("case", _programs())
+def test_values(outcomes: dict[str, tuple[int, str]], case: str) -> None:
+    status, text = outcomes[case]
+    if status == 3:
         pytest.skip("capability: a device of OpenCL")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert status == 0, f"status {status}\n{textwrap.indent(text, '  ')}"

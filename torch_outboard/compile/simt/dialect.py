@@ -9,15 +9,14 @@ the language's library are called.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
-__all__ = ["COMPUTE_TYPES", "HALVES", "STORAGE_TYPES", "SUFFIXES", "Dialect", "prelude"]
+from torch_outboard.compile.simt.helpers import needed_by
+
+__all__ = ["COMPUTE_TYPES", "HALVES", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -81,9 +80,13 @@ class Dialect:
         Whether there is `double`. Without it kernels of float64 are refused.
     functions : mapping of str to str
         Spellings of functions of C's library that differ from OB_LIB: {"exp": "ob_my_exp"}.
-    fail : str or None
-        A statement that ends a kernel with the failure `message`, a C string: a format. None if kernels can't: then
-        operators that check indices are left to the providers of eager calls.
+    raises : str
+        Functions that end a kernel with an exception, which stand before kernels that call them: `ob_raise_index(name,
+        index, size)` for an operator's index that is out of bounds, and `ob_raise_assert(message)`, given C strings.
+    records : bool
+        Whether kernels say what is wrong in the record of their stream (prelude/failure.h), and go on: the header has
+        OB_TAKE(pointer), which sets a 32-bit number that is 0 to 1 and is true for one of those that come. Without
+        either, operators that check indices are left to the providers of eager calls.
     atomics : frozenset of str
         Suffixes of types for which the dialect's header has OB_ATOMIC_ADD_<suffix>(pointer, value).
     """
@@ -99,12 +102,18 @@ class Dialect:
     runs_on_host: bool = False
     has_double: bool = True
     functions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    fail: str | None = None
+    raises: str = ""
+    records: bool = False
     atomics: frozenset[str] = frozenset()
 
     def function(self, name: str) -> str:
         """Gives the spelling of a function of C's library."""
         return self.functions.get(name, f"OB_LIB({name})")
+
+    @property
+    def checks(self) -> bool:
+        """Whether kernels can say that an index or an assertion is wrong."""
+        return self.records or self.raises != ""
 
     @property
     def real(self) -> torch.dtype:
@@ -118,28 +127,5 @@ class Dialect:
     def source(self, kernel: str) -> str:
         """Gives the whole text of a program: the header, what the kernel uses of the prelude, the kernel."""
         first = ["#define OB_HAS_DOUBLE 1", "#define ob_real double"] if self.has_double else ["#define ob_real float"]
-        return "\n".join([*first, self.header, *(_used(part, kernel) for part in prelude()), kernel])
-
-
-# In the order in which they use each other.
-_FILES = ("integer", "float", "half", "random")
-_HELPER = re.compile(r"\bob_\w+")
-# A family of helpers for a type, whose names end with its suffix.
-_FAMILY = re.compile(r"^OB_[A-Z]+\((?:\w+, )+(?P<suffix>\w+)\)\n", re.MULTILINE)
-
-
-@functools.cache
-def prelude() -> tuple[str, ...]:
-    """Gives the files of the prelude."""
-    folder = Path(__file__).with_name("prelude")
-    return tuple((folder / f"{name}.h").read_text(encoding="utf-8") for name in _FILES)
-
-
-def _used(part: str, kernel: str) -> str:
-    """Gives a file without the families that a kernel calls nothing of; nothing if it calls nothing at all."""
-    called = set(_HELPER.findall(kernel))
-    suffixes = {name.rpartition("_")[2] for name in called}
-    has_families = _FAMILY.search(part) is not None
-    part = _FAMILY.sub(lambda family: family[0] if family["suffix"] in suffixes else "", part)
-    is_used = bool(_FAMILY.search(part)) if has_families else bool(called & set(_HELPER.findall(part)))
-    return part if is_used else ""
+        raises = [self.raises] if "ob_raise_" in kernel else []
+        return "\n".join([*first, self.header, *raises, *needed_by(kernel), kernel])

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from torch_outboard.compile.generator import CodeGenerator
-from torch_outboard.compile.simt.dialect import Dialect, prelude
+from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.compile.simt.helpers import prelude
 from torch_outboard.compile.simt.host_cpp import HOST_CPP
 from torch_outboard.compile.simt.opencl_c import OPENCL_C
 

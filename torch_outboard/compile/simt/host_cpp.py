@@ -16,7 +16,6 @@ _HEADER = """\
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <stdexcept>
 using ob_i8 = int8_t;
 using ob_i16 = int16_t;
 using ob_i32 = int32_t;
@@ -31,7 +30,7 @@ using ob_u64 = uint64_t;
 #define OB_LIB(name) std::name
 template <typename To, typename From>
 static inline To ob_bits(From from) {
-  static_assert(sizeof(To) == sizeof(From));
+  static_assert(sizeof(To) == sizeof(From), "not the bits of one another");
   To to;
   std::memcpy(&to, &from, sizeof(To));
   return to;
@@ -54,6 +53,17 @@ OB_PLAIN_ADD(ob_i64, ob_u64, i64)
 OB_PLAIN_ADD(ob_u8, ob_u32, u8)
 """
 
+# It takes longer to compile than most kernels.
+_RAISES = """\
+#include <stdexcept>
+#include <string>
+[[noreturn]] static inline void ob_raise_index(const char* name, ob_i64 index, ob_i64 size) {
+  throw std::out_of_range(std::string(name) + ": index " + std::to_string(index) +
+                          " is out of bounds for a dimension of size " + std::to_string(size));
+}
+[[noreturn]] static inline void ob_raise_assert(const char* message) { throw std::runtime_error(message); }
+"""
+
 HOST_CPP = Dialect(
     name="host_cpp",
     header=_HEADER,
@@ -62,6 +72,6 @@ HOST_CPP = Dialect(
     runs_on_host=True,
     group=1,
     lanes=16,
-    fail="throw std::out_of_range({message})",
+    raises=_RAISES,
     atomics=frozenset({"f32", "f64", "i8", "i16", "i32", "i64", "u8"}),
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
+from torch._inductor.virtualized import V
 from torch.utils._sympy.printers import ExprPrinter
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -18,8 +19,10 @@ class IndexPrinter(ExprPrinter):
     """Indices count elements, so divisions are those of numbers that aren't negative wherever SymPy can tell."""
 
     def _print_Symbol(self, expr: sympy.Symbol) -> str:
+        if not symbol_is_type(expr, SymT.TMP):
+            return str(expr.name)
         # A variable of the kernel, perhaps a narrow one, which a multiplication by a stride would leave.
-        return f"((ob_i64){expr.name})" if symbol_is_type(expr, SymT.TMP) else str(expr.name)
+        return f"((ob_i64){getattr(V.kernel, 'bounded', {}).get(expr.name, expr.name)})"
 
     def _print_Integer(self, expr: sympy.Integer) -> str:
         value = int(expr)

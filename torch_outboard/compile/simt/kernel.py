@@ -18,9 +18,11 @@ from torch._inductor.codegen.simd import SIMDKernel
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.compile.simt import reduction, search
+from torch_outboard.compile.simt.checks import RECORD, index_given, operator_of
 from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES, Dialect
 from torch_outboard.compile.simt.indexing import IndexPrinter
 from torch_outboard.compile.simt.overrides import SimtOverrides
@@ -30,12 +32,24 @@ __all__ = ["SimtKernel", "TypedCSE"]
 
 
 class TypedCSE(CSE[Any, Any]):
-    """Declares each variable with its type."""
+    """Declares each variable with its type, and knows its text."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.texts: dict[str, str] = {}
+
+    def scoped_copy(self) -> TypedCSE:
+        copy: TypedCSE = super().scoped_copy()
+        copy.texts = dict(self.texts)
+        return copy
 
     def generate(self, buffer: IndentedBuffer, expr: Any, **options: Any) -> Any:
         dtype = options.get("dtype")
         self.prefix = f"const {COMPUTE_TYPES[dtype]} " if isinstance(dtype, torch.dtype) else ""
-        return super().generate(buffer, expr, **options)
+        variable = super().generate(buffer, expr, **options)
+        if isinstance(expr, str):
+            self.texts[str(variable)] = expr
+        return variable
 
 
 class SimtKernel(SIMDKernel[CSEVariable]):
@@ -54,6 +68,8 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         self.loads = self.stores = self.compute = IndentedBuffer()
         self.before = IndentedBuffer()  # the loop: declarations of accumulators
         self.after = IndentedBuffer()  # the loop: joining of lanes, results, their stores
+        self.checks: list[str] = []  # what may be wrong, as launches have it
+        self.bounded: dict[str, CSEVariable] = {}  # of checked indices: the variables that are within bounds
         self.is_sequential = False  # whether the loop to come must go in order, by one lane
         self._kept: OrderedSet[CSEVariable] = OrderedSet()
         self._numbers = itertools.count()
@@ -111,36 +127,58 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         finally:
             self.inside_reduction, self.compute = is_inside, compute
 
+    # Checks.
+
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
         if not (lower or upper):
             return
-        index = self.index_to_str(expr)
-        tests = [f"0 <= {index}"] if lower else []
-        if upper:
-            tests.append(f"{index} < {self.index_to_str(self.rename_indexing(size))}")
-        self._fail_unless(" && ".join(tests), f"index out of bounds: {' and '.join(tests)}")
+        given = index_given(expr, self.cse.texts)
+        index, bound = self.index_to_str(expr), self.index_to_str(self.rename_indexing(size))
+        operator = operator_of(self.current_node)
+        if not self._records():
+            say = f"ob_raise_index({_quoted(operator)}, {given or index}, {bound})"
+            self._emit(f"if (!(0 <= {index} && {index} < {bound})) {say}")
+            return
+        arguments = self._record_arguments(f"index {operator}")
+        if not size.is_positive or not symbol_is_type(expr, SymT.TMP):
+            # There is no index to go on with.
+            fail = f"ob_fail({arguments}, {given or index}, {bound}); return;"
+            self._emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
+            return
+        text = f"ob_checked({arguments}, {index}, {bound}, {given or index})"
+        self.bounded[str(expr)] = self.cse.generate(self.compute, text, dtype=torch.int64, shape=())
 
     def device_assert_async(self, cond: Any, msg: str) -> None:
-        self._fail_unless(str(cond), str(msg))
+        if self._records():
+            self._emit(f"if (!({cond})) ob_fail({self._record_arguments(f'assert {msg}')}, 0, 0)")
+        else:
+            self._emit(f"if (!({cond})) ob_raise_assert({_quoted(msg)})")
 
-    def _fail_unless(self, condition: str, message: str) -> None:
-        if self.dialect.fail is None:
+    def _records(self) -> bool:
+        if not self.dialect.checks:
             raise NotSupportedError(
                 f"a kernel in {self.dialect.name} can't say that an index or an assertion is wrong, and PyTorch's "
-                f"operators say it ({message}): leave the operator out of the compiled function"
+                f"operators say it ({operator_of(self.current_node)}): leave the operator out of the compiled function"
             )
-        text = '"' + message.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        self.cse.generate(
-            self.compute, f"if (!({condition})) {self.dialect.fail.format(message=text)}", assignment=False
-        )
+        return self.dialect.records
+
+    def _record_arguments(self, check: str) -> str:
+        if check not in self.checks:
+            self.checks.append(check)
+        return f"ob_failures, ob_ticket, ob_kernel, {self.checks.index(check)}u"
+
+    def _emit(self, statement: str) -> None:
+        self.cse.generate(self.compute, statement, assignment=False)
 
     def masked(self, mask: Any, body: Callable[[], Any], other: Any) -> Any:
         """Emits `body`, which may load, for items where the mask is true."""
         lines = IndentedBuffer()
+        outside, self.bounded = self.bounded, dict(self.bounded)
         with self.swap_buffers(lines):
             result = body()
             dtype = result.dtype
             result = cast(result, dtype)
+        self.bounded = outside
         variable = self.cse.newvar(dtype=dtype, shape=())
         self.compute.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(other, dtype)};")
         self.compute.writeline(f"if ({mask}) {{")
@@ -325,7 +363,7 @@ class SimtKernel(SIMDKernel[CSEVariable]):
                 yield f"const ob_i64 {name}", name, "i", tree.numel
 
     def types(self) -> tuple[str, ...]:
-        """Gives the types of the parameters as a launch knows them."""
+        """Gives the types of the parameters that calls pass."""
         kinds = {"i": "int64_t", "r": "const void*", "w": "void*"}
         return tuple(kinds[letter] for _, _, letter, _ in self.parameters())
 
@@ -348,7 +386,10 @@ class SimtKernel(SIMDKernel[CSEVariable]):
     def codegen_kernel(self, name: str | None = None) -> str:
         self.codegen_body()
         code = IndentedBuffer()
-        parameters = ", ".join(declared for declared, *_ in self.parameters())
+        for number, check in enumerate(self.checks):
+            code.writeline(f"// check {number}: {check!r}")
+        declared = [text for text, *_ in self.parameters()]
+        parameters = ", ".join([*declared, RECORD] if self.checks else declared)
         code.writeline(self.dialect.kernel.format(name=name or "KERNEL_NAME", parameters=parameters) + " {")
         with code.indent():
             self._write_indices(code)
@@ -387,3 +428,8 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             arguments.append(value if isinstance(value, str) else self.pexpr(V.graph.sizevars.simplify(value)))
         device = V.graph.get_current_device_or_throw()
         wrapper.generate_kernel_call(name, arguments, arg_types=list(self.types()), triton=False, device=device)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

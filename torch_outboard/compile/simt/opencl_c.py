@@ -32,6 +32,7 @@ typedef ulong ob_u64;
 #define OB_AS_U64(x) as_ulong(x)
 #define OB_INFINITY INFINITY
 #define OB_NAN NAN
+#define OB_TAKE(place) (atomic_cmpxchg((volatile __global uint*)(place), 0u, 1u) == 0u)
 // The language has no additions of floating point: by comparison and exchange.
 OB_DEVICE void ob_atomic_add_f32(__global float* place, float value) {
   volatile __global uint* bits = (volatile __global uint*)place;
@@ -64,5 +65,6 @@ OPENCL_C = Dialect(
     item="(ob_i64)get_global_id(0)",
     group=64,
     lanes=16,
+    records=True,
     atomics=frozenset({"f32", "f64", "i32", "i64"}),
 )

@@ -15,40 +15,11 @@ import torch
 from torch._inductor.codegen.common import pointwise_overrides_data
 from torch.utils._pytree import tree_leaves
 
+from torch_outboard.compile.simt.checks import CHECKED
 from torch_outboard.compile.simt.dialect import SUFFIXES, Dialect
 from torch_outboard.compile.simt.overrides import SimtOverrides
 
 __all__ = ["leave_to_providers"]
-
-# Their kernels check indices or conditions, and say which one is wrong.
-_CHECKED = (
-    "_assert_async",
-    "_low_memory_max_pool_offsets_to_indices",
-    "embedding",
-    "embedding_dense_backward",
-    "fractional_max_pool2d",
-    "fractional_max_pool3d",
-    "gather",
-    "index",
-    "index_add",
-    "index_copy",
-    "index_fill",
-    "index_put",
-    "index_put_",
-    "index_select",
-    "masked_scatter",
-    "max_pool2d_with_indices_backward",
-    "max_pool3d_with_indices",
-    "max_pool3d_with_indices_backward",
-    "repeat_interleave",
-    "scatter",
-    "scatter_",
-    "scatter_add",
-    "scatter_add_",
-    "scatter_reduce",
-    "scatter_reduce_",
-    "take",
-)
 
 # Their kernels add to memory that several items write.
 _ADDING = (
@@ -77,7 +48,7 @@ def _is_refused(operator: torch._ops.OpOverload, tensors: list[torch.Tensor], di
     if operator.namespace not in ("aten", "prims"):
         return False
     packet = operator._schema.name.partition("::")[2]
-    if packet in _missing() or (dialect.fail is None and packet in _CHECKED):
+    if packet in _missing() or (packet in CHECKED and not dialect.checks):
         return True
     if packet in _ADDING and SUFFIXES.get(tensors[0].dtype) not in dialect.atomics:
         return True

@@ -66,7 +66,8 @@ def _program(name: str, text: str, kernel: SimtKernel) -> DeviceProgram:
     return DeviceProgram(
         name=name,
         language=dialect.language or dialect.name,
-        types=kernel.types(),
+        types=(*kernel.types(), "record") if kernel.checks else kernel.types(),
+        checks=tuple(kernel.checks),
         code=dialect.source(text),
         entry=name,
         grid=(f"{kernel.items_formula()} {dialect.group} ceildiv",),

@@ -58,6 +58,7 @@ OB_FLOATING(float, f32)
 #ifdef OB_HAS_DOUBLE
 OB_FLOATING(double, f64)
 #endif
+
 OB_DEVICE bool ob_signbit_f32(float a) { return (OB_AS_U32(a) >> 31) != 0; }
 #ifdef OB_HAS_DOUBLE
 OB_DEVICE bool ob_signbit_f64(double a) { return (OB_AS_U64(a) >> 63) != 0; }

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What kernels check, and how they say that it is wrong: by an exception, or in the record of their stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+__all__ = ["CHECKED", "RECORD", "index_given", "operator_of"]
+
+# Their kernels check indices or conditions.
+CHECKED = frozenset(
+    {
+        "_assert_async",
+        "_low_memory_max_pool_offsets_to_indices",
+        "embedding",
+        "embedding_dense_backward",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "gather",
+        "index",
+        "index_add",
+        "index_copy",
+        "index_fill",
+        "index_put",
+        "index_put_",
+        "index_select",
+        "masked_scatter",
+        "max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices",
+        "max_pool3d_with_indices_backward",
+        "repeat_interleave",
+        "scatter",
+        "scatter_",
+        "scatter_add",
+        "scatter_add_",
+        "scatter_reduce",
+        "scatter_reduce_",
+        "take",
+    }
+)
+
+# The parameters by which a kernel says what is wrong, which a launch fills in: one argument of the type "record".
+RECORD = "OB_GLOBAL ob_record* ob_failures, const ob_u64 ob_ticket, const ob_u32 ob_kernel"
+
+_WRAPPED = re.compile(r"^\((?P<is_negative>\w+) \? (?P<wrapped>\w+) : (?P<given>.+)\)$")
+
+
+def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
+    """Gives the text of an index before a negative one was counted from the end; None if it was not.
+
+    `texts` are those of variables. Inductor hands over what an index is after that, and errors say what the user gave.
+    """
+    match = _WRAPPED.match(texts.get(str(index), ""))
+    if match is None or not texts.get(match["wrapped"], "").startswith(f"ob_add_i64({match['given']}, "):
+        return None
+    return match["given"]
+
+
+def operator_of(node: Any) -> str:
+    """Gives the operator whose check a scheduled node makes: of those that were fused the ones that check something."""
+    origins = [one for one in node.node.get_origins() if one.op == "call_function"]
+    operators = [one.meta.get("original_aten") or one.target for one in origins]
+    names = sorted({one._schema.name for one in operators if isinstance(one, torch._ops.OpOverload)})
+    checking = [name for name in names if name.partition("::")[2] in CHECKED]
+    return ", ".join(checking or names) or "a compiled function"

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a kernel finds wrong goes to the record of its stream, which a wait reads: csrc/core/kernel_failure.h has the same
+// struct. The first failure takes the record; OB_TAKE(pointer) is the dialect's atomic that says who is first.
+
+typedef struct {
+  ob_u32 is_taken;
+  ob_u32 check;
+  ob_u64 ticket;
+  ob_i64 index;
+  ob_i64 size;
+  ob_u32 which;
+  ob_u32 reserved;
+  ob_u64 seal;
+} ob_record;
+
+OB_DEVICE void ob_fail(OB_GLOBAL ob_record* record, ob_u64 ticket, ob_u32 which, ob_u32 check, ob_i64 index,
+                       ob_i64 size) {
+  if (!OB_TAKE(&record->is_taken)) return;
+  record->check = check;
+  record->ticket = ticket;
+  record->index = index;
+  record->size = size;
+  record->which = which;
+  // However the writes arrive, the host believes them once they agree with this.
+  record->seal = ticket ^ (ob_u64)index ^ (ob_u64)size ^ ((ob_u64)which << 32) ^ check ^ (ob_u64)0x6f7574626f617264L;
+}
+
+// The index, within bounds in any case. `given` is what it was before a negative one was counted from the end.
+OB_DEVICE ob_i64 ob_checked(OB_GLOBAL ob_record* record, ob_u64 ticket, ob_u32 which, ob_u32 check, ob_i64 index,
+                            ob_i64 size, ob_i64 given) {
+  if (index >= 0 && index < size) return index;
+  ob_fail(record, ticket, which, check, given, size);
+  return index < 0 ? 0 : size - 1;
+}
