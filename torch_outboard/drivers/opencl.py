@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Any OpenCL device with shared virtual memory."""
 
+from torch_outboard import _C
 from torch_outboard.driver import Driver, Option
 from torch_outboard.drivers import library_path
 
@@ -16,7 +17,6 @@ class OpenCLDriver(Driver):
     name = "ocl"
     library = library_path("opencl")
     autocast = "default"
-    code_generator = "cpp"  # for devices of fine-grain memory, such as CPUs; others are refused when they compile
     options = {
         "platform": Option(
             str,
@@ -31,3 +31,7 @@ class OpenCLDriver(Driver):
             bool, None, "False takes the host's access to devices' memory away, as on a GPU; true if not given."
         ),
     }
+
+    def code_generator(self, device: int) -> str:
+        """C++ for memory that the host reaches, such as that of CPUs; else the device's own language."""
+        return "cpp" if _C.reaches_memory(device) else "opencl_c"
