@@ -75,6 +75,20 @@ if torch_outboard.attach(Simt).device_count() == 0:
 NAME = "ocl"
 """
 
+SPECIAL = """
+s = torch.special
+x, n = torch.cat([r(200) * 4, torch.rand(200) * 20]), torch.randint(0, 5, (400,)).float()
+check(lambda x: [f(x) for f in (s.bessel_j0, s.bessel_j1, s.bessel_y0, s.bessel_y1, s.i0, s.i0e, s.i1, s.i1e,
+      s.modified_bessel_k0, s.modified_bessel_k1, s.spherical_bessel_j0, s.airy_ai, s.digamma, s.erfcx, s.ndtr, s.ndtri,
+      s.log_ndtr, s.erfinv, torch.lgamma)] + [torch.polygamma(2, x), torch.mvlgamma(x.abs() + 3, 2)], x,
+      kernels=1, tolerance=1e-4)
+check(lambda x, n: [f(x, n) for f in (s.chebyshev_polynomial_t, s.shifted_chebyshev_polynomial_w,
+      s.legendre_polynomial_p, s.hermite_polynomial_h, s.laguerre_polynomial_l)]
+      + [f(n + 1.5, x.abs()) for f in (s.gammainc, s.gammaincc, s.zeta)],
+      x.clamp(-3, 3), n, kernels=1, tolerance=1e-3)
+check(lambda x: (s.bessel_j0(x), s.digamma(x), s.erfcx(x), s.gammainc(x.abs(), x.abs() + 1)), x.double())
+"""
+
 CASES = {
     "pointwise": """
 x, y = r(64, 100), r(64, 100)
@@ -185,9 +199,10 @@ for model, x, training in ((layer, r(2, 10, 32), True), (conv, r(2, 3, 12, 12), 
         model.zero_grad()
 """,
     "what_a_dialect_has_not_stays_an_operator": """
-code = check(lambda x: torch.special.airy_ai(x) + 1, r(9), kernels=1)
-assert "torch.ops.aten.special_airy_ai.default(" in code, code
+code = check(lambda x, i, s: x.scatter_add(0, i, s) + 1, r(5).half(), torch.tensor([0, 3]), r(2).half(), kernels=1)
+assert "torch.ops.aten.scatter_add.default(" in code, code
 """,
+    "special_functions": SPECIAL,
 }
 
 # The same text on a device of OpenCL.
@@ -201,6 +216,7 @@ check(lambda x, y, z: (x.softmax(-1), x.var(0), x.argmax(1), x.sum(), x.cumsum(1
       r(33, 70), x, torch.randint(1, 9, (9, 40)), tolerance=1e-4)
 check(lambda x, w: F.layer_norm(x, (x.shape[-1],), w), r(33, 70), r(70), dynamic=True)
 """,
+    "special_functions": SPECIAL,
     "indices": """
 INDICES
 module = torch.get_device_module(NAME)

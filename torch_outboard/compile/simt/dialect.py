@@ -62,6 +62,7 @@ class Dialect:
     header : str
         Stands before everything: `ob_i8` … `ob_u64` as types and these macros, which prelude/ and kernels use.
         OB_DEVICE before a helper, OB_GLOBAL before what a pointer to the device's memory points to, OB_RESTRICT,
+        OB_TABLE before a table of constants of the whole program, OB_TABLE_AT before what a pointer into one points to,
         OB_LIB(name) for a function of C's library that is generic in its type, OB_AS_F32, OB_AS_U32, OB_AS_F64 and
         OB_AS_U64 for the bits of a number as another one's, OB_INFINITY, OB_NAN.
     kernel : str

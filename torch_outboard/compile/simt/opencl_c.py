@@ -25,6 +25,8 @@ typedef ulong ob_u64;
 #define OB_DEVICE static inline __attribute__((always_inline))
 #define OB_GLOBAL __global
 #define OB_RESTRICT restrict
+#define OB_TABLE __constant
+#define OB_TABLE_AT __constant
 #define OB_LIB(name) name
 #define OB_AS_F32(x) as_float(x)
 #define OB_AS_U32(x) as_uint(x)

@@ -24,6 +24,17 @@ __all__ = ["SimtOverrides"]
 
 _UNARY = "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc"
 unary_functions = (*_UNARY.split(), "lgamma")
+_SPECIAL = """
+    airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 digamma erfcx gammainc gammaincc i0 i0e i1 i1e igamma igammac
+    log_ndtr modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 ndtr ndtri polygamma
+    scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0 zeta
+    chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w
+    shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+    shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l
+    legendre_polynomial_p
+"""
+# Helpers of the prelude, of that name.
+special_functions = tuple(_SPECIAL.split())
 
 
 def _result(name: str, *args: Any) -> torch.dtype:
@@ -56,6 +67,8 @@ def _of_library(name: str, function: str | None = None) -> Callable[..., str]:
 def _of_prelude(name: str, helper: str | None = None) -> Callable[..., str]:
     def call(*args: Any) -> str:
         dtype = _result(name, *args)
+        if name in special_functions and not dtype.is_floating_point:
+            dtype = torch.float32
         return f"ob_{helper or name}_{suffix(dtype)}({', '.join(cast(x, dtype) for x in args)})"
 
     return call
@@ -368,6 +381,8 @@ def _missing(name: str) -> Callable[..., Any]:
 
 for _name in unary_functions:
     setattr(SimtOverrides, _name, staticmethod(_of_library(_name)))
+for _name in special_functions:
+    setattr(SimtOverrides, _name, staticmethod(_of_prelude(_name)))
 for _name in pointwise_overrides_data:
     if _name not in vars(SimtOverrides):
         setattr(SimtOverrides, _name, staticmethod(_missing(_name)))
