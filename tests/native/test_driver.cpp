@@ -40,6 +40,25 @@ void short_table_is_respected(const char* path) {
   if (table.destroy != nullptr) table.destroy(table.self);
 }
 
+// What a core of each version knows of a device: its fields are filled, and nothing behind them is written.
+void properties_of_every_version(const char* path) {
+  constexpr size_t kKnown[] = {offsetof(ob_device_properties, machine) /* 1.0 */, sizeof(ob_device_properties)};
+  const Library driver(path);
+  for (const size_t known : kKnown) {
+    ob_device_properties properties = {};
+    char* bytes = reinterpret_cast<char*>(&properties);
+    std::memset(bytes + known, 0x5a, sizeof properties - known);
+    properties.struct_size = known;
+    if (!CHECK_OK(driver->device_properties(driver.self(), 0, &properties))) return;
+    CHECK(properties.struct_size <= known && std::strlen(properties.name) < sizeof properties.name);
+    for (size_t i = known; i < sizeof properties; ++i) {
+      if (!CHECK(bytes[i] == 0x5a)) break;
+    }
+    if (known == sizeof properties)
+      CHECK(properties.machine >= OB_MACHINE_UNKNOWN && properties.machine <= OB_MACHINE_GPU);
+  }
+}
+
 void unknown_options_are_refused(const char* path) {
   const Library driver(path, {{"no_such_option", "1"}});
   CHECK(driver.status == OB_INVALID_ARGUMENT);
@@ -201,6 +220,7 @@ int main(int argc, char** argv) {
   return run_tests(argc, argv,
                    {{"table_is_whole", table_is_whole},
                     {"short_table_is_respected", short_table_is_respected},
+                    {"properties_of_every_version", properties_of_every_version},
                     {"unknown_options_are_refused", unknown_options_are_refused},
                     {"copies_arrive", copies_arrive},
                     {"events_order_streams", events_order_streams},
