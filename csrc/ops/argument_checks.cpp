@@ -36,12 +36,19 @@ int category(const c10::IValue& value) {
   return value.isComplexDouble() ? 3 : value.isDouble() ? 2 : value.isInt() ? 1 : 0;
 }
 
+// Most arguments have the dtype of what is written, and so its category.
+bool has_dtype(const c10::IValue& value, caffe2::TypeMeta dtype) {
+  return value.isTensor() && value.toTensor().dtype() == dtype;
+}
+
 // An argument of a higher category than the one that is written may make a result that can't be cast to it. Some
 // operators' results don't follow their arguments (comparisons): the kernel itself says, of one element.
 void check_promotion(uint8_t written, const Call& call) {
+  const caffe2::TypeMeta dtype =
+      call.arg(written).isTensor() ? call.arg(written).toTensor().dtype() : caffe2::TypeMeta();
   const int highest = category(call.arg(written));
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    if (C10_UNLIKELY(category(call.arg(i)) > highest)) {
+    if (C10_UNLIKELY(!has_dtype(call.arg(i), dtype) && category(call.arg(i)) > highest)) {
       rehearse(call, StandIn::Element);
       return;
     }

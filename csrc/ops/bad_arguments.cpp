@@ -120,10 +120,10 @@ bool slope_of_result_is_negative(const Arguments& args) {
 
 // Of sums with a factor: torch multiplies integers by integers, and only bools by bools.
 bool factor_does_not_fit(const Arguments& args) {
-  const c10::Scalar alpha = args[2].toScalar();
-  if (C10_LIKELY(alpha.isIntegral(/*includeBool=*/false))) {
+  if (C10_LIKELY(args[2].isInt())) {
     return false;
   }
+  const c10::Scalar alpha = args[2].toScalar();
   const auto is_all = [&](auto&& matches) {
     return matches(args.dtype(0)) && (!args[1].isTensor() || matches(args.dtype(1)));
   };

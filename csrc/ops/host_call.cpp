@@ -190,9 +190,15 @@ void resolve_lazy_outputs(QueuedCall& call) {
   }
 }
 
+// What this thread hands to its driver at this moment: where that runs it at once, its caller's context is here already.
+thread_local const QueuedCall* handed_over = nullptr;
+
 void run_call(QueuedCall* call) {
   try {
-    const CallContext::Scope in_context(call->context);
+    std::optional<CallContext::Scope> in_context;
+    if (!call->is_waited && call != handed_over) {
+      in_context.emplace(call->context);
+    }
     std::optional<KeepWarnings> keep_warnings;
     if (!call->is_waited) {  // a waited call's go to its caller, on whose thread it runs
       keep_warnings.emplace(*call->place.stream, call->plan->name);
@@ -400,12 +406,16 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   }
   QueuedCall* raw = queued.release();
   bool is_queued = false;
+  const QueuedCall*& here = handed_over;
+  here = raw;
   try {
     is_queued = queue_host_work(stream, run_queued_call, raw, plan.name.c_str());
   } catch (...) {
+    here = nullptr;
     release(raw);  // it never ran, and never will
     throw;
   }
+  here = nullptr;
   finish_call(stream, is_queued);
   plan.queued_calls.fetch_add(1, std::memory_order_relaxed);
   return_results(call, shape, outputs, stack);

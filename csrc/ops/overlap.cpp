@@ -37,7 +37,7 @@ void refuse_overlap(const OverlapRule& rule, const Call& call) {
     return;
   }
   const at::Tensor& written = value.toTensor();
-  if (rule.refuses_internal) {
+  if (C10_UNLIKELY(rule.refuses_internal && !written.is_non_overlapping_and_dense())) {
     at::assert_no_internal_overlap(written);
   }
   for (const uint8_t index : rule.partly) {
