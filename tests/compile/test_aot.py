@@ -212,7 +212,7 @@ def test_the_functions_of_another_version() -> None:
     library = ctypes.CDLL(str(Path(library_paths()[0]) / "libtorch_outboard.so"))
     find = library.outboard_compiled_functions
     find.restype = ctypes.c_void_p
-    assert find(ctypes.c_uint32(2)) and not find(ctypes.c_uint32(1)) and not find(ctypes.c_uint32(3))
+    assert find(ctypes.c_uint32(3)) and not find(ctypes.c_uint32(2)) and not find(ctypes.c_uint32(4))
 
 
 @pytest.mark.core
