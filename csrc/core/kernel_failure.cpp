@@ -217,7 +217,12 @@ class StreamRecord {
 
  private:
   static void copy(Stream& stream, const ob_copy& copy) {
-    OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
+    const uint64_t handle = stream_handle(stream);
+    const ob_status status = driver().copy_async(driver().self, stream.device, handle, &copy);
+    if (C10_UNLIKELY(status != OB_OK) && stream.is_external) {
+      stream.is_made.store(false);  // as a wait that fails: its owner may have destroyed it
+    }
+    check(status, "copy_async", stream.device);
   }
 
   const uint64_t address_;
@@ -299,7 +304,7 @@ void fetch_records(c10::DeviceIndex device) {
     return;
   }
   for (Stream* stream : recording_streams()) {
-    if (stream->device == device) {
+    if (stream->device == device && stream->is_made.load(std::memory_order_acquire)) {
       queue_record_copy(*stream);
     }
   }

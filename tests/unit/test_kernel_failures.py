@@ -31,9 +31,12 @@ def f(x, index, at, ticket, which):
 class Reached(ProgramDriver):
     copies = 0
     is_lost = False
+    destroyed = None
 
     def copy_async(self, device, stream, dst, src, bytes, dst_device, src_device):
         self.copies += bytes == 64
+        if stream == self.destroyed:
+            raise torch_outboard.DriverError("there is no such stream", torch_outboard.Status.INVALID_ARGUMENT)
         if self.is_lost:
             raise torch_outboard.DriverError("it is gone", torch_outboard.Status.DEVICE_LOST)
         super().copy_async(device, stream, dst, src, bytes, dst_device, src_device)
@@ -220,6 +223,24 @@ with pytest.raises(torch.AcceleratorError, match="it is gone"):
     module.synchronize()
 kernel(torch.zeros(8, device="programs:1"), 9)
 raises(9, lambda: module.synchronize(1))
+""",
+        "copied",
+    )
+
+
+def test_a_stream_that_its_owner_has_destroyed_is_said_once(run_python):
+    run_python(
+        BEGIN
+        + """
+external = module.get_stream_from_external(12345, 0)
+with module.stream(external):
+    kernel(x, 8)
+driver.destroyed = 12345
+with pytest.raises(ValueError, match="no such stream"):
+    module.synchronize()
+module.synchronize()
+kernel(x, 9)
+raises(9, module.synchronize)
 """,
         "copied",
     )
