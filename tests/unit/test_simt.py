@@ -288,6 +288,9 @@ check(lambda x, i: (x[i], x[:, i], x.index_select(0, i), F.embedding(i, x), x[i[
 check(lambda x, i, s: (x.scatter_add(0, i, s), x.scatter(0, i, s), x.gather(0, i), x.take(i)),
       torch.zeros(5, 4), torch.tensor([[0, 1, 2, 0], [3, 4, 0, 1]]), r(2, 4))
 x = r(2, 3, 8, 8)
+y, places = F.max_pool2d(x, 2, return_indices=True)
+check(lambda x, y, i: torch.ops.aten.max_pool2d_with_indices_backward(y, x, [2, 2], [2, 2], [0, 0], [1, 1], False, i),
+      x, y, places)
 check(lambda x: (F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1), F.interpolate(x, scale_factor=2.0, mode="bilinear")), x)
 check(lambda w, i: torch.ops.aten.embedding_dense_backward(w, i, 7, -1, False), r(3, 4), torch.tensor([6, 0, 6]))
 check(lambda x, i: x[i].cos(), r(6, 5), torch.tensor([2, -1, 0]), dynamic=True)

@@ -7,6 +7,7 @@ import ctypes
 import math
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,26 +56,33 @@ def _reference(name: str) -> Callable[..., torch.Tensor]:
 Run = Callable[..., torch.Tensor]
 
 
+def _library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL:
+    """Compiles all functions of a type: those of float as for a device without double, with constants of float too."""
+    kind, suffix = _KINDS[dtype]
+    dialect = replace(HOST_CPP, has_double=dtype == torch.float64)
+    loops = [
+        f'extern "C" void {name}_{suffix}(const {kind}* x, [[maybe_unused]] const {kind}* y, {kind}* out, long n) {{\n'
+        f"  for (long i = 0; i < n; ++i) out[i] = ob_{name}_{suffix}(x[i]{', y[i]' if _takes_two(name) else ''});\n}}\n"
+        for name in special_functions
+    ]
+    (folder / f"{suffix}.cpp").write_text(dialect.source("".join(loops)))
+    command = ["c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    command += ["-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error"]
+    command += [] if dialect.has_double else ["-fsingle-precision-constant"]
+    subprocess.run([*command, f"{suffix}.cpp", "-o", f"{suffix}.so"], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / f"{suffix}.so"))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Calls a function for each element; undefined behaviour of C ends the process."""
     folder: Path = tmp_path_factory.mktemp("special")
-    loops = [
-        f'extern "C" void {name}_{suffix}(const {kind}* x, [[maybe_unused]] const {kind}* y, {kind}* out, long n) {{\n'
-        f"  for (long i = 0; i < n; ++i) out[i] = ob_{name}_{suffix}(x[i]{', y[i]' if _takes_two(name) else ''});\n}}\n"
-        for kind, suffix in _KINDS.values()
-        for name in special_functions
-    ]
-    (folder / "special.cpp").write_text(HOST_CPP.source("".join(loops)))
-    command = ["c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
-    command += ["-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error"]
-    subprocess.run([*command, "special.cpp", "-o", "special.so"], cwd=folder, check=True)
-    library = ctypes.CDLL(str(folder / "special.so"))
+    libraries = {dtype: _library(folder, dtype) for dtype in _KINDS}
 
     def call(name: str, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
         out = torch.empty_like(x)
         pointers = [ctypes.c_void_p(one.data_ptr()) for one in (x, x if y is None else y, out)]
-        getattr(library, f"{name}_{_KINDS[x.dtype][1]}")(*pointers, ctypes.c_long(x.numel()))
+        getattr(libraries[x.dtype], f"{name}_{_KINDS[x.dtype][1]}")(*pointers, ctypes.c_long(x.numel()))
         return out
 
     return call

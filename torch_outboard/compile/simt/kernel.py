@@ -140,8 +140,9 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             self._emit(f"if (!(0 <= {index} && {index} < {bound})) {say}")
             return
         arguments = self._record_arguments(f"index {operator}")
-        if not size.is_positive or not symbol_is_type(expr, SymT.TMP):
-            # There is no index to go on with.
+        is_variable = isinstance(expr, sympy.Symbol) and symbol_is_type(expr, SymT.TMP)
+        if not size.is_positive or not is_variable:
+            # There is no index to go on with, or it is computed in place.
             fail = f"ob_fail({arguments}, {given or index}, {bound}); return;"
             self._emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
             return
