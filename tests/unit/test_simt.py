@@ -210,8 +210,8 @@ for model, x, training in ((layer, r(2, 10, 32), True), (conv, r(2, 3, 12, 12), 
         model.zero_grad()
 """,
     "what_a_dialect_has_not_stays_an_operator": """
-code = check(lambda x, i, s: x.scatter_add(0, i, s) + 1, r(5).half(), torch.tensor([0, 3]), r(2).half(), kernels=1)
-assert "torch.ops.aten.scatter_add.default(" in code, code
+code = check(lambda x: x.to(torch.float8_e5m2).to(torch.float32) * 2, r(9))
+assert "torch.ops.prims.convert_element_type.default(" in code, code
 """,
     "special_functions": SPECIAL,
 }
@@ -293,6 +293,10 @@ check(lambda x, y, i: torch.ops.aten.max_pool2d_with_indices_backward(y, x, [2, 
       x, y, places)
 check(lambda x: (F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1), F.interpolate(x, scale_factor=2.0, mode="bilinear")), x)
 check(lambda w, i: torch.ops.aten.embedding_dense_backward(w, i, 7, -1, False), r(3, 4), torch.tensor([6, 0, 6]))
+where = torch.randint(0, 5, (300,))
+for dtype in (torch.float16, torch.bfloat16):  # small integers, whose sums are exact
+    check(lambda x, i, s: x.index_put((i,), s, accumulate=True), torch.zeros(5, 3).to(dtype), where,
+          torch.randint(0, 2, (300, 3)).to(dtype))
 check(lambda x, i: x[i].cos(), r(6, 5), torch.tensor([2, -1, 0]), dynamic=True)
 bad = torch.tensor([1, 7])
 raises(IndexError, "aten::index: index 7 is out of bounds for a dimension of size 5", lambda x, i: x[i] + 1, r(5), bad)

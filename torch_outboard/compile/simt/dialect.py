@@ -89,7 +89,9 @@ class Dialect:
         OB_TAKE(pointer), which sets a 32-bit number that is 0 to 1 and is true for one of those that come. Without
         either, operators that check indices are left to the providers of eager calls.
     atomics : frozenset of str
-        Suffixes of types for which the dialect's header has OB_ATOMIC_ADD_<suffix>(pointer, value).
+        Suffixes of types to which kernels add atomically: for which the header has `ob_atomic_add_<suffix>(pointer,
+        value)`. Those of halves are the prelude's, by OB_CAS(pointer, seen, next), a comparison and exchange of 32 bits
+        that gives what was there.
     """
 
     name: str

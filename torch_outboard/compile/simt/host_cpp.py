@@ -75,5 +75,5 @@ HOST_CPP = Dialect(
     group=1,
     lanes=16,
     raises=_RAISES,
-    atomics=frozenset({"f32", "f64", "i8", "i16", "i32", "i64", "u8"}),
+    atomics=frozenset({"f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8"}),
 )

@@ -34,6 +34,7 @@ typedef ulong ob_u64;
 #define OB_AS_U64(x) as_ulong(x)
 #define OB_INFINITY INFINITY
 #define OB_NAN NAN
+#define OB_CAS(place, seen, next) atomic_cmpxchg(place, seen, next)
 #define OB_TAKE(place) (atomic_cmpxchg((volatile __global uint*)(place), 0u, 1u) == 0u)
 // The language has no additions of floating point: by comparison and exchange.
 OB_DEVICE void ob_atomic_add_f32(__global float* place, float value) {
@@ -68,5 +69,5 @@ OPENCL_C = Dialect(
     group=64,
     lanes=16,
     records=True,
-    atomics=frozenset({"f32", "f64", "i32", "i64"}),
+    atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),
 )
