@@ -93,14 +93,14 @@ uint32_t DeviceKernel::size(const Expression& formula, c10::ArrayRef<int64_t> nu
   return static_cast<uint32_t>(number);
 }
 
-DeviceKernel::Sizes DeviceKernel::sizes(c10::ArrayRef<uint64_t> words) const {
+LaunchSizes DeviceKernel::sizes(c10::ArrayRef<uint64_t> words) const {
   c10::SmallVector<int64_t, kInlineArguments> numbers;
   size_t word = 0;
   for (const char letter : arguments_) {
     const int64_t number = !is_passed(letter) ? 0 : static_cast<int64_t>(words[word++]);
     numbers.push_back(letter == 'j' ? static_cast<int32_t>(number) : number);
   }
-  Sizes result{};
+  LaunchSizes result{};
   for (size_t i = 0; i < grid_.size(); ++i) {
     result.grid[i] = size(grid_[i], numbers, "blocks in a dimension");
     result.block[i] = size(block_[i], numbers, "threads in a dimension of a block");
@@ -142,14 +142,16 @@ void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_
   }
 }
 
-void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words) const {
-  const Sizes sizes = this->sizes(words);
+void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const LaunchSizes& sizes) const {
   if (sizes.grid[0] == 0 || sizes.grid[1] == 0 || sizes.grid[2] == 0) {
     return;
   }
   const bool is_checked = record_ != kNoRecord;
-  c10::SmallVector<ob_kernel_arg, kInlineArguments> args(
-      arguments_.size() + (is_checked ? RecordArguments::kCount - 1 : 0), ob_kernel_arg{});
+  const size_t count = arguments_.size() + (is_checked ? RecordArguments::kCount - 1 : 0);
+  c10::SmallVector<ob_kernel_arg, kInlineArguments> args;
+  while (args.size() < count) {
+    args.push_back(ob_kernel_arg{});
+  }
   fill_arguments(words, sizes.local_bytes, args.data());
   ob_launch launch{};
   launch.struct_size = sizeof(launch);

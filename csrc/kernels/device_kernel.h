@@ -28,6 +28,13 @@ struct Geometry {
   std::string local_bytes;  // dynamic local (shared) memory of a block
 };
 
+// A geometry with its formulas computed.
+struct LaunchSizes {
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t local_bytes;
+};
+
 class OUTBOARD_API DeviceKernel {
  public:
   // `arguments`: a letter each, 'r' and 'w' an address, 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'l'
@@ -46,23 +53,20 @@ class OUTBOARD_API DeviceKernel {
   void build(c10::DeviceIndex device) const { static_cast<void>(handle(device)); }
 
   // Queues a launch on the stream, or in the graph that the stream captures. `words` are addresses and the bits of
-  // numbers, one for each letter but 'l' and 'e'. A grid of no blocks queues nothing. ValueError for a geometry below 0 or beyond
-  // 32 bits, and where the driver refuses it, with the kernel's name.
-  void launch(Stream& stream, c10::ArrayRef<uint64_t> words) const;
+  // numbers, one for each letter but 'l' and 'e'. A grid of no blocks queues nothing. ValueError for a geometry below 0
+  // or beyond 32 bits, and where the driver refuses it, with the kernel's name.
+  void launch(Stream& stream, c10::ArrayRef<uint64_t> words) const { launch(stream, words, sizes(words)); }
+
+  // The same in two parts: what depends on the integers alone (addresses are not read), and the launch.
+  LaunchSizes sizes(c10::ArrayRef<uint64_t> words) const;
+  void launch(Stream& stream, c10::ArrayRef<uint64_t> words, const LaunchSizes& sizes) const;
 
  private:
-  struct Sizes {
-    uint32_t grid[3];
-    uint32_t block[3];
-    uint32_t local_bytes;
-  };
-
   static constexpr size_t kNoRecord = static_cast<size_t>(-1);
 
   void read_checks(const std::vector<std::string>& checks);
   void fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_bytes, ob_kernel_arg* args) const;
   void check_formula(const Expression& formula) const;
-  Sizes sizes(c10::ArrayRef<uint64_t> words) const;
   uint32_t size(const Expression& formula, c10::ArrayRef<int64_t> numbers, const char* what) const;
   uint64_t handle(c10::DeviceIndex device) const;
 

@@ -40,9 +40,14 @@ Expression::Expression(const std::string& text) : text_(text) {
 
 Expression::Step Expression::parse(const std::string& word) {
   static constexpr std::pair<const char*, Operation> kOperations[] = {
-      {"add", Operation::Add},           {"sub", Operation::Sub},         {"mul", Operation::Mul},
-      {"floordiv", Operation::FloorDiv}, {"ceildiv", Operation::CeilDiv}, {"mod", Operation::Mod},
-      {"min", Operation::Min},           {"max", Operation::Max},
+      {"add", Operation::Add},         {"sub", Operation::Sub},
+      {"mul", Operation::Mul},         {"floordiv", Operation::FloorDiv},
+      {"ceildiv", Operation::CeilDiv}, {"mod", Operation::Mod},
+      {"min", Operation::Min},         {"max", Operation::Max},
+      {"eq", Operation::Eq},           {"ne", Operation::Ne},
+      {"lt", Operation::Lt},           {"le", Operation::Le},
+      {"gt", Operation::Gt},           {"ge", Operation::Ge},
+      {"and", Operation::And},         {"or", Operation::Or},
   };
   for (const auto& [name, operation] : kOperations) {
     if (word == name) {
@@ -81,6 +86,33 @@ int64_t Expression::run(c10::ArrayRef<int64_t> values) const {
 }
 
 int64_t Expression::apply(Operation operation, int64_t left, int64_t right) const {
+  switch (operation) {
+    case Operation::Min:
+      return std::min(left, right);
+    case Operation::Max:
+      return std::max(left, right);
+    case Operation::Eq:
+      return left == right ? 1 : 0;
+    case Operation::Ne:
+      return left != right ? 1 : 0;
+    case Operation::Lt:
+      return left < right ? 1 : 0;
+    case Operation::Le:
+      return left <= right ? 1 : 0;
+    case Operation::Gt:
+      return left > right ? 1 : 0;
+    case Operation::Ge:
+      return left >= right ? 1 : 0;
+    case Operation::And:
+      return left != 0 && right != 0 ? 1 : 0;
+    case Operation::Or:
+      return left != 0 || right != 0 ? 1 : 0;
+    default:
+      return calculate(operation, left, right);
+  }
+}
+
+int64_t Expression::calculate(Operation operation, int64_t left, int64_t right) const {
   int64_t result = 0;
   bool overflows = false;
   switch (operation) {
@@ -93,10 +125,6 @@ int64_t Expression::apply(Operation operation, int64_t left, int64_t right) cons
     case Operation::Mul:
       overflows = __builtin_mul_overflow(left, right, &result);
       break;
-    case Operation::Min:
-      return std::min(left, right);
-    case Operation::Max:
-      return std::max(left, right);
     default: {
       TORCH_CHECK_VALUE(right != 0, "the formula '", text_, "' divides by zero");
       if (right == -1) {  // the one division that may overflow

@@ -3,8 +3,8 @@
 // are text, so that generated code, files and Python hand them over alike.
 //
 // Words are separated by spaces: a decimal number, a0, a1, … for a value, or an operation on the two values before it:
-// add, sub, mul, floordiv, mod (as Python's), ceildiv (rounds up), min, max. "a2 255 add 256 floordiv" is
-// (a2 + 255) // 256.
+// add, sub, mul, floordiv, mod (as Python's), ceildiv (rounds up), min, max; eq, ne, lt, le, gt, ge, which give 1 or 0;
+// and, or, for which each number but 0 is true. "a2 255 add 256 floordiv" is (a2 + 255) // 256.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -31,7 +31,26 @@ class OUTBOARD_API Expression {
   const std::string& text() const noexcept { return text_; }
 
  private:
-  enum class Operation : uint8_t { Number, Value, Add, Sub, Mul, FloorDiv, CeilDiv, Mod, Min, Max };
+  enum class Operation : uint8_t {
+    Number,
+    Value,
+    Add,
+    Sub,
+    Mul,
+    FloorDiv,
+    CeilDiv,
+    Mod,
+    Min,
+    Max,
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    And,
+    Or
+  };
   struct Step {
     Operation operation;
     int64_t number;  // or which value
@@ -40,6 +59,8 @@ class OUTBOARD_API Expression {
   Step parse(const std::string& word);
   int64_t run(c10::ArrayRef<int64_t> values) const;
   int64_t apply(Operation operation, int64_t left, int64_t right) const;
+  // What may overflow, or divide by zero.
+  int64_t calculate(Operation operation, int64_t left, int64_t right) const;
 
   std::string text_;
   c10::SmallVector<Step, 4> steps_;

@@ -193,7 +193,8 @@ at::Tensor number_on_device(const CompiledKernel& kernel, Stream& stream, char k
   return moved;
 }
 
-void launch_on_device(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments) {
+void launch_on_device(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
+                      const kernels::LaunchSizes* sizes) {
   kernel.program->build(stream.device);
   c10::SmallVector<uint64_t, kInlineArguments> words;
   c10::SmallVector<at::Tensor, 1> moved;
@@ -212,7 +213,7 @@ void launch_on_device(const CompiledKernel& kernel, Stream& stream, c10::ArrayRe
   if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream) == nullptr)) {
     trace_launch(*active, kernel, stream, arguments);
   }
-  kernel.program->launch(stream, words);
+  kernel.program->launch(stream, words, sizes != nullptr ? *sizes : kernel.program->sizes(words));
 }
 
 }  // namespace
@@ -235,7 +236,8 @@ std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::Dev
   return kernel;
 }
 
-void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments,
+                     const kernels::LaunchSizes* sizes) {
   TORCH_CHECK_VALUE(arguments.size() == kernel.arguments.size(), "the compiled kernel ", kernel.name, " takes ",
                     kernel.arguments.size(), " arguments, got ", arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -246,7 +248,7 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
   ensure_open(device);
   Stream& stream = current_stream(device);
   if (kernel.program != nullptr) {
-    launch_on_device(kernel, stream, arguments);
+    launch_on_device(kernel, stream, arguments, sizes);
   } else {
     launch_on_host(kernel, stream, arguments);
   }

@@ -45,7 +45,10 @@ struct CompiledArgument {
 // ValueError for tensors of several devices or of none, and for other CPU tensors; NotSupportedError if the host cannot
 // reach the memory that a kernel on the host needs. An exception in such a kernel is raised at the next wait for the
 // stream, with the kernel's name; what a launch of the driver's fails with, where the driver tells it.
-OUTBOARD_API void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments);
+//
+// `sizes` are those of a device's kernel for the arguments' integers, if they are known already.
+OUTBOARD_API void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments,
+                                  const kernels::LaunchSizes* sizes = nullptr);
 
 // A fresh tensor on the current stream of a device: torch.empty_strided without the dispatcher, which takes as long again.
 OUTBOARD_API at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,
