@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folders whose tests run against an attached driver.
-DEVICE_TESTS = ("driver", "amp", "compile", "models", "operators")
+DEVICE_TESTS = ("driver", "amp", "compile", "kernels", "models", "operators")
 # Tests that take minutes: `make stress`.
 STRESS = ROOT / "tests" / "stress"
 

@@ -10,3 +10,10 @@ class HostCpp(find_driver("sim")):
 
 class OpenCLC(find_driver("opencl")):
     code_generator = "opencl_c"
+
+
+class Apart(find_driver("opencl")):
+    """OpenCL devices whose memory the host can't reach, so that operators run as generated kernels."""
+
+    def __init__(self, **options):
+        super().__init__(**{"host_access": False, **options})

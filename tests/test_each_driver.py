@@ -167,6 +167,12 @@ def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
         run_pytest(*files, f"--driver={driver}", "-k", "not digits")
 
 
+@pytest.mark.parametrize("driver", ["tests.simt_drivers:Apart"])
+def test_generated_kernels(driver: str) -> None:
+    """Where the host can't reach the devices' memory."""
+    run_pytest(str(TESTS / "kernels"), f"--driver={driver}")
+
+
 @pytest.mark.parametrize("driver", SCHEDULED)
 @pytest.mark.parametrize("options", [["--compile"], ["--compile", "--dynamic"]], ids=" ".join)
 def test_the_digits_are_learned_compiled(driver: str, options: list[str], request: pytest.FixtureRequest) -> None:

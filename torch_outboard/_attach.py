@@ -26,7 +26,7 @@ from torch_outboard import _compat
 from torch_outboard._build import check_torch_version
 from torch_outboard._discovery import find_driver
 from torch_outboard._errors import RegistrationError
-from torch_outboard._options import OptionValue, to_text
+from torch_outboard._options import OptionValue, nearest, to_text
 from torch_outboard._properties import to_table
 from torch_outboard.amp import check_description, register
 from torch_outboard.driver import Driver, driver_entries
@@ -36,6 +36,7 @@ __all__ = ["attach", "attach_by", "attached_by", "attached_driver", "is_attached
 _PROBE_OPENS = 1  # OB_DRIVER_PROBE_OPENS
 FALLBACK_MODES = ("warn", "error", "silent")
 SANITIZER_MODES = ("0", "1", "raise")
+PROVIDERS = ("native", "compiled", "host")
 
 
 @dataclass
@@ -79,8 +80,8 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
     RegistrationError
         The description can't be attached; nothing was changed unless the message says so.
     ValueError
-        OUTBOARD_BLOCKING, OUTBOARD_FALLBACK or OUTBOARD_SANITIZER has none of its values, or the driver's `autocast`
-        makes no sense.
+        OUTBOARD_BLOCKING, OUTBOARD_FALLBACK, OUTBOARD_PROVIDERS or OUTBOARD_SANITIZER has none of its values, or the
+        driver's `autocast` or `providers` makes no sense.
     ImportError
         The extension was not built, or was built for another torch.
     """
@@ -102,6 +103,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
         fallback = _fallback_mode()
         sanitizer = _sanitizer_mode()
         is_blocking = _is_blocking()
+        providers = _providers(described)
         _check_name(described.name)
         entries = _entries(described)
         check_torch_version()
@@ -112,6 +114,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
         asked_as = driver if isinstance(driver, str) else described.name
         _attachment = _Attachment(described, asked_as, by, policies)
         _run(_attachment, "fallback", lambda: _set_fallback(fallback))
+        _run(_attachment, "providers", lambda: _set_providers(described, providers))
         _run(_attachment, "blocking", lambda: _set_blocking(is_blocking))
         _run(_attachment, "sanitizer", lambda: _set_sanitizer(sanitizer))
         return _finish(_attachment)
@@ -211,6 +214,26 @@ def _is_blocking() -> bool:
     return value == "1"
 
 
+def _providers(driver: Driver) -> tuple[str, ...] | None:
+    """Gives the chain that OUTBOARD_PROVIDERS or the driver names; None if neither does. ValueError for other names."""
+    text = os.environ.get("OUTBOARD_PROVIDERS")
+    if not text and driver.providers is None:
+        return None
+    what = "OUTBOARD_PROVIDERS" if text else f"`providers` of the driver {driver.name!r}"
+    names = tuple(name.strip() for name in text.split(",")) if text else tuple(driver.providers or ())
+    for name in names:
+        if name not in PROVIDERS:
+            raise ValueError(f"{what} names {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")
+    if list(names) != [name for name in PROVIDERS if name in names]:
+        raise ValueError(f"{what} names each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
+    if "compiled" in names and driver.kernel_generator is None:
+        raise ValueError(
+            f"{what} names 'compiled', and the driver {driver.name!r} has no generator of kernels: set "
+            "`kernel_generator` in its Driver class, or leave 'compiled' out"
+        )
+    return names
+
+
 def _check_name(name: str) -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
@@ -276,6 +299,16 @@ def _set_fallback(mode: str) -> None:
     from torch_outboard import _C
 
     _C.set_fallback_mode(mode)
+
+
+def _set_providers(driver: Driver, names: tuple[str, ...] | None) -> None:
+    from torch_outboard import _C
+
+    if names is None:
+        where_unreachable = 2
+        _C.set_providers(1, where_unreachable if driver.kernel_generator is not None else 0, 1)
+    else:
+        _C.set_providers(*(int(name in names) for name in PROVIDERS))
 
 
 def _set_blocking(waits: bool) -> None:

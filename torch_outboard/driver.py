@@ -67,6 +67,13 @@ class Driver:
         Who generates kernels for torch.compile: "cpp" if the host can reach the device's memory, or a subclass of
         torch_outboard.compile.CodeGenerator. Without one torch.compile raises for this device. A method is asked once a
         device, when something is compiled.
+    kernel_generator : str, type or None
+        Who generates kernels for operators of eager code: "opencl_c", or a subclass of
+        torch_outboard.compile.simt.generator.SimtGenerator with a dialect that the device builds. It is used on devices
+        whose memory the host can't reach, and on all with `providers` or OUTBOARD_PROVIDERS.
+    providers : sequence of str or None
+        The chain of providers that operators are asked of: some of "native", "compiled" and "host", in this order;
+        OUTBOARD_PROVIDERS wins. None is all, "compiled" only on devices whose memory the host can't reach.
     autocast : None, "default" or mapping of str to str
         What torch.autocast does: nothing (it warns and disables itself), what it does on CUDA, or that with the changes
         in the mapping: {"aten::softmax": "lower_precision_fp"}. See `torch_outboard.amp.set_policy`.
@@ -82,6 +89,8 @@ class Driver:
     probe_opens: ClassVar[bool] = False
     kernels: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     code_generator: ClassVar[Any] = None
+    kernel_generator: ClassVar[Any] = None
+    providers: ClassVar[Sequence[str] | None] = None
     autocast: ClassVar[str | Mapping[str, str] | None] = None
     autocast_dtype: ClassVar[Any] = None
 

@@ -28,7 +28,7 @@ PyMODINIT_FUNC PyInit__C() {
   }
   for (PyMethodDef* methods : {driver_methods, device_methods, stream_methods, memory_methods, memory_pool_methods,
                                memory_history_methods, storage_methods, ops_methods, amp_methods, generator_methods,
-                               graph_methods, host_view_methods, trace_methods, compile_methods}) {
+                               graph_methods, host_view_methods, trace_methods, compile_methods, kernels_methods}) {
     if (PyModule_AddFunctions(module.get(), methods) < 0) {
       return nullptr;
     }
@@ -38,6 +38,7 @@ PyMODINIT_FUNC PyInit__C() {
     return nullptr;
   }
   install_raiser();
+  install_plan_builder();
   if (!install_blocking_hooks()) {
     return nullptr;
   }

@@ -8,6 +8,7 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include "bindings/kernel_arguments.h"
 #include "bindings/python.h"
 #include "ops/call.h"
 #include "ops/shape_classes.h"
@@ -106,29 +107,6 @@ PyObject* py_set_fallback_mode(PyObject*, PyObject* argument) {
     }
     return none();
   });
-}
-
-// One argument as a Python kernel gets it: dtypes, layouts and memory formats are integers on the stack.
-py::object to_kernel_argument(const c10::IValue& value, const c10::Argument& argument) {
-  if (value.isInt()) {
-    c10::TypePtr type = argument.real_type();
-    if (const auto optional = type->cast<c10::OptionalType>()) {
-      type = optional->getElementType();
-    }
-    switch (type->kind()) {
-      case c10::TypeKind::ScalarTypeType:
-        return py::reinterpret_borrow<py::object>(
-            reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
-      case c10::TypeKind::LayoutType:
-        return py::reinterpret_borrow<py::object>(
-            reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(value.toInt()))));
-      case c10::TypeKind::MemoryFormatType:
-        return py::cast(static_cast<at::MemoryFormat>(value.toInt()));
-      default:
-        break;
-    }
-  }
-  return torch::jit::toPyObject(value);
 }
 
 // The argument that a return stands for: the one with the same alias annotation, if the operator writes to it.

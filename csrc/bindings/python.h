@@ -131,8 +131,10 @@ extern PyMethodDef graph_methods[];
 extern PyMethodDef host_view_methods[];
 extern PyMethodDef trace_methods[];
 extern PyMethodDef compile_methods[];
+extern PyMethodDef kernels_methods[];
 
 void install_raiser();  // errors.cpp
+void install_plan_builder();  // kernels.cpp
 bool install_blocking_hooks();  // gil.cpp; false with a Python error
 
 // The Python exception behind the failed entry that the core is raising an error for; empty if there is none. Taking it

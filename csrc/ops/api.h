@@ -17,7 +17,7 @@ class OperatorHandle;
 
 namespace outboard {
 
-enum class Provider : uint8_t { Native = 0, Host = 1, Fallback = 2, Count = 3 };
+enum class Provider : uint8_t { Native, Compiled, Host, Fallback, Count };
 OUTBOARD_API const char* provider_name(Provider provider);
 
 // Which provider ran which operator how often, since the start or the last reset. An operator's row names a provider

@@ -11,9 +11,11 @@
 #include "core/driver.h"
 #include "ops/argument_checks.h"
 #include "ops/call.h"
+#include "ops/compiled_provider.h"
 #include "ops/fallback.h"
 #include "ops/host_call.h"
 #include "ops/native.h"
+#include "ops/providers.h"
 #include "ops/trace.h"
 #include "ops/views.h"
 
@@ -47,11 +49,14 @@ torch::Library& library_for(const std::string& space) {
 
 void run_providers(OpPlan& plan, const Call& call, torch::jit::Stack* stack) {
   if (const NativeRoute* native = plan.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
-    if (run_native(*native, call, stack)) {
+    if (allows_native() && run_native(*native, call, stack)) {
       return;
     }
   }
   if (C10_UNLIKELY(plan.kind == OpKind::Views) && run_as_view(call, stack)) {
+    return;
+  }
+  if (C10_UNLIKELY(allows_compiled()) && run_compiled(call, stack)) {
     return;
   }
   if (C10_LIKELY(driver().host_address != nullptr) && run_on_host(call, stack)) {

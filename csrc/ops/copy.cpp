@@ -18,8 +18,11 @@
 #include "core/queue.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
+#include "ops/compiled_provider.h"
+#include "ops/fallback.h"
 #include "ops/host_call.h"
 #include "ops/plan.h"
+#include "ops/providers.h"
 #include "ops/tensor_utils.h"
 #include "ops/trace.h"
 
@@ -126,6 +129,16 @@ bool copy_on_host(const at::Tensor& src, const at::Tensor& dst) {
   static OpPlan& plan = plan_named("aten::copy_");
   torch::jit::Stack stack{dst, src, true};
   return run_on_host(Call(plan, stack), &stack);
+}
+
+// The same as a kernel that is generated for the device. False if there is none.
+bool copy_compiled(const at::Tensor& src, const at::Tensor& dst) {
+  if (!allows_compiled()) {
+    return false;
+  }
+  static OpPlan& plan = plan_named("aten::copy_");
+  torch::jit::Stack stack{dst, src, true};
+  return run_compiled(Call(plan, stack), &stack);
 }
 
 bool copy_strided_by_driver(const at::Tensor& src, const at::Tensor& dst, Stream& stream) {
@@ -236,7 +249,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
     }
     return;
   }
-  if (copy_on_host(src, dst)) {
+  if (copy_on_host(src, dst) || (!same_bits(src, dst) && copy_compiled(src, dst))) {
     return;
   }
   if (spans_meet(src, dst)) {  // x[:, 1:] = x[:, :-1], say: a driver copies between memory that is apart only
@@ -246,10 +259,12 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
     within_device(apart, dst);
     return;
   }
-  if (copy_strided_by_driver(src, dst, stream)) {
+  if (copy_strided_by_driver(src, dst, stream) || copy_compiled(src, dst)) {
     return;
   }
   // No way on the device: through the host, keeping what lies between the elements of a dst with gaps.
+  refuse_waiting_copy(stream);
+  report_fallback(plan_named("aten::copy_"));
   if (is_dense(*dst.unsafeGetTensorImpl())) {
     host_to_device(span_to_cpu(src, stream), dst, false);
     return;

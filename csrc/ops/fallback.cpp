@@ -13,7 +13,9 @@
 #include "core/stream.h"
 #include "ops/arguments.h"
 #include "ops/call_context.h"
+#include "ops/compiled_provider.h"
 #include "ops/copy.h"
+#include "ops/providers.h"
 #include "ops/random.h"
 #include "ops/results.h"
 #include "ops/shell.h"
@@ -28,8 +30,11 @@ std::atomic<FallbackMode> fallback_mode{FallbackMode::Warn};
 std::atomic<bool> has_warned{false};
 
 void report(const OpPlan& plan) {
-  const std::string text = "operator " + plan.name + " has no kernel for '" + driver_name() +
-                           "' and the host cannot reach the device's memory";
+  std::string text = "operator " + plan.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
+                     (allows_host() ? "reach the device's memory" : "run it: OUTBOARD_PROVIDERS leaves 'host' out");
+  if (const std::string refusal = last_refusal(plan); !refusal.empty()) {
+    text += ". None was generated: " + refusal;
+  }
   switch (fallback_mode.load(std::memory_order_relaxed)) {
     case FallbackMode::Error:
       raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
@@ -137,6 +142,13 @@ class CopyMaker {
 };
 
 }  // namespace
+
+void report_fallback(OpPlan& plan) {
+  if (fallback_mode.load(std::memory_order_relaxed) == FallbackMode::Error) {
+    report(plan);
+  }
+  plan.fallback_calls.fetch_add(1, std::memory_order_relaxed);
+}
 
 void set_fallback_mode(FallbackMode mode) {
   fallback_mode.store(mode);

@@ -12,4 +12,7 @@ namespace outboard {
 // raises, as set_fallback_mode says.
 void run_on_copies(const Call& call, torch::jit::Stack* stack);
 
+// Raises, if set_fallback_mode says so, and counts: for copies within a device that go through the host.
+void report_fallback(OpPlan& plan);
+
 }  // namespace outboard

@@ -14,6 +14,7 @@
 #include "core/late_warnings.h"
 #include "ops/arguments.h"
 #include "ops/call_context.h"
+#include "ops/providers.h"
 #include "ops/random.h"
 #include "ops/results.h"
 #include "ops/run_error.h"
@@ -465,6 +466,9 @@ bool run_and_compare(const Call& call, const CallShape& shape, ShapeClasses::Sta
 }  // namespace
 
 bool run_on_host(const Call& call, torch::jit::Stack* stack) {
+  if (C10_UNLIKELY(!allows_host())) {
+    return false;
+  }
   void* address = nullptr;
   if (call.some_dense() && !storage_host_address(call.some_dense()->unsafe_storage(), &address)) {
     return false;

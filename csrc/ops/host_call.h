@@ -10,7 +10,7 @@ namespace outboard {
 
 // Runs the call by the CPU kernel in the current stream of its device and replaces the arguments on the stack by the
 // results. Queued if its results' shapes are known, else the caller waits. False, with the stack untouched, if the
-// host cannot reach the memory of an argument.
+// host cannot reach the memory of an argument, or may not run operators (ops/providers.h).
 bool run_on_host(const Call& call, torch::jit::Stack* stack);
 
 }  // namespace outboard

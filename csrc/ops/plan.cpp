@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "ops/argument_checks.h"
+#include "ops/compiled_operators.h"
 #include "ops/forms.h"
 #include "ops/meta_kernels.h"
 #include "ops/native.h"
@@ -225,7 +226,9 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
   checks = argument_checks(*this);
 }
 
-OpPlan::~OpPlan() = default;
+OpPlan::~OpPlan() {
+  delete compiled.load();
+}
 
 const OpPlan* OpPlan::functional_form() const {
   std::call_once(looked_for_functional_, [this] {
@@ -282,6 +285,8 @@ const char* provider_name(Provider provider) {
   switch (provider) {
     case Provider::Native:
       return "native";
+    case Provider::Compiled:
+      return "compiled";
     case Provider::Host:
       return "host";
     default:
@@ -298,6 +303,7 @@ std::vector<CoverageRow> coverage() {
   };
   for_each_plan([&](OpPlan& plan) {
     add(plan, Provider::Native, plan.native_calls.load());
+    add(plan, Provider::Compiled, plan.compiled_calls.load());
     add(plan, Provider::Host, plan.queued_calls.load() + plan.waited_calls.load());
     add(plan, Provider::Fallback, plan.fallback_calls.load());
   });
@@ -307,6 +313,7 @@ std::vector<CoverageRow> coverage() {
 void reset_coverage() {
   for_each_plan([](OpPlan& plan) {
     plan.native_calls = 0;
+    plan.compiled_calls = 0;
     plan.queued_calls = 0;
     plan.waited_calls = 0;
     plan.fallback_calls = 0;

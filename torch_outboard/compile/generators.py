@@ -76,10 +76,13 @@ class Generators:
         Whose they are.
     is_by_device : bool
         Whether the driver answers for each of its devices, once, when something is first compiled.
+    has_eager : bool
+        Whether kernels can be generated for eager operators; `eager` gives who does.
     """
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.has_eager = driver.kernel_generator is not None
         named = driver.code_generator
         self.is_by_device = callable(named) and not isinstance(named, type)
         self._made: dict[type[CodeGenerator], CodeGenerator] = {}
@@ -97,6 +100,18 @@ class Generators:
             refusal = f"torch.compile cannot make kernels for {self.driver.name}:{device}"
             self._by_device[device] = self._make(_find(answer, refusal, f"code_generator({device}) of its driver"))
         return self._by_device[device]
+
+    def eager(self) -> CodeGenerator:
+        """Gives the generator of kernels for eager operators; only with `has_eager`."""
+        refusal = f"kernels cannot be generated for operators on {self.driver.name!r}"
+        kind = _find(self.driver.kernel_generator, refusal, "its kernel_generator")
+        dialect = getattr(kind, "dialect", None)
+        if dialect is None or dialect.runs_on_host:
+            raise RegistrationError(
+                f"{refusal}: its kernel_generator is a SimtGenerator of a dialect that the device builds, such as "
+                f"'opencl_c', not {self.driver.kernel_generator!r}"
+            )
+        return self._make(kind)
 
     def of_all(self, devices: Iterable[int]) -> list[CodeGenerator]:
         """Gives the generators of several devices, each once."""
@@ -127,7 +142,9 @@ def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
 
 def check_generator(driver: Driver) -> None:
     """Raises RegistrationError for a driver that names a generator which there is not. It asks of no device."""
-    Generators(driver)
+    known = Generators(driver)
+    if known.has_eager:
+        known.eager()
 
 
 _attached: Generators | None = None

@@ -17,6 +17,7 @@ class OpenCLDriver(Driver):
     name = "ocl"
     library = library_path("opencl")
     autocast = "default"
+    kernel_generator = "opencl_c"
     options = {
         "platform": Option(
             str,

@@ -7,6 +7,9 @@ wrappers that find the device first.
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,13 +20,25 @@ from torch_outboard._errors import NotSupportedError
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.generators import generators
 
-__all__ = ["WrapperChoice", "fuses_as_cpu", "model_header", "scheduling"]
+__all__ = ["WrapperChoice", "fuses_as_cpu", "lowering_with", "model_header", "scheduling"]
+
+_lowering = threading.local()
+
+
+@contextlib.contextmanager
+def lowering_with(generator: CodeGenerator) -> Iterator[None]:
+    """A scope in which this thread lowers graphs with a generator, whatever the device's is."""
+    _lowering.generator = generator
+    try:
+        yield
+    finally:
+        del _lowering.generator
 
 
 def scheduling() -> type[Any]:
     """Gives what Inductor constructs for each device of the type."""
     known = generators()
-    return SchedulingChoice if known.is_by_device else known.of(0).scheduling()
+    return SchedulingChoice if known.is_by_device or known.has_eager else known.of(0).scheduling()
 
 
 def fuses_as_cpu(device: torch.device) -> bool:
@@ -87,11 +102,15 @@ class WrapperChoice:
 
 
 def _of(device: torch.device) -> CodeGenerator:
+    if hasattr(_lowering, "generator"):
+        return _lowering.generator  # type: ignore[no-any-return]
     return generators().of(_C.current_device() if device.index is None else device.index)
 
 
 def _of_graph() -> list[CodeGenerator]:
     """Gives the generators of the graph that is being lowered; outside of one, those of all devices."""
+    if hasattr(_lowering, "generator"):
+        return [_lowering.generator]
     return generators().of_all(_devices_of_graph() or range(_C.device_count()))
 
 

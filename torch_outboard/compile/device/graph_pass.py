@@ -13,6 +13,7 @@ code:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard.compile.device import cache_key
+from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.generators import generators
 
 __all__ = ["PrepareGraph"]
@@ -34,6 +36,10 @@ class PrepareGraph(CustomGraphModulePass):
         self._device = device
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
+        self.prepare(gm, generators().of_all(self._indices(gm)))
+
+    def prepare(self, gm: torch.fx.GraphModule, chosen: Iterable[CodeGenerator]) -> None:
+        """Changes a graph that these generators lower."""
         moved: dict[tuple[torch.fx.Node, torch.device], torch.fx.Node] = {}
         for node in list(gm.graph.nodes):
             value = node.meta.get("val")
@@ -48,7 +54,7 @@ class PrepareGraph(CustomGraphModulePass):
                 if key not in moved:
                     moved[key] = _move(gm.graph, operand, value.device, node)
                 node.replace_input_with(operand, moved[key])
-        for generator in generators().of_all(self._indices(gm)):
+        for generator in chosen:
             generator.prepare_graph(gm)
         gm.graph.lint()
 

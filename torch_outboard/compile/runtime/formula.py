@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 
 import sympy  # type: ignore[import-untyped]
-from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PowByNatural, PythonMod
 
 __all__ = ["formula"]
 
@@ -23,6 +23,14 @@ _OPERATIONS = {
     Min: "min",
     Mod: "mod",
     PythonMod: "mod",
+    sympy.Eq: "eq",
+    sympy.Ne: "ne",
+    sympy.StrictLessThan: "lt",
+    sympy.LessThan: "le",
+    sympy.StrictGreaterThan: "gt",
+    sympy.GreaterThan: "ge",
+    sympy.And: "and",
+    sympy.Or: "or",
 }
 
 
@@ -38,8 +46,15 @@ def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
             if expression not in places:
                 raise ValueError(f"the kernel has no argument {expression}, which the formula of its threads reads")
             return f"a{places[expression]}"
-        case sympy.Pow() if expression.exp.is_Integer and expression.exp > 0:
-            operation, operands = "mul", [expression.base] * int(expression.exp)
+        case sympy.Pow() | PowByNatural() if expression.args[1].is_Integer and expression.args[1] > 0:
+            operation, operands = "mul", [expression.args[0]] * int(expression.args[1])
+        case sympy.Not():
+            return f"{formula(expression.args[0], places)} 0 eq"
+        case sympy.logic.boolalg.BooleanAtom():
+            return "1" if expression else "0"
+        case ModularIndexing():
+            number, divisor, modulus = (formula(operand, places) for operand in expression.args)
+            return f"{number} {divisor} floordiv {modulus} mod"
         case _:
             kind = next((kind for kind in _OPERATIONS if isinstance(expression, kind)), None)
             if kind is None:

@@ -424,11 +424,14 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         wrapper = V.graph.wrapper_code
         for symbol in self.args.sizevars:
             wrapper.ensure_size_computed(symbol)
-        arguments = []
-        for *_, value in self.parameters():
-            arguments.append(value if isinstance(value, str) else self.pexpr(V.graph.sizevars.simplify(value)))
+        values = [
+            value if isinstance(value, str) else V.graph.sizevars.simplify(value) for *_, value in self.parameters()
+        ]
+        arguments = [value if isinstance(value, str) else self.pexpr(value) for value in values]
+        # Wrappers that compute with sizes themselves take them as expressions.
+        raw = {"raw_args": values} if getattr(wrapper, "takes_expressions", False) else {}
         device = V.graph.get_current_device_or_throw()
-        wrapper.generate_kernel_call(name, arguments, arg_types=list(self.types()), triton=False, device=device)
+        wrapper.generate_kernel_call(name, arguments, arg_types=list(self.types()), triton=False, device=device, **raw)
 
 
 def _quoted(text: str) -> str:

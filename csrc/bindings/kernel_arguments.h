@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The arguments of an operator's call for Python.
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace outboard::bindings {
+
+// An argument as kernels in Python and the builder of plans get it: dtypes, layouts and memory formats are integers on the stack.
+py::object to_kernel_argument(const c10::IValue& value, const c10::Argument& argument);
+
+}  // namespace outboard::bindings

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The provider 'compiled' in Python: which providers run, and the builder of its plans, torch_outboard.kernels.builder.
+#define OUTBOARD_TORCH_PYTHON
+#include "bindings/python.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/kernel_arguments.h"
+#include "kernels/plan.h"
+#include "ops/compiled_provider.h"
+#include "ops/providers.h"
+
+namespace outboard::bindings {
+
+namespace {
+
+// Calls a function of the builder's. Its Exceptions are bugs or interrupts: it answers with a refusal for the rest.
+template <typename Ask>
+auto with_builder(Ask&& ask) {
+  const pybind11::gil_scoped_acquire gil;
+  try {
+    return ask(py::module_::import("torch_outboard.kernels.builder"));
+  } catch (py::error_already_set& error) {
+    error.restore();
+    throw_python_error();
+  }
+}
+
+uint64_t ask_numbers(const OpPlan& plan) {
+  if (python_is_gone()) {
+    return 0;
+  }
+  return with_builder([&](const py::module_& builder) { return builder.attr("numbers")(plan.name).cast<uint64_t>(); });
+}
+
+kernels::Geometry geometry_of(const std::vector<std::string>& formulas) {
+  TORCH_CHECK_VALUE(formulas.size() == 7, "a kernel has seven formulas, not ", formulas.size());
+  return {{formulas[0], formulas[1], formulas[2]}, {formulas[3], formulas[4], formulas[5]}, formulas[6]};
+}
+
+// (name, language, code, options, entry, letters, formulas, checks)
+std::unique_ptr<const kernels::DeviceKernel> kernel_of(const py::tuple& kernel) {
+  return std::make_unique<const kernels::DeviceKernel>(
+      kernel[0].cast<std::string>(),
+      kernels::ProgramText{kernel[1].cast<std::string>(), kernel[2].cast<std::string>(), kernel[3].cast<std::string>()},
+      kernel[4].cast<std::string>(), kernel[5].cast<std::string>(),
+      geometry_of(kernel[6].cast<std::vector<std::string>>()), kernel[7].cast<std::vector<std::string>>());
+}
+
+BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
+  BuiltPlan built;
+  if (python_is_gone()) {
+    built.refusal = "the interpreter is about to go";
+    return built;
+  }
+  return with_builder([&](const py::module_& builder) {
+    const c10::FunctionSchema& schema = call.plan().op.schema();
+    py::list arguments;
+    for (size_t i = 0; i < schema.arguments().size(); ++i) {
+      arguments.append(to_kernel_argument(call.arg(i), schema.arguments()[i]));
+    }
+    const py::tuple answer =
+        builder.attr("build")(call.plan().name, arguments, numbers, is_aliased, static_cast<int>(call.device()));
+    built.text = answer[0].cast<std::string>();
+    built.refusal = answer[2].cast<std::string>();
+    built.refuses_class = answer[3].cast<bool>();
+    for (const py::handle kernel : answer[1]) {
+      built.kernels.push_back(kernel_of(py::reinterpret_borrow<py::tuple>(kernel)));
+    }
+    return std::move(built);
+  });
+}
+
+constexpr PlanBuilder kBuilder{ask_numbers, ask_build};
+
+// native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host can't reach.
+PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    int64_t values[3] = {};
+    if (!has_arguments("set_providers", count, 3)) {
+      return nullptr;
+    }
+    for (Py_ssize_t i = 0; i < 3; ++i) {
+      if (!to_int64(arguments[i], &values[i])) {
+        return nullptr;
+      }
+    }
+    set_providers({values[0] != 0,
+                   values[1] == 0   ? CompiledMode::Off
+                   : values[1] == 1 ? CompiledMode::On
+                                    : CompiledMode::WhereUnreachable,
+                   values[2] != 0});
+    return none();
+  });
+}
+
+PyObject* py_refused_operators(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    Object list(PyList_New(0));
+    for (const auto& [op, reason] : refused_operators()) {
+      const Object row(Py_BuildValue("(NN)", from_text(op), from_text(reason)));
+      if (!list || !row || PyList_Append(list.get(), row.get()) < 0) {
+        return nullptr;
+      }
+    }
+    return list.release();
+  });
+}
+
+PyObject* py_built_plans(PyObject*, PyObject*) {
+  return PyLong_FromUnsignedLongLong(built_plans());
+}
+
+PyObject* py_forbid_compiling(PyObject*, PyObject*) {
+  forbid_compiling();
+  return none();
+}
+
+// (text, letters of each kernel): raises what is wrong with a plan.
+PyObject* py_check_plan(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string text;
+    if (!has_arguments("check_plan", count, 2) || !to_text(arguments[0], "the plan", &text)) {
+      return nullptr;
+    }
+    const auto letters = py::reinterpret_borrow<py::object>(arguments[1]).cast<std::vector<std::string>>();
+    const kernels::Plan plan(text, letters);
+    return PyLong_FromSize_t(plan.steps().size());
+  });
+}
+
+}  // namespace
+
+PyMethodDef kernels_methods[] = {
+    OUTBOARD_FASTCALL("set_providers", py_set_providers, "(native, compiled, host): 0 or 1; compiled also 2."),
+    {"refused_operators", py_refused_operators, METH_NOARGS,
+     PyDoc_STR("(operator, reason) of each operator for which no plan was built.")},
+    {"built_plans", py_built_plans, METH_NOARGS, PyDoc_STR("How many plans were built since the start.")},
+    {"forbid_compiling", py_forbid_compiling, METH_NOARGS,
+     PyDoc_STR("No call of this thread is compiled from now on.")},
+    OUTBOARD_FASTCALL("check_plan", py_check_plan, "The number of steps of a plan: (text, letters of its kernels)."),
+    {nullptr, nullptr, 0, nullptr},
+};
+
+void install_plan_builder() {
+  set_plan_builder(&kBuilder);
+}
+
+}  // namespace outboard::bindings

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/compiled_operators.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "core/blocking.h"
+#include "core/lost_device.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+std::atomic<const PlanBuilder*> builder{nullptr};
+std::atomic<uint64_t> plans{0};
+
+uint64_t bits_of(double number) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &number, sizeof(bits));
+  return bits;
+}
+
+bool is_by_value(uint64_t numbers, size_t index) {
+  return index < 64 && (numbers >> index & 1) != 0;
+}
+
+// The words of a constant argument: its kind, and its value unless plans take that from the call.
+template <typename Words>
+void add_constant(Words& words, const c10::IValue& value, bool has_value) {
+  words.push_back(value.isNone()     ? 1
+                  : value.isInt()    ? 2
+                  : value.isBool()   ? 3
+                  : value.isDouble() ? 4
+                  : value.isString() ? 5
+                  : value.isList()   ? 6
+                  : value.isDevice() ? 7
+                                     : 8);
+  if (!has_value) {
+    return;
+  }
+  if (value.isInt()) {
+    words.push_back(static_cast<uint64_t>(value.toInt()));
+  } else if (value.isBool()) {
+    words.push_back(value.toBool() ? 1 : 0);
+  } else if (value.isDouble()) {
+    words.push_back(bits_of(value.toDouble()));
+  } else if (value.isComplexDouble()) {
+    words.push_back(bits_of(value.toComplexDouble().real()));
+    words.push_back(bits_of(value.toComplexDouble().imag()));
+  } else if (value.isString()) {
+    words.push_back(value.toStringRef().size());
+    words.push_back(std::hash<std::string_view>{}(value.toStringRef()));
+  } else if (value.isList()) {
+    words.push_back(value.toListRef().size());
+    for (const c10::IValue& element : value.toListRef()) {
+      add_constant(words, element, true);
+    }
+  }
+}
+
+// Whether a tensor that the operator writes shares memory with another argument.
+bool is_aliased(const Call& call) {
+  c10::SmallVector<std::pair<const c10::StorageImpl*, bool>, 8> storages;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      storages.emplace_back(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
+                            call.plan().args[i].is_written);
+    });
+  }
+  for (size_t i = 0; i < storages.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (storages[i].first == storages[j].first && (storages[i].second || storages[j].second)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// What decides which recipes may serve a call: everything but sizes, strides and numbers by value.
+std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
+  std::vector<uint64_t> words{static_cast<uint64_t>(call.device()), is_aliased ? 1u : 0u, is_deterministic() ? 1u : 0u,
+                              static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    words.push_back(i);
+    if (call.plan().args[i].kind == ArgKind::Other) {
+      add_constant(words, call.arg(i), !is_by_value(numbers, i));
+      continue;
+    }
+    call.for_each_tensor(i, [&](size_t place, const at::Tensor& tensor) {
+      const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+      words.push_back(place);
+      words.push_back(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.dim()) << 8 |
+                      (impl.is_wrapped_number() ? uint64_t{1} << 32 : 0) | (tensor.is_cpu() ? uint64_t{1} << 33 : 0));
+    });
+  }
+  return words;
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                                           c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor});
+  return !tensor.key_set().has_any(others) && !tensor.is_conj() && !tensor.is_neg();
+}
+
+// Why no plan can serve the call's tensors; "" if one may.
+std::string obstacle(const Call& call) {
+  std::string found;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      if (!is_plain(tensor)) {
+        found = "an argument is no plain strided tensor";
+      } else if (tensor.is_cpu() && tensor.dim() > 0) {
+        found = "an argument with dimensions is on the CPU";
+      } else if (call.plan().args[i].is_written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+        found = "elements of a tensor that is written share memory";
+      }
+    });
+  }
+  return found;
+}
+
+std::shared_ptr<CompiledCall> refused(const std::string& reason) {
+  auto call = std::make_shared<CompiledCall>();
+  call->refusal = reason;
+  return call;
+}
+
+}  // namespace
+
+void set_plan_builder(const PlanBuilder* given) {
+  builder.store(given);
+}
+
+uint64_t built_plans() {
+  return plans.load(std::memory_order_relaxed);
+}
+
+std::vector<std::pair<std::string, std::string>> refused_operators() {
+  std::vector<std::pair<std::string, std::string>> rows;
+  for_each_plan([&](OpPlan& plan) {
+    if (CompiledOperator* known = plan.compiled.load(std::memory_order_acquire)) {
+      for (const std::string& reason : known->refusals()) {
+        rows.emplace_back(plan.name, reason);
+      }
+    }
+  });
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+CompiledOperator& CompiledOperator::of(OpPlan& plan) {
+  CompiledOperator* known = plan.compiled.load(std::memory_order_acquire);
+  if (C10_LIKELY(known != nullptr)) {
+    return *known;
+  }
+  auto made = std::make_unique<CompiledOperator>();
+  return plan.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel) ? *made.release() : *known;
+}
+
+uint64_t CompiledOperator::numbers(const OpPlan& plan) {
+  uint64_t known = numbers_.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(known == kUnknown)) {
+    const PlanBuilder* ask = builder.load();
+    known = ask == nullptr ? 0 : ask->numbers(plan);  // the same whoever asks
+    numbers_.store(known, std::memory_order_relaxed);
+  }
+  return known;
+}
+
+CompiledKey CompiledOperator::key_of(const Call& call) {
+  const uint64_t by_value = numbers(call.plan());
+  CompiledKey key{call.hash(), call.words(), is_aliased(call)};
+  const size_t begin = key.words.size();
+  key.words.push_back((key.is_aliased ? 1u : 0u) | (is_deterministic() ? 2u : 0u) |
+                      static_cast<uint64_t>(call.device()) << 8);
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (call.plan().args[i].kind == ArgKind::Other && call.plan().args[i].decides != Decides::Value) {
+      add_constant(key.words, call.arg(i), !is_by_value(by_value, i));
+    }
+  }
+  for (size_t i = begin; i < key.words.size(); ++i) {
+    key.hash = (key.hash ^ key.words[i]) * 0x9E3779B97F4A7C15ull;
+    key.hash ^= key.hash >> 29;
+  }
+  return key;
+}
+
+std::shared_ptr<const CompiledCall> CompiledOperator::make(const Call& call, const CompiledKey& key) {
+  std::shared_ptr<const CompiledCall> made;
+  if (std::string why = obstacle(call); !why.empty()) {
+    made = refuse(why, nullptr);
+  } else {
+    Class* group = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      std::vector<uint64_t> words = class_of(call, numbers(call.plan()), key.is_aliased);
+      if (classes_.size() < kMaxClasses || classes_.count(words) > 0) {
+        group = &classes_[std::move(words)];
+      }
+    }
+    made = group == nullptr ? refuse("there are more classes of its calls than are kept", nullptr)
+                            : find_or_build(call, key, *group);
+  }
+  known_.insert(key.hash, key.words, made);
+  return made;
+}
+
+std::shared_ptr<const CompiledCall> CompiledOperator::find_or_build(const Call& call, const CompiledKey& key,
+                                                                    Class& group) {
+  size_t tried = 0;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!group.refusal.empty()) {
+      return refused(group.refusal);
+    }
+    if (tried < group.recipes.size()) {
+      const Recipe& recipe = *group.recipes[tried++];
+      lock.unlock();
+      try {
+        if (auto found = instantiate(recipe, call)) {
+          return found;
+        }
+      } catch (const c10::ValueError& error) {
+        return refuse(std::string("its plan can't be used: ") + error.what_without_backtrace(), nullptr);
+      }
+      lock.lock();
+      continue;
+    }
+    if (!group.is_building) {
+      break;
+    }
+    lock.unlock();
+    {
+      // The thread that builds needs the interpreter lock for it.
+      const BlockingRegion region;
+      std::unique_lock waiting(mutex_);
+      built_.wait(waiting, [&] { return !group.is_building; });
+    }
+    lock.lock();
+  }
+  group.is_building = true;
+  lock.unlock();
+  try {
+    auto result = build(call, key, group);
+    end_building(group);
+    return result;
+  } catch (...) {
+    end_building(group);
+    throw;
+  }
+}
+
+void CompiledOperator::end_building(Class& group) {
+  const std::lock_guard lock(mutex_);
+  group.is_building = false;
+  built_.notify_all();
+}
+
+std::shared_ptr<const CompiledCall> CompiledOperator::build(const Call& call, const CompiledKey& key, Class& group) {
+  const PlanBuilder* ask = builder.load();
+  if (ask == nullptr) {
+    return refuse("nobody builds plans here", nullptr);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (recipes_.size() >= kMaxRecipes) {
+      return refused("it has " + std::to_string(kMaxRecipes) + " recipes, and more are not kept");
+    }
+  }
+  BuiltPlan built = ask->build(call, numbers(call.plan()), key.is_aliased);
+  if (!built.refusal.empty()) {
+    return refuse(built.refusal, built.refuses_class ? &group : nullptr);
+  }
+  bool is_built = false;
+  try {
+    std::vector<std::string> letters;
+    for (const auto& kernel : built.kernels) {
+      kernel->build(call.device());
+      letters.push_back(kernel->arguments());
+      std::erase_if(letters.back(), [](char letter) { return letter == 'l' || letter == 'e'; });  // not passed
+    }
+    auto recipe = std::make_unique<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
+    is_built = true;
+    std::shared_ptr<const CompiledCall> result = instantiate(*recipe, call);
+    if (result == nullptr) {
+      return refuse("the guards of its plan don't hold for the call that it was made for", nullptr);
+    }
+    plans.fetch_add(1, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    group.recipes.push_back(recipe.get());
+    recipes_.push_back(std::move(recipe));
+    return result;
+  } catch (const c10::Error& error) {
+    if (is_lost(call.device())) {
+      throw;
+    }
+    // What is wrong with the plan itself is so for each call of the class.
+    return refuse(std::string("its plan can't be used: ") + error.what_without_backtrace(),
+                  is_built ? nullptr : &group);
+  }
+}
+
+std::shared_ptr<const CompiledCall> CompiledOperator::refuse(const std::string& reason, Class* group) {
+  const std::lock_guard lock(mutex_);
+  if (group != nullptr) {
+    group->refusal = reason;
+  }
+  if (refusals_.size() < kMaxRefusals) {
+    refusals_.insert(reason);
+  }
+  return refused(reason);
+}
+
+std::set<std::string> CompiledOperator::refusals() {
+  const std::lock_guard lock(mutex_);
+  return refusals_;
+}
+
+}  // namespace outboard

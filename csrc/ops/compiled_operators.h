@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the provider 'compiled' knows of one operator: its recipes by class of calls, what was refused, and the calls that
+// it has seen.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/plan.h"
+#include "ops/compiled_kernel.h"
+#include "ops/compiled_provider.h"
+#include "ops/signatures.h"
+
+namespace outboard {
+
+// A plan with its kernels and operators. Kept for good, since queued launches and captured graphs name the kernels.
+struct Recipe {
+  Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op);
+
+  kernels::Plan plan;
+  std::vector<std::unique_ptr<CompiledKernel>> kernels;
+  std::vector<c10::OperatorHandle> operators;  // of the steps that call one, in order
+};
+
+// A recipe for one signature, with all that is computed; or a refusal.
+struct CompiledCall {
+  const Recipe* recipe = nullptr;
+  std::string refusal;  // if there is no recipe
+  std::vector<int64_t> numbers;
+  std::vector<kernels::LaunchSizes> sizes;  // of the launches, in order
+};
+
+// The signature of a call for this provider.
+struct CompiledKey {
+  uint64_t hash = 0;
+  SignatureWords words;
+  bool is_aliased = false;
+};
+
+class CompiledOperator {
+ public:
+  // The operator's, made when it is first asked for.
+  static CompiledOperator& of(OpPlan& plan);
+
+  CompiledKey key_of(const Call& call);
+
+  // What is known of a call; null if nothing is.
+  std::shared_ptr<const CompiledCall> find(const CompiledKey& key) { return known_.find(key.hash, key.words); }
+  // Finds a recipe for the call, or has one built; remembers what came of it.
+  std::shared_ptr<const CompiledCall> make(const Call& call, const CompiledKey& key);
+
+  std::set<std::string> refusals();
+
+ private:
+  struct Class {
+    std::vector<const Recipe*> recipes;
+    std::string refusal;
+    bool is_building = false;
+  };
+  using Classes = std::map<std::vector<uint64_t>, Class>;
+
+  // They grow with what a program calls, not with how often.
+  static constexpr size_t kMaxClasses = 1024;
+  static constexpr size_t kMaxRecipes = 1024;
+  static constexpr size_t kMaxRefusals = 64;  // that are listed of single calls
+
+  uint64_t numbers(const OpPlan& plan);
+  std::shared_ptr<const CompiledCall> find_or_build(const Call& call, const CompiledKey& key, Class& group);
+  std::shared_ptr<const CompiledCall> build(const Call& call, const CompiledKey& key, Class& group);
+  std::shared_ptr<const CompiledCall> refuse(const std::string& reason, Class* group);
+  void end_building(Class& group);
+
+  std::atomic<uint64_t> numbers_{kUnknown};
+  static constexpr uint64_t kUnknown = ~uint64_t{0};
+  SignatureTable<CompiledCall> known_;
+
+  std::mutex mutex_;  // guards what follows; never held while Python or the driver is called
+  std::condition_variable built_;
+  Classes classes_;  // doesn't move its elements
+  std::vector<std::unique_ptr<const Recipe>> recipes_;
+  std::set<std::string> refusals_;
+};
+
+// A call with a recipe: null if a guard doesn't hold. ValueError for a recipe that makes no sense for the call.
+std::shared_ptr<const CompiledCall> instantiate(const Recipe& recipe, const Call& call);
+
+// Runs the steps. False, before the first, if a tensor has no memory (a zero tensor of torch's).
+bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack);
+
+}  // namespace outboard

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/compiled_provider.h"
+
+#include <algorithm>
+
+#include "core/device.h"
+#include "ops/compiled_operators.h"
+#include "ops/providers.h"
+#include "ops/results.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// A plan that calls operators may meet itself again through them.
+constexpr int kMaxDepth = 4;
+thread_local int depth = 0;
+// Of the last call on this thread, for whoever runs it instead.
+thread_local const OpPlan* refused_plan = nullptr;
+thread_local std::shared_ptr<const CompiledCall> refused_call;
+
+class Depth {
+ public:
+  Depth() { ++depth; }
+  ~Depth() { --depth; }
+  Depth(const Depth&) = delete;
+  Depth& operator=(const Depth&) = delete;
+};
+
+bool may_run(const Call& call) {
+  const OpPlan& plan = call.plan();
+  return (plan.kind == OpKind::Makes || plan.kind == OpKind::Writes) && !plan.is_random && call.has_signature() &&
+         !call.has_sparse() && !call.asks_kernel() && depth < kMaxDepth && compiles_for(call.device());
+}
+
+bool has_outputs(const OpPlan& plan) {
+  return std::any_of(plan.args.begin(), plan.args.end(), [](const ArgInfo& info) { return info.is_output; });
+}
+
+// Whether a call makes what it writes of numbers alone (arange, eye): with empty outputs there is nothing for a kernel to
+// decide.
+bool fills_empty_outputs(const Call& call) {
+  bool result = true;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(
+        i, [&](size_t, const at::Tensor& tensor) { result &= call.plan().args[i].is_output && tensor.numel() == 0; });
+  }
+  return result;
+}
+
+bool run_known(const Call& call, torch::jit::Stack* stack) {
+  CompiledOperator& known = CompiledOperator::of(call.plan());
+  const CompiledKey key = known.key_of(call);
+  std::shared_ptr<const CompiledCall> compiled = known.find(key);
+  if (C10_UNLIKELY(compiled == nullptr)) {
+    const Depth nested;  // the builder may call operators
+    compiled = known.make(call, key);
+  }
+  if (C10_UNLIKELY(compiled->recipe == nullptr)) {
+    refused_plan = &call.plan();
+    refused_call = std::move(compiled);
+    return false;
+  }
+  const Depth nested;
+  if (!run_recipe(*compiled, call, stack)) {
+    return false;
+  }
+  call.plan().compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
+
+std::string last_refusal(const OpPlan& plan) {
+  return refused_plan == &plan && refused_call != nullptr ? refused_call->refusal : std::string();
+}
+
+void forbid_compiling() {
+  depth = kMaxDepth;
+}
+
+bool run_compiled(const Call& call, torch::jit::Stack* stack) {
+  refused_plan = nullptr;
+  if (!may_run(call)) {
+    return false;
+  }
+  ensure_open(call.device());
+  if (!has_outputs(call.plan())) {
+    return run_known(call, stack);
+  }
+  const std::shared_ptr<const CallShape> shape = shape_of(call);
+  if (shape->must_wait || (shape->asks_kernel && !fills_empty_outputs(call))) {
+    return false;
+  }
+  if (shape->resized.empty()) {
+    return run_known(call, stack);
+  }
+  resize_written(call, *shape);
+  return run_known(Call(call.plan(), *stack), stack);
+}
+
+}  // namespace outboard

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The provider 'compiled': an operator runs as kernels of the device that were generated from torch's own lowerings.
+//
+// A call is looked up by its signature: the shape cache's, and what else decides which kernels run, such as numbers that
+// are written into them. A known call runs the steps of its plan (kernels/plan.h) with all formulas computed before. Of
+// another one the recipes of its class are tried in turn: a recipe is a plan with guards, for calls of the same dtypes,
+// ranks and numbers, and mostly for all sizes. Where none holds, the builder makes one: Python code that the bindings
+// install, and that refuses what it isn't sure of. A refusal is remembered, and listed, and the call goes on down the
+// chain.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/export.h"
+#include "kernels/device_kernel.h"
+#include "ops/call.h"
+
+namespace outboard {
+
+// What the builder answers: a plan and its kernels, or why there is none.
+struct BuiltPlan {
+  std::string text;
+  std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
+  std::string refusal;  // "" if there is a plan
+  bool refuses_class = false;  // else these arguments alone
+};
+
+struct PlanBuilder {
+  // The arguments of an operator, a bit each, whose numbers plans take by value; the same at every call.
+  uint64_t (*numbers)(const OpPlan& plan);
+  // `is_aliased`: a tensor that is written shares memory with another argument, so that it may be written only when all
+  // has been read. An exception is one for the program, such as KeyboardInterrupt.
+  BuiltPlan (*build)(const Call& call, uint64_t numbers, bool is_aliased);
+};
+// Kept, not copied.
+OUTBOARD_API void set_plan_builder(const PlanBuilder* builder);
+
+// Runs the call by its plan and replaces the arguments on the stack by the results. False, with the stack as it was but
+// for an `out=` that has its size, if the call must go on down the chain.
+bool run_compiled(const Call& call, torch::jit::Stack* stack);
+
+// Why the last call of the operator on this thread was refused; "" if it wasn't.
+std::string last_refusal(const OpPlan& plan);
+
+// Operators that were refused, with the reasons.
+OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators();
+
+// Has no call on this thread compiled from now on: the builder's, which would wait for itself.
+OUTBOARD_API void forbid_compiling();
+
+// Plans that were built since the start.
+OUTBOARD_API uint64_t built_plans();
+
+}  // namespace outboard

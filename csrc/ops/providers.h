@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which providers of the chain may run: what OUTBOARD_PROVIDERS, the driver or the device say. Copies to the CPU, the
+// last resort, are the fallback's own affair (ops/fallback.h).
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/export.h"
+
+namespace outboard {
+
+// Whether kernels are generated for a device's operators (ops/compiled_provider.h).
+enum class CompiledMode : uint8_t {
+  Off,
+  On,
+  WhereUnreachable  // on devices whose memory the host can't reach: elsewhere the CPU's own kernels are faster
+};
+
+struct Providers {
+  bool native = true;
+  CompiledMode compiled = CompiledMode::Off;
+  bool host = true;
+};
+
+// Before the first call; later ones of other threads may see either.
+OUTBOARD_API void set_providers(const Providers& providers);
+
+namespace detail {
+OUTBOARD_API extern std::atomic<bool> allows_native_;
+OUTBOARD_API extern std::atomic<bool> allows_host_;
+OUTBOARD_API extern std::atomic<CompiledMode> compiled_mode_;
+}  // namespace detail
+
+inline bool allows_native() {
+  return detail::allows_native_.load(std::memory_order_relaxed);
+}
+inline bool allows_host() {
+  return detail::allows_host_.load(std::memory_order_relaxed);
+}
+// Whether any device may compile.
+inline bool allows_compiled() {
+  return detail::compiled_mode_.load(std::memory_order_relaxed) != CompiledMode::Off;
+}
+
+// Whether kernels are generated for the device; opens it the first time, to ask whether the host reaches its memory.
+bool compiles_for(c10::DeviceIndex device);
+
+}  // namespace outboard

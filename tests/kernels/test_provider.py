@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Eager operators run as generated kernels of the device, and give what the CPU's give."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from operators.outcome import poison
+from torch.utils._pytree import tree_leaves, tree_map
+
+import torch_outboard
+from torch_outboard import _C
+from torch_outboard.kernels import builder, refused_operators
+
+
+def run(function: Callable[..., Any], *arguments: Any, device: torch.device) -> Any:
+    """Compares a function's results on the device, and what it does to its arguments, with the CPU's."""
+    ours = tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, arguments)
+    poison(device)
+    torch_outboard.reset_coverage()
+    got = function(*ours)
+    providers = {row.provider for row in torch_outboard.coverage()}
+    assert providers <= {"compiled"}, torch_outboard.coverage()
+    theirs = tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, arguments)
+    want = function(*theirs)
+    for left, right in zip(tree_leaves((got, ours)), tree_leaves((want, theirs)), strict=True):
+        if isinstance(right, torch.Tensor):
+            torch.testing.assert_close(left.cpu(), right, equal_nan=True)
+            assert left.stride() == right.stride() or right.numel() == 0
+    return got
+
+
+def compiled(op: str) -> int:
+    return torch_outboard.coverage().calls(op, "compiled")
+
+
+r = torch.randn
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (lambda x, y: (x + y, x * y - 1, x.maximum(y), x > y), (r(5, 7), r(7))),
+        (lambda x: (x.t() * 2, x[::2, 1:].exp(), x.expand(3, 5, 7).sin()), (r(5, 7),)),
+        (lambda x, y: (x + y, x.sum(), x.relu()), (r(()), r(()))),
+        (lambda x: (x + 1, x.sum(1), x.sum()), (r(0, 4),)),
+        (lambda x, y: torch.where(x > y, x, y), (r(4, 1, 3), r(5, 1))),
+        (lambda x: (x.softmax(-1), x.log_softmax(0), x.mean(0), x.var(1), x.argmax(1), x.cumsum(1)), (r(9, 33),)),
+        (lambda x: (F.gelu(x), F.layer_norm(x, (33,)), x.amax(0), x.prod(1)), (r(9, 33),)),
+        (lambda x: (torch.cat([x, x * 2], 1), torch.stack([x, x]), x.t().contiguous(), x.flip(0)), (r(4, 6),)),
+        (lambda x: (x.double(), x.half().float(), x.int(), x.to(torch.bool)), (r(6, 3) * 5,)),
+        (lambda x: (x + 2, x * 2.5, x / 2, x // 3, x > 1.5), (torch.randint(-9, 9, (3, 5)),)),
+        (lambda x: (x.new_zeros(3) + torch.arange(3, device=x.device), torch.eye(3, 4, device=x.device)), (r(2),)),
+    ],
+)
+def test_values(function: Callable[..., Any], arguments: tuple[Any, ...], device: torch.device) -> None:
+    run(function, *arguments, device=device)
+
+
+def test_in_place(device: torch.device) -> None:
+    run(lambda x, y: x.add_(y), r(5, 7), r(7), device=device)
+    run(lambda x: x[1:4, ::2].mul_(3), r(5, 7), device=device)
+    run(lambda x: x.t().exp_(), r(5, 7), device=device)
+    run(lambda x, y: x.copy_(y), r(5, 7), r(7, 5).double().t(), device=device)
+    run(lambda x: x.add_(1.5), r(4).half(), device=device)
+    run(lambda x: x.cumsum_(0), r(4, 3), device=device)
+
+
+def test_in_place_with_an_argument_in_the_same_memory(device: torch.device) -> None:
+    run(lambda x: x.add_(x), r(5, 7), device=device)
+    run(lambda x: x.addcmul_(x, x), r(6, 6), device=device)
+    run(lambda x: x[0].copy_(x[1]).add_(x[2]), r(6, 6), device=device)
+    run(lambda x: torch.cumsum(x, 0, out=x), r(6, 6), device=device)
+
+
+def test_out(device: torch.device) -> None:
+    run(lambda x, y, out: torch.add(x, y, out=out), r(5, 7), r(7), r(5, 7), device=device)
+    run(lambda x, y, out: torch.add(x, y, out=out), r(5, 7), r(7), r(7, 5).t(), device=device)
+    run(lambda x, y: torch.add(x, y, out=x.new_empty(0)), r(5, 7), r(7), device=device)
+    run(lambda x, y: torch.add(x, y, out=y), r(5, 5), r(5, 5), device=device)
+    run(lambda x, y, out: torch.add(x, y, out=out), r(5), r(5), r(5).double(), device=device)
+    run(
+        lambda x, values, places: torch.max(x, 0, out=(values, places)),
+        r(9, 4),
+        r(4),
+        torch.zeros(4).long(),
+        device=device,
+    )
+
+
+def test_numbers_promote_as_on_the_cpu(device: torch.device) -> None:
+    for dtype in (torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32, torch.float64):
+        x = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
+        for number in (True, 3, 2.5):
+            run(lambda x, number=number: (x + number, x * number, x == number), x, device=device)
+    run(lambda x, y: (x + y, y * x), torch.tensor(2.0), torch.tensor(3.0).double(), device=device)
+    run(lambda x: (x + 2.5, x * 3), torch.tensor(2.0), device=device)
+
+
+def test_a_number_on_the_cpu_is_read_at_each_call(device: torch.device) -> None:
+    x, number = torch.ones(4, device=device), torch.tensor(2.0)
+    results = []
+    for value in (2.0, 5.0, 7.0):
+        number.fill_(value)
+        results.append(x * number)
+    assert [one.tolist() for one in results] == [[2.0] * 4, [5.0] * 4, [7.0] * 4]
+
+
+def test_numbers_by_value_need_no_new_plan(device: torch.device) -> None:
+    x, y, z = (torch.rand(6, 8) + 1 for _ in range(3))
+    run(lambda x, y, z: x.addcdiv_(y, z, value=0.5), x, y, z, device=device)
+    run(lambda x, y: torch.add(x, y, alpha=0.5), x, y, device=device)
+    before = _C.built_plans()
+    for value in (0.25, -3.0, 1e-3):
+        run(lambda x, y, z, value=value: x.addcdiv_(y, z, value=value), x, y, z, device=device)
+        run(lambda x, y, value=value: torch.add(x, y, alpha=value), x, y, device=device)
+    assert _C.built_plans() == before
+
+
+def test_one_recipe_serves_many_sizes(device: torch.device) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.hypot(x, y)
+
+    run(function, r(6, 10), r(10), device=device)
+    before = _C.built_plans()
+    for rows, columns in ((7, 11), (3, 100), (200, 2), (65, 33)):
+        run(function, r(rows, columns), r(columns), device=device)
+    assert _C.built_plans() == before
+    run(function, r(1, 10), r(10), device=device)  # broadcast along a dimension that was none before
+    assert _C.built_plans() == before + 1
+
+
+def test_views_stay_views(device: torch.device) -> None:
+    x = torch.randn(4, 6, device=device)
+    torch_outboard.reset_coverage()
+    for view in (x.t(), x[1:, ::2], x.view(24), x.expand(2, 4, 6), x.unsqueeze(0), x.diagonal()):
+        assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert torch_outboard.coverage().calls() == 0
+
+
+def test_a_graph_replays_it(device: torch.device) -> None:
+    module = getattr(torch, device.type)
+    x, y = torch.ones(50, device=device), torch.full((50,), 2.0, device=device)
+    out = torch.zeros(50, device=device)
+    graph = module.Graph()
+    with module.graph(graph):
+        result = torch.nn.functional.softplus(x * y + 0.5)  # plans that may be built within the capture
+        out.add_(result)
+    for value in (1.0, 3.0):
+        x.fill_(value)
+        before = out.cpu()
+        graph.replay()
+        want = torch.nn.functional.softplus(torch.full((50,), value * 2 + 0.5))
+        torch.testing.assert_close(out.cpu() - before, want)
+
+
+def test_threads_that_come_first_build_once(device: torch.device) -> None:
+    x = torch.rand(6, 6, device=device)
+    before = _C.built_plans()
+    results: list[Any] = []
+    start = threading.Barrier(4)
+
+    def call() -> None:
+        start.wait()
+        results.append(torch.special.entr(x))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _C.built_plans() == before + 1
+    want = torch.special.entr(x.cpu())
+    for result in results:
+        torch.testing.assert_close(result.cpu(), want)
+
+
+def test_a_build_that_fails_names_the_operator_and_harms_nothing(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = builder._kernel
+
+    def broken(*arguments: Any) -> tuple[Any, ...]:
+        name, language, code, *rest = made(*arguments)
+        return name, language, code.replace(b"xindex", b"nowhere", 1), *rest
+
+    monkeypatch.setattr(builder, "_kernel", broken)
+    x = torch.rand(6, 6)
+    torch_outboard.reset_coverage()
+    result = torch.logaddexp2(x.to(device), x.to(device))
+    torch.testing.assert_close(result.cpu(), torch.logaddexp2(x, x))
+    assert torch_outboard.coverage().calls("aten::logaddexp2", "fallback") == 1
+    (reason,) = [reason for op, reason in refused_operators() if op == "aten::logaddexp2"]
+    assert "program_build (aten::logaddexp2/0)" in reason and "xindex" in reason
+    monkeypatch.undo()
+    run(lambda x: x.tanh(), x, device=device)
+
+
+def test_what_is_refused_goes_on_down_the_chain_and_is_listed(device: torch.device) -> None:
+    x = torch.rand(6, 6)
+    torch_outboard.reset_coverage()
+    for _ in range(2):
+        result = torch.linalg.matrix_exp(x.to(device))
+    torch.testing.assert_close(result.cpu(), torch.linalg.matrix_exp(x))
+    assert torch_outboard.coverage().calls("aten::linalg_matrix_exp", "fallback") == 2
+    assert ("aten::linalg_matrix_exp", "there is no lowering of it, but a call of the operator") in refused_operators()
+
+
+def test_wrong_arguments_raise_what_the_cpu_raises_and_refuse_no_others(device: torch.device) -> None:
+    with pytest.raises(RuntimeError, match="must match the size"):
+        torch.fmod(torch.rand(3, device=device), torch.rand(4, device=device))
+    run(torch.fmod, torch.rand(4), torch.rand(4), device=device)
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        torch.rand(3, device=device).add_(torch.rand(2, 3, device=device))
+
+
+def test_the_profiler_and_errors_know_kernels_by_their_operators(device: torch.device) -> None:
+    x = torch.rand(8, 8, device=device)
+    torch.special.expit(x)
+    with torch.profiler.profile(activities=list(torch.profiler.supported_activities()), acc_events=True) as profile:
+        torch.special.expit(x)
+        torch.accelerator.synchronize(device)
+    assert any("simt_fused" in event.name or "aten::sigmoid/0" in event.name for event in profile.events())
+
+
+def test_gradients(device: torch.device) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        (F.silu(x * w).softmax(-1) * x).sum().backward()
+        return torch.cat([x.grad.flatten(), w.grad.flatten()])
+
+    run(function, r(6, 9), r(9), device=device)

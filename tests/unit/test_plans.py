@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The text of plans: what is read, and what is refused, with the line and the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_outboard import _C
+
+GOOD = """plan 1
+value size 0 0
+value stride 0 1
+value offset 1
+value number 3
+guard a0 64 ge a1 0 ne and
+number 3 float32
+allocate float32 [a0, 4] [4, 1]
+view b1 [4, a0] [1, 4] 0
+launch 0 [t0, b0, b1, a0 4 mul]
+call 1 aten::mm [b1, b2]
+call 0 aten::f [b3, none, true, real -0x1.8p+1, real inf, a0, numbers 1; a0 2 add, tensors t0; b1]
+copy t1 b3
+free b2
+return b1
+return none
+return [b1, b3]
+"""
+
+
+def test_a_plan_is_read() -> None:
+    assert _C.check_plan(GOOD, ["rrwi"]) == 8
+    assert _C.check_plan("plan 1\nallocate bool [] []\nreturn b0\n", []) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the text is empty"),
+        ("plan 2", "line 1 of a plan: a plan begins with 'plan 1'"),
+        ("plan 1\nvalue size 0 64", "line 2 of a plan: '64' is no number from 0 to 63"),
+        ("plan 1\nvalue length 0 1", "'length' is no size, stride, offset or number"),
+        ("plan 1\nguard a0 1 eq", "line 2 of a plan: the formula 'a0 1 eq' reads a0, and there are 0 values"),
+        ("plan 1\nguard 1 1 like", "line 2 of a plan: the formula '1 1 like' has the word 'like'"),
+        ("plan 1\nallocate float32 [2] [1]\nguard 1", "guards stand before the steps"),
+        ("plan 1\nallocate float32 [2] [1]\nvalue number 0", "values stand before what uses them"),
+        ("plan 1\nallocate float33 [2] [1]", "'float33' is no element type"),
+        ("plan 1\nallocate float32 [2, 3] [1]", "there are 2 sizes and 1 strides"),
+        ("plan 1\nallocate float32 [2 [1]", "formula '2 \\[1' has the word"),
+        ("plan 1\nallocate float32 [2,] [1]", "a list has an empty item"),
+        ("plan 1\nallocate float32", "a list in brackets is missing"),
+        ("plan 1\nallocate float32 [2] [1] 3", "' 3' is too much"),
+        ("plan 1\nview b0 [1] [1] 0", "there is no buffer b0 here"),
+        ("plan 1\nallocate float32 [2] [1]\nfree b0\ncopy t0 b0", "line 4 of a plan: there is no buffer b0 here"),
+        ("plan 1\nlaunch 1 []", "there are 1 kernels"),
+        ("plan 1\nlaunch 0 [t0]", "the kernel takes 2 arguments, not 1"),
+        ("plan 1\nlaunch 0 [3, 4]", "'3' is no tensor"),
+        ("plan 1\nlaunch 0 [t0, t1]", "the formula 't1' has the word 't1'"),
+        ("plan 1\ncall 1 mm [t0]", "'mm' is no operator"),
+        ("plan 1\ncall 1 aten::mm [real 1.5]", "a real number is written in hexadecimal digits"),
+        ("plan 1\ncopy b0 t0", "there is no buffer b0"),
+        ("plan 1\nfree t0", "a tensor of the call is not the plan's to free"),
+        ("plan 1\nreturn t0", "a tensor of the call is returned as the schema says"),
+        ("plan 1\nreturn none\nfree b0", "steps stand before what is returned"),
+        ("plan 1\nrun", "there is no step 'run'"),
+        ("plan 1\n\n", "something is missing at its end"),
+        ("plan 1\n" + "x" * (1 << 20), "longer than 1048576 bytes"),
+        ("plan 1\n" + "return none\n" * 10000, "more than 10000 lines"),
+    ],
+)
+def test_what_is_no_plan_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _C.check_plan(text, ["ri"])
+
+
+def test_a_kernel_with_real_numbers_takes_none_of_a_plan() -> None:
+    with pytest.raises(ValueError, match="argument 1 of the kernel is no integer"):
+        _C.check_plan("plan 1\nlaunch 0 [t0, 1]", ["rf"])

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The builder of plans, which the provider 'compiled' asks where it knows none for a call.
+
+It runs on a thread of its own, one plan after the other: none of the modes and contexts that are set where the operator
+is called are meant for it, and Inductor keeps its state for a thread. What it isn't sure of it refuses, with a reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard.compile.generators import generators
+from torch_outboard.kernels.numbers import by_value
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["build", "numbers"]
+
+_log = logging.getLogger(__name__)
+
+# (text, kernels, refusal, whether it is of the class)
+_Answer = tuple[str, list[tuple[Any, ...]], str, bool]
+
+# They take sizes, strides and offsets of a storage, where graphs know of tensors alone; or make memory of another kind.
+_OF_STORAGES = ("aten::as_strided", "aten::set", "aten::resize", "aten::_to_copy", "aten::_pin_memory")
+
+
+def numbers(name: str) -> int:
+    """Gives a bit for each argument of an operator whose number plans take by value."""
+    return sum(1 << place for place in by_value(name))
+
+
+def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> _Answer:
+    """Builds a plan for a call: its text and kernels, or why there is none."""
+    from torch_outboard.compile.generators import generators
+
+    place = torch.device(generators().driver.name, device)
+    places = [index for index in range(len(arguments)) if by_value >> index & 1]
+    return _thread().submit(_build, name, arguments, places, is_aliased, place).result()
+
+
+@functools.cache
+def _thread() -> ThreadPoolExecutor:
+    # The thread's own calls of operators go on down the chain: it would wait for itself.
+    return ThreadPoolExecutor(1, "torch_outboard.kernels", _C.forbid_compiling)
+
+
+def _build(name: str, arguments: Sequence[Any], places: list[int], is_aliased: bool, device: Any) -> _Answer:
+    try:
+        return _build_or_refuse(name, arguments, places, is_aliased, device)
+    except Refusal as refusal:
+        return "", [], str(refusal), refusal.is_of_class
+    except Exception as error:
+        # Wrong arguments, or what no lowering is ready for: the next provider tells which.
+        _log.debug("no plan for %s", name, exc_info=True)
+        first = str(error).strip().partition("\n")[0]
+        return "", [], f"{type(error).__name__}: {first}"[:300], False
+
+
+def _build_or_refuse(name: str, arguments: Sequence[Any], places: list[int], is_aliased: bool, device: Any) -> _Answer:
+    if not name.startswith("aten::"):
+        raise Refusal("it is no operator of torch's own")
+    if name.startswith(_OF_STORAGES):
+        raise Refusal("it is about storages")
+    import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
+
+    from torch_outboard.kernels.lower import eager_generator, lower
+    from torch_outboard.kernels.text import NotAFormula
+    from torch_outboard.kernels.trace import OperatorCall, trace
+
+    kind = type(generators().eager())
+    generator = eager_generator(kind, generators().driver)
+    real = generator.dialect.real  # type: ignore[attr-defined]
+    call = OperatorCall(name, arguments, places, is_aliased, device)
+    failure: Exception | None = None
+    for is_static in (False, True):
+        try:
+            plan, programs = lower(call, trace(call, is_static, real), generator)
+            return plan.text(), [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
+        except Refusal:
+            raise
+        except NotAFormula as error:
+            failure = error
+        except Exception as error:
+            # Some decompositions take sizes that are known only.
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+def _kernel(operator: str, number: int, program: Any) -> tuple[Any, ...]:
+    from torch_outboard.compile.runtime.letters import program_letters
+
+    code = program.code.encode() if isinstance(program.code, str) else program.code
+    letters = program_letters(program.name, list(program.types))
+    name = f"{operator}/{number}"
+    return (
+        name,
+        program.language,
+        code,
+        program.options,
+        program.entry,
+        letters,
+        list(program.geometry()),
+        list(program.checks),
+    )

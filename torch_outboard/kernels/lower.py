@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From a graph to a plan: Inductor's lowering and scheduling, with a wrapper that writes steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor import config, ir
+from torch._inductor.codegen.wrapper import WrapperLine
+from torch._inductor.codegen.wrapper_fxir import FxConverter
+from torch._inductor.debug import DebugContext
+from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import LineContext
+from torch._inductor.virtualized import V
+
+from torch_outboard.compile.device.choice import lowering_with
+from torch_outboard.compile.device.graph_pass import PrepareGraph
+from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
+from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.compile.runtime.letters import passed_types
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.text import PlanText
+from torch_outboard.kernels.trace import OperatorCall, Traced
+
+__all__ = ["eager_generator", "lower"]
+
+# What a user may have set for graphs of their own.
+_SETTINGS = {
+    "benchmark_kernel": False,
+    "comprehensive_padding": False,
+    "cpp_wrapper": False,
+    "fx_wrapper": True,
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_pointwise": False,
+    "memory_planning": False,
+    "size_asserts": False,
+}
+
+
+def eager_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
+    """Gives a generator that writes plans in place of graphs."""
+    made = type("EagerGenerator", (kind,), {"fx_wrapper": lambda self: _PlanWrapper})
+    return made(driver)  # type: ignore[no-any-return]
+
+
+def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple[PlanText, list[DeviceProgram]]:
+    """Lowers a graph. A Refusal, or what Inductor raises."""
+    fakes = [one.fake for one in traced.inputs]
+    with (
+        lowering_with(generator),
+        config.patch(_SETTINGS),
+        V.set_debug_handler(DebugContext()),
+        V.set_fake_mode(traced.fake_mode),
+        torch.no_grad(),
+    ):
+        PrepareGraph(call.device.type).prepare(traced.graph, [generator])
+        graph = GraphLowering(
+            traced.graph, example_inputs=fakes, shape_env=traced.shape_env, fx_wrapper=True, is_inference=True
+        )
+        with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
+            graph.freeze_runtime_asserts()
+            graph.run(*fakes)
+            _check_outputs(traced, graph)
+            graph.init_wrapper_code()
+            wrapper: Any = graph.wrapper_code
+            wrapper.asked = (call, traced)
+            graph.init_wrapper_code = lambda *args, **kwargs: None  # type: ignore[method-assign]
+            graph.codegen()
+    return wrapper.plan, wrapper.ordered
+
+
+def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
+    """Refuses results that Inductor lays out in another way than the operator does."""
+    (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
+    for node, result in zip(output.args[0], graph.graph_outputs, strict=True):
+        value = node.meta["val"]
+        same = V.graph.sizevars.statically_known_list_equals
+        if result.get_dtype() != value.dtype or not same(result.get_size(), _expressions(value.shape)):
+            raise Refusal("Inductor gives a result of another shape or type")
+        if not same(result.get_stride(), _expressions(value.stride())):
+            raise Refusal("Inductor gives a result of other strides")
+
+
+def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
+    return [one.node.expr if isinstance(one, torch.SymInt) else sympy.Integer(one) for one in values]
+
+
+class _PlanWrapper(OutboardFxWrapper):
+    """Gathers programs, and has the lines of the wrapper written as steps."""
+
+    takes_expressions = True
+    asked: tuple[OperatorCall, Traced]
+    plan: PlanText
+    ordered: list[DeviceProgram]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.programs: dict[str, DeviceProgram] = {}
+
+    def define_program(self, program: DeviceProgram, device: torch.device) -> None:
+        self.programs[program.name] = program
+
+    def _generate(self, is_inference: bool) -> Any:
+        self.run_wrapper_ir_passes(is_inference)
+        converter = _Steps(
+            lines=self.lines,
+            prologue="",
+            graph_inputs=self.get_fx_graph_inputs(),
+            graph_outputs=self.get_graph_outputs(),
+            subgms=self.subgms,
+            is_subgraph=False,
+        )
+        call, traced = self.asked
+        converter.begin(call, traced, self.programs)
+        self.plan, self.ordered = converter.write()
+        return None, None
+
+
+class _Steps(FxConverter):
+    """Each line of the wrapper as steps of a plan. Names of buffers lead to tensors and buffers of the plan."""
+
+    # Lines of what an operator's graph hasn't, or a plan can't say.
+    _REFUSED: ClassVar[tuple[str, ...]] = (
+        "_generate_comm_buffer_allocate",
+        "_generate_comm_buffer_free",
+        "_generate_conditional",
+        "_generate_dynamic_scalar",
+        "_generate_enter_subgraph",
+        "_generate_exit_subgraph",
+        "_generate_index_put_fallback",
+        "_generate_scatter_fallback",
+        "generate_copy",
+        "generate_enter_stream",
+        "generate_leave_stream",
+    )
+
+    def begin(self, call: OperatorCall, traced: Traced, programs: dict[str, DeviceProgram]) -> None:
+        self.call, self.traced, self.programs = call, traced, programs
+        self.plan = PlanText(traced)
+        self.names: dict[str, Any] = {}
+        self.ordered: list[DeviceProgram] = []
+        for name in self._REFUSED:
+            setattr(self, name, self._refuse_line)
+
+    def write(self) -> tuple[PlanText, list[DeviceProgram]]:
+        if V.graph.constants:
+            raise Refusal("its graph has constants")
+        for name, given in zip(V.graph.graph_input_names, self.traced.inputs, strict=True):
+            self.names[name] = f"t{given.tensor}" if given.number is None else self.plan.number(given)
+        for line in self.lines:
+            if isinstance(line, WrapperLine):
+                line.codegen_fx(self)(line)
+            elif not isinstance(line, LineContext):
+                raise Refusal(f"a plan can't say {type(line).__name__}")
+        outputs = [self._reference(node) for node in self.graph_outputs]
+        if len(set(outputs)) != len(outputs) or any(not name.startswith("b") for name in outputs):
+            raise Refusal("a result is an argument, or two results are one")
+        for tensor, output in self.traced.copies:
+            self.plan.step(f"copy t{tensor} {outputs[output]}")
+        for returned in self.traced.returns:
+            self.plan.returned(returned, outputs)
+        return self.plan, self.ordered
+
+    def _refuse_line(self, line: WrapperLine) -> None:
+        raise Refusal(f"a plan can't say {type(line).__name__}")
+
+    def _reference(self, node: Any) -> str:
+        """Gives the plan's name of what a node of Inductor's stands for; views become steps."""
+        if isinstance(node, ir.MutableBox):
+            return self._reference(node.data)
+        if isinstance(node, ir.ReinterpretView):
+            layout = node.layout
+            base: Any = self._get_buffer(node.data)
+            if layout.dtype != base.get_dtype():
+                raise Refusal("it looks at memory as another type")
+            return self.plan.view(self._name(base), layout.size, layout.stride, layout.offset)
+        if isinstance(node, ir.Buffer):
+            return self._name(node)
+        raise Refusal(f"a plan can't name {type(node).__name__}")
+
+    def _name(self, buffer: Any) -> str:
+        name = self.names[buffer.get_name()]
+        if not isinstance(name, str):
+            raise Refusal("it uses several results as one")
+        return name
+
+    # The lines.
+
+    def _generate_allocate(self, line: Any) -> None:
+        buffer = line.node
+        sizes = list(buffer.get_size())
+        allocated = list(V.graph.get_allocation_size(buffer)) if hasattr(V.graph, "get_allocation_size") else sizes
+        if allocated != sizes or getattr(line, "comm_buffer", False):
+            raise Refusal("it allocates more than it uses")
+        if buffer.get_device() != self.call.device:
+            raise Refusal(f"it needs memory on {buffer.get_device()}")
+        self.names[buffer.get_name()] = self.plan.allocate(buffer.get_dtype(), sizes, buffer.get_stride())
+
+    def _generate_free(self, line: Any) -> None:
+        self._free_name(line.node.get_name())
+
+    def _generate_free_if_not_reused(self, line: Any) -> None:
+        if not line.is_reused:
+            self._free_name(line.node.get_name())
+
+    def _free_name(self, name: str) -> None:
+        freed = self.names.pop(name, None)
+        if isinstance(freed, str) and freed.startswith("b") and freed not in self.names.values():
+            self.plan.step(f"free {freed}")
+
+    def _generate_reuse(self, line: Any) -> None:
+        old, new = line.node, line.reused_as
+        if old.get_dtype() != new.get_dtype():
+            raise Refusal("it uses memory again for another type")
+        name = self._name(old)
+        layouts = [(list(one.get_size()), list(one.get_stride()), one.get_offset()) for one in (old, new)]
+        if layouts[0] != layouts[1]:
+            name = self.plan.view(name, new.get_size(), new.get_stride(), new.get_offset())
+        self.names[new.get_name()] = name
+
+    def _generate_reinterpret(self, line: Any) -> None:
+        layout = line.layout
+        size, stride = layout.size, layout.stride
+        if isinstance(layout, ir.NonOwningLayout):
+            view: Any = layout.view
+            layout = view.layout
+        if layout.dtype != line.node.get_dtype():
+            raise Refusal("it looks at memory as another type")
+        self.names[line.reused_as.get_name()] = self.plan.view(
+            self._name(line.node), size, stride, line.node.get_offset() + layout.offset
+        )
+
+    def _generate_multi_output(self, line: Any) -> None:
+        results = self.names[line.arg_name]
+        if len(line.indices) == 0 and isinstance(results, list) and len(results) == 1:
+            self.names[line.result_name] = results[0]
+        elif isinstance(results, list) and len(line.indices) == 1:
+            self.names[line.result_name] = results[line.indices[0][1]]
+        else:
+            raise Refusal("an operator that it calls gives lists of results")
+
+    def _generate_kernel_definition(self, line: Any) -> None:
+        self._refuse_line(line)  # programs come by define_program
+
+    def _generate_symbolic_call_arg(self, line: Any) -> None:
+        pass  # its name is replaced where it is used
+
+    def _generate_unbacked_symbol_defs(self, line: Any) -> None:
+        if line.unbacked_bindings:
+            self._refuse_line(line)
+
+    def _generate_kernel_call(self, line: Any) -> None:
+        if line.kernel_name not in self.programs:
+            raise Refusal(f"the kernel {line.kernel_name} is not the device's")
+        program = self.programs[line.kernel_name]
+        if program not in self.ordered:
+            self.ordered.append(program)
+        arguments = [
+            self._kernel_tensor(value) if kind.endswith("*") else self.plan.formula(_expression(value))
+            for value, kind in zip(line.raw_args, passed_types(program.types), strict=True)
+        ]
+        self.plan.step(f"launch {self.ordered.index(program)} [{', '.join(arguments)}]")
+
+    def _kernel_tensor(self, value: Any) -> str:
+        name = self.names.get(value)
+        if not isinstance(name, str):
+            raise Refusal(f"a kernel takes {value}, which is no buffer")
+        return name
+
+    # Operators.
+
+    def _generate_extern_kernel_alloc(self, line: Any) -> None:
+        kernel = line.node
+        results = self._call_operator(kernel, None)
+        is_single = isinstance(kernel.layout, ir.Layout) and len(results) == 1
+        self.names[kernel.get_name()] = results[0] if is_single else results
+
+    def _generate_extern_kernel_out(self, line: Any) -> None:
+        kernel = line.node
+        self._call_operator(kernel, self._reference(kernel.output_view or kernel))
+
+    def _call_operator(self, kernel: Any, out: str | None) -> list[str]:
+        operator = kernel.op_overload
+        if not isinstance(operator, torch._ops.OpOverload):
+            raise Refusal("it needs code that is no operator")
+        base = operator._schema.name.removesuffix("_")
+        if base == self.call.base:
+            raise Refusal("there is no lowering of it, but a call of the operator")
+        tensors = [self._reference(one) for one in kernel.inputs]
+        if hasattr(kernel, "unflatten_args"):
+            args, kwargs = kernel.unflatten_args(tensors, kernel.constant_args)
+            kwargs = {**kernel.kwargs, **kwargs}
+        else:
+            args, kwargs = [*tensors, *kernel.constant_args], dict(kernel.kwargs)
+        if out is not None:
+            kwargs["out"] = out
+        return self.plan.call(operator, list(args), kwargs)
+
+
+def _expression(value: Any) -> Any:
+    """An expression in the symbols of the call: Inductor gives names to expressions that it uses often."""
+    if isinstance(value, str):
+        raise Refusal(f"a kernel takes {value} as a number")
+    return sympy.sympify(value).xreplace(V.graph.sizevars.inv_precomputed_replacements)

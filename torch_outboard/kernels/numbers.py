@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators whose plans take numbers by value, so that a number that is new needs no new kernel.
+
+Any other number of a call is written into the kernels: torch's lowerings branch on some, as on exponents. These here
+change from step to step in training, and their formulas are written for a number that is a tensor of one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+__all__ = ["by_value", "formula_of"]
+
+_Formula = Callable[..., torch.Tensor]
+
+
+def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tensor:
+    """Computes in the type that the operator's kernels compute in. The last operand is the number."""
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    computed, result = elementwise_dtypes(*operands[:-1], type_promotion_kind=kind)
+    return compute(*(one.to(computed) for one in operands)).to(result)
+
+
+def _add(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return _combine(self, other, alpha, compute=lambda x, y, a: x + y * a)
+
+
+def _sub(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return _combine(self, other, alpha, compute=lambda x, y, a: x - y * a)
+
+
+def _addcmul(self: torch.Tensor, first: torch.Tensor, second: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return _combine(self, first, second, value, compute=lambda x, y, z, v: x + v * y * z)
+
+
+def _addcdiv(self: torch.Tensor, first: torch.Tensor, second: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return _combine(self, first, second, value, compute=lambda x, y, z, v: x + v * y / z)
+
+
+# By the operator without overload: the name of the number, and the formula over the arguments before it and the number.
+_FORMULAS: dict[str, tuple[str, _Formula]] = {
+    "aten::add": ("alpha", _add),
+    "aten::sub": ("alpha", _sub),
+    "aten::addcmul": ("value", _addcmul),
+    "aten::addcdiv": ("value", _addcdiv),
+}
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    packet, _, overload = name.partition("::")[2].partition(".")
+    return getattr(getattr(getattr(torch.ops, name.partition("::")[0]), packet), overload or "default")  # type: ignore[no-any-return]
+
+
+def formula_of(name: str) -> _Formula:
+    """Gives the formula of an operator that `by_value` gives a number of."""
+    return _FORMULAS[_base(name)][1]
+
+
+def by_value(name: str) -> tuple[int, ...]:
+    """Gives the places, among the arguments of the operator's schema, of the numbers that its plans take by value."""
+    known = _FORMULAS.get(_base(name))
+    if known is None:
+        return ()
+    arguments = _overload(name)._schema.arguments
+    # Overloads with a number in the place of a tensor are made of these by torch itself.
+    tensors = [one for one in arguments if str(one.type) == "Tensor" and not one.kwarg_only]
+    places = [place for place, one in enumerate(arguments) if one.name == known[0] and str(one.type) == "number"]
+    return tuple(places) if len(tensors) == known[1].__code__.co_argcount - 1 else ()
+
+
+def _base(name: str) -> str:
+    return name.partition(".")[0].removesuffix("_")

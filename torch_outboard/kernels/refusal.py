@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the builder raises where it makes no plan."""
+
+from __future__ import annotations
+
+__all__ = ["Refusal"]
+
+
+class Refusal(Exception):
+    """There is no plan for a call.
+
+    Attributes
+    ----------
+    is_of_class : bool
+        Whether there is none for any call of the class (the operator with dtypes, ranks and numbers), whatever its
+        sizes.
+    """
+
+    def __init__(self, reason: str, is_of_class: bool = True) -> None:
+        super().__init__(reason)
+        self.is_of_class = is_of_class

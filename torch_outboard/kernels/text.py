@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The text of a plan; csrc/kernels/plan.h says what it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+from torch_outboard.compile.runtime.formula import formula
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["NotAFormula", "PlanText"]
+
+
+class NotAFormula(Exception):
+    """A size is no formula of a plan: with sizes that are known there is none to write."""
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class PlanText:
+    """Writes a plan line by line, and gives its buffers' names."""
+
+    def __init__(self, traced: Any) -> None:
+        self._traced = traced
+        self._steps: list[str] = []
+        self._returns: list[str] = []
+        self._buffers = 0
+        self._values: list[str] = []
+        self._places: dict[sympy.Symbol, int] = {}
+        self._fixed: list[tuple[int, Any]] = []  # values that equal an expression
+        self._bind()
+
+    def text(self) -> str:
+        """Gives the whole text, with the guards of all that was lowered by now."""
+        values = [f"value {one}" for one in self._values]
+        guards = [f"guard {one}" for one in dict.fromkeys(self._guards())]
+        return "\n".join(["plan 1", *values, *guards, *self._steps, *self._returns]) + "\n"
+
+    # Values and guards.
+
+    def _bind(self) -> None:
+        """Names each size and stride of the call's tensors; symbols take the first place where they stand alone."""
+        places: list[tuple[str, Any]] = []
+        for one in self._traced.inputs:
+            if one.tensor is None:
+                continue
+            for kind, numbers in (("size", one.fake.shape), ("stride", one.fake.stride())):
+                for dim, number in enumerate(numbers):
+                    places.append((f"{kind} {one.tensor} {dim}", _expression_of(number)))
+        for text, expression in places:
+            value = len(self._values)
+            self._values.append(text)
+            if isinstance(expression, sympy.Symbol) and expression not in self._places:
+                self._places[expression] = value
+            else:
+                self._fixed.append((value, expression))
+
+    def _guards(self) -> Iterator[str]:
+        for value, expression in self._fixed:
+            yield f"a{value} {self.formula(expression)} eq"
+        env = self._traced.shape_env
+        if env.deferred_runtime_asserts:
+            raise NotAFormula("asserts that are checked when it runs")
+        for symbol, place in self._places.items():
+            bounds = env.var_to_range[symbol]
+            yield f"a{place} {self.formula(bounds.lower)} ge"
+            if bounds.upper.is_Integer:
+                yield f"a{place} {self.formula(bounds.upper)} le"
+        for guard in env.guards:
+            yield self.formula(guard.expr)
+
+    def formula(self, expression: Any) -> str:
+        """Writes an expression of the call's sizes. NotAFormula if it can't be written."""
+        try:
+            return formula(sympy.sympify(expression), self._places)
+        except ValueError as error:
+            raise NotAFormula(str(error)) from None
+
+    def _formulas(self, expressions: Sequence[Any]) -> str:
+        return f"[{', '.join(self.formula(one) for one in expressions)}]"
+
+    # Steps.
+
+    def step(self, text: str) -> None:
+        self._steps.append(text)
+
+    def _buffer(self, text: str) -> str:
+        self._steps.append(text)
+        self._buffers += 1
+        return f"b{self._buffers - 1}"
+
+    def number(self, given: Any) -> str:
+        return self._buffer(f"number {given.number} {_dtype(given.fake.dtype)}")
+
+    def allocate(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> str:
+        return self._buffer(f"allocate {_dtype(dtype)} {self._formulas(sizes)} {self._formulas(strides)}")
+
+    def view(self, base: str, sizes: Sequence[Any], strides: Sequence[Any], offset: Any) -> str:
+        return self._buffer(f"view {base} {self._formulas(sizes)} {self._formulas(strides)} {self.formula(offset)}")
+
+    def call(self, operator: torch._ops.OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> list[str]:
+        """Writes a call of an operator, and gives the names of its results; none with `out`."""
+        schema = operator._schema
+        given: list[str] = []
+        for place, one in enumerate(schema.arguments):
+            if place < len(args):
+                value = args[place]
+            elif one.name in kwargs:
+                value = kwargs[one.name]
+            elif one.has_default_value():
+                value = one.default_value
+            else:
+                raise Refusal(f"it calls {schema.name} without {one.name}")
+            given.append(self._argument(value, schema.name))
+        results = [one for one in schema.returns if one.alias_info is None]
+        if any(str(one.type) != "Tensor" for one in results):
+            raise Refusal(f"it calls {schema.name}, which gives other things than tensors")
+        overload = f".{schema.overload_name}" if schema.overload_name else ""
+        self.step(f"call {len(results)} {schema.name}{overload} [{', '.join(given)}]")
+        self._buffers += len(results)
+        return [f"b{number}" for number in range(self._buffers - len(results), self._buffers)]
+
+    def _argument(self, value: Any, operator: str) -> str:
+        match value:
+            case None:
+                return "none"
+            case bool():
+                return str(value).lower()
+            case str():
+                return value  # a tensor's name: operators with text of their own are refused below
+            case float():
+                return f"real {value.hex() if value == value and abs(value) != float('inf') else value}"
+            case int() | sympy.Expr():
+                return self.formula(value)
+            case torch.SymInt():
+                return self.formula(value.node.expr)
+            case list() | tuple() if value and all(isinstance(one, str) for one in value):
+                return f"tensors {'; '.join(value)}"
+            case list() | tuple() if all(isinstance(one, (int, torch.SymInt, sympy.Expr)) for one in value):
+                return f"numbers {'; '.join(self._argument(one, operator) for one in value)}"
+        raise Refusal(f"it calls {operator} with a {type(value).__name__}")
+
+    def returned(self, value: Any, outputs: Sequence[str]) -> None:
+        if value is None:
+            self._returns.append("return none")
+        elif isinstance(value, list):
+            if any(one is None for one in value):
+                raise Refusal("it returns a list with undefined tensors")
+            self._returns.append(f"return [{', '.join(outputs[one] for one in value)}]")
+        else:
+            self._returns.append(f"return {outputs[value]}")
+
+
+def _expression_of(number: Any) -> sympy.Expr:
+    return number.node.expr if isinstance(number, torch.SymInt) else sympy.Integer(number)

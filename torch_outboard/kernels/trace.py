@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From a call of an operator to a graph of torch's decompositions, with symbols for sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from torch_outboard.kernels.numbers import formula_of
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["Input", "OperatorCall", "Traced", "trace"]
+
+# Operators that go element by element, and promote as those do that torch says it of.
+_POINTWISE_TOO = ("aten::floor_divide",)
+
+
+@dataclass
+class OperatorCall:
+    """A call that a plan is asked for."""
+
+    name: str  # "aten::add.Tensor"
+    arguments: Sequence[Any]  # in the order of the schema; a number of Python's may stand for a tensor
+    by_value: Sequence[int]  # places of the numbers that the plan takes from each call
+    is_aliased: bool  # a tensor that is written shares memory with another one
+    device: torch.device
+
+    @property
+    def operator(self) -> torch._ops.OpOverload:
+        space, _, rest = self.name.partition("::")
+        packet, _, overload = rest.partition(".")
+        return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")  # type: ignore[no-any-return]
+
+    @property
+    def base(self) -> str:
+        """The operator without overload and form: "aten::add" of "aten::add_.Tensor"."""
+        return self.name.partition(".")[0].removesuffix("_")
+
+
+@dataclass
+class Input:
+    """A placeholder of the graph: a tensor of the call by its number, or a number by its place among the arguments."""
+
+    fake: torch.Tensor
+    tensor: int | None = None
+    number: int | None = None
+
+
+@dataclass
+class Traced:
+    """A graph, what its placeholders are, and what becomes of its outputs.
+
+    Attributes
+    ----------
+    returns : list
+        What the operator returns beside the tensors that it writes: a number of an output, None for an undefined
+        tensor, or a list of numbers.
+    copies : list of tuple
+        Tensors of the call by number, with the numbers of the outputs that are copied there at the end.
+    """
+
+    graph: torch.fx.GraphModule
+    shape_env: ShapeEnv
+    fake_mode: FakeTensorMode
+    inputs: list[Input]
+    returns: list[Any]
+    copies: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass
+class _Cast:
+    """An argument that the graph converts first."""
+
+    tensor: torch.Tensor
+    dtype: torch.dtype
+
+
+class _Inputs:
+    """Makes fake tensors for a call's arguments."""
+
+    def __init__(self, call: OperatorCall, mode: FakeTensorMode, is_static: bool, real: torch.dtype) -> None:
+        self.call = call
+        self.mode = mode
+        self.is_static = is_static
+        self.real = real  # the type of numbers
+        self.made: list[Input] = []
+        self._tensors = 0
+        tensors = _tensors(call.arguments)
+        self._kinds = [one.dtype for one in tensors if one.dim() > 0] or [one.dtype for one in tensors]
+
+    def argument(self, value: Any, declared: Any) -> Any:
+        """Gives what stands for an argument in the trace: fake tensors for tensors."""
+        if isinstance(value, (bool, int, float, complex)) and str(declared.type) in ("Tensor", "Optional[Tensor]"):
+            return self._number_tensor(value)
+        return _replace(value, self._tensor)
+
+    def _tensor(self, given: torch.Tensor) -> torch.Tensor:
+        if given.is_complex():
+            raise Refusal("its tensors are complex")
+        meta = torch.empty_strided(given.size(), given.stride(), dtype=given.dtype, device="meta")
+        shaped = self.mode.from_tensor(
+            meta, static_shapes=self.is_static or None, source=ConstantSource(f"t{self._tensors}")
+        )
+        with self.mode:
+            fake = torch.empty_strided(shaped.size(), shaped.stride(), dtype=given.dtype, device=self.call.device)
+        return self._add(fake)
+
+    def _add(self, fake: torch.Tensor) -> torch.Tensor:
+        self.made.append(Input(fake, tensor=self._tensors))
+        self._tensors += 1
+        return fake
+
+    def _number_tensor(self, value: Any) -> _Cast:
+        """A number of Python's in the place of a tensor, which torch passes as one of no dimensions."""
+        given = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        with self.mode:
+            fake = torch.empty((), dtype=given.dtype, device=self.call.device)
+        return _Cast(self._add(fake), self._number_type(given))
+
+    def number(self, place: int) -> torch.Tensor:
+        value = self.call.arguments[place]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise Refusal(f"its number is a {type(value).__name__}")
+        dtype = torch.int64 if isinstance(value, int) else self.real
+        with self.mode:
+            fake = torch.empty((), dtype=dtype, device=self.call.device)
+        self.made.append(Input(fake, number=place))
+        return fake
+
+    def _number_type(self, given: torch.Tensor) -> torch.dtype:
+        """The type in which a number of Python's changes no type of a result: torch promotes by categories."""
+        if torch.Tag.pointwise not in self.call.operator.tags and self.call.base not in _POINTWISE_TOO:
+            raise Refusal("a number stands where a tensor is expected")
+        if not self._kinds:
+            raise Refusal("all its tensors are numbers")
+        common = self._kinds[0]
+        for kind in self._kinds[1:]:
+            common = torch.promote_types(common, kind)
+        if given.dtype.is_complex:
+            raise Refusal("its number is complex")
+        if given.dtype.is_floating_point and not (common.is_floating_point or common.is_complex):
+            return torch.get_default_dtype()
+        if common == torch.bool and given.dtype != torch.bool:
+            return given.dtype
+        return common
+
+
+def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for one in arguments:
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif isinstance(one, (list, tuple)):
+            found += [each for each in one if isinstance(each, torch.Tensor)]
+    return found
+
+
+def _replace(value: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return replace(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in value):
+        return [replace(one) if isinstance(one, torch.Tensor) else one for one in value]
+    return value
+
+
+def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
+    """Traces a call. Exceptions are those of the operator's decompositions, or a Refusal."""
+    if call.base == "aten::masked_fill":
+        _check_fill(call)
+    shape_env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=shape_env)
+    inputs = _Inputs(call, mode, is_static, real)
+    arguments = [
+        inputs.number(place) if place in call.by_value else inputs.argument(one, declared)
+        for place, (one, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
+    ]
+    body = _Body(call, arguments)
+    fakes = [one.fake for one in inputs.made]
+    with mode, enable_python_dispatcher(), torch.no_grad():
+        function = torch.func.functionalize(body, remove="mutations_and_views")
+        graph = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="real")(*fakes)
+    if any(
+        isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex() for node in graph.graph.nodes
+    ):
+        raise Refusal("it makes complex tensors")
+    traced = Traced(graph, shape_env, mode, inputs.made, body.returns)
+    if call.is_aliased:
+        _defer_copies(traced)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return traced
+
+
+def _check_fill(call: OperatorCall) -> None:
+    """Whether the number can be filled in depends on its value where it is of a higher category than the tensor."""
+    self, _, value = call.arguments[:3]
+    dtype = value.dtype if isinstance(value, torch.Tensor) else torch.tensor(value).dtype
+    if not torch.can_cast(dtype, self.dtype):
+        raise Refusal("its number may be none of the tensor's type")
+
+
+class _Body:
+    """Calls the operator with tensors in the places of the placeholders, and gives the tensors that are new."""
+
+    def __init__(self, call: OperatorCall, arguments: list[Any]) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.returns: list[Any] = []
+
+    def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        remaining = iter(given)
+
+        def take(one: Any) -> Any:
+            if isinstance(one, torch.Tensor):
+                return next(remaining)
+            if isinstance(one, _Cast):
+                return next(remaining).to(one.dtype)
+            if isinstance(one, (list, tuple)) and any(isinstance(each, (torch.Tensor, _Cast)) for each in one):
+                return [take(each) for each in one]
+            return one
+
+        result = self._run([take(one) for one in self.arguments])
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        declared = self.call.operator._schema.returns
+        if len(declared) == 1 and isinstance(result, (list, tuple)):
+            results = [list(result)]
+        fresh: list[torch.Tensor] = []
+        self.returns = []
+        for one, schema in zip(results, declared, strict=True):
+            if schema.alias_info is not None:
+                continue  # an argument that is written
+            self.returns.append(_number_outputs(one, fresh))
+        return tuple(fresh)
+
+    def _run(self, arguments: list[Any]) -> Any:
+        call, schema = self.call, self.call.operator._schema
+        if call.by_value:
+            return self._run_formula(arguments)
+        if call.base == "aten::native_batch_norm":
+            return _batch_norm(arguments)
+        positional = [value for value, one in zip(arguments, schema.arguments, strict=True) if not one.kwarg_only]
+        named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True) if one.kwarg_only}
+        return call.operator(*positional, **named)
+
+    def _run_formula(self, arguments: list[Any]) -> Any:
+        schema = self.call.operator._schema
+        inputs = [value for value, one in zip(arguments, schema.arguments, strict=True) if one.name != "out"]
+        result = formula_of(self.call.name)(*inputs)
+        targets = [
+            value
+            for value, one in zip(arguments, schema.arguments, strict=True)
+            if one.alias_info is not None and one.alias_info.is_write
+        ]
+        if not targets:
+            return result
+        if targets[0].shape != result.shape:
+            raise Refusal("the result has another shape than the tensor that is written", is_of_class=False)
+        return targets[0].copy_(result)
+
+
+def _number_outputs(value: Any, fresh: list[torch.Tensor]) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return [_number_outputs(one, fresh) for one in value]
+    if not isinstance(value, torch.Tensor):
+        raise Refusal(f"it returns a {type(value).__name__}")
+    fresh.append(value)
+    return len(fresh) - 1
+
+
+def _batch_norm(arguments: list[Any]) -> Any:
+    """The form of the operator whose schema says that it writes the running statistics."""
+    given, weight, bias, mean, var, training, momentum, eps = arguments[:8]
+    if len(arguments) != 8 or (mean is None) != (var is None):
+        raise Refusal("it is called in a form that isn't functional")
+    if mean is None:
+        return torch.ops.aten._native_batch_norm_legit.no_stats(given, weight, bias, training, momentum, eps)
+    return torch.ops.aten._native_batch_norm_legit.default(given, weight, bias, mean, var, training, momentum, eps)
+
+
+def _defer_copies(traced: Traced) -> None:
+    """Makes outputs of what is written to placeholders: the plan copies them there once all has been read."""
+    graph = traced.graph.graph
+    places = {node: place for place, node in enumerate(node for node in graph.nodes if node.op == "placeholder")}
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    outputs = list(output.args[0])
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.copy_.default and node.args[0] in places:
+            tensor = traced.inputs[places[node.args[0]]].tensor
+            assert tensor is not None
+            if node.users:
+                raise Refusal("it reads what it has written")
+            traced.copies.append((tensor, len(outputs)))
+            outputs.append(_converted(graph, node, traced))
+            graph.erase_node(node)
+    output.args = (tuple(outputs),)
+
+
+def _converted(graph: torch.fx.Graph, copy: torch.fx.Node, traced: Traced) -> torch.fx.Node:
+    """The source of a copy in the type of its target."""
+    target, source = copy.args[:2]
+    assert isinstance(target, torch.fx.Node) and isinstance(source, torch.fx.Node)
+    if source.meta["val"].shape != target.meta["val"].shape:
+        raise Refusal("the result has another shape than the tensor that is written", is_of_class=False)
+    if source.meta["val"].dtype == target.meta["val"].dtype:
+        return source
+    with graph.inserting_before(copy):
+        node = graph.call_function(torch.ops.prims.convert_element_type.default, (source, target.meta["val"].dtype))
+    with traced.fake_mode:
+        node.meta["val"] = source.meta["val"].to(target.meta["val"].dtype)
+    return node
