@@ -28,10 +28,26 @@ class Depth {
   Depth& operator=(const Depth&) = delete;
 };
 
+// Whether a call's results have shapes that sizes tell. Those of indices do, unless some are masks.
+bool has_shapes(const Call& call) {
+  const OpPlan& plan = call.plan();
+  if (C10_LIKELY(plan.kind == OpKind::Makes || plan.kind == OpKind::Writes)) {
+    return true;
+  }
+  if (plan.name != "aten::index.Tensor") {
+    return false;
+  }
+  bool result = true;
+  call.for_each_tensor(1, [&result](size_t, const at::Tensor& index) {
+    result &= index.scalar_type() != c10::kBool && index.scalar_type() != c10::kByte;
+  });
+  return result;
+}
+
 bool may_run(const Call& call) {
   const OpPlan& plan = call.plan();
-  return (plan.kind == OpKind::Makes || plan.kind == OpKind::Writes) && !plan.is_random && call.has_signature() &&
-         !call.has_sparse() && !call.asks_kernel() && depth < kMaxDepth && compiles_for(call.device());
+  return has_shapes(call) && !plan.is_random && call.has_signature() && !call.has_sparse() && !call.asks_kernel() &&
+         depth < kMaxDepth && compiles_for(call.device());
 }
 
 bool has_outputs(const OpPlan& plan) {

@@ -62,6 +62,18 @@ def test_values(function: Callable[..., Any], arguments: tuple[Any, ...], device
     run(function, *arguments, device=device)
 
 
+def test_indices(device: torch.device) -> None:
+    places = torch.tensor([3, -1, 0])
+    run(lambda x, i: (x[i], x[:, i], x[i, i], x.roll(1, 0)), r(5, 7), places, device=device)
+    run(lambda x, i: (x.gather(0, i), F.embedding(i, x)), r(5, 3), torch.tensor([[3, 1, 0]]), device=device)
+    with pytest.raises(IndexError, match="out of bounds"):
+        torch.rand(5, device=device)[places.to(device) + 5]
+        torch.accelerator.synchronize(device)
+    run(lambda x, i: x[i], r(5, 7), places, device=device)
+    x = torch.rand(5)
+    assert torch.equal(x.to(device)[x.to(device) > 0.5].cpu(), x[x > 0.5])  # on copies
+
+
 def test_in_place(device: torch.device) -> None:
     run(lambda x, y: x.add_(y), r(5, 7), r(7), device=device)
     run(lambda x: x[1:4, ::2].mul_(3), r(5, 7), device=device)

@@ -134,6 +134,7 @@ class _Steps(FxConverter):
         "_generate_exit_subgraph",
         "_generate_index_put_fallback",
         "_generate_scatter_fallback",
+        "_generate_switch",
         "generate_copy",
         "generate_enter_stream",
         "generate_leave_stream",
