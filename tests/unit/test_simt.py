@@ -283,20 +283,20 @@ with config.patch(cpp_wrapper=True):
 
 # In both languages.
 INDICES = """
-check(lambda x, i: (x[i], x[:, i], x.index_select(0, i), F.embedding(i, x), x[i[1:] - 4] * 2, x.index_add(0, i, x[:3])),
-      r(30, 20), torch.tensor([3, 1, 0]))
-check(lambda x, i, s: (x.scatter_add(0, i, s), x.scatter(0, i, s), x.gather(0, i), x.take(i)),
-      torch.zeros(5, 4), torch.tensor([[0, 1, 2, 0], [3, 4, 0, 1]]), r(2, 4))
-x = r(2, 3, 8, 8)
-y, places = F.max_pool2d(x, 2, return_indices=True)
-check(lambda x, y, i: torch.ops.aten.max_pool2d_with_indices_backward(y, x, [2, 2], [2, 2], [0, 0], [1, 1], False, i),
-      x, y, places)
-check(lambda x: (F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1), F.interpolate(x, scale_factor=2.0, mode="bilinear")), x)
-check(lambda w, i: torch.ops.aten.embedding_dense_backward(w, i, 7, -1, False), r(3, 4), torch.tensor([6, 0, 6]))
-where = torch.randint(0, 5, (300,))
-for dtype in (torch.float16, torch.bfloat16):  # small integers, whose sums are exact
-    check(lambda x, i, s: x.index_put((i,), s, accumulate=True), torch.zeros(5, 3).to(dtype), where,
-          torch.randint(0, 2, (300, 3)).to(dtype))
+x, y = r(30, 20), r(2, 3, 8, 8)
+pooled, places = F.max_pool2d(y, 2, return_indices=True)
+row, rows, many = torch.tensor([3, 1, 0]), torch.tensor([[0, 1, 2, 0], [3, 4, 0, 1]]), torch.randint(0, 5, (300,))
+def several(x, i, z, j, s, y, pooled, places):
+    return (x[i], x[:, i], x.index_select(0, i), F.embedding(i, x), x[i[1:] - 4] * 2, x.index_add(0, i, x[:3]),
+            z.scatter_add(0, j, s), z.scatter(0, j, s), z.gather(0, j), z.take(j), F.max_pool2d(y, 2),
+            torch.ops.aten.embedding_dense_backward(x[:3], i // 2, 7, -1, False), F.avg_pool2d(y, 3, 1, 1),
+            torch.ops.aten.max_pool2d_with_indices_backward(pooled, y, [2, 2], [2, 2], [0, 0], [1, 1], False, places),
+            F.interpolate(y, scale_factor=2.0, mode="bilinear"))
+check(several, x, row, torch.zeros(5, 4), rows, r(2, 4), y, pooled, places)
+# Small integers, whose sums halves hold exactly.
+check(lambda i, *all: [x.index_put((i,), s, accumulate=True) for x, s in zip(all[::2], all[1::2])], many,
+      *(one.to(dtype) for dtype in (torch.float16, torch.bfloat16)
+        for one in (torch.zeros(5, 3), torch.randint(0, 2, (300, 3)))))
 check(lambda x, i: x[i].cos(), r(6, 5), torch.tensor([2, -1, 0]), dynamic=True)
 bad = torch.tensor([1, 7])
 raises(IndexError, "aten::index: index 7 is out of bounds for a dimension of size 5", lambda x, i: x[i] + 1, r(5), bad)
