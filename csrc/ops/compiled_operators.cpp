@@ -29,6 +29,11 @@ bool is_by_value(uint64_t numbers, size_t index) {
   return index < 64 && (numbers >> index & 1) != 0;
 }
 
+bool is_default(const c10::IValue& value, const c10::Argument& declared) {
+  const auto& given = declared.default_value();
+  return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
+}
+
 // The words of a constant argument: its kind, and its value unless plans take that from the call.
 template <typename Words>
 void add_constant(Words& words, const c10::IValue& value, bool has_value) {
@@ -163,18 +168,27 @@ CompiledOperator& CompiledOperator::of(OpPlan& plan) {
   return plan.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel) ? *made.release() : *known;
 }
 
-uint64_t CompiledOperator::numbers(const OpPlan& plan) {
+uint64_t CompiledOperator::numbers(const Call& call) {
   uint64_t known = numbers_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(known == kUnknown)) {
     const PlanBuilder* ask = builder.load();
-    known = ask == nullptr ? 0 : ask->numbers(plan);  // the same whoever asks
+    known = ask == nullptr ? 0 : ask->numbers(call.plan());  // the same whoever asks
     numbers_.store(known, std::memory_order_relaxed);
   }
-  return known;
+  if (C10_LIKELY(known == 0)) {
+    return 0;
+  }
+  uint64_t result = 0;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (is_by_value(known, i) && !is_default(call.arg(i), call.plan().op.schema().arguments()[i])) {
+      result |= uint64_t{1} << i;
+    }
+  }
+  return result;
 }
 
 CompiledKey CompiledOperator::key_of(const Call& call) {
-  const uint64_t by_value = numbers(call.plan());
+  const uint64_t by_value = numbers(call);
   CompiledKey key{call.hash(), call.words(), is_aliased(call)};
   const size_t begin = key.words.size();
   key.words.push_back((key.is_aliased ? 1u : 0u) | (is_deterministic() ? 2u : 0u) |
@@ -199,7 +213,7 @@ std::shared_ptr<const CompiledCall> CompiledOperator::make(const Call& call, con
     Class* group = nullptr;
     {
       const std::lock_guard lock(mutex_);
-      std::vector<uint64_t> words = class_of(call, numbers(call.plan()), key.is_aliased);
+      std::vector<uint64_t> words = class_of(call, numbers(call), key.is_aliased);
       if (classes_.size() < kMaxClasses || classes_.count(words) > 0) {
         group = &classes_[std::move(words)];
       }
@@ -273,7 +287,7 @@ std::shared_ptr<const CompiledCall> CompiledOperator::build(const Call& call, co
       return refused("it has " + std::to_string(kMaxRecipes) + " recipes, and more are not kept");
     }
   }
-  BuiltPlan built = ask->build(call, numbers(call.plan()), key.is_aliased);
+  BuiltPlan built = ask->build(call, numbers(call), key.is_aliased);
   if (!built.refusal.empty()) {
     return refuse(built.refusal, built.refuses_class ? &group : nullptr);
   }

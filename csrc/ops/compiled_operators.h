@@ -70,7 +70,9 @@ class CompiledOperator {
   static constexpr size_t kMaxRecipes = 1024;
   static constexpr size_t kMaxRefusals = 64;  // that are listed of single calls
 
-  uint64_t numbers(const OpPlan& plan);
+  // The arguments, a bit each, whose numbers the call's plan takes by value: not those that are the schema's default,
+  // which most calls have, and which are worth a kernel without them.
+  uint64_t numbers(const Call& call);
   std::shared_ptr<const CompiledCall> find_or_build(const Call& call, const CompiledKey& key, Class& group);
   std::shared_ptr<const CompiledCall> build(const Call& call, const CompiledKey& key, Class& group);
   std::shared_ptr<const CompiledCall> refuse(const std::string& reason, Class* group);

@@ -33,7 +33,6 @@ _SETTINGS = {
     "benchmark_kernel": False,
     "comprehensive_padding": False,
     "cpp_wrapper": False,
-    "fx_wrapper": True,
     "max_autotune": False,
     "max_autotune_gemm": False,
     "max_autotune_pointwise": False,
