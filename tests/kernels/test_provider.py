@@ -223,6 +223,13 @@ def test_what_is_refused_goes_on_down_the_chain_and_is_listed(device: torch.devi
     assert ("aten::linalg_matrix_exp", "there is no lowering of it, but a call of the operator") in refused_operators()
 
 
+def test_what_would_be_rounded_elsewhere_is_refused(device: torch.device) -> None:
+    arguments = [(torch.rand(5, 10) * 9).bfloat16(), (torch.rand(5) * 9).bfloat16(), (torch.rand(10) * 9).bfloat16()]
+    got = torch.addr(*(one.to(device) for one in arguments), beta=0.6, alpha=0.2)
+    torch.testing.assert_close(got.cpu(), torch.addr(*arguments, beta=0.6, alpha=0.2))
+    assert any(op == "aten::addr" and "of halves" in reason for op, reason in refused_operators())
+
+
 def test_wrong_arguments_raise_what_the_cpu_raises_and_refuse_no_others(device: torch.device) -> None:
     with pytest.raises(RuntimeError, match="must match the size"):
         torch.fmod(torch.rand(3, device=device), torch.rand(4, device=device))

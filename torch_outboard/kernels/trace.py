@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels.numbers import formula_of
 from torch_outboard.kernels.refusal import Refusal
 
@@ -22,6 +23,9 @@ __all__ = ["Input", "OperatorCall", "Traced", "trace"]
 
 # Operators that go element by element, and promote as those do that torch says it of.
 _POINTWISE_TOO = ("aten::floor_divide",)
+
+# Their results of halves lie farther from the CPU's than torch's tests allow.
+_ROUNDED_BETWEEN = ("aten::addr",)
 
 
 @dataclass
@@ -176,6 +180,8 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     """Traces a call. Exceptions are those of the operator's decompositions, or a Refusal."""
     if call.base == "aten::masked_fill":
         _check_fill(call)
+    if call.base in _ROUNDED_BETWEEN and any(one.dtype in HALVES for one in _tensors(call.arguments)):
+        raise Refusal("of halves, the CPU's kernel and the decomposition round in different places")
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env)
     inputs = _Inputs(call, mode, is_static, real)
