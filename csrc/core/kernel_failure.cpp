@@ -237,29 +237,29 @@ class StreamRecord {
 
 namespace {
 
-struct Recording {
+struct Recorded {
   std::mutex mutex;
   std::vector<Stream*> streams;  // that have a record
 };
 
-Recording& recording() {
-  static auto* const made = new Recording();
+Recorded& recorded() {
+  static auto* const made = new Recorded();
   return *made;
 }
 
 std::vector<Stream*> recording_streams() {
-  const std::lock_guard lock(recording().mutex);
-  return recording().streams;
+  const std::lock_guard lock(recorded().mutex);
+  return recorded().streams;
 }
 
 // Two threads may come at once; the record of the second is not used.
 StreamRecord& new_record(Stream& stream) {
   auto fresh = std::make_unique<StreamRecord>(new_slot(stream.device));
-  const std::lock_guard lock(recording().mutex);
+  const std::lock_guard lock(recorded().mutex);
   if (StreamRecord* known = stream.failures.record.load()) {
     return *known;
   }
-  recording().streams.push_back(&stream);
+  recorded().streams.push_back(&stream);
   stream.failures.record.store(fresh.get(), std::memory_order_release);
   detail::any_record.store(true);
   return *fresh.release();  // lives as long as the process, as streams do
