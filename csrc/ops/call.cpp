@@ -3,7 +3,7 @@
 
 #include <c10/core/TensorImpl.h>
 
-#include <cstring>
+#include <bit>
 #include <string_view>
 
 #include "core/device.h"
@@ -12,12 +12,6 @@
 namespace outboard {
 
 namespace {
-
-uint64_t bits_of(double number) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &number, sizeof(bits));
-  return bits;
-}
 
 bool is_allowed_on_cpu(const ArgInfo& info, const c10::TensorImpl& tensor) {
   return !info.is_written && (info.may_be_on_cpu || tensor.dim() == 0);
@@ -142,11 +136,11 @@ void Call::add_constant(const c10::IValue& value, Decides decides) {
   } else if (value.isBool()) {
     add_number(kBool, value.toBool() ? 1 : 0, decides);
   } else if (value.isDouble()) {
-    add_number(kDouble, bits_of(value.toDouble()), decides);
+    add_number(kDouble, std::bit_cast<uint64_t>(value.toDouble()), decides);
   } else if (value.isComplexDouble()) {
     const c10::complex<double> number = value.toComplexDouble();
-    add_number(kComplex, bits_of(number.real()), decides);
-    add_number(kComplex, bits_of(number.imag()), decides);
+    add_number(kComplex, std::bit_cast<uint64_t>(number.real()), decides);
+    add_number(kComplex, std::bit_cast<uint64_t>(number.imag()), decides);
   } else if (value.isIntList()) {
     const auto list = value.toListRef();
     add(kIntList | (list.size() << 8));

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "core/device.h"
-#include "ops/compiled_operators.h"
 #include "ops/providers.h"
+#include "ops/recipes.h"
 #include "ops/results.h"
 #include "ops/tensor_utils.h"
 
@@ -66,7 +66,7 @@ bool fills_empty_outputs(const Call& call) {
 }
 
 bool run_known(const Call& call, torch::jit::Stack* stack) {
-  CompiledOperator& known = CompiledOperator::of(call.plan());
+  OperatorRecipes& known = OperatorRecipes::of(call.plan());
   const CompiledKey key = known.key_of(call);
   std::shared_ptr<const CompiledCall> compiled = known.find(key);
   if (C10_UNLIKELY(compiled == nullptr)) {

@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "ops/arguments.h"
-#include "ops/compiled_operators.h"
 #include "ops/forms.h"
+#include "ops/recipes.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {

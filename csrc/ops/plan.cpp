@@ -8,12 +8,12 @@
 #include <unordered_set>
 
 #include "ops/argument_checks.h"
-#include "ops/compiled_operators.h"
 #include "ops/forms.h"
 #include "ops/meta_kernels.h"
 #include "ops/native.h"
 #include "ops/native_c.h"
 #include "ops/quirks.h"
+#include "ops/recipes.h"
 
 namespace outboard {
 

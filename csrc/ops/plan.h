@@ -45,7 +45,7 @@ enum class OpKind : uint8_t {
 };
 
 struct ArgumentChecks;
-class CompiledOperator;
+class OperatorRecipes;
 struct NativeRoute;
 
 struct OpPlan {
@@ -77,7 +77,7 @@ struct OpPlan {
   ShapeClasses shape_classes;
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native.h
   std::unique_ptr<const ArgumentChecks> checks;     // ops/argument_checks.h; null if there are none
-  std::atomic<CompiledOperator*> compiled{nullptr};  // ops/compiled_operators.h; made at the first call, and the plan's
+  std::atomic<OperatorRecipes*> compiled{nullptr};  // ops/recipes.h; made at the first call, and the plan's
   std::atomic<uint64_t> native_calls{0};
   std::atomic<uint64_t> compiled_calls{0};
   std::atomic<uint64_t> queued_calls{0};

@@ -43,10 +43,10 @@ struct CompiledKey {
   bool is_aliased = false;
 };
 
-class CompiledOperator {
+class OperatorRecipes {
  public:
   // The operator's, made when it is first asked for.
-  static CompiledOperator& of(OpPlan& plan);
+  static OperatorRecipes& of(OpPlan& plan);
 
   CompiledKey key_of(const Call& call);
 

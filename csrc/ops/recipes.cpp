@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/compiled_operators.h"
+#include "ops/recipes.h"
 
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <string_view>
 #include <utility>
 
@@ -18,12 +18,6 @@ namespace {
 
 std::atomic<const PlanBuilder*> builder{nullptr};
 std::atomic<uint64_t> plans{0};
-
-uint64_t bits_of(double number) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &number, sizeof(bits));
-  return bits;
-}
 
 bool is_by_value(uint64_t numbers, size_t index) {
   return index < 64 && (numbers >> index & 1) != 0;
@@ -53,10 +47,10 @@ void add_constant(Words& words, const c10::IValue& value, bool has_value) {
   } else if (value.isBool()) {
     words.push_back(value.toBool() ? 1 : 0);
   } else if (value.isDouble()) {
-    words.push_back(bits_of(value.toDouble()));
+    words.push_back(std::bit_cast<uint64_t>(value.toDouble()));
   } else if (value.isComplexDouble()) {
-    words.push_back(bits_of(value.toComplexDouble().real()));
-    words.push_back(bits_of(value.toComplexDouble().imag()));
+    words.push_back(std::bit_cast<uint64_t>(value.toComplexDouble().real()));
+    words.push_back(std::bit_cast<uint64_t>(value.toComplexDouble().imag()));
   } else if (value.isString()) {
     words.push_back(value.toStringRef().size());
     words.push_back(std::hash<std::string_view>{}(value.toStringRef()));
@@ -149,7 +143,7 @@ uint64_t built_plans() {
 std::vector<std::pair<std::string, std::string>> refused_operators() {
   std::vector<std::pair<std::string, std::string>> rows;
   for_each_plan([&](OpPlan& plan) {
-    if (CompiledOperator* known = plan.compiled.load(std::memory_order_acquire)) {
+    if (OperatorRecipes* known = plan.compiled.load(std::memory_order_acquire)) {
       for (const std::string& reason : known->refusals()) {
         rows.emplace_back(plan.name, reason);
       }
@@ -159,16 +153,16 @@ std::vector<std::pair<std::string, std::string>> refused_operators() {
   return rows;
 }
 
-CompiledOperator& CompiledOperator::of(OpPlan& plan) {
-  CompiledOperator* known = plan.compiled.load(std::memory_order_acquire);
+OperatorRecipes& OperatorRecipes::of(OpPlan& plan) {
+  OperatorRecipes* known = plan.compiled.load(std::memory_order_acquire);
   if (C10_LIKELY(known != nullptr)) {
     return *known;
   }
-  auto made = std::make_unique<CompiledOperator>();
+  auto made = std::make_unique<OperatorRecipes>();
   return plan.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel) ? *made.release() : *known;
 }
 
-uint64_t CompiledOperator::numbers(const Call& call) {
+uint64_t OperatorRecipes::numbers(const Call& call) {
   uint64_t known = numbers_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(known == kUnknown)) {
     const PlanBuilder* ask = builder.load();
@@ -187,7 +181,7 @@ uint64_t CompiledOperator::numbers(const Call& call) {
   return result;
 }
 
-CompiledKey CompiledOperator::key_of(const Call& call) {
+CompiledKey OperatorRecipes::key_of(const Call& call) {
   const uint64_t by_value = numbers(call);
   CompiledKey key{call.hash(), call.words(), is_aliased(call)};
   const size_t begin = key.words.size();
@@ -205,7 +199,7 @@ CompiledKey CompiledOperator::key_of(const Call& call) {
   return key;
 }
 
-std::shared_ptr<const CompiledCall> CompiledOperator::make(const Call& call, const CompiledKey& key) {
+std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, const CompiledKey& key) {
   std::shared_ptr<const CompiledCall> made;
   if (std::string why = obstacle(call); !why.empty()) {
     made = refuse(why, nullptr);
@@ -225,8 +219,8 @@ std::shared_ptr<const CompiledCall> CompiledOperator::make(const Call& call, con
   return made;
 }
 
-std::shared_ptr<const CompiledCall> CompiledOperator::find_or_build(const Call& call, const CompiledKey& key,
-                                                                    Class& group) {
+std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& call, const CompiledKey& key,
+                                                                   Class& group) {
   size_t tried = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -270,13 +264,13 @@ std::shared_ptr<const CompiledCall> CompiledOperator::find_or_build(const Call& 
   }
 }
 
-void CompiledOperator::end_building(Class& group) {
+void OperatorRecipes::end_building(Class& group) {
   const std::lock_guard lock(mutex_);
   group.is_building = false;
   built_.notify_all();
 }
 
-std::shared_ptr<const CompiledCall> CompiledOperator::build(const Call& call, const CompiledKey& key, Class& group) {
+std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, const CompiledKey& key, Class& group) {
   const PlanBuilder* ask = builder.load();
   if (ask == nullptr) {
     return refuse("nobody builds plans here", nullptr);
@@ -320,7 +314,7 @@ std::shared_ptr<const CompiledCall> CompiledOperator::build(const Call& call, co
   }
 }
 
-std::shared_ptr<const CompiledCall> CompiledOperator::refuse(const std::string& reason, Class* group) {
+std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {
   const std::lock_guard lock(mutex_);
   if (group != nullptr) {
     group->refusal = reason;
@@ -331,7 +325,7 @@ std::shared_ptr<const CompiledCall> CompiledOperator::refuse(const std::string& 
   return refused(reason);
 }
 
-std::set<std::string> CompiledOperator::refusals() {
+std::set<std::string> OperatorRecipes::refusals() {
   const std::lock_guard lock(mutex_);
   return refusals_;
 }
