@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -42,13 +44,41 @@ def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, 
 
     place = torch.device(generators().driver.name, device)
     places = [index for index in range(len(arguments)) if by_value >> index & 1]
-    return _thread().submit(_build, name, arguments, places, is_aliased, place).result()
+    return _thread().run(lambda: _build(name, arguments, places, is_aliased, place))
+
+
+class _Thread:
+    """A thread that runs functions one after the other, for as long as the process lives.
+
+    No ThreadPoolExecutor: Python joins its threads before it ends, and a thread that has traced takes with it what
+    autograd goes on to use. In a build for CUDA without a GPU a FakeTensorMode sets a guard of CUDA's that belongs to
+    the thread (`ensureCUDADeviceGuardSet` in torch's c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11).
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Future[_Answer], Callable[[], _Answer]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True).start()
+
+    def run(self, function: Callable[[], _Answer]) -> _Answer:
+        future: Future[_Answer] = Future()
+        self._waiting.put((future, function))
+        return future.result()
+
+    def _work(self) -> None:
+        # Its own calls of operators go on down the chain: it would wait for itself.
+        _C.forbid_compiling()
+        while True:
+            future, function = self._waiting.get()
+            try:
+                future.set_result(function())
+            except BaseException as error:  # whoever waits raises it
+                future.set_exception(error)
+            del future, function  # with the arguments of the call
 
 
 @functools.cache
-def _thread() -> ThreadPoolExecutor:
-    # The thread's own calls of operators go on down the chain: it would wait for itself.
-    return ThreadPoolExecutor(1, "torch_outboard.kernels", _C.forbid_compiling)
+def _thread() -> _Thread:
+    return _Thread()
 
 
 def _build(name: str, arguments: Sequence[Any], places: list[int], is_aliased: bool, device: Any) -> _Answer:
