@@ -23,7 +23,7 @@ from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import passed_types
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.text import PlanText
+from torch_outboard.kernels.text import PlanWriter
 from torch_outboard.kernels.trace import OperatorCall, Traced
 
 __all__ = ["eager_generator", "lower"]
@@ -47,7 +47,7 @@ def eager_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
     return made(driver)  # type: ignore[no-any-return]
 
 
-def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple[PlanText, list[DeviceProgram]]:
+def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple[PlanWriter, list[DeviceProgram]]:
     """Lowers a graph. A Refusal, or what Inductor raises."""
     fakes = [one.fake for one in traced.inputs]
     with (
@@ -94,7 +94,7 @@ class _PlanWrapper(OutboardFxWrapper):
 
     takes_expressions = True
     asked: tuple[OperatorCall, Traced]
-    plan: PlanText
+    plan: PlanWriter
     ordered: list[DeviceProgram]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -141,13 +141,13 @@ class _Steps(FxConverter):
 
     def begin(self, call: OperatorCall, traced: Traced, programs: dict[str, DeviceProgram]) -> None:
         self.call, self.traced, self.programs = call, traced, programs
-        self.plan = PlanText(traced)
+        self.plan = PlanWriter(traced)
         self.names: dict[str, Any] = {}
         self.ordered: list[DeviceProgram] = []
         for name in self._REFUSED:
             setattr(self, name, self._refuse_line)
 
-    def write(self) -> tuple[PlanText, list[DeviceProgram]]:
+    def write(self) -> tuple[PlanWriter, list[DeviceProgram]]:
         if V.graph.constants:
             raise Refusal("its graph has constants")
         for name, given in zip(V.graph.graph_input_names, self.traced.inputs, strict=True):

@@ -12,7 +12,7 @@ import torch
 from torch_outboard.compile.runtime.formula import formula
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["NotAFormula", "PlanText"]
+__all__ = ["NotAFormula", "PlanWriter"]
 
 
 class NotAFormula(Exception):
@@ -23,7 +23,7 @@ def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-class PlanText:
+class PlanWriter:
     """Writes a plan line by line, and gives its buffers' names."""
 
     def __init__(self, traced: Any) -> None:
