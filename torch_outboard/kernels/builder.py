@@ -7,7 +7,6 @@ is called are meant for it, and Inductor keeps its state for a thread. What it i
 
 from __future__ import annotations
 
-import functools
 import logging
 import queue
 import threading
@@ -40,11 +39,9 @@ def numbers(name: str) -> int:
 
 def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> _Answer:
     """Builds a plan for a call: its text and kernels, or why there is none."""
-    from torch_outboard.compile.generators import generators
-
     place = torch.device(generators().driver.name, device)
     places = [index for index in range(len(arguments)) if by_value >> index & 1]
-    return _thread().run(lambda: _build(name, arguments, places, is_aliased, place))
+    return _THREAD.run(lambda: _build(name, arguments, places, is_aliased, place))
 
 
 class _Thread:
@@ -76,9 +73,8 @@ class _Thread:
             del future, function  # with the arguments of the call
 
 
-@functools.cache
-def _thread() -> _Thread:
-    return _Thread()
+# Made with the module, which is imported at the first call that needs a plan: two threads that come first share it.
+_THREAD = _Thread()
 
 
 def _build(name: str, arguments: Sequence[Any], places: list[int], is_aliased: bool, device: Any) -> _Answer:
