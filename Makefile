@@ -73,9 +73,15 @@ bench: build ## run the benchmarks
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(PY) $$benchmark; done
 
 check: $(VENV)/.dev ## run the linters
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target check-types check-style
+
+.PHONY: check-types check-style
+check-types: # takes as long as all of the others
+	$(VENV)/bin/mypy
+
+check-style:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell
 	$(VENV)/bin/validate-pyproject pyproject.toml
