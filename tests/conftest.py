@@ -7,11 +7,16 @@ process for each.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from torch_outboard.testing.plugin import RunPython  # pytest is to import it, as the plugin below
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folders whose tests run against an attached driver.
@@ -58,9 +63,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of processes that compile: one folder, so that the compiler is asked what it can only once."""
-    return {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}
+def run_compiler(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> RunPython:
+    """As `run_python`, in processes that have imported torch's compiler and share one cache."""
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}
+    return functools.partial(run_python, env=cache, imports=("torch._inductor.compile_fx",))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

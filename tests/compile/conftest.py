@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch.utils import _pytree as pytree
+
+from torch_outboard.testing.plugin import RunPython
 
 Compare = Callable[..., None]
 
@@ -49,6 +52,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, driver_name: str) -> It
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
     yield
     del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+
+
+@pytest.fixture(scope="session")
+def run_python(run_python: RunPython) -> RunPython:
+    """As elsewhere, but torch's compiler, whose import takes three seconds, is there already.
+
+    In the tests' own process a driver was attached before it was imported, so both orders are tried.
+    """
+    return functools.partial(run_python, imports=("torch._inductor.compile_fx",))
 
 
 @pytest.fixture(scope="session")

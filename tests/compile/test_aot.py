@@ -200,11 +200,14 @@ def test_in_another_process(package: Package, run_python: RunPython, driver_targ
     options = ["schedule=lazy:1"] if "schedule" in driver.options else []  # nothing runs before the wait
     x = torch.randn(6, 8)
     torch.save((x, package.want(x)), tmp_path / "result.pt")
-    assert "right" in run_python(RUN, package.path, str(tmp_path / "result.pt"), driver_target, *options).stdout
+    assert (
+        "right"
+        in run_python(RUN, package.path, str(tmp_path / "result.pt"), driver_target, *options, imports=()).stdout
+    )
 
 
 def test_without_the_driver(package: Package, run_python: RunPython, tmp_path: Path) -> None:
-    answer = run_python(RUN, package.path, str(tmp_path / "result.pt"), "", status=1)
+    answer = run_python(RUN, package.path, str(tmp_path / "result.pt"), "", status=1, imports=())
     assert "Unsupported device" in answer.stderr
 
 

@@ -26,6 +26,7 @@ try:
 except Exception as error:
     assert f"the driver '{Bare.name}' has no code generator" in str(error), error
     assert "code_generator" in str(error)
+    assert type(error.inner_exception) is torch_outboard.NotSupportedError
 else:
     raise AssertionError("it compiled")
 assert (x + 1).tolist() == [2, 2]
@@ -52,6 +53,7 @@ try:
     compiled(far)
 except Exception as error:
     assert f"that of {Far.name}:1 is not" in str(error) and "aot_eager" in str(error), error
+    assert type(error.inner_exception) is torch_outboard.NotSupportedError
 else:
     raise AssertionError("it compiled")
 assert (far + 1).tolist() == [2, 2]
@@ -205,4 +207,4 @@ assert (torch.zeros(2, device=name) + 1).tolist() == [1, 1]
 
 @pytest.mark.core
 def test_a_failure_to_register_leaves_the_cpu_alone(run_python: RunPython, driver_target: str) -> None:
-    run_python(BROKEN, driver_target)
+    run_python(BROKEN, driver_target, imports=())  # after the driver was attached

@@ -52,7 +52,7 @@ assert not _C.any_device_opened()
 
 
 def test_attach_imports_no_compiler(run_python: RunPython, driver_target: str) -> None:
-    run_python(EAGER, driver_target)
+    run_python(EAGER, driver_target, imports=())
 
 
 def test_a_compiler_that_was_imported_before(run_python: RunPython, driver_target: str) -> None:

@@ -176,8 +176,8 @@ def test_memory_is_recorded_as_in_use_on_the_stream(run_python):
 
 
 @pytest.mark.parametrize("mode", ["python", "cpp_wrapper", "fx_wrapper", "reduce-overhead", "aot"])
-def test_compiled_code_launches_programs(run_python, compiler_cache, mode, tmp_path):
-    run_python(BEGIN + COMPILED, mode, str(tmp_path / "model.pt2"), env=compiler_cache)
+def test_compiled_code_launches_programs(run_compiler, mode, tmp_path):
+    run_compiler(BEGIN + COMPILED, mode, str(tmp_path / "model.pt2"))
 
 
 def test_formulas_of_expressions():

@@ -123,5 +123,5 @@ assert driver.launched
     [BY_DEVICE, WRONG_ANSWERS, WRAPPERS_THAT_DIFFER, OF_THE_INSTANCE],
     ids=["by device", "wrong answers", "wrappers that differ", "of the instance"],
 )
-def test_generators_of_devices(run_python, compiler_cache, code):
-    run_python(BEGIN + code, env=compiler_cache)
+def test_generators_of_devices(run_compiler, code):
+    run_compiler(BEGIN + code)

@@ -191,8 +191,8 @@ for _ in range(2):
     )
 
 
-def test_the_memory_of_a_compiled_function_outlives_its_replays(run_python, compiler_cache):
-    run_python(
+def test_the_memory_of_a_compiled_function_outlives_its_replays(run_compiler):
+    run_compiler(
         SIM
         + """
 module = torch_outboard.attach("sim", schedule="lazy:2")
@@ -214,8 +214,7 @@ others = [torch.full((count,), 1e9, device="sim") for _ in range(6)]
 torch.accelerator.synchronize()
 torch.testing.assert_close(result.cpu(), want)
 assert all(bool((other == 1e9).all()) for other in others)
-""",
-        env=compiler_cache,
+"""
     )
 
 

@@ -152,9 +152,9 @@ assert y.tolist() == [1] * 8
     )
 
 
-def test_a_compiled_function_becomes_one_launch(run_python, compiler_cache):
+def test_a_compiled_function_becomes_one_launch(run_compiler):
     """With mode="reduce-overhead", where as generated each kernel and each operator is a call of the driver."""
-    run_python(
+    run_compiler(
         DRIVER.replace("driver = Cap", 'CapturingDriver.code_generator = "cpp"\ndriver = Cap')
         + """
 calls = 0
@@ -189,8 +189,7 @@ after, launches, got = run(graphed, x)
 # Copies of the input and of the output, and the core's own mark before the launch.
 assert after == 3 and launches == 1, (after, launches)
 assert torch.equal(got.cpu(), want.cpu())
-""",
-        env=compiler_cache,
+"""
     )
 
 

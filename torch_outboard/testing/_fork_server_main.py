@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The server of fork_server.py, run by its text. The parent goes round in `serve`; a child leaves it, and the last line
 # runs its code as the main module's.
+import importlib
 import os
 import signal
 import socket
@@ -46,13 +47,15 @@ def become(request: bytes, files: list[int]) -> str:
 
 def main() -> str:
     connection = socket.socket(fileno=int(sys.argv[1]))
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
     request, files = serve(connection)
     connection.close()
     return become(request, files)
 
 
 code = main()
-for name in ("os", "signal", "socket", "struct", "sys", "warnings", "serve", "become", "main"):
+for name in ("importlib", "os", "signal", "socket", "struct", "sys", "warnings", "serve", "become", "main"):
     del globals()[name]
 if torch._is_device_backend_autoload_enabled():
     torch._import_device_backends()  # type: ignore[no-untyped-call]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Python processes for tests' snippets, forked from one that has imported torch: an import takes seconds each.
 
-A child is what `python -c CODE` would be after `import torch`: the modules are torch's alone, the environment and the
-arguments are its own, torch's backends are loaded as `import torch` would, and the interpreter is finalized at the end.
-What Python or torch read of the environment before, while they start, must be the server's (`ForkServer.takes`).
+A child is what `python -c CODE` would be after `import torch`, and imports of other modules of torch's if it is to be:
+the modules are torch's alone, the environment and the arguments are its own, torch's backends are loaded as
+`import torch` would, and the interpreter is finalized at the end. What Python or torch read of the environment before,
+while they start, must be the server's (`ForkServer.takes`).
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ from pathlib import Path
 __all__ = ["ForkServer"]
 
 # Read when a driver is attached, when something is compiled, when a table is printed, or by pytest alone.
-_READ_LATE = ("OUTBOARD_", "TORCHINDUCTOR_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "COLUMNS", "PYTEST_")
+_READ_LATE = ("OUTBOARD_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_DEVICE_BACKEND_AUTOLOAD", "COLUMNS", "PYTEST_")
+# Read when torch's compiler is imported.
+_READ_BY_THE_COMPILER = "TORCHINDUCTOR_"
 
 
 class ForkServer:
-    """A process with torch that forks. One request at a time, from one thread."""
+    """A process with torch, and with `imports`, that forks. One request at a time, from one thread."""
 
-    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
-        self._environment = {key: value for key, value in environment.items() if not key.startswith(_READ_LATE)}
+    def __init__(self, environment: Mapping[str, str], folder: Path, imports: Sequence[str] = ()) -> None:
+        self._read_late = (*_READ_LATE, *([] if imports else [_READ_BY_THE_COMPILER]))
+        self._environment = self._read_early(environment)
         self._socket, theirs = socket.socketpair()
         source = Path(__file__).with_name("_fork_server_main.py").read_text(encoding="utf-8")
         with theirs:
             # By its text, not its path: a child that starts processes must have no main module for them to import.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", source, str(theirs.fileno())],
+                [sys.executable, "-c", source, str(theirs.fileno()), *imports],
                 env={**self._environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -45,8 +49,7 @@ class ForkServer:
 
     def takes(self, environment: Mapping[str, str]) -> bool:
         """Whether a process with this environment may be forked from this one."""
-        early = {key: value for key, value in environment.items() if not key.startswith(_READ_LATE)}
-        return self._process.poll() is None and early == self._environment
+        return self._process.poll() is None and self._read_early(environment) == self._environment
 
     def run(
         self, code: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
@@ -73,6 +76,9 @@ class ForkServer:
         """Ends the server; a child that still runs, if a test was interrupted, ends first."""
         self._socket.close()
         self._process.wait()
+
+    def _read_early(self, environment: Mapping[str, str]) -> dict[str, str]:
+        return {key: value for key, value in environment.items() if not key.startswith(self._read_late)}
 
     def _wait(self, process: int, timeout: float) -> int | None:
         """Gives the child's status as os.wait would, or None if it had to be ended."""

@@ -106,10 +106,18 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def _fork_server() -> Iterator[ForkServer]:
-    server = ForkServer(_environment({}), suite().folder.parent)
-    yield server
-    server.close()
+def _fork_servers() -> Iterator[Callable[[tuple[str, ...]], ForkServer]]:
+    """Gives the server whose processes have imported torch and these modules."""
+    servers: dict[tuple[str, ...], ForkServer] = {}
+
+    def get(imports: tuple[str, ...]) -> ForkServer:
+        if imports not in servers:
+            servers[imports] = ForkServer(_environment({}), suite().folder.parent, imports)
+        return servers[imports]
+
+    yield get
+    for server in servers.values():
+        server.close()
 
 
 @pytest.fixture(scope="session")
@@ -117,8 +125,8 @@ def run_python(request: pytest.FixtureRequest) -> RunPython:
     """Runs a snippet in a process of its own: run_python(code, env={…}, status=0), and gives its output.
 
     The environment has no OUTBOARD_ variable but those given. A status other than `status` fails the test with what the
-    process wrote. torch has been imported there but nothing of ours; `fresh` or `flags` for Python give a process that
-    has imported nothing.
+    process wrote. torch has been imported there, and the modules of torch's that `imports` names, but nothing of ours;
+    `fresh` or `flags` for Python give a process that has imported nothing.
     """
 
     def run(
@@ -128,11 +136,12 @@ def run_python(request: pytest.FixtureRequest) -> RunPython:
         status: int | None = 0,
         flags: tuple[str, ...] = (),
         fresh: bool = False,
+        imports: tuple[str, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
         environment = _environment(env or {})
         answer = None
         if not flags and not fresh:
-            server: ForkServer = request.getfixturevalue("_fork_server")
+            server: ForkServer = request.getfixturevalue("_fork_servers")(imports)
             if server.takes(environment):
                 answer = _run_forked(server, code, arguments, environment)
         if answer is None:
