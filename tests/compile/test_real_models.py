@@ -116,9 +116,13 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,))
 
 
-def tokens() -> tuple[torch.Tensor, torch.Tensor]:
-    text = torch.randint(0, 32, (4, 13))
+def tokens(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    text = torch.randint(0, 32, (4, count + 1))
     return text[:, :-1], text[:, 1:]
+
+
+# For models whose graph has each step written out: a few, as the compiler takes seconds for each.
+few_tokens = functools.partial(tokens, 5)
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, torch.Tensor]]]] = {
@@ -126,8 +130,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor
     "GPT-2": (gpt2, tokens),
     "Llama": (llama, tokens),
     "ViT": (vit, images),
-    "Mamba-style scan": (Scan, tokens),
-    "LSTM": (Recurrent, tokens),
+    "Mamba-style scan": (Scan, few_tokens),
+    "LSTM": (Recurrent, few_tokens),
 }
 if os.environ.get("OUTBOARD_TEST_MODELS") == "all":  # by `make stress`: its kernels take a minute to compile
     MODELS["ResNet-18"] = (functools.partial(resnet, 4), images)
