@@ -67,7 +67,7 @@ class HostAllocatorImpl final : public Base {
       std::swap(streams, block->streams_);
     }
     if (streams.empty()) {
-      Base::free(block);
+      release(block);
       return;
     }
     block->pending.store(streams.size());
@@ -103,13 +103,27 @@ class HostAllocatorImpl final : public Base {
     while (settled.done.head) {
       const std::unique_ptr<PinnedUse> use(static_cast<PinnedUse*>(settled.done.pop()));
       if (use->block->pending.fetch_sub(1) == 1) {
-        Base::free(use->block);
+        release(use->block);
       }
     }
     defer(std::move(settled.error), settled.failed ? settled.failed->device : current_device());
   }
 
  private:
+  // Gives the template a block that no stream uses any more.
+  void release(PinnedBlock* block) {
+#if OUTBOARD_TORCH_MINOR < 13
+    // Before torch 2.13 it counts such a block as active for ever.
+    const size_t index = size_index(block->size_);
+    {
+      const std::lock_guard lock(pool_.load()->free_list_[index].mutex_);
+      stats_.active_bucket_stats[index].decrease(1);
+      stats_.active_bytes_bucket_stats[index].decrease(block->size_);
+    }
+#endif
+    Base::free(block);
+  }
+
   // Called with no lock held.
   void allocate_host_memory(size_t size, void** out) override {
     *out = nullptr;
@@ -189,10 +203,12 @@ class HostAllocatorImpl final : public Base {
   c10::Stream get_current_stream() const override { return to_c10(current_stream(current_device())); }
   bool stream_is_capturing(c10::Stream) const override { return false; }  // captures have no host pools
 
-#if OUTBOARD_TORCH_MINOR == 13
+#if OUTBOARD_TORCH_MINOR <= 13
   // With pinned_max_round_threshold_mb set, torch 2.13 puts blocks of different sizes into one list, and hands out its
   // last one although it may be too small. Later versions look for one that is large enough, as is done here.
+  // Before that version this tells `release` which pool there is.
   PinnedBlock* get_free_block(size_t size, BlockPool& pool) override {
+    pool_.store(&pool);
     const size_t index = size_index(size);
     const std::lock_guard lock(pool.free_list_[index].mutex_);
     auto& list = pool.free_list_[index].list_;
@@ -244,6 +260,9 @@ class HostAllocatorImpl final : public Base {
   std::mutex noted_mutex_;
   std::vector<HostRange> noted_;
   std::vector<HostRange> failed_;
+#if OUTBOARD_TORCH_MINOR <= 13
+  std::atomic<BlockPool*> pool_{nullptr};
+#endif
 };
 
 void free_host_block(void* context);
