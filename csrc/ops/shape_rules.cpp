@@ -7,8 +7,11 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/ops/_prelu_kernel_ops.h>
 #include <ATen/ops/abs_ops.h>
+#include <ATen/ops/addr_ops.h>
 #include <ATen/ops/angle_ops.h>
+#include <ATen/ops/binary_cross_entropy_ops.h>
 #include <ATen/ops/clamp_min_meta_dispatch.h>
 #include <ATen/ops/complex_ops.h>
 #include <ATen/ops/conj_physical_ops.h>
@@ -17,16 +20,23 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/flip_ops.h>
 #include <ATen/ops/floor_divide_ops.h>
+#include <ATen/ops/frexp_ops.h>
 #include <ATen/ops/hardswish_ops.h>
+#include <ATen/ops/hardtanh_ops.h>
+#include <ATen/ops/huber_loss_ops.h>
 #include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/isnan_ops.h>
+#include <ATen/ops/log_sigmoid_forward_ops.h>
 #include <ATen/ops/logical_and_ops.h>
 #include <ATen/ops/logical_not_ops.h>
 #include <ATen/ops/logical_or_ops.h>
 #include <ATen/ops/logical_xor_ops.h>
+#include <ATen/ops/logit_ops.h>
 #include <ATen/ops/masked_fill_ops.h>
 #include <ATen/ops/max_ops.h>
+#include <ATen/ops/median_ops.h>
 #include <ATen/ops/min_ops.h>
+#include <ATen/ops/mode_ops.h>
 #include <ATen/ops/nan_to_num_ops.h>
 #include <ATen/ops/nansum_ops.h>
 #include <ATen/ops/native_dropout_backward_ops.h>
@@ -38,8 +48,10 @@
 #include <ATen/ops/prod_ops.h>
 #include <ATen/ops/relu_ops.h>
 #include <ATen/ops/result_type.h>
+#include <ATen/ops/rsub_ops.h>
 #include <ATen/ops/std_mean_ops.h>
 #include <ATen/ops/std_ops.h>
+#include <ATen/ops/sub_meta_dispatch.h>
 #include <ATen/ops/sum_meta_dispatch.h>
 #include <ATen/ops/var_mean_ops.h>
 #include <ATen/ops/var_ops.h>
@@ -88,6 +100,18 @@ Tensor& iterate_alike(Tensor& out, const Tensor& self, const Inputs&... inputs) 
   return iterate(out, self, inputs...);
 }
 
+// The dtype of an operator whose results are real numbers, for integers too.
+ScalarType real_dtype(const Tensor& self) {
+  return at::isIntegralType(self.scalar_type(), /*includeBool=*/true) ? c10::get_default_dtype_as_scalartype()
+                                                                      : self.scalar_type();
+}
+
+template <class... Inputs>
+Tensor iterated(ScalarType dtype, const Tensor& self, const Inputs&... inputs) {
+  Tensor out = empty_of(self, {0}, dtype);
+  return iterate(out, self, inputs...);
+}
+
 Tensor& unary_out(const Tensor& self, Tensor& out) {
   return iterate(out, self);
 }
@@ -131,8 +155,7 @@ Tensor relu(const Tensor& self) {
 }
 
 Tensor hardswish(const Tensor& self) {
-  Tensor out = empty_of(self, {0}, self.scalar_type());
-  return iterate(out, self);
+  return iterated(self.scalar_type(), self);
 }
 
 // NaN is what differs from itself.
@@ -141,18 +164,8 @@ Tensor isnan(const Tensor& self) {
 }
 
 Tensor angle(const Tensor& self) {
-  const ScalarType dtype = at::isIntegralType(self.scalar_type(), /*includeBool=*/true)
-                               ? c10::get_default_dtype_as_scalartype()
-                               : c10::toRealValueType(self.scalar_type());
-  Tensor out = empty_of(self, {0}, dtype);
+  Tensor out = empty_of(self, {0}, c10::toRealValueType(real_dtype(self)));
   return angle_out(self, out);
-}
-
-// Of complex and polar.
-Tensor complex_of(const Tensor& first, const Tensor& second) {
-  TORCH_CHECK(first.is_floating_point() && first.scalar_type() == second.scalar_type());
-  Tensor out = empty_of(first, {0}, c10::toComplexType(first.scalar_type()));
-  return iterate(out, first, second);
 }
 
 Tensor floor_divide(const Tensor& self, const Tensor& other) {
@@ -164,9 +177,7 @@ Tensor floor_divide(const Tensor& self, const Tensor& other) {
 
 // The scale makes real numbers of integers.
 Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double) {
-  const bool is_integral = at::isIntegralType(grad.scalar_type(), /*includeBool=*/true);
-  Tensor out = empty_of(grad, {0}, is_integral ? c10::get_default_dtype_as_scalartype() : grad.scalar_type());
-  return iterate(out, grad, mask);
+  return iterated(real_dtype(grad), grad, mask);
 }
 
 Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
@@ -216,6 +227,80 @@ Tensor index_select(const Tensor& self, int64_t dim, const Tensor& index) {
   return empty_of(self, sizes, self.scalar_type());
 }
 
+Tensor hardtanh(const Tensor& self, const at::Scalar& low, const at::Scalar& high) {
+  TORCH_CHECK(self.is_floating_point() && !low.isComplex() && !high.isComplex());
+  return iterated(self.scalar_type(), self);
+}
+
+Tensor& hardtanh_out(const Tensor& self, const at::Scalar& low, const at::Scalar& high, Tensor& out) {
+  TORCH_CHECK(self.is_floating_point() && !low.isComplex() && !high.isComplex());
+  return iterate_alike(out, self);
+}
+
+Tensor logit(const Tensor& self, std::optional<double>) {
+  TORCH_CHECK(!self.is_complex());
+  return iterated(real_dtype(self), self);
+}
+
+Tensor& logit_out(const Tensor& self, std::optional<double>, Tensor& out) {
+  TORCH_CHECK(!self.is_complex() && out.scalar_type() == real_dtype(self));
+  return iterate(out, self);
+}
+
+// The second is for the gradient. Both are contiguous, however the input lies.
+std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& self) {
+  return {empty_of(self, self.sizes(), self.scalar_type()), empty_of(self, self.sizes(), self.scalar_type())};
+}
+
+Tensor prelu(const Tensor& self, const Tensor& weight) {
+  TORCH_CHECK(self.scalar_type() == weight.scalar_type());
+  return iterated(self.scalar_type(), self, weight);
+}
+
+std::tuple<Tensor&, Tensor&> frexp_out(const Tensor& self, Tensor& mantissa, Tensor& exponent) {
+  TORCH_CHECK(self.is_floating_point() && mantissa.scalar_type() == self.scalar_type());
+  TORCH_CHECK(exponent.scalar_type() == at::kInt);
+  iterate(mantissa, self);
+  iterate(exponent, self);
+  return {mantissa, exponent};
+}
+
+// Of complex and polar.
+Tensor& complex_out(const Tensor& first, const Tensor& second, Tensor& out) {
+  TORCH_CHECK(first.is_floating_point() && first.scalar_type() == second.scalar_type());
+  TORCH_CHECK(out.scalar_type() == c10::toComplexType(first.scalar_type()));
+  return iterate(out, first, second);
+}
+
+Tensor rsub(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
+  return at::meta::sub(other, self, alpha);
+}
+
+Tensor addr(const Tensor& self, const Tensor& column, const Tensor& row, const at::Scalar& beta,
+            const at::Scalar& alpha) {
+  const ScalarType dtype = self.scalar_type();
+  TORCH_CHECK(at::isFloatingType(dtype) && column.scalar_type() == dtype && row.scalar_type() == dtype);
+  TORCH_CHECK(!beta.isComplex() && !alpha.isComplex() && column.dim() == 1 && row.dim() == 1);
+  const Tensor expanded = self.expand({column.size(0), row.size(0)});
+  return iterated(dtype, expanded, column.unsqueeze(1), row);
+}
+
+Tensor reduced_loss(const Tensor& loss, int64_t reduction) {
+  return reduction == at::Reduction::None ? loss : empty_of(loss, {}, loss.scalar_type());
+}
+
+Tensor huber_loss(const Tensor& input, const Tensor& target, int64_t reduction, double delta) {
+  TORCH_CHECK(delta > 0 && input.is_floating_point() && input.scalar_type() == target.scalar_type());
+  return reduced_loss(iterated(input.scalar_type(), input, target), reduction);
+}
+
+Tensor binary_cross_entropy(const Tensor& self, const Tensor& target, const std::optional<Tensor>& weight,
+                            int64_t reduction) {
+  TORCH_CHECK(self.is_floating_point() && self.scalar_type() == target.scalar_type());
+  TORCH_CHECK(self.sizes() == target.sizes() && !(weight && weight->defined()));
+  return reduced_loss(laid_out_as(self), reduction);
+}
+
 // ---- Reductions ---------------------------------------------------------------------------------------------------------
 
 ScalarType sum_dtype(const Tensor& self, std::optional<ScalarType> dtype) {
@@ -254,6 +339,27 @@ Tensor deviation(const Tensor& self, OptionalIntArrayRef dim, const std::optiona
 std::tuple<Tensor, Tensor> deviation_and_mean(const Tensor& self, OptionalIntArrayRef dim,
                                               const std::optional<at::Scalar>& correction, bool keepdim) {
   return {deviation(self, dim, correction, keepdim), reduced(self, dim, keepdim, self.scalar_type())};
+}
+
+// Of median and mode along a dimension; `values` and `indices` have no elements yet, or the result's shape.
+std::tuple<Tensor&, Tensor&> picked_out(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
+                                        Tensor& indices) {
+  TORCH_CHECK(self.dim() > 0 && self.numel() > 0 && !self.is_complex());
+  TORCH_CHECK(values.scalar_type() == self.scalar_type() && indices.scalar_type() == at::kLong);
+  at::DimVector sizes(self.sizes());
+  dim = c10::maybe_wrap_dim(dim, self.dim());
+  if (keepdim) {
+    sizes[static_cast<size_t>(dim)] = 1;
+  } else {
+    sizes.erase(sizes.begin() + dim);
+  }
+  return {resized(values, sizes), resized(indices, sizes)};
+}
+
+std::tuple<Tensor, Tensor> mode(const Tensor& self, int64_t dim, bool keepdim) {
+  Tensor values = empty_of(self, {0}, self.scalar_type());
+  Tensor indices = empty_of(self, {0}, at::kLong);
+  return picked_out(self, dim, keepdim, values, indices);
 }
 
 Tensor dot(const Tensor& self, const Tensor& other) {
@@ -344,8 +450,21 @@ void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
   add<at::_ops::relu>(entries, relu);
   add<at::_ops::hardswish>(entries, hardswish);
   add<at::_ops::isnan>(entries, isnan);
-  add<at::_ops::complex>(entries, complex_of);
-  add<at::_ops::polar>(entries, complex_of);
+  add<at::_ops::complex_out>(entries, complex_out);
+  add<at::_ops::polar_out>(entries, complex_out);
+  add<at::_ops::hardtanh>(entries, hardtanh);
+  add<at::_ops::hardtanh_out>(entries, hardtanh_out);
+  add<at::_ops::logit>(entries, logit);
+  add<at::_ops::logit_out>(entries, logit_out);
+  add<at::_ops::log_sigmoid_forward>(entries, log_sigmoid_forward);
+  add<at::_ops::_prelu_kernel>(entries, prelu);
+  add<at::_ops::frexp_Tensor_out>(entries, frexp_out);
+  add<at::_ops::rsub_Tensor>(entries, rsub);
+  add<at::_ops::addr>(entries, addr);
+  add<at::_ops::huber_loss>(entries, huber_loss);
+  add<at::_ops::binary_cross_entropy>(entries, binary_cross_entropy);
+  add<at::_ops::median_dim_values>(entries, picked_out);
+  add<at::_ops::mode>(entries, mode);
   add<at::_ops::floor_divide>(entries, floor_divide);
   add<at::_ops::native_dropout_backward>(entries, native_dropout_backward);
   add<at::_ops::where_self>(entries, where);

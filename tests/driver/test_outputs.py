@@ -51,6 +51,7 @@ OUTPUTS: dict[str, Call] = {
         square(d), floats(d, 4, 3), upper=True, out=empty(d, 0)
     ),
     "an inner product of another shape": lambda d: torch.mm(floats(d, 3, 4), floats(d, 4, 2), out=empty(d, 5)),
+    "cat of channels last": lambda d: torch.cat([channels_last(d), channels_last(d)], out=empty(d, 0)),
     "where": lambda d: torch.where(permuted(d) > 1, permuted(d), permuted(d), out=empty(d, 0)),
     "magnitudes": lambda d: torch.abs(permuted(d, torch.complex64), out=empty(d, 0)),
     "standard deviation": lambda d: torch.std(floats(d, 3, 4), dim=0, out=empty(d, 3, 1)),
