@@ -69,7 +69,8 @@ struct Device {
   std::atomic<uint64_t> allocated{0};
   size_t max_group = 0;
   size_t max_items[3] = {};
-  int64_t clock_offset = 0;  // CLOCK_MONOTONIC minus the device's clock, nanoseconds
+  std::atomic<int64_t> clock_offset{0};  // CLOCK_MONOTONIC minus the device's clock, nanoseconds
+  std::atomic<int64_t> clock_time{0};    // when that was measured
   support::Ranges memory;
 
   std::mutex own_mutex;
@@ -121,9 +122,11 @@ inline void note_queued(Stream& stream) {
   stream.queued.fetch_add(1, std::memory_order_release);
 }
 
-ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& options,
+ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
                         uint64_t* out_program);
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel);
+// Measures the device's clock again where the last time is long ago.
+ob_status follow_clock(Driver& driver, Device& device);
 ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given);
 
 void fill_device_entries(ob_driver* table);

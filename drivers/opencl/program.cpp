@@ -62,6 +62,14 @@ std::string to_binary(const Api& api, cl_program program) {
   return binary;
 }
 
+// Division and square root of float32 rounded as on the CPU, and as PyTorch has them on other devices. OpenCL leaves them
+// some bits short unless it is asked, and trunc(a / b) is then wrong by one where a is a multiple of b.
+std::string precise_options(const Api& api, cl_device_id device, const std::string& given) {
+  const auto known = device_info<cl_bitfield>(api, device, CL_DEVICE_SINGLE_FP_CONFIG);
+  if ((known & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) == 0) return given;
+  return given + (given.empty() ? "" : " ") + "-cl-fp32-correctly-rounded-divide-sqrt";
+}
+
 ob_status from_source(Driver& driver, Device& device, const std::string& source, const std::string& options,
                       cl_program* out_program) {
   const Api& api = driver.api;
@@ -171,6 +179,10 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
 cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_arg& arg) {
   switch (arg.kind) {
     case OB_ARG_POINTER:
+      // A null pointer, as of a tensor without elements, is no pointer to shared memory: NVIDIA's refuses the launch.
+      if (arg.pointer == 0) {
+        return api.SetKernelArg(kernel, index, sizeof(cl_mem), nullptr);
+      }
       return api.SetKernelArgSVMPointer(kernel, index, reinterpret_cast<const void*>(arg.pointer));
     case OB_ARG_VALUE:
       return api.SetKernelArg(kernel, index, arg.size, arg.value);
@@ -183,8 +195,9 @@ cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_
 
 }  // namespace
 
-ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& options,
+ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
                         uint64_t* out_program) {
+  const std::string options = precise_options(driver.api, device.found.device, given);
   std::string key;
   cl_program built = nullptr;
   if (driver.options.cache) {

@@ -262,7 +262,8 @@ ob_status event_timestamp(void* self, int32_t index, uint64_t handle, int64_t* o
     Driver& driver = *static_cast<Driver*>(self);
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = reached(driver, index, handle, &time); status != OB_OK) return status;
-    *out_nanoseconds = static_cast<int64_t>(time) + device->clock_offset;
+    if (const ob_status status = follow_clock(driver, *device); status != OB_OK) return status;
+    *out_nanoseconds = static_cast<int64_t>(time) + device->clock_offset.load();
     return OB_OK;
   });
 }

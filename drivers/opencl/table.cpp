@@ -123,7 +123,7 @@ int64_t monotonic_ns() {
 
 // The device's clock against the host's: a marker on an idle queue ends a moment before its wait does. The shortest of
 // several waits is the best measurement.
-ob_status measure_clock(Driver& driver, Device& device) {
+ob_status measure_clock(Driver& driver, Device& device, int64_t* out_offset) {
   int64_t best = INT64_MAX;
   for (int i = 0; i < 8; ++i) {
     cl_event marker = nullptr;
@@ -139,7 +139,8 @@ ob_status measure_clock(Driver& driver, Device& device) {
     if (code != CL_SUCCESS) return cl_fail(code, "the first wait", where(driver, device.index), During::kWait);
     best = std::min(best, now - static_cast<int64_t>(end));
   }
-  device.clock_offset = best;
+  *out_offset = best;
+  device.clock_time.store(monotonic_ns());
   return OB_OK;
 }
 
@@ -170,7 +171,9 @@ ob_status open_device(Driver& driver, int32_t index) {
   if (code != CL_SUCCESS) {
     status = cl_fail(code, "clCreateCommandQueueWithProperties", where(driver, index), During::kAllocation);
   } else {
-    status = measure_clock(driver, *device);
+    int64_t offset = 0;
+    status = measure_clock(driver, *device, &offset);
+    device->clock_offset.store(offset);
   }
   if (status != OB_OK) {
     if (device->queue != nullptr) api.ReleaseCommandQueue(device->queue);
@@ -214,6 +217,21 @@ void destroy(void* self) {
 }
 
 }  // namespace
+
+// The clocks of a GPU and its host part by some microseconds a second.
+ob_status follow_clock(Driver& driver, Device& device) {
+  constexpr int64_t kPause = 100'000'000;
+  constexpr int64_t kNoise = 50'000;
+  if (monotonic_ns() - device.clock_time.load() < kPause) return OB_OK;
+  const std::unique_lock lock(device.queue_mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return OB_OK;  // a copy is under way; the next time will do
+  int64_t offset = 0;
+  if (const ob_status status = measure_clock(driver, device, &offset); status != OB_OK) return status;
+  // A measurement is too great by what its wait took, so a lesser one is better, and one a little greater is no news.
+  const int64_t known = device.clock_offset.load();
+  if (offset < known || offset > known + kNoise) device.clock_offset.store(offset);
+  return OB_OK;
+}
 
 Driver::~Driver() {
   // The process's end frees what a caller left behind; a runtime with work under way must not lose its context.
