@@ -134,14 +134,21 @@ Kernels& kernels() {
   return *made;
 }
 
+template <class Error>
+std::exception_ptr new_error(std::string message, std::string where) {
+  Error error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(message));
+  error.add_context(std::move(where));
+  return std::make_exception_ptr(error);
+}
+
 std::exception_ptr error_of(const KernelRecord& record) {
   const CheckedKernel* kernel = nullptr;
   {
     const std::lock_guard lock(kernels().mutex);
     kernel = record.kernel < kernels().list.size() ? &kernels().list[record.kernel] : nullptr;
   }
-  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   if (kernel == nullptr || record.check >= kernel->checks.size()) {
+    const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
     return std::make_exception_ptr(c10::Error(
         here, "a kernel has written a failure of number " + std::to_string(record.check) + ", which it hasn't"));
   }
@@ -149,14 +156,12 @@ std::exception_ptr error_of(const KernelRecord& record) {
   std::string where = "in the kernel " + kernel->name + ", which ran on the device's stream";
   where += waits_for_calls() ? "" : "; OUTBOARD_BLOCKING=1 raises it at the call";
   if (check.kind == KernelCheck::Kind::Assertion) {
-    c10::Error error(here, check.text);
-    error.add_context(std::move(where));
-    return std::make_exception_ptr(error);
+    return new_error<c10::Error>(check.text, std::move(where));
   }
-  c10::IndexError error(here, check.text + ": index " + std::to_string(record.index) +
-                                  " is out of bounds for a dimension of size " + std::to_string(record.size));
-  error.add_context(std::move(where));
-  return std::make_exception_ptr(error);
+  std::string message = check.text + ": index " + std::to_string(record.index) +
+                        " is out of bounds for a dimension of size " + std::to_string(record.size);
+  return check.kind == KernelCheck::Kind::Range ? new_error<c10::Error>(std::move(message), std::move(where))
+                                                : new_error<c10::IndexError>(std::move(message), std::move(where));
 }
 
 }  // namespace

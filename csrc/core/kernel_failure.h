@@ -41,7 +41,8 @@ struct alignas(64) KernelRecord {
 
 // What a kernel may find wrong, by the number of the check in its text.
 struct KernelCheck {
-  enum class Kind : uint8_t { Index, Assertion };
+  // An index is an IndexError, but a RuntimeError where the CPU's operator raises that: Range.
+  enum class Kind : uint8_t { Index, Range, Assertion };
   Kind kind;
   std::string text;  // the operator whose index it is; what the assertion says
 };

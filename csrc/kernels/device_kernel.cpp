@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "core/kernel_failure.h"
@@ -19,6 +20,13 @@ constexpr size_t kInlineArguments = 12;
 constexpr char kLetters[] = "rwijfdle";
 constexpr char kLocal = 'l';
 constexpr char kRecord = 'e';
+
+// The first word of a check.
+constexpr std::pair<std::string_view, KernelCheck::Kind> kChecks[] = {
+    {"index", KernelCheck::Kind::Index},
+    {"range", KernelCheck::Kind::Range},
+    {"assert", KernelCheck::Kind::Assertion},
+};
 
 bool is_passed(char letter) {
   return letter != kLocal && letter != kRecord;
@@ -69,11 +77,11 @@ void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
   std::vector<KernelCheck> known;
   for (const std::string& check : checks) {
     const size_t space = check.find(' ');
-    const std::string kind = check.substr(0, space);
-    TORCH_CHECK_VALUE(space != std::string::npos && (kind == "index" || kind == "assert"), "the kernel ", name_,
-                      " has the check '", check, "': it is 'index' and an operator, or 'assert' and a message");
-    known.push_back(
-        {kind == "index" ? KernelCheck::Kind::Index : KernelCheck::Kind::Assertion, check.substr(space + 1)});
+    const std::string word = check.substr(0, space);
+    const auto* kind = std::ranges::find(kChecks, word, &std::pair<std::string_view, KernelCheck::Kind>::first);
+    TORCH_CHECK_VALUE(space != std::string::npos && kind != std::end(kChecks), "the kernel ", name_, " has the check '",
+                      check, "': it is 'index' or 'range' and an operator, or 'assert' and a message");
+    known.push_back({kind->second, check.substr(space + 1)});
   }
   checked_kernel_ = add_checked_kernel(name_, std::move(known));
 }
