@@ -82,6 +82,9 @@ bool run_known(const Call& call, torch::jit::Stack* stack) {
   if (!run_recipe(*compiled, call, stack)) {
     return false;
   }
+  if (C10_UNLIKELY(!compiled->warning.empty())) {
+    TORCH_WARN(compiled->warning);
+  }
   call.plan().compiled_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

@@ -9,6 +9,7 @@
 
 #include "ops/arguments.h"
 #include "ops/forms.h"
+#include "ops/known_warnings.h"
 #include "ops/recipes.h"
 #include "ops/tensor_utils.h"
 
@@ -350,6 +351,7 @@ std::shared_ptr<const CompiledCall> instantiate(const Recipe& recipe, const Call
   check_tensors(recipe.plan, tensors);
   auto compiled = std::make_shared<CompiledCall>();
   compiled->recipe = &recipe;
+  compiled->warning = known_warning(call);
   compiled->numbers = recipe.plan.numbers(values);
   check_returns(call, recipe.plan, buffer_shapes(recipe.plan, compiled->numbers, tensors));
   const int64_t* next = compiled->numbers.data();

@@ -32,6 +32,7 @@ struct Recipe {
 struct CompiledCall {
   const Recipe* recipe = nullptr;
   std::string refusal;  // if there is no recipe
+  std::string warning;  // that the CPU's kernel gives for such arguments; empty for none
   std::vector<int64_t> numbers;
   std::vector<kernels::LaunchSizes> sizes;  // of the launches, in order
 };
