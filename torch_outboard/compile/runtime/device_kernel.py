@@ -37,8 +37,9 @@ class DeviceProgram:
     local_bytes : str
         Of dynamic local memory of a block, a formula too.
     checks : tuple of str
-        What may be wrong, by the numbers that the kernel writes: "index " and an operator's name, for an IndexError, or
-        "assert " and a message, for a RuntimeError.
+        What may be wrong, by the numbers that the kernel writes: "index " and an operator's name, for an IndexError,
+        "range " and an operator's name, for a RuntimeError of the same words, or "assert " and a message, for a
+        RuntimeError.
     """
 
     name: str

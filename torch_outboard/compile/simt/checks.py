@@ -10,7 +10,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-__all__ = ["CHECKED", "RECORD", "index_given", "operator_of"]
+__all__ = ["CHECKED", "DIVIDING", "RECORD", "ZERO", "index_given", "is_never_zero", "of_operator", "operator_of"]
 
 # Their kernels check indices or conditions.
 CHECKED = frozenset(
@@ -44,9 +44,19 @@ CHECKED = frozenset(
     }
 )
 
+# Their kernels divide, and integers by zero are wrong.
+DIVIDING = frozenset({"div", "floor_divide", "fmod", "remainder"})
+
+# What the CPU's kernels say of a division by zero.
+ZERO = "ZeroDivisionError"
+
+# The CPU's kernels say by a RuntimeError that an index of these is out of bounds, of all others by an IndexError.
+_RANGES = frozenset({"gather", "index_add", "max_unpool2d", "max_unpool3d", "scatter", "scatter_add", "scatter_reduce"})
+
 # The parameters by which a kernel says what is wrong, which a launch fills in: one argument of the type "record".
 RECORD = "OB_GLOBAL ob_record* ob_failures, const ob_u64 ob_ticket, const ob_u32 ob_kernel"
 
+_NUMBER = re.compile(r"^\(\(ob_[iu]\d+\)\(?(-?\d+)U?L?\)?\)$")
 _WRAPPED = re.compile(r"^\((?P<is_negative>\w+) \? (?P<wrapped>\w+) : (?P<given>.+)\)$")
 
 
@@ -61,6 +71,12 @@ def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
     return match["given"]
 
 
+def is_never_zero(divisor: str, texts: Mapping[str, str]) -> bool:
+    """Says whether the text of an integer is that of a number other than 0; `texts` are those of variables."""
+    match = _NUMBER.match(texts.get(divisor, divisor))
+    return match is not None and int(match[1]) != 0
+
+
 def operator_of(node: Any) -> str:
     """Gives the operator whose check a scheduled node makes: of those that were fused the ones that check something."""
     origins = [one for one in node.node.get_origins() if one.op == "call_function"]
@@ -68,3 +84,14 @@ def operator_of(node: Any) -> str:
     names = sorted({one._schema.name for one in operators if isinstance(one, torch._ops.OpOverload)})
     checking = [name for name in names if name.partition("::")[2] in CHECKED]
     return ", ".join(checking or names) or "a compiled function"
+
+
+def of_operator(check: str, operator: str) -> str:
+    """Gives a check of a kernel that is the whole of an eager operator ("aten::gather"), as this one's own.
+
+    What is lowered is made of other operators, whose names and errors a caller doesn't know.
+    """
+    kind, _, text = check.partition(" ")
+    if kind != "index":
+        return check
+    return f"{'range' if operator.partition('::')[2] in _RANGES else kind} {operator}"

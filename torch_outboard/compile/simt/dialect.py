@@ -92,6 +92,14 @@ class Dialect:
         Suffixes of types to which kernels add atomically: for which the header has `ob_atomic_add_<suffix>(pointer,
         value)`. Those of halves are the prelude's, by OB_CAS(pointer, seen, next), a comparison and exchange of 32 bits
         that gives what was there.
+    vectors : str
+        Vectors of 32 bytes, for CPUs, which stand before kernels that use them. For each suffix of f32, f64, u32 and
+        u64: a type `ob_vec_<suffix>` with `+`, `ob_vec_splat_<suffix>(number)`, `ob_vec_load_<suffix>(pointer)`,
+        `ob_vec_store_<suffix>(vector, pointer)` and `ob_vec_add_product_<suffix>(number, vector, sum)`, by a fused
+        multiplication where the device has one. Pointers are those of an item's own memory.
+    has_groups : bool
+        Whether items of a group share memory: the header has OB_LOCAL before what is declared in it, OB_BARRIER,
+        OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. Without groups and vectors there are no products.
     """
 
     name: str
@@ -108,6 +116,8 @@ class Dialect:
     raises: str = ""
     records: bool = False
     atomics: frozenset[str] = frozenset()
+    vectors: str = ""
+    has_groups: bool = False
 
     def function(self, name: str) -> str:
         """Gives the spelling of a function of C's library."""
@@ -131,4 +141,5 @@ class Dialect:
         """Gives the whole text of a program: the header, what the kernel uses of the prelude, the kernel."""
         first = ["#define OB_HAS_DOUBLE 1", "#define ob_real double"] if self.has_double else ["#define ob_real float"]
         raises = [self.raises] if "ob_raise_" in kernel else []
-        return "\n".join([*first, self.header, *raises, *needed_by(kernel), kernel])
+        vectors = [self.vectors] if "ob_vec_" in kernel else []
+        return "\n".join([*first, self.header, *raises, *vectors, *needed_by(kernel), kernel])

@@ -66,6 +66,23 @@ _RAISES = """\
 [[noreturn]] static inline void ob_raise_assert(const char* message) { throw std::runtime_error(message); }
 """
 
+_VECTORS = """\
+#define OB_VECTOR(T, S)                                                                            \\
+  typedef T ob_vec_##S __attribute__((vector_size(32)));                                           \\
+  OB_DEVICE ob_vec_##S ob_vec_splat_##S(T value) { return ob_vec_##S{} + value; }                  \\
+  OB_DEVICE ob_vec_##S ob_vec_load_##S(const T* place) {                                           \\
+    ob_vec_##S value;                                                                              \\
+    std::memcpy(&value, place, sizeof(value));                                                     \\
+    return value;                                                                                  \\
+  }                                                                                                \\
+  OB_DEVICE void ob_vec_store_##S(ob_vec_##S value, T* place) { std::memcpy(place, &value, sizeof(value)); } \\
+  OB_DEVICE ob_vec_##S ob_vec_add_product_##S(T a, ob_vec_##S b, ob_vec_##S c) { return a * b + c; }
+OB_VECTOR(float, f32)
+OB_VECTOR(double, f64)
+OB_VECTOR(ob_u32, u32)
+OB_VECTOR(ob_u64, u64)
+"""
+
 HOST_CPP = Dialect(
     name="host_cpp",
     header=_HEADER,
@@ -76,4 +93,5 @@ HOST_CPP = Dialect(
     lanes=16,
     raises=_RAISES,
     atomics=frozenset({"f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8"}),
+    vectors=_VECTORS,
 )

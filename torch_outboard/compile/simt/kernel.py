@@ -22,7 +22,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.compile.simt import reduction, search
-from torch_outboard.compile.simt.checks import RECORD, index_given, operator_of
+from torch_outboard.compile.simt.checks import RECORD, ZERO, index_given, is_never_zero, operator_of
 from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES, Dialect
 from torch_outboard.compile.simt.indexing import IndexPrinter
 from torch_outboard.compile.simt.overrides import SimtOverrides
@@ -154,6 +154,15 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             self._emit(f"if (!({cond})) ob_fail({self._record_arguments(f'assert {msg}')}, 0, 0)")
         else:
             self._emit(f"if (!({cond})) ob_raise_assert({_quoted(msg)})")
+
+    def check_divisor(self, divisor: str) -> None:
+        """Has the kernel say that an integer is divided by zero, where it can say something and that may be."""
+        if not self.dialect.checks or is_never_zero(divisor, self.cse.texts):
+            return
+        if self.dialect.records:
+            self._emit(f"if ({divisor} == 0) ob_fail({self._record_arguments(f'assert {ZERO}')}, 0, 0)")
+        else:
+            self._emit(f"if ({divisor} == 0) ob_raise_assert({_quoted(ZERO)})")
 
     def _records(self) -> bool:
         if not self.dialect.checks:

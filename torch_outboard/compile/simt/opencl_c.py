@@ -36,6 +36,10 @@ typedef ulong ob_u64;
 #define OB_NAN NAN
 #define OB_CAS(place, seen, next) atomic_cmpxchg(place, seen, next)
 #define OB_TAKE(place) (atomic_cmpxchg((volatile __global uint*)(place), 0u, 1u) == 0u)
+#define OB_LOCAL __local
+#define OB_BARRIER barrier(CLK_LOCAL_MEM_FENCE)
+#define OB_ITEM_OF_GROUP ((ob_i32)get_local_id(0))
+#define OB_GROUP_NUMBER ((ob_i64)get_group_id(0))
 // The language has no additions of floating point: by comparison and exchange.
 OB_DEVICE void ob_atomic_add_f32(__global float* place, float value) {
   volatile __global uint* bits = (volatile __global uint*)place;
@@ -61,6 +65,27 @@ OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
 #endif
 """
 
+# FP_FAST_FMAF says that a fused multiplication is an instruction; one of doubles then is, too.
+_VECTORS = """\
+#define OB_VECTOR(T, V, S, N, SUM)                                                                 \\
+  typedef V ob_vec_##S;                                                                            \\
+  OB_DEVICE ob_vec_##S ob_vec_splat_##S(T value) { return (V)(value); }                            \\
+  OB_DEVICE ob_vec_##S ob_vec_load_##S(const T* place) { return vload##N(0, place); }              \\
+  OB_DEVICE void ob_vec_store_##S(ob_vec_##S value, T* place) { vstore##N(value, 0, place); }      \\
+  OB_DEVICE ob_vec_##S ob_vec_add_product_##S(T a, ob_vec_##S b, ob_vec_##S c) { return SUM; }
+#ifdef FP_FAST_FMAF
+#define OB_FUSED(a, b, c) fma(a, b, c)
+#else
+#define OB_FUSED(a, b, c) (a) * (b) + (c)
+#endif
+OB_VECTOR(float, float8, f32, 8, OB_FUSED((float8)(a), b, c))
+OB_VECTOR(ob_u32, uint8, u32, 8, a * b + c)
+OB_VECTOR(ob_u64, ulong4, u64, 4, a * b + c)
+#ifdef OB_HAS_DOUBLE
+OB_VECTOR(double, double4, f64, 4, OB_FUSED((double4)(a), b, c))
+#endif
+"""
+
 OPENCL_C = Dialect(
     name="opencl_c",
     header=_HEADER,
@@ -70,4 +95,6 @@ OPENCL_C = Dialect(
     lanes=16,
     records=True,
     atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),
+    vectors=_VECTORS,
+    has_groups=True,
 )

@@ -85,6 +85,21 @@ def _of_kind(name: str, function: str, helper: str) -> Callable[..., str]:
     return call
 
 
+def _of_division(name: str, helper: str, of_floating: Callable[[str, str], str] | None = None) -> Callable[..., str]:
+    """Makes a division or its rest: a helper, which for integers has zero checked; `of_floating` for floating point."""
+
+    def call(a: Any, b: Any) -> str:
+        dtype = _result(name, a, b)
+        dividend, divisor = cast(a, dtype), cast(b, dtype)
+        if not dtype.is_floating_point:
+            V.kernel.check_divisor(divisor)
+        elif of_floating is not None:
+            return of_floating(dividend, divisor)
+        return f"ob_{helper}_{suffix(dtype)}({dividend}, {divisor})"
+
+    return call
+
+
 def _of_operator(name: str, sign: str, helper: str) -> Callable[..., str]:
     """Makes arithmetic: an operator for floating point, a helper that wraps for integers."""
 
@@ -216,19 +231,12 @@ class SimtOverrides(OpOverrides):
             return str(x)
         return f"{_library('fabs')}({x})" if dtype.is_floating_point else f"ob_abs_{suffix(dtype)}({x})"
 
-    mod = staticmethod(_of_kind("mod", "fmod", "mod"))
-    fmod = staticmethod(_of_kind("fmod", "fmod", "mod"))
+    mod = staticmethod(_of_division("mod", "mod", lambda a, b: f"{_library('fmod')}({a}, {b})"))
+    fmod = staticmethod(_of_division("fmod", "mod", lambda a, b: f"{_library('fmod')}({a}, {b})"))
+    truncdiv = staticmethod(_of_division("truncdiv", "div", lambda a, b: f"{_library('trunc')}({a} / {b})"))
+    floordiv = staticmethod(_of_division("floordiv", "floordiv"))
+    remainder = staticmethod(_of_division("remainder", "remainder"))
     pow = staticmethod(_of_kind("pow", "pow", "pow"))
-
-    @staticmethod
-    def truncdiv(a: Any, b: Any) -> str:
-        dtype = _result("truncdiv", a, b)
-        if dtype.is_floating_point:
-            return f"{_library('trunc')}({cast(a, dtype)} / {cast(b, dtype)})"
-        return f"ob_div_{suffix(dtype)}({cast(a, dtype)}, {cast(b, dtype)})"
-
-    floordiv = staticmethod(_of_prelude("floordiv"))
-    remainder = staticmethod(_of_prelude("remainder"))
 
     @staticmethod
     def maximum(a: Any, b: Any) -> str:

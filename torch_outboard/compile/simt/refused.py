@@ -15,7 +15,7 @@ import torch
 from torch._inductor.codegen.common import pointwise_overrides_data
 from torch.utils._pytree import tree_leaves
 
-from torch_outboard.compile.simt.checks import CHECKED
+from torch_outboard.compile.simt.checks import CHECKED, DIVIDING
 from torch_outboard.compile.simt.dialect import SUFFIXES, Dialect
 from torch_outboard.compile.simt.overrides import SimtOverrides
 
@@ -49,6 +49,8 @@ def _is_refused(operator: torch._ops.OpOverload, tensors: list[torch.Tensor], di
         return False
     packet = operator._schema.name.partition("::")[2]
     if packet in _missing() or (packet in CHECKED and not dialect.checks):
+        return True
+    if packet in DIVIDING and not dialect.checks and not tensors[0].dtype.is_floating_point:
         return True
     if packet in _ADDING and SUFFIXES.get(tensors[0].dtype) not in dialect.atomics:
         return True

@@ -11,7 +11,7 @@
   OB_DEVICE A ob_minimum_##S(A a, A b) { return a < b ? a : b; }                                                    \
   OB_DEVICE A ob_sign_##S(A a) { return (A)((a > 0) - (a < 0)); }                                                   \
   OB_DEVICE A ob_abs_##S(A a) { return a < 0 ? ob_neg_##S(a) : a; }                                                 \
-  /* C leaves a division by zero and that of the least number by -1 open; these give 0 and what wraps. */           \
+  /* C leaves a division by zero, which kernels check, and that of the least number by -1 open; 0 and what wraps. */\
   OB_DEVICE A ob_div_##S(A a, A b) { return b == 0 ? 0 : (b == (A)-1 && a < 0) ? ob_neg_##S(a) : (A)(a / b); }      \
   OB_DEVICE A ob_mod_##S(A a, A b) { return b == 0 || (b == (A)-1 && (A)-1 < 0) ? 0 : (A)(a % b); }                 \
   OB_DEVICE A ob_floordiv_##S(A a, A b) {                                                                           \
