@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,74 @@ def test_indices(device: torch.device) -> None:
     run(lambda x, i: x[i], r(5, 7), places, device=device)
     x = torch.rand(5)
     assert torch.equal(x.to(device)[x.to(device) > 0.5].cpu(), x[x > 0.5])  # on copies
+
+
+def test_an_index_is_told_as_by_the_operator_that_was_called(device: torch.device) -> None:
+    x, places = torch.rand(5, 2, device=device), torch.tensor([[1], [9]], device=device)
+    for kind, name, call in (
+        (IndexError, "index_select", lambda: x.index_select(0, places[:, 0])),
+        (IndexError, "nll_loss_forward", lambda: F.nll_loss(x[:2], places[:, 0])),
+        (RuntimeError, "gather", lambda: x.gather(0, places)),
+        (RuntimeError, "scatter_add", lambda: x.scatter_add_(0, places, x[:2] * 1)),
+    ):
+        with pytest.raises(kind, match=f"aten::{name}: index 9 is out of bounds"):
+            call()
+            torch.accelerator.synchronize(device)
+
+
+def test_divisions_that_are_rounded_down(device: torch.device) -> None:
+    places = torch.tensor([0.0, -0.0, 1, -3, 0.1, 1e-40, 1e38, float("inf"), -float("inf"), float("nan")])
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        x, y = r(500).to(dtype), torch.randint(-50, 50, (500,)).to(dtype)
+        # Quotients that round up to a whole number.
+        run(lambda x, y: (x // y, torch.div(x, y, rounding_mode="floor")), x * y, x, device=device)
+        special = places.to(dtype)
+        run(lambda x, y: 1 / (x // y).nan_to_num(1), special[:, None], special, device=device)
+    run(
+        lambda x, y: (x // y, x % y, x // 2, x % -3),
+        torch.randint(-50, 50, (500,)),
+        torch.randint(1, 9, (500,)),
+        device=device,
+    )
+
+
+def test_divisors_that_are_checked(device: torch.device) -> None:
+    x, y = torch.arange(-8, 8, device=device), torch.ones(16, dtype=torch.int64, device=device)
+    for divide in (torch.floor_divide, torch.remainder, torch.fmod):
+        divide(x, y)
+        y[11] = 0
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            divide(x, y)
+            torch.accelerator.synchronize(device)
+        y[11] = 1
+    torch.accelerator.synchronize(device)
+
+
+def test_what_a_kernel_cannot_warn_of(device: torch.device) -> None:
+    for call in (
+        lambda: torch.ones(1, device=device).std(),
+        lambda: torch.ones(3, 2, device=device).var(1, correction=2),
+    ):
+        for _ in range(2):
+            with pytest.warns(UserWarning, match=r"^(std|var)\(\): degrees of freedom is <= 0"):
+                call()
+    torch.ones(3, 2, device=device).var(0)
+
+
+def test_arguments_are_given_back_with_the_call(device: torch.device) -> None:
+    """The builder leaves nothing for Python's collector that holds the memory of a first call's arguments."""
+    gc.collect()
+    gc.disable()
+    try:
+        for call in (lambda x: x.exp2(), lambda x: x.nonzero(), lambda x: x.cumprod(0)):
+            before = torch.accelerator.memory_allocated(device)
+            x = torch.ones(317, 3, device=device)
+            call(x)
+            torch.accelerator.synchronize(device)
+            del x
+            assert torch.accelerator.memory_allocated(device) == before
+    finally:
+        gc.enable()
 
 
 def test_in_place(device: torch.device) -> None:

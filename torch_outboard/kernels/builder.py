@@ -41,7 +41,10 @@ def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, 
     """Builds a plan for a call: its text and kernels, or why there is none."""
     place = torch.device(generators().driver.name, device)
     places = [index for index in range(len(arguments)) if by_value >> index & 1]
-    return _THREAD.run(lambda: _build(name, arguments, places, is_aliased, place))
+    # The build takes the arguments out and forgets them: whoever keeps an exception of it, as handlers of logs do,
+    # keeps frames, and those would keep memory of the device.
+    held = [arguments]
+    return _THREAD.run(lambda: _build(name, held, places, is_aliased, place))
 
 
 class _Thread:
@@ -66,20 +69,27 @@ class _Thread:
         _C.forbid_compiling()
         while True:
             future, function = self._waiting.get()
+            answer: _Answer | BaseException
             try:
-                future.set_result(function())
+                answer = function()
             except BaseException as error:  # whoever waits raises it
-                future.set_exception(error)
-            del future, function  # with the arguments of the call
+                answer = error
+            # With the arguments of the call, before the caller goes on: it may give their memory back.
+            del function
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+            del future, answer
 
 
 # Made with the module, which is imported at the first call that needs a plan: two threads that come first share it.
 _THREAD = _Thread()
 
 
-def _build(name: str, arguments: Sequence[Any], places: list[int], is_aliased: bool, device: Any) -> _Answer:
+def _build(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> _Answer:
     try:
-        return _build_or_refuse(name, arguments, places, is_aliased, device)
+        return _build_or_refuse(name, held, places, is_aliased, device)
     except Refusal as refusal:
         return "", [], str(refusal), refusal.is_of_class
     except Exception as error:
@@ -89,7 +99,7 @@ def _build(name: str, arguments: Sequence[Any], places: list[int], is_aliased: b
         return "", [], f"{type(error).__name__}: {first}"[:300], False
 
 
-def _build_or_refuse(name: str, arguments: Sequence[Any], places: list[int], is_aliased: bool, device: Any) -> _Answer:
+def _build_or_refuse(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> _Answer:
     if not name.startswith("aten::"):
         raise Refusal("it is no operator of torch's own")
     if name.startswith(_OF_STORAGES):
@@ -103,25 +113,31 @@ def _build_or_refuse(name: str, arguments: Sequence[Any], places: list[int], is_
     kind = type(generators().eager())
     generator = eager_generator(kind, generators().driver)
     real = generator.dialect.real  # type: ignore[attr-defined]
-    call = OperatorCall(name, arguments, places, is_aliased, device)
+    call = OperatorCall(name, held.pop(), places, is_aliased, device)
     failure: Exception | None = None
-    for is_static in (False, True):
-        try:
-            plan, programs = lower(call, trace(call, is_static, real), generator)
-            return plan.text(), [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
-        except Refusal:
-            raise
-        except NotAFormula as error:
-            failure = error
-        except Exception as error:
-            # Some decompositions take sizes that are known only.
-            failure = failure or error
-    assert failure is not None
-    raise failure
+    try:
+        for is_static in (False, True):
+            try:
+                plan, programs = lower(call, trace(call, is_static, real), generator)
+                return plan.text(), [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
+            except Refusal:
+                raise
+            except NotAFormula as error:
+                failure = error
+            except Exception as error:
+                # Some decompositions take sizes that are known only.
+                failure = failure or error
+        assert failure is not None
+        raise failure
+    finally:
+        # Inductor's objects refer to each other, and a failure's traceback to it: they wait for Python's collector.
+        call.arguments = ()
+        del failure
 
 
 def _kernel(operator: str, number: int, program: Any) -> tuple[Any, ...]:
     from torch_outboard.compile.runtime.letters import program_letters
+    from torch_outboard.compile.simt.checks import of_operator
 
     code = program.code.encode() if isinstance(program.code, str) else program.code
     letters = program_letters(program.name, list(program.types))
@@ -134,5 +150,5 @@ def _kernel(operator: str, number: int, program: Any) -> tuple[Any, ...]:
         program.entry,
         letters,
         list(program.geometry()),
-        list(program.checks),
+        [of_operator(one, operator.partition(".")[0].removesuffix("_")) for one in program.checks],
     )

@@ -13,6 +13,7 @@ from torch._inductor.codegen.wrapper import WrapperLine
 from torch._inductor.codegen.wrapper_fxir import FxConverter
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
+from torch._inductor.lowering import fallback_handler
 from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 
@@ -23,6 +24,8 @@ from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import passed_types
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates import TEMPLATES
+from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
 from torch_outboard.kernels.text import PlanWriter
 from torch_outboard.kernels.trace import OperatorCall, Traced
 
@@ -33,6 +36,7 @@ _SETTINGS = {
     "benchmark_kernel": False,
     "comprehensive_padding": False,
     "cpp_wrapper": False,
+    "layout_optimization": False,
     "max_autotune": False,
     "max_autotune_gemm": False,
     "max_autotune_pointwise": False,
@@ -58,7 +62,7 @@ def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple
         torch.no_grad(),
     ):
         PrepareGraph(call.device.type).prepare(traced.graph, [generator])
-        graph = GraphLowering(
+        graph = _Lowering(
             traced.graph, example_inputs=fakes, shape_env=traced.shape_env, fx_wrapper=True, is_inference=True
         )
         with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
@@ -67,7 +71,7 @@ def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple
             _check_outputs(traced, graph)
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
-            wrapper.asked = (call, traced)
+            wrapper.asked = (call, traced, generator)
             graph.init_wrapper_code = lambda *args, **kwargs: None  # type: ignore[method-assign]
             graph.codegen()
     return wrapper.plan, wrapper.ordered
@@ -78,22 +82,42 @@ def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
     (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
     for node, result in zip(output.args[0], graph.graph_outputs, strict=True):
         value = node.meta["val"]
-        same = V.graph.sizevars.statically_known_list_equals
-        if result.get_dtype() != value.dtype or not same(result.get_size(), _expressions(value.shape)):
+        if result.get_dtype() != value.dtype or not _are_equal(traced, result.get_size(), value.shape):
             raise Refusal("Inductor gives a result of another shape or type")
-        if not same(result.get_stride(), _expressions(value.stride())):
+        if not _are_equal(traced, result.get_stride(), value.stride()):
             raise Refusal("Inductor gives a result of other strides")
+
+
+def _are_equal(traced: Traced, given: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Whether numbers are equal: for all sizes, or for this call's, of which the plan gets a guard then."""
+    wanted = _expressions(values)
+    if len(given) != len(wanted):
+        return False
+    known = V.graph.sizevars.statically_known_equals
+    return all(
+        known(one, other) or bool(traced.shape_env.evaluate_expr(sympy.Eq(one, other)))
+        for one, other in zip(given, wanted, strict=True)
+    )
 
 
 def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
     return [one.node.expr if isinstance(one, torch.SymInt) else sympy.Integer(one) for one in values]
 
 
+class _Lowering(GraphLowering):
+    """Leaves the operators that have a template as calls, with their arguments as they are."""
+
+    def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if target in TEMPLATES:
+            return fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return super().call_function(target, args, kwargs)
+
+
 class _PlanWrapper(OutboardFxWrapper):
     """Gathers programs, and has the lines of the wrapper written as steps."""
 
     takes_expressions = True
-    asked: tuple[OperatorCall, Traced]
+    asked: tuple[OperatorCall, Traced, CodeGenerator]
     plan: PlanWriter
     ordered: list[DeviceProgram]
 
@@ -114,8 +138,7 @@ class _PlanWrapper(OutboardFxWrapper):
             subgms=self.subgms,
             is_subgraph=False,
         )
-        call, traced = self.asked
-        converter.begin(call, traced, self.programs)
+        converter.begin(*self.asked, self.programs)
         self.plan, self.ordered = converter.write()
         return None, None
 
@@ -139,8 +162,10 @@ class _Steps(FxConverter):
         "generate_leave_stream",
     )
 
-    def begin(self, call: OperatorCall, traced: Traced, programs: dict[str, DeviceProgram]) -> None:
-        self.call, self.traced, self.programs = call, traced, programs
+    def begin(
+        self, call: OperatorCall, traced: Traced, generator: CodeGenerator, programs: dict[str, DeviceProgram]
+    ) -> None:
+        self.call, self.traced, self.generator, self.programs = call, traced, generator, programs
         self.plan = PlanWriter(traced)
         self.names: dict[str, Any] = {}
         self.ordered: list[DeviceProgram] = []
@@ -258,13 +283,16 @@ class _Steps(FxConverter):
         if line.kernel_name not in self.programs:
             raise Refusal(f"the kernel {line.kernel_name} is not the device's")
         program = self.programs[line.kernel_name]
-        if program not in self.ordered:
-            self.ordered.append(program)
         arguments = [
             self._kernel_tensor(value) if kind.endswith("*") else self.plan.formula(_expression(value))
             for value, kind in zip(line.raw_args, passed_types(program.types), strict=True)
         ]
-        self.plan.step(f"launch {self.ordered.index(program)} [{', '.join(arguments)}]")
+        self.plan.step(f"launch {self._add_program(program)} [{', '.join(arguments)}]")
+
+    def _add_program(self, program: DeviceProgram) -> int:
+        if program not in self.ordered:
+            self.ordered.append(program)
+        return self.ordered.index(program)
 
     def _kernel_tensor(self, value: Any) -> str:
         name = self.names.get(value)
@@ -276,13 +304,44 @@ class _Steps(FxConverter):
 
     def _generate_extern_kernel_alloc(self, line: Any) -> None:
         kernel = line.node
-        results = self._call_operator(kernel, None)
+        if kernel.op_overload in TEMPLATES:
+            results: Sequence[str | None] = self._write_template(kernel)
+        else:
+            results = self._call_operator(kernel, None)
         is_single = isinstance(kernel.layout, ir.Layout) and len(results) == 1
-        self.names[kernel.get_name()] = results[0] if is_single else results
+        self.names[kernel.get_name()] = results[0] if is_single else list(results)
 
     def _generate_extern_kernel_out(self, line: Any) -> None:
         kernel = line.node
         self._call_operator(kernel, self._reference(kernel.output_view or kernel))
+
+    def _write_template(self, kernel: Any) -> list[str | None]:
+        tensors = [self._template_tensor(one) for one in kernel.inputs]
+        args, kwargs = kernel.unflatten_args(tensors, kernel.constant_args)
+        kwargs = {**kernel.kwargs, **kwargs}
+        schema = kernel.op_overload._schema.arguments
+        given = {one.name: kwargs.get(one.name, one.default_value) for one in schema}
+        given.update((one.name, value) for one, value in zip(schema, args, strict=False))
+        # From torch 2.15 on a call with one result is that result itself.
+        results = [kernel] if isinstance(kernel.layout, ir.Layout) else kernel.outputs
+        call = TemplateCall(
+            operator=kernel.op_overload,
+            arguments=given,
+            results=[None if one is None else _layout_of(one) for one in results],
+            plan=self.plan,
+            dialect=self.generator.dialect,  # type: ignore[attr-defined]
+            is_cpu=self._is_cpu(),
+            add_program=self._add_program,
+        )
+        return TEMPLATES[kernel.op_overload](call)
+
+    def _template_tensor(self, value: Any) -> Tensor:
+        layout = _layout_of(value)
+        return Tensor(layout.dtype, layout.size, layout.stride, self._reference(value))
+
+    def _is_cpu(self) -> bool:
+        module = getattr(torch, self.call.device.type)
+        return bool(module.get_device_properties(self.call.device).machine == "cpu")
 
     def _call_operator(self, kernel: Any, out: str | None) -> list[str]:
         operator = kernel.op_overload
@@ -300,6 +359,10 @@ class _Steps(FxConverter):
         if out is not None:
             kwargs["out"] = out
         return self.plan.call(operator, list(args), kwargs)
+
+
+def _layout_of(value: Any) -> Layout:
+    return Layout(value.get_dtype(), list(value.get_size()), list(value.get_stride()))
 
 
 def _expression(value: Any) -> Any:

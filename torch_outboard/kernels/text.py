@@ -73,7 +73,7 @@ class PlanWriter:
             if bounds.upper.is_Integer:
                 yield f"a{place} {self.formula(bounds.upper)} le"
         for guard in env.guards:
-            yield self.formula(guard.expr)
+            yield self.formula(env.replace(guard.expr))  # without symbols that were found to be numbers
 
     def formula(self, expression: Any) -> str:
         """Writes an expression of the call's sizes. NotAFormula if it can't be written."""

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_outboard.compile.simt.dialect import HALVES
+from torch_outboard.kernels.decompositions import decompositions
 from torch_outboard.kernels.numbers import formula_of
 from torch_outboard.kernels.refusal import Refusal
 
@@ -193,7 +193,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     fakes = [one.fake for one in inputs.made]
     with mode, enable_python_dispatcher(), torch.no_grad():
         function = torch.func.functionalize(body, remove="mutations_and_views")
-        graph = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="real")(*fakes)
+        graph = make_fx(function, decomposition_table=decompositions(), tracing_mode="real")(*fakes)
     if any(
         isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex() for node in graph.graph.nodes
     ):
@@ -289,9 +289,14 @@ def _batch_norm(arguments: list[Any]) -> Any:
     given, weight, bias, mean, var, training, momentum, eps = arguments[:8]
     if len(arguments) != 8 or (mean is None) != (var is None):
         raise Refusal("it is called in a form that isn't functional")
+    legit = torch.ops.aten._native_batch_norm_legit
     if mean is None:
-        return torch.ops.aten._native_batch_norm_legit.no_stats(given, weight, bias, training, momentum, eps)
-    return torch.ops.aten._native_batch_norm_legit.default(given, weight, bias, mean, var, training, momentum, eps)
+        return legit.no_stats(given, weight, bias, training, momentum, eps)
+    result = legit.default(given, weight, bias, mean, var, training, momentum, eps)
+    if training:
+        return result
+    # The CPU's kernel, whose meta kernel tells so, saves no statistics of evaluation; the decomposition copies them.
+    return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
 
 
 def _defer_copies(traced: Traced) -> None:

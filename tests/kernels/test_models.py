@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Models train with nothing on the CPU, to the losses of the CPU."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torch_outboard
+
+
+class Residual(nn.Module):
+    """What ResNets are made of: a stem, a block with a shortcut, a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.block = nn.Sequential(nn.Conv2d(8, 12, 3, 2, 1, bias=False), nn.BatchNorm2d(12))
+        self.shortcut = nn.Sequential(nn.Conv2d(8, 12, 1, 2, bias=False), nn.BatchNorm2d(12))
+        self.classify = nn.Linear(12, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(self.stem(x))
+        x = F.relu(self.block(x) + self.shortcut(x))
+        return self.classify(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class Gpt(nn.Module):
+    """A layer of a GPT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, 32), nn.Embedding(16, 32)
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(3))
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        heads = self.qkv(self.norms[0](x)).unflatten(2, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+        x = x + self.down(F.gelu(self.up(self.norms[1](x))))
+        return (self.norms[2](x) @ self.tokens.weight.t()).flatten(0, 1)
+
+
+def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor) -> list[float]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(3):
+        loss = F.cross_entropy(model(given), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    with torch.no_grad():
+        losses.append(F.cross_entropy(model.eval()(given), wanted).item())
+    return losses
+
+
+def check(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor, device: torch.device) -> None:
+    ours = copy.deepcopy(model).to(device)
+    torch_outboard.reset_coverage()
+    losses = train(ours, given.to(device), wanted.to(device))
+    assert {row.provider for row in torch_outboard.coverage()} == {"compiled"}, torch_outboard.coverage()
+    torch.testing.assert_close(losses, train(model, given, wanted), rtol=1e-3, atol=1e-3)
+
+
+def test_a_residual_network(device: torch.device) -> None:
+    check(Residual(), torch.randn(4, 3, 36, 34), torch.randint(10, (4,)), device)
+
+
+def test_a_gpt(device: torch.device) -> None:
+    tokens = torch.randint(50, (3, 13))
+    check(Gpt(), tokens[:, :-1], tokens[:, 1:].flatten(), device)

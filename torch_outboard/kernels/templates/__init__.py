@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kernels of what Inductor leaves to a library: a template writes steps of a plan for a call of an operator.
+
+The operators of `TEMPLATES` stay calls when a graph is lowered, and where a plan would call one, its template writes
+allocations and launches instead: the same whether the operator is the one that was called or a part of another's
+decomposition. A template writes one text for all sizes, with sizes and strides as arguments of the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.templates import convolutions, products
+from torch_outboard.kernels.templates.call import TemplateCall
+
+__all__ = ["TEMPLATES"]
+
+# Each gives the names of the operator's results, None for an undefined one.
+TEMPLATES: Mapping[Any, Callable[[TemplateCall], list[str | None]]] = {
+    torch.ops.aten.mm.default: products.mm,
+    torch.ops.aten.addmm.default: products.addmm,
+    torch.ops.aten.bmm.default: products.bmm,
+    torch.ops.aten.baddbmm.default: products.baddbmm,
+    torch.ops.aten.convolution.default: convolutions.forward,
+    torch.ops.aten.convolution_backward.default: convolutions.backward,
+}

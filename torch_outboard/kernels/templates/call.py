@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a template gets: a call of an operator in a graph whose sizes are symbols, and the plan that it writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor.virtualized import V
+
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.compile.simt.dialect import STORAGE_TYPES, Dialect
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.text import PlanWriter
+
+__all__ = ["Kernel", "Layout", "TemplateCall", "Tensor", "simplified"]
+
+
+def simplified(value: Any) -> sympy.Expr:
+    """Gives an expression without symbols that were found to be others, or numbers."""
+    return V.graph.sizevars.simplify(sympy.sympify(value))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor that is to be: element type, sizes and strides."""
+
+    dtype: torch.dtype
+    size: Sequence[sympy.Expr]
+    stride: Sequence[sympy.Expr]
+
+
+@dataclass(frozen=True)
+class Tensor(Layout):
+    """A tensor of the plan, by its name there."""
+
+    name: str
+
+
+@dataclass
+class TemplateCall:
+    """A call for which a template writes steps.
+
+    Attributes
+    ----------
+    arguments : mapping
+        By the names of the schema: tensors, numbers, lists, None.
+    results : list of Layout or None
+        What the operator gives, as its meta kernel tells; None for an undefined tensor.
+    is_cpu : bool
+        Whether the device is a CPU, whose kernels use vectors where others use groups of items.
+    """
+
+    operator: torch._ops.OpOverload
+    arguments: Mapping[str, Any]
+    results: Sequence[Layout | None]
+    plan: PlanWriter
+    dialect: Dialect
+    is_cpu: bool
+    add_program: Callable[[DeviceProgram], int]
+
+    def tensor(self, name: str) -> Tensor:
+        """Gives an argument that is a tensor of a type that the dialect has."""
+        given = self.arguments[name]
+        assert isinstance(given, Tensor)
+        if not self.dialect.supports(given.dtype):
+            raise Refusal(f"the dialect {self.dialect.name!r} has no {given.dtype}")
+        return given
+
+    def allocate(self, layout: Layout) -> Tensor:
+        sizes, strides = ([simplified(one) for one in numbers] for numbers in (layout.size, layout.stride))
+        name = self.plan.allocate(layout.dtype, sizes, strides)
+        return Tensor(layout.dtype, layout.size, layout.stride, name)
+
+    def free(self, tensor: Tensor) -> None:
+        self.plan.step(f"free {tensor.name}")
+
+    def launch(self, *kernels: Kernel) -> None:
+        """Launches kernels in turn. They are one program, which takes half as long to compile as one each."""
+        code = self.dialect.source("\n".join(one.written(self.dialect) for one in kernels))
+        for kernel in kernels:
+            program = DeviceProgram(
+                name=kernel.name,
+                language=self.dialect.language or self.dialect.name,
+                types=(*kernel.types, "int64_t"),
+                code=code,
+                entry=kernel.name,
+                grid=(f"a{len(kernel.parameters)}",),
+                block=(str(kernel.group),),
+                options=self.dialect.options,
+            )
+            passed = [*kernel.passed, simplified(kernel.groups)]
+            texts = [one if isinstance(one, str) else self.plan.formula(one) for one in passed]
+            self.plan.step(f"launch {self.add_program(program)} [{', '.join(texts)}]")
+
+
+@dataclass
+class Kernel:
+    """A kernel and its launch.
+
+    Attributes
+    ----------
+    before : str
+        Helpers of its own.
+    text : str
+        What stands in its braces; it may use the number of groups as `ob_groups`.
+    groups : sympy.Expr
+        Of items, of which a group has `group`.
+    parameters, types, passed : list
+        The parameters as the text names them, with what a launch passes: names of tensors, expressions.
+    """
+
+    name: str
+    before: str = ""
+    text: str = ""
+    groups: Any = 0
+    group: int = 1
+    parameters: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
+    passed: list[Any] = field(default_factory=list)
+
+    def written(self, dialect: Dialect) -> str:
+        """Gives the text of the whole."""
+        parameters = ", ".join([*self.parameters, "const ob_i64 ob_groups"])
+        return f"{self.before}{dialect.kernel.format(name=self.name, parameters=parameters)} {{\n{self.text}}}\n"
+
+    def pointer(self, name: str, tensor: Tensor, is_written: bool = False) -> None:
+        kind = f"{'' if is_written else 'const '}{STORAGE_TYPES[tensor.dtype]}*"
+        self._declare(f"OB_GLOBAL {kind} OB_RESTRICT {name}", kind, tensor.name)
+
+    def number(self, name: str, value: Any) -> str:
+        """Gives the text of a number: digits if it is known, else the name of a parameter."""
+        value = simplified(value)
+        if isinstance(value, sympy.Integer):
+            return str(int(value))
+        self._declare(f"const ob_i64 {name}", "int64_t", value)
+        return name
+
+    def _declare(self, parameter: str, kind: str, passed: Any) -> None:
+        """Declares a parameter, once: operands may name the same."""
+        if parameter in self.parameters:
+            assert self.passed[self.parameters.index(parameter)] == passed, f"{self.name} has two {parameter}"
+            return
+        self.parameters.append(parameter)
+        self.types.append(kind)
+        self.passed.append(passed)

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Convolutions and their gradients, as products whose right operand looks at windows of an image.
+
+There is no memory for the windows: elements are found where they are loaded. There are three forms, for which `image`
+is what has the larger grid of pixels, and `grid` the one with a pixel a window:
+
+    windows     grid[n, m, q] = sum over c, k of weight[m, c, k] * image[n, c, q * stride - padding + k * dilation]
+    spread      image[n, m, p] = sum over c, k of weight[c, m, k] * grid[n, c, q] where q has p in its window at k
+    weights     weight[m, c, k] = sum over n, q of grid[n, m, q] * image[n, c, q * stride - padding + k * dilation]
+
+A convolution is the first, the others are its gradients; a transposed one is the second, the others are its gradients.
+Groups are the batch of the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import FloorDiv
+
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, simplified
+from torch_outboard.kernels.templates.product import Operand, Product, SumType, loaded, stored
+from torch_outboard.kernels.templates.schedule import multiply
+
+__all__ = ["backward", "forward"]
+
+
+def forward(call: TemplateCall) -> list[str | None]:
+    """aten::convolution."""
+    shape = _Shape.of(call)
+    (layout,) = call.results
+    assert layout is not None
+    result = call.allocate(layout)
+    bias = call.tensor("bias") if call.arguments["bias"] is not None else None
+    run = _spread if shape.is_transposed else _windows
+    run(call, shape, call.tensor("input"), call.tensor("weight"), bias, result)
+    return [result.name]
+
+
+def backward(call: TemplateCall) -> list[str | None]:
+    """aten::convolution_backward."""
+    shape = _Shape.of(call)
+    grad, given, weight = call.tensor("grad_output"), call.tensor("input"), call.tensor("weight")
+    results: list[str | None] = []
+    of_input, of_weight, of_bias = call.results
+    if of_input is not None:
+        result = call.allocate(of_input)
+        run = _windows if shape.is_transposed else _spread
+        run(call, shape, grad, weight, None, result)
+        results.append(result.name)
+    else:
+        results.append(None)
+    if of_weight is not None:
+        result = call.allocate(of_weight)
+        _weights(call, shape, *((given, grad) if shape.is_transposed else (grad, given)), result)
+        results.append(result.name)
+    else:
+        results.append(None)
+    if of_bias is not None:
+        dims = [0, *range(2, 2 + shape.rank)]
+        results += call.plan.call(torch.ops.aten.sum.dim_IntList, [grad.name, dims], {})
+    else:
+        results.append(None)
+    return results
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The constants of a convolution."""
+
+    rank: int
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+    is_transposed: bool
+    sums: SumType
+
+    @staticmethod
+    def of(call: TemplateCall) -> _Shape:
+        given = call.arguments
+        rank = len(call.tensor("weight").size) - 2
+        dtypes = {one.dtype for one in given.values() if isinstance(one, Tensor)}
+        if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
+            raise Refusal(f"there are no convolutions of {' and '.join(sorted(map(str, dtypes)))}")
+        if len(call.tensor("input").size) != rank + 2:
+            raise Refusal("its input has no batch")
+
+        def each(name: str) -> list[int]:
+            values = [int(one) for one in given[name]]
+            return values * rank if len(values) == 1 else values
+
+        return _Shape(
+            rank,
+            each("stride"),
+            each("padding"),
+            each("dilation"),
+            given["groups"],
+            given["transposed"],
+            SumType.of(dtypes.pop()),
+        )
+
+
+class _Named:
+    """A tensor by the texts of its strides and sizes, which each kernel that uses it declares with the pointer.
+
+    Its first two dimensions are "n" and "c", the others those of the grid. Dimensions of the grid that lie in memory
+    as one count as one, for those that ask by `place`.
+    """
+
+    def __init__(self, name: str, tensor: Tensor, is_written: bool = False) -> None:
+        self.name, self.tensor, self._is_written = name, tensor, is_written
+        self.grid = list(tensor.size[2:])
+        known = V.graph.sizevars.statically_known_equals
+        strides = tensor.stride[2:]
+        self._is_one = all(
+            known(strides[i], strides[i + 1] * self.grid[i + 1]) or known(self.grid[i], 1)
+            for i in range(len(strides) - 1)
+        )
+
+    def _text(self, name: str, value: Any) -> str:
+        value = simplified(value)
+        return str(int(value)) if isinstance(value, sympy.Integer) else f"{self.name}_{name}"
+
+    def stride(self, dim: int) -> str:
+        return self._text(f"stride{dim}", self.tensor.stride[dim])
+
+    def size(self, dim: int) -> str:
+        return self._text(f"size{dim}", self.tensor.size[dim])
+
+    def declare(self, kernel: Kernel) -> None:
+        kernel.pointer(self.name, self.tensor, self._is_written)
+        self.declare_numbers(kernel)
+
+    def declare_numbers(self, kernel: Kernel) -> None:
+        for dim in range(len(self.tensor.size)):
+            kernel.number(f"{self.name}_stride{dim}", self.tensor.stride[dim])
+            kernel.number(f"{self.name}_size{dim}", self.tensor.size[dim])
+
+    def pixels(self) -> str:
+        """Gives how many pixels the grid has."""
+        return "(" + " * ".join(self.size(dim) for dim in range(2, len(self.tensor.size))) + ")"
+
+    def is_dense_from(self, dim: int) -> bool:
+        """Whether dimensions from one on lie in memory as one, element by element."""
+        known = V.graph.sizevars.statically_known_equals
+        expected = sympy.Integer(1)
+        for size, stride in zip(reversed(self.tensor.size[dim:]), reversed(self.tensor.stride[dim:]), strict=True):
+            if not (known(stride, expected) or known(size, 1)):
+                return False
+            expected = expected * size
+        return True
+
+    def coordinates(self, number: str, prefix: str, kind: str = "ob_i32") -> list[tuple[str, str, str]]:
+        """Gives the coordinates of a pixel by its number, the last dimension first."""
+        made: list[tuple[str, str, str]] = []
+        rest = number
+        for dim in reversed(range(len(self.grid))):
+            text = f"(({rest}) % {self.size(dim + 2)})" if dim > 0 else f"({rest})"
+            made.append((kind, f"{prefix}{dim}", f"({kind}){text}"))
+            rest = f"({rest}) / {self.size(dim + 2)}"
+        return made
+
+    def place(self, number: str) -> str:
+        """Gives where a pixel lies, by its number."""
+        if self._is_one:
+            return f"({number}) * {self.stride(len(self.grid) + 1)}"
+        return " + ".join(
+            f"{text} * {self.stride(int(name[1:]) + 2)}" for _, name, text in self.coordinates(number, "q", "ob_i64")
+        )
+
+
+def _declares(*used: _Named, numbers_of: Sequence[_Named] = ()) -> Callable[[Kernel], None]:
+    def declare(kernel: Kernel) -> None:
+        for one in used:
+            one.declare(kernel)
+        for one in numbers_of:
+            one.declare_numbers(kernel)
+
+    return declare
+
+
+def _statements(numbers: Sequence[tuple[str, str, str]]) -> str:
+    return "".join(f"const {kind} {name} = {text}; " for kind, name, text in numbers)
+
+
+def _windows(
+    call: TemplateCall, shape: _Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
+) -> None:
+    image, weight, out = _Named("image", given), _Named("weight", weight_given), _Named("result", result, True)
+    per_group, channels = FloorDiv(weight.tensor.size[0], shape.groups), weight.tensor.size[1]
+    window = weight.pixels()
+    of_line = [
+        *out.coordinates(f"line % {out.pixels()}", "q"),
+        *(("ob_i32", f"y{i}", f"q{i} * {shape.stride[i]} - {shape.padding[i]}") for i in range(shape.rank)),
+        (
+            "ob_i64",
+            "image_from",
+            f"line / {out.pixels()} * {image.stride(0)} + batch * {weight.size(1)} * {image.stride(1)}",
+        ),
+    ]
+    right = Operand(
+        declare=_declares(image, numbers_of=(weight, out)),
+        of_line=tuple(of_line),
+        of_step=_statements(
+            [
+                *weight.coordinates(f"step % {window}", "k"),
+                *(("ob_i32", f"d{i}", f"k{i} * {shape.dilation[i]}") for i in range(shape.rank)),
+                ("ob_i64", "channel", f"step / {window} * {image.stride(1)}"),
+            ]
+        ),
+        element=_inside(shape, image),
+        is_dense_along_steps=False,
+    )
+    left = _weight_operand(weight, shape, is_source_first=False)
+    _convolve(call, shape, "ob_convolution", per_group, channels, left, right, weight, out, bias)
+
+
+def _spread(
+    call: TemplateCall, shape: _Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
+) -> None:
+    grid, weight, out = _Named("grid", given), _Named("weight", weight_given), _Named("result", result, True)
+    per_group, channels = weight.tensor.size[1], FloorDiv(weight.tensor.size[0], shape.groups)
+    window = weight.pixels()
+    of_line = [
+        *out.coordinates(f"line % {out.pixels()}", "p"),
+        *(("ob_i32", f"y{i}", f"p{i} + {shape.padding[i]}") for i in range(shape.rank)),
+        (
+            "ob_i64",
+            "grid_from",
+            f"line / {out.pixels()} * {grid.stride(0)}"
+            f" + batch * ({weight.size(0)} / {shape.groups}) * {grid.stride(1)}",
+        ),
+    ]
+    # The window at q has the pixel if the distance is a multiple of the stride.
+    conditions, places = [], []
+    for i in range(shape.rank):
+        step, size = shape.stride[i], grid.size(i + 2)
+        conditions.append(f"y{i} >= d{i} && (y{i} - d{i}) / {step} < {size}")
+        if step > 1:
+            conditions.append(f"(y{i} - d{i}) % {step} == 0")
+        places.append(f"(y{i} - d{i}) / {step} * {grid.stride(i + 2)}")
+    value = loaded(f"grid[grid_from + channel + {' + '.join(places)}]", given.dtype, shape.sums)
+    right = Operand(
+        declare=_declares(grid, numbers_of=(weight, out)),
+        of_line=tuple(of_line),
+        of_step=_statements(
+            [
+                *weight.coordinates(f"step % {window}", "k"),
+                *(("ob_i32", f"d{i}", f"k{i} * {shape.dilation[i]}") for i in range(shape.rank)),
+                ("ob_i64", "channel", f"step / {window} * {grid.stride(1)}"),
+            ]
+        ),
+        element=f"({' && '.join(conditions)}) ? {value} : 0",
+        is_dense_along_steps=False,
+    )
+    left = _weight_operand(weight, shape, is_source_first=True)
+    _convolve(call, shape, "ob_transposed_convolution", per_group, channels, left, right, weight, out, bias)
+
+
+def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tensor, result: Tensor) -> None:
+    grid, image, out = _Named("grid", grid_given), _Named("image", given), _Named("result", result, True)
+    per_group = FloorDiv(result.size[0], shape.groups)
+    rows = f"({out.size(0)} / {shape.groups})"
+    window = out.pixels()
+    of_step = _statements(
+        [("ob_i64", "number", f"step / {grid.pixels()}"), ("ob_i64", "pixel", f"step % {grid.pixels()}")]
+    )
+    left = Operand(
+        declare=_declares(grid, numbers_of=(out,)),
+        of_line=(("ob_i64", "grid_from", f"(batch * {rows} + line) * {grid.stride(1)}"),),
+        of_step=f"{of_step}const ob_i64 grid_to = number * {grid.stride(0)} + {grid.place('pixel')}; ",
+        element=loaded("grid[grid_from + grid_to]", grid_given.dtype, shape.sums),
+        is_dense_along_steps=False,
+    )
+    right = Operand(
+        declare=_declares(image, numbers_of=(grid, out)),
+        of_line=(
+            *out.coordinates(f"line % {window}", "k"),
+            *(("ob_i32", f"y{i}", f"k{i} * {shape.dilation[i]} - {shape.padding[i]}") for i in range(shape.rank)),
+            ("ob_i64", "image_from", f"(batch * {out.size(1)} + line / {window}) * {image.stride(1)}"),
+        ),
+        of_step=of_step
+        + _statements(
+            [
+                *grid.coordinates("pixel", "q"),
+                *(("ob_i32", f"d{i}", f"q{i} * {shape.stride[i]}") for i in range(shape.rank)),
+                ("ob_i64", "channel", f"number * {image.stride(0)}"),
+            ]
+        ),
+        element=_inside(shape, image),
+        is_dense_along_steps=False,
+    )
+    of_row = f"(batch * {rows} + row) * {out.stride(0)}"
+    at = f"{of_row} + column / {window} * {out.stride(1)} + {out.place(f'column % {window}')}"
+    product = Product(
+        name="ob_convolution_weights",
+        batch=sympy.Integer(shape.groups),
+        rows=per_group,
+        columns=prod(result.size[1:], start=sympy.Integer(1)),
+        depth=grid_given.size[0] * prod(grid.grid, start=sympy.Integer(1)),
+        sums=shape.sums,
+        left=left,
+        right=right,
+        end=(_declares(out), stored(f"result[{at}]", "value", result.dtype)),
+    )
+    multiply(call, product)
+
+
+def _inside(shape: _Shape, image: _Named) -> str:
+    """An element of the image at y + d, or 0 where there is none."""
+    at = [f"y{i} + d{i}" for i in range(shape.rank)]
+    conditions = " && ".join(f"{one} >= 0 && {one} < {image.size(i + 2)}" for i, one in enumerate(at))
+    place = " + ".join(f"({one}) * {image.stride(i + 2)}" for i, one in enumerate(at))
+    value = loaded(f"image[image_from + channel + {place}]", image.tensor.dtype, shape.sums)
+    return f"({conditions}) ? {value} : 0"
+
+
+def _weight_operand(weight: _Named, shape: _Shape, *, is_source_first: bool) -> Operand:
+    """The weight as the left operand, by result's channels and, as steps, by source's channels and the window."""
+    window = weight.pixels()
+    of_source, of_result = (0, 1) if is_source_first else (1, 0)
+    groups = f"batch * ({weight.size(0)} / {shape.groups})"
+    source = f"({groups} + step / {window})" if is_source_first else f"step / {window}"
+    line = "line" if is_source_first else f"({groups} + line)"
+    place = f"{source} * {weight.stride(of_source)} + {weight.place(f'step % {window}')}"
+    is_dense = not is_source_first and weight.is_dense_from(1)
+    return Operand(
+        declare=_declares(weight),
+        of_line=(("ob_i64", "weight_from", f"{line} * {weight.stride(of_result)}"),),
+        of_step="" if is_dense else f"const ob_i64 weight_to = {place}; ",
+        element=loaded(f"weight[weight_from + {'step' if is_dense else 'weight_to'}]", weight.tensor.dtype, shape.sums),
+        is_dense_along_steps=is_dense,
+    )
+
+
+def _convolve(
+    call: TemplateCall,
+    shape: _Shape,
+    name: str,
+    rows: sympy.Expr,
+    channels: sympy.Expr,
+    left: Operand,
+    right: Operand,
+    weight: _Named,
+    out: _Named,
+    bias: Tensor | None,
+) -> None:
+    pixels = out.pixels()
+    of_channel = f"({out.size(1)} / {shape.groups} * batch + row)"
+    at = f"column / {pixels} * {out.stride(0)} + {of_channel} * {out.stride(1)} + {out.place(f'column % {pixels}')}"
+    value = "value"
+    if bias is not None:
+        stride = simplified(bias.stride[0])
+        text = str(int(stride)) if isinstance(stride, sympy.Integer) else "bias_stride"
+        value = f"value + {loaded(f'bias[{of_channel} * {text}]', bias.dtype, shape.sums)}"
+
+    def declare(kernel: Kernel) -> None:
+        out.declare(kernel)
+        if bias is not None:
+            kernel.pointer("bias", bias)
+            kernel.number("bias_stride", bias.stride[0])
+
+    product = Product(
+        name=name,
+        batch=sympy.Integer(shape.groups),
+        rows=rows,
+        columns=out.tensor.size[0] * prod(out.grid, start=sympy.Integer(1)),
+        depth=channels * prod(weight.grid, start=sympy.Integer(1)),
+        sums=shape.sums,
+        left=left,
+        right=right,
+        end=(declare, stored(f"result[{at}]", value, out.tensor.dtype)),
+    )
+    multiply(call, product)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A product of matrices as text: what its operands and its results are, whatever the schedule.
+
+Result[b, m, n] = sum over k of left[b, m, k] * right[b, k, n]. An operand says how to load an element, so that a
+convolution is a product whose right operand looks at windows of an image; the end says what becomes of a sum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.utils._sympy.functions import FloorDiv
+
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.call import Kernel
+
+__all__ = ["Operand", "Product", "SumType", "ceil_div", "filled", "loaded", "stored"]
+
+
+@dataclass(frozen=True)
+class SumType:
+    """In which elements are multiplied and added."""
+
+    dtype: torch.dtype  # that temporaries have
+    suffix: str  # of vectors: "f32"
+    kind: str  # of variables: "float"
+    size: int
+
+    @staticmethod
+    def of(dtype: torch.dtype) -> SumType:
+        """Of integers, which wrap, those without a sign: the same bits."""
+        if dtype in HALVES or dtype == torch.float32:
+            return SumType(torch.float32, "f32", "float", 4)
+        if dtype == torch.float64:
+            return SumType(torch.float64, "f64", "double", 8)
+        if dtype == torch.int64:
+            return SumType(torch.int64, "u64", "ob_u64", 8)
+        if dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+            return SumType(torch.int32, "u32", "ob_u32", 4)
+        raise Refusal(f"there are no products of {dtype}")
+
+
+def loaded(place: str, dtype: torch.dtype, sums: SumType) -> str:
+    """Gives an element of memory in the type of sums."""
+    if dtype in HALVES:
+        return f"ob_from_{SUFFIXES[dtype]}({place})"
+    return place if STORAGE_TYPES[dtype] == sums.kind else f"({sums.kind}){place}"
+
+
+def stored(place: str, value: str, dtype: torch.dtype) -> str:
+    """Gives the statement that stores a number of the type of sums."""
+    if dtype in HALVES:
+        return f"{place} = ob_to_{SUFFIXES[dtype]}({value});"
+    return f"{place} = ({COMPUTE_TYPES[dtype]})({value});"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an operand's elements are loaded: a line is a row of the left one, a column of the right one.
+
+    Attributes
+    ----------
+    declare : function of Kernel
+        Declares what the texts name.
+    of_line : tuple of (type, name, text)
+        Numbers of a line, computed once for it. Texts read `line` and `batch`, and those before by `name_of_line`.
+    of_step : str
+        Statements of a step along k, which read `step`: what is the same for all lines.
+    element : str
+        The element, of the names of both.
+    is_dense_along_steps : bool
+        Whether neighbours in memory are those along k, not those of neighbouring lines.
+    beside : str
+        The element of the line that is `lane` lines behind, of this line's names, where that is a load that vectors do;
+        else "".
+    """
+
+    declare: Callable[[Kernel], None]
+    of_line: tuple[tuple[str, str, str], ...]
+    of_step: str
+    element: str
+    is_dense_along_steps: bool
+    beside: str = ""
+
+    def lines(self, at: str) -> str:
+        """Gives the statements that keep a line's numbers in arrays, at an index."""
+        return "".join(f"{name}_at[{at}] = {name}; " for _, name, _ in self.of_line)
+
+    def computed(self) -> str:
+        """Gives the statements that compute a line's numbers."""
+        return "".join(f"const {kind} {name} = {text}; " for kind, name, text in self.of_line)
+
+    def arrays(self, count: int | str) -> str:
+        return "".join(f"{kind} {name}_at[{count}]; " for kind, name, _ in self.of_line)
+
+    def again(self, at: str) -> str:
+        """Gives the statements that read a line's numbers from arrays."""
+        return "".join(f"const {kind} {name} = {name}_at[{at}]; " for kind, name, _ in self.of_line)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of matrices, of which the schedules make kernels.
+
+    Attributes
+    ----------
+    end : tuple of (function of Kernel, str)
+        What declares the results' pointers and numbers, and the statements that take `value` of `batch`, `row` and
+        `column`.
+    """
+
+    name: str
+    batch: sympy.Expr
+    rows: sympy.Expr
+    columns: sympy.Expr
+    depth: sympy.Expr
+    sums: SumType
+    left: Operand
+    right: Operand
+    end: tuple[Callable[[Kernel], None], str]
+    before: str = ""
+
+    def sizes(self, kernel: Kernel) -> dict[str, str]:
+        """Declares the sizes, and gives their texts."""
+        return {
+            "BATCH": kernel.number("batches", self.batch),
+            "ROWS": kernel.number("rows", self.rows),
+            "COLUMNS": kernel.number("columns", self.columns),
+            "DEPTH": kernel.number("depth", self.depth),
+        }
+
+
+def ceil_div(size: Any, unit: int) -> sympy.Expr:
+    """Gives how many units hold that many."""
+    return FloorDiv(sympy.sympify(size) + (unit - 1), unit)
+
+
+def filled(text: str, words: Mapping[str, str]) -> str:
+    """Gives a text with `$WORD` replaced by each word's text, which may have words itself."""
+    while found := _WORD.search(text):
+        text = text[: found.start()] + words[found[1]] + text[found.end() :]
+    return text
+
+
+_WORD = re.compile(r"\$([A-Z_]+)")

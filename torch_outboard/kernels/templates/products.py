@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Products of matrices and of batches of them, with what is added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
+from torch_outboard.kernels.templates.product import Operand, Product, SumType, loaded, stored
+from torch_outboard.kernels.templates.schedule import multiply
+
+__all__ = ["addmm", "baddbmm", "bmm", "mm"]
+
+
+def mm(call: TemplateCall) -> list[str | None]:
+    return _product(call, call.tensor("self"), call.tensor("mat2"), None)
+
+
+def addmm(call: TemplateCall) -> list[str | None]:
+    return _product(call, call.tensor("mat1"), call.tensor("mat2"), call.tensor("self"))
+
+
+def bmm(call: TemplateCall) -> list[str | None]:
+    return _product(call, call.tensor("self"), call.tensor("mat2"), None)
+
+
+def baddbmm(call: TemplateCall) -> list[str | None]:
+    return _product(call, call.tensor("batch1"), call.tensor("batch2"), call.tensor("self"))
+
+
+def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | None) -> list[str | None]:
+    layout = call.results[0]
+    assert layout is not None
+    if not left.dtype == right.dtype == layout.dtype or (added is not None and added.dtype != layout.dtype):
+        raise Refusal("its tensors are of several types")
+    sums = SumType.of(left.dtype)
+    result = call.allocate(layout)
+    product = Product(
+        name="ob_product",
+        batch=left.size[0] if len(left.size) == 3 else sympy.Integer(1),
+        rows=left.size[-2],
+        columns=right.size[-1],
+        depth=left.size[-1],
+        sums=sums,
+        left=_operand("left", left, is_left=True, sums=sums),
+        right=_operand("right", right, is_left=False, sums=sums),
+        end=_end(call, result, added, sums),
+    )
+    multiply(call, product)
+    return [result.name]
+
+
+def _strides(tensor: Layout, rank: int) -> tuple[Any, Any, Any]:
+    """Strides of batch, row and column of a tensor that is expanded to the result's shape."""
+    sizes = [sympy.Integer(1)] * (rank - len(tensor.size)) + list(tensor.size)
+    strides = [sympy.Integer(0)] * (rank - len(tensor.size)) + list(tensor.stride)
+    strides = [sympy.Integer(0) if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
+    return (*[sympy.Integer(0)] * (3 - rank), *strides)
+
+
+def _operand(name: str, tensor: Tensor, *, is_left: bool, sums: SumType) -> Operand:
+    batch, row, column = _strides(tensor, len(tensor.size))
+    line, step = (row, column) if is_left else (column, row)
+
+    names = _Names(name, {"batch": batch, "line": line, "step": step}, tensor)
+    place, beside = (f"{name}[{name}_from + {more}step * {names['step']}]" for more in ("", "lane + "))
+    return Operand(
+        declare=names.declare,
+        of_line=(("ob_i64", f"{name}_from", f"batch * {names['batch']} + line * {names['line']}"),),
+        of_step="",
+        element=loaded(place, tensor.dtype, sums),
+        is_dense_along_steps=step == 1 and line != 1,
+        beside=loaded(beside, tensor.dtype, sums) if line == 1 else "",
+    )
+
+
+class _Names:
+    """Strides by the texts that stand for them, which a kernel declares with the pointer."""
+
+    def __init__(self, name: str, strides: dict[str, Any], tensor: Tensor) -> None:
+        self._name, self._strides, self._tensor = name, strides, tensor
+
+    def __getitem__(self, which: str) -> str:
+        stride = self._strides[which]
+        return str(int(stride)) if isinstance(stride, sympy.Integer) else f"{self._name}_{which}"
+
+    def declare(self, kernel: Kernel, is_written: bool = False) -> None:
+        kernel.pointer(self._name, self._tensor, is_written)
+        for which, stride in self._strides.items():
+            given = kernel.number(f"{self._name}_{which}", stride)
+            assert given == self[which], (given, self[which])
+
+
+def _number(value: Any, sums: SumType) -> str:
+    """A factor as text in the type of sums."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Refusal(f"a factor is a {type(value).__name__}")
+    if sums.suffix.startswith("f"):
+        value = float(value)
+        if value != value or value in (float("inf"), float("-inf")):
+            sign = "-" if value < 0 else ""
+            return f"({sums.kind}){sign}{'OB_NAN' if value != value else 'OB_INFINITY'}"
+        return f"({sums.kind}){value!r}"
+    if isinstance(value, float):
+        raise Refusal("a factor of integers is no integer", is_of_class=False)
+    return f"({sums.kind}){value}"
+
+
+def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType) -> Any:
+    rank = len(result.size)
+    strides = dict(zip(("batch", "row", "column"), _strides(result, rank), strict=True))
+    out = _Names("result", strides, result)
+    index = f"batch * {out['batch']} + row * {out['row']} + column * {out['column']}"
+    alpha, beta = call.arguments.get("alpha", 1), call.arguments.get("beta", 1)
+    value = "value" if alpha == 1 or added is None else f"{_number(alpha, sums)} * value"
+    # With a factor of 0, what is added isn't read: a NaN of it is none of the result's.
+    reads = added is not None and beta != 0
+    declares: Sequence[_Names] = [out]
+    if reads:
+        assert added is not None
+        given = _Names("added", dict(zip(("batch", "row", "column"), _strides(added, rank), strict=True)), added)
+        place = f"added[batch * {given['batch']} + row * {given['row']} + column * {given['column']}]"
+        factor = "" if beta == 1 else f"{_number(beta, sums)} * "
+        value = f"{value} + {factor}{loaded(place, added.dtype, sums)}"
+        declares = [out, given]
+
+    def declare(kernel: Kernel) -> None:
+        for one in declares:
+            one.declare(kernel, is_written=one is out)
+
+    return declare, stored(f"result[{index}]", value, result.dtype)

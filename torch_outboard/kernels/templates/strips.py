@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The schedule of products for CPUs: explicit vectors, and memory that lies in the order in which it is read.
+
+One launch writes the left operand as strips of six rows, step after step; another computes. An item of it has a block
+of 96 rows and four panels of columns: it packs 256 steps of its columns, whatever their strides and type, into memory
+of its own that stays in the second cache, and multiplies strips by panels of two vectors, whose sums are in registers.
+"""
+
+from __future__ import annotations
+
+import sympy  # type: ignore[import-untyped]
+
+from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
+from torch_outboard.kernels.templates.product import Operand, Product, SumType, ceil_div, filled
+
+__all__ = ["multiply"]
+
+_STRIP = 6  # rows; with two vectors of columns it has 12 of 16 registers for sums
+_BLOCK = 96  # rows of an item
+_PANELS = 4  # of an item
+_STEPS = 256
+_VECTOR_BYTES = 32
+
+
+def multiply(call: TemplateCall, product: Product) -> None:
+    """Writes the launches of a product."""
+    sums = product.sums
+    strips = ceil_div(product.rows, _STRIP)
+    size = product.batch * strips * product.depth * _STRIP
+    packed = call.allocate(Layout(sums.dtype, [size], [sympy.Integer(1)]))
+    pack = _pack(call, product, packed, strips)
+    kernel = Kernel(f"{product.name}_of_strips", _tile(sums) + product.before)
+    kernel.parameters.append(f"OB_GLOBAL const {sums.kind}* OB_RESTRICT packed")
+    kernel.types.append(f"const {sums.kind}*")
+    kernel.passed.append(packed.name)
+    sizes = product.sizes(kernel)
+    product.right.declare(kernel)
+    declare, end = product.end
+    declare(kernel)
+    panel = 2 * _VECTOR_BYTES // sums.size
+    width = panel * _PANELS
+    words = {
+        **sizes,
+        "ITEM": call.dialect.item,
+        "KIND": sums.kind,
+        "SUFFIX": sums.suffix,
+        "STRIP": str(_STRIP),
+        "BLOCK": str(_BLOCK),
+        "WIDTH": str(width),
+        "PANEL": str(panel),
+        "STEPS": str(_STEPS),
+        "COMPUTED": product.right.computed(),
+        "KEPT": product.right.lines("lane"),
+        "ARRAYS": product.right.arrays(width),
+        "PACK": _pack_columns(product.right),
+        "END": end,
+    }
+    kernel.text = filled(_MAIN, words)
+    kernel.groups = product.batch * ceil_div(product.rows, _BLOCK) * ceil_div(product.columns, width)
+    call.launch(pack, kernel)
+    call.free(packed)
+
+
+def _pack(call: TemplateCall, product: Product, packed: Tensor, strips: sympy.Expr) -> Kernel:
+    left, sums = product.left, product.sums
+    kernel = Kernel(f"{product.name}_pack", product.before)
+    kernel.parameters.append(f"OB_GLOBAL {sums.kind}* OB_RESTRICT packed")
+    kernel.types.append(f"{sums.kind}*")
+    kernel.passed.append(packed.name)
+    sizes = product.sizes(kernel)
+    left.declare(kernel)
+    words = {
+        **sizes,
+        "ITEM": call.dialect.item,
+        "STRIP": str(_STRIP),
+        "STEPS": str(_STEPS),
+        "ARRAYS": left.arrays(_STRIP),
+        "COMPUTED": left.computed(),
+        "KEPT": left.lines("lane"),
+        "LOOPS": _loops(left, str(_STRIP), f"packed[to + at * {_STRIP} + lane]"),
+    }
+    kernel.text = filled(_PACK, words)
+    kernel.groups = product.batch * strips * ceil_div(product.depth, _STEPS)
+    return kernel
+
+
+def _loops(operand: Operand, lanes: str, place: str) -> str:
+    """Gives the loops that load elements of some lines, along what is dense in memory."""
+    step = f"const ob_i64 step = first_step + at; {operand.of_step}"
+    body = f"{operand.again('lane')}{place} = {operand.element};"
+    if operand.is_dense_along_steps:
+        return f"""\
+    for (int lane = 0; lane < {lanes}; ++lane) {{
+      {operand.again("lane")}
+      for (int at = 0; at < steps; ++at) {{ {step} {place} = {operand.element}; }}
+    }}
+"""
+    return f"""\
+    for (int at = 0; at < steps; ++at) {{
+      {step}
+      for (int lane = 0; lane < {lanes}; ++lane) {{ {body} }}
+    }}
+"""
+
+
+def _pack_columns(operand: Operand) -> str:
+    place = "part[(lane / $PANEL * $STEPS + at) * $PANEL + lane % $PANEL]"
+    loops = _loops(operand, "lanes", place)
+    if not operand.beside:
+        return loops
+    return f"""\
+    if (lanes == block_columns) {{
+      {operand.again("0")}
+      for (int at = 0; at < steps; ++at) {{
+        const ob_i64 step = first_step + at;
+        {operand.of_step}
+        for (int first = 0; first < lanes; first += $PANEL)
+          for (int lane = first; lane < first + $PANEL; ++lane)
+            part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.beside};
+      }}
+    }} else {{
+{loops}
+    }}
+"""
+
+
+_PACK = """\
+  const ob_i64 ob_number = $ITEM;
+  if (ob_number >= ob_groups) return;
+  const ob_i64 strips = ($ROWS + $STRIP - 1) / $STRIP;
+  const ob_i64 strip = ob_number % strips;
+  const ob_i64 chunks = ($DEPTH + $STEPS - 1) / $STEPS;
+  const ob_i64 first_step = ob_number / strips % chunks * $STEPS;
+  const ob_i64 batch = ob_number / strips / chunks;
+  const int steps = $DEPTH - first_step < $STEPS ? (int)($DEPTH - first_step) : $STEPS;
+  const ob_i64 to = ((batch * strips + strip) * $DEPTH + first_step) * $STRIP;
+  $ARRAYS
+  for (int lane = 0; lane < $STRIP; ++lane) {
+    // What is beyond the last row is computed and not stored.
+    const ob_i64 line = strip * $STRIP + lane < $ROWS ? strip * $STRIP + lane : $ROWS - 1;
+    $COMPUTED
+    $KEPT
+  }
+$LOOPS"""
+
+_MAIN = """\
+  const ob_i64 ob_number = $ITEM;
+  if (ob_number >= ob_groups) return;
+  const ob_i64 blocks = ($ROWS + $BLOCK - 1) / $BLOCK;
+  const ob_i64 stripes = ($COLUMNS + $WIDTH - 1) / $WIDTH;
+  const ob_i64 first_row = ob_number % blocks * $BLOCK;
+  const ob_i64 first_column = ob_number / blocks % stripes * $WIDTH;
+  const ob_i64 batch = ob_number / blocks / stripes;
+  const int block_rows = $ROWS - first_row < $BLOCK ? (int)($ROWS - first_row) : $BLOCK;
+  const int block_columns = $COLUMNS - first_column < $WIDTH ? (int)($COLUMNS - first_column) : $WIDTH;
+  const int panels = (block_columns + $PANEL - 1) / $PANEL;
+  const int lanes = panels * $PANEL;
+  const ob_i64 strip = batch * (($ROWS + $STRIP - 1) / $STRIP) + first_row / $STRIP;
+  $KIND part[$STEPS * $WIDTH];
+  $KIND sums[$BLOCK * $WIDTH];
+  for (int i = 0; i < panels * $BLOCK * $PANEL; ++i) sums[i] = 0;
+  $ARRAYS
+  for (int lane = 0; lane < lanes; ++lane) {
+    const ob_i64 line = lane < block_columns ? first_column + lane : $COLUMNS - 1;
+    $COMPUTED
+    $KEPT
+  }
+  for (ob_i64 first_step = 0; first_step < $DEPTH; first_step += $STEPS) {
+    const int steps = $DEPTH - first_step < $STEPS ? (int)($DEPTH - first_step) : $STEPS;
+$PACK
+    for (int panel = 0; panel < panels; ++panel)
+      for (int at = 0; at * $STRIP < block_rows; ++at)
+        ob_tile(packed + ((strip + at) * $DEPTH + first_step) * $STRIP, part + panel * $STEPS * $PANEL,
+                sums + (panel * $BLOCK + at * $STRIP) * $PANEL, steps);
+  }
+  for (int i = 0; i < block_rows; ++i)
+    for (int j = 0; j < block_columns; ++j) {
+      const ob_i64 row = first_row + i, column = first_column + j;
+      const $KIND value = sums[(j / $PANEL * $BLOCK + i) * $PANEL + j % $PANEL];
+      $END
+    }
+"""
+
+
+def _tile(sums: SumType) -> str:
+    """Adds a strip by a panel to sums: all loops over rows and vectors are written out, so that sums are registers.
+
+    They begin at 0 in each part of the steps, which loses fewer digits than one long sum.
+    """
+    count = _VECTOR_BYTES // sums.size
+    kind, suffix = sums.kind, sums.suffix
+    pairs = [(row, vector) for row in range(_STRIP) for vector in range(2)]
+    lines = [
+        f"OB_DEVICE void ob_tile(OB_GLOBAL const {kind}* left, const {kind}* right, {kind}* sums, int steps) {{",
+        *(f"  ob_vec_{suffix} s{row}{one} = ob_vec_splat_{suffix}(0);" for row, one in pairs),
+        "  for (int at = 0; at < steps; ++at) {",
+        f"    const ob_vec_{suffix} r0 = ob_vec_load_{suffix}(right + at * {2 * count});",
+        f"    const ob_vec_{suffix} r1 = ob_vec_load_{suffix}(right + at * {2 * count} + {count});",
+    ]
+    for row in range(_STRIP):
+        lines.append(f"    const {kind} l{row} = left[at * {_STRIP} + {row}];")
+        lines += [f"    s{row}{one} = ob_vec_add_product_{suffix}(l{row}, r{one}, s{row}{one});" for one in range(2)]
+    lines.append("  }")
+    for row, one in pairs:
+        place = f"sums + {(row * 2 + one) * count}"
+        lines.append(f"  ob_vec_store_{suffix}(ob_vec_load_{suffix}({place}) + s{row}{one}, {place});")
+    return "\n".join([*lines, "}", ""])
