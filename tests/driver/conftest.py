@@ -10,5 +10,5 @@ from .support import mark
 
 @pytest.fixture(autouse=True)
 def _marked() -> None:
-    """Lets `support.ran_natively` speak of this test alone."""
+    """Lets `support.ran` speak of this test alone."""
     mark()

@@ -75,37 +75,38 @@ _mark: dict[tuple[str, str], int] = {}
 
 
 def mark() -> None:
-    """Makes `ran_natively` speak of what runs from now on; each test begins with one."""
+    """Makes `ran` speak of what runs from now on; each test begins with one."""
     _mark.clear()
     _mark.update({(row.op, row.provider): row.calls for row in torch_outboard.coverage()})
 
 
-def ran_natively() -> bool:
-    """Says whether a kernel of the driver's own ran since the mark. The host's kernels are the CPU's, bit for bit."""
+def ran(*providers: str) -> bool:
+    """Says whether one of these providers ran an operator since the mark."""
     # Also fewer calls than at the mark, since `reset_coverage` starts anew.
     return any(
-        row.provider == "native" and row.calls != _mark.get((row.op, row.provider), 0)
+        row.provider in providers and row.calls != _mark.get((row.op, row.provider), 0)
         for row in torch_outboard.coverage()
     )
 
 
+def ran_device_kernels() -> bool:
+    """Says whether a kernel ran since the mark that isn't the CPU's own, as the host's and the fallback's are."""
+    return ran("native", "compiled")
+
+
 def tolerances(dtype: torch.dtype, tolerance: float = 0.0) -> dict[str, float]:
-    """Gives rtol and atol of results of `dtype`: `tolerance`, and torch's own where native kernels ran."""
-    rtol, atol = torch.testing._comparison.default_tolerances(dtype) if ran_natively() else (0.0, 0.0)
+    """Gives rtol and atol of results of `dtype`: `tolerance`, and torch's own where kernels of the device ran."""
+    rtol, atol = torch.testing._comparison.default_tolerances(dtype) if ran_device_kernels() else (0.0, 0.0)
     return {"rtol": max(rtol, tolerance), "atol": max(atol, tolerance)}
 
 
-def assert_same(
-    result: torch.Tensor, expected: torch.Tensor, device: torch.device, tolerance: float = 0.0, native: float = 0.0
-) -> None:
+def assert_same(result: torch.Tensor, expected: torch.Tensor, device: torch.device, tolerance: float = 0.0) -> None:
     """Asserts that a result is on `device` and has the type, shape and values of a CPU tensor, NaN for NaN.
 
-    Bit for bit but for `tolerance`; where native kernels ran within torch's tolerance of the dtype, or `native` for
-    results of many operators.
+    Bit for bit but for `tolerance`; where kernels of the device ran within torch's tolerance of the dtype.
     """
     assert isinstance(result, torch.Tensor)
     assert result.device == device
     assert result.requires_grad == expected.requires_grad
     ours, theirs = result.detach().cpu(), expected.detach()
-    wanted = max(tolerance, native) if native and ran_natively() else tolerance
-    torch.testing.assert_close(ours, theirs, **tolerances(theirs.dtype, wanted), equal_nan=True, check_stride=False)
+    torch.testing.assert_close(ours, theirs, **tolerances(theirs.dtype, tolerance), equal_nan=True, check_stride=False)

@@ -347,7 +347,8 @@ def test_convolutions_give_the_strides_of_the_cpu(device, input_format, weight_f
     for place in (torch.device("cpu"), device):
         leaves = [t.detach().to(place).requires_grad_() for t in (x, weight)]
         result = functional.conv2d(*leaves, padding=1, groups=groups)
-        result.square().sum().backward()
+        # The mean: gradients of the sum are hundreds, and where they cancel no two orders of addition agree.
+        result.square().mean().backward()
         outcomes.append([result, *(leaf.grad for leaf in leaves)])
     for expected, result in zip(*outcomes, strict=True):
         assert_same(result, expected, device, 0.0)
