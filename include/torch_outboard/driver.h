@@ -405,7 +405,7 @@ typedef struct ob_driver {
      Null: messages say the status code only. */
   void (*last_error)(void* self, char* buffer, size_t size);
 
-  /* Called once, after the last device was closed, or if none was opened; nothing is called any more. Null: nothing to
+  /* Called once, after whoever opened devices has closed them; nothing is called any more. Null: nothing to
      do. */
   void (*destroy)(void* self);
 
