@@ -16,12 +16,18 @@ from torch_outboard.compile.simt.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.text import PlanWriter
 
-__all__ = ["Kernel", "Layout", "TemplateCall", "Tensor", "simplified"]
+__all__ = ["Kernel", "Layout", "TemplateCall", "Tensor", "number_text", "simplified"]
 
 
 def simplified(value: Any) -> sympy.Expr:
     """Gives an expression without symbols that were found to be others, or numbers."""
     return V.graph.sizevars.simplify(sympy.sympify(value))
+
+
+def number_text(name: str, value: Any) -> str:
+    """Gives the text of a number in a kernel: digits if it is known, else the name of a parameter."""
+    value = simplified(value)
+    return str(int(value)) if isinstance(value, sympy.Integer) else name
 
 
 @dataclass(frozen=True)
@@ -127,17 +133,17 @@ class Kernel:
         parameters = ", ".join([*self.parameters, "const ob_i64 ob_groups"])
         return f"{self.before}{dialect.kernel.format(name=self.name, parameters=parameters)} {{\n{self.text}}}\n"
 
-    def pointer(self, name: str, tensor: Tensor, is_written: bool = False) -> None:
-        kind = f"{'' if is_written else 'const '}{STORAGE_TYPES[tensor.dtype]}*"
+    def pointer(self, name: str, tensor: Tensor, is_written: bool = False, element: str = "") -> None:
+        """Declares a tensor's memory, by another type of its size if one is named."""
+        kind = f"{'' if is_written else 'const '}{element or STORAGE_TYPES[tensor.dtype]}*"
         self._declare(f"OB_GLOBAL {kind} OB_RESTRICT {name}", kind, tensor.name)
 
     def number(self, name: str, value: Any) -> str:
-        """Gives the text of a number: digits if it is known, else the name of a parameter."""
-        value = simplified(value)
-        if isinstance(value, sympy.Integer):
-            return str(int(value))
-        self._declare(f"const ob_i64 {name}", "int64_t", value)
-        return name
+        """Gives the text of a number, and declares the parameter if there is one."""
+        text = number_text(name, value)
+        if text == name:
+            self._declare(f"const ob_i64 {name}", "int64_t", simplified(value))
+        return text
 
     def _declare(self, parameter: str, kind: str, passed: Any) -> None:
         """Declares a parameter, once: operands may name the same."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -25,8 +24,8 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, simplified
-from torch_outboard.kernels.templates.product import Operand, Product, SumType, loaded, stored
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text
+from torch_outboard.kernels.templates.product import Number, Operand, Product, SumType, loaded, statements, stored
 from torch_outboard.kernels.templates.schedule import multiply
 
 __all__ = ["backward", "forward"]
@@ -48,27 +47,21 @@ def backward(call: TemplateCall) -> list[str | None]:
     """aten::convolution_backward."""
     shape = _Shape.of(call)
     grad, given, weight = call.tensor("grad_output"), call.tensor("input"), call.tensor("weight")
-    results: list[str | None] = []
     of_input, of_weight, of_bias = call.results
+    names: list[str | None] = [None, None, None]
     if of_input is not None:
         result = call.allocate(of_input)
         run = _windows if shape.is_transposed else _spread
         run(call, shape, grad, weight, None, result)
-        results.append(result.name)
-    else:
-        results.append(None)
+        names[0] = result.name
     if of_weight is not None:
         result = call.allocate(of_weight)
         _weights(call, shape, *((given, grad) if shape.is_transposed else (grad, given)), result)
-        results.append(result.name)
-    else:
-        results.append(None)
+        names[1] = result.name
     if of_bias is not None:
         dims = [0, *range(2, 2 + shape.rank)]
-        results += call.plan.call(torch.ops.aten.sum.dim_IntList, [grad.name, dims], {})
-    else:
-        results.append(None)
-    return results
+        (names[2],) = call.plan.call(torch.ops.aten.sum.dim_IntList, [grad.name, dims], {})
+    return names
 
 
 @dataclass(frozen=True)
@@ -125,15 +118,11 @@ class _Named:
             for i in range(len(strides) - 1)
         )
 
-    def _text(self, name: str, value: Any) -> str:
-        value = simplified(value)
-        return str(int(value)) if isinstance(value, sympy.Integer) else f"{self.name}_{name}"
-
     def stride(self, dim: int) -> str:
-        return self._text(f"stride{dim}", self.tensor.stride[dim])
+        return number_text(f"{self.name}_stride{dim}", self.tensor.stride[dim])
 
     def size(self, dim: int) -> str:
-        return self._text(f"size{dim}", self.tensor.size[dim])
+        return number_text(f"{self.name}_size{dim}", self.tensor.size[dim])
 
     def declare(self, kernel: Kernel) -> None:
         kernel.pointer(self.name, self.tensor, self._is_written)
@@ -158,9 +147,9 @@ class _Named:
             expected = expected * size
         return True
 
-    def coordinates(self, number: str, prefix: str, kind: str = "ob_i32") -> list[tuple[str, str, str]]:
+    def coordinates(self, number: str, prefix: str, kind: str = "ob_i32") -> list[Number]:
         """Gives the coordinates of a pixel by its number, the last dimension first."""
-        made: list[tuple[str, str, str]] = []
+        made: list[Number] = []
         rest = number
         for dim in reversed(range(len(self.grid))):
             text = f"(({rest}) % {self.size(dim + 2)})" if dim > 0 else f"({rest})"
@@ -187,8 +176,16 @@ def _declares(*used: _Named, numbers_of: Sequence[_Named] = ()) -> Callable[[Ker
     return declare
 
 
-def _statements(numbers: Sequence[tuple[str, str, str]]) -> str:
-    return "".join(f"const {kind} {name} = {text}; " for kind, name, text in numbers)
+def _of_window(shape: _Shape, weight: _Named, source: _Named) -> str:
+    """The statements of a step that is a channel of the source and a place in the window."""
+    window = weight.pixels()
+    return statements(
+        [
+            *weight.coordinates(f"step % {window}", "k"),
+            *(("ob_i32", f"d{i}", f"k{i} * {shape.dilation[i]}") for i in range(shape.rank)),
+            ("ob_i64", "channel", f"step / {window} * {source.stride(1)}"),
+        ]
+    )
 
 
 def _windows(
@@ -196,7 +193,6 @@ def _windows(
 ) -> None:
     image, weight, out = _Named("image", given), _Named("weight", weight_given), _Named("result", result, True)
     per_group, channels = FloorDiv(weight.tensor.size[0], shape.groups), weight.tensor.size[1]
-    window = weight.pixels()
     of_line = [
         *out.coordinates(f"line % {out.pixels()}", "q"),
         *(("ob_i32", f"y{i}", f"q{i} * {shape.stride[i]} - {shape.padding[i]}") for i in range(shape.rank)),
@@ -209,13 +205,7 @@ def _windows(
     right = Operand(
         declare=_declares(image, numbers_of=(weight, out)),
         of_line=tuple(of_line),
-        of_step=_statements(
-            [
-                *weight.coordinates(f"step % {window}", "k"),
-                *(("ob_i32", f"d{i}", f"k{i} * {shape.dilation[i]}") for i in range(shape.rank)),
-                ("ob_i64", "channel", f"step / {window} * {image.stride(1)}"),
-            ]
-        ),
+        of_step=_of_window(shape, weight, image),
         element=_inside(shape, image),
         is_dense_along_steps=False,
     )
@@ -228,7 +218,6 @@ def _spread(
 ) -> None:
     grid, weight, out = _Named("grid", given), _Named("weight", weight_given), _Named("result", result, True)
     per_group, channels = weight.tensor.size[1], FloorDiv(weight.tensor.size[0], shape.groups)
-    window = weight.pixels()
     of_line = [
         *out.coordinates(f"line % {out.pixels()}", "p"),
         *(("ob_i32", f"y{i}", f"p{i} + {shape.padding[i]}") for i in range(shape.rank)),
@@ -251,13 +240,7 @@ def _spread(
     right = Operand(
         declare=_declares(grid, numbers_of=(weight, out)),
         of_line=tuple(of_line),
-        of_step=_statements(
-            [
-                *weight.coordinates(f"step % {window}", "k"),
-                *(("ob_i32", f"d{i}", f"k{i} * {shape.dilation[i]}") for i in range(shape.rank)),
-                ("ob_i64", "channel", f"step / {window} * {grid.stride(1)}"),
-            ]
-        ),
+        of_step=_of_window(shape, weight, grid),
         element=f"({' && '.join(conditions)}) ? {value} : 0",
         is_dense_along_steps=False,
     )
@@ -270,7 +253,7 @@ def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tenso
     per_group = FloorDiv(result.size[0], shape.groups)
     rows = f"({out.size(0)} / {shape.groups})"
     window = out.pixels()
-    of_step = _statements(
+    of_step = statements(
         [("ob_i64", "number", f"step / {grid.pixels()}"), ("ob_i64", "pixel", f"step % {grid.pixels()}")]
     )
     left = Operand(
@@ -288,7 +271,7 @@ def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tenso
             ("ob_i64", "image_from", f"(batch * {out.size(1)} + line / {window}) * {image.stride(1)}"),
         ),
         of_step=of_step
-        + _statements(
+        + statements(
             [
                 *grid.coordinates("pixel", "q"),
                 *(("ob_i32", f"d{i}", f"q{i} * {shape.stride[i]}") for i in range(shape.rank)),
@@ -358,9 +341,8 @@ def _convolve(
     at = f"column / {pixels} * {out.stride(0)} + {of_channel} * {out.stride(1)} + {out.place(f'column % {pixels}')}"
     value = "value"
     if bias is not None:
-        stride = simplified(bias.stride[0])
-        text = str(int(stride)) if isinstance(stride, sympy.Integer) else "bias_stride"
-        value = f"value + {loaded(f'bias[{of_channel} * {text}]', bias.dtype, shape.sums)}"
+        place = f"bias[{of_channel} * {number_text('bias_stride', bias.stride[0])}]"
+        value = f"value + {loaded(place, bias.dtype, shape.sums)}"
 
     def declare(kernel: Kernel) -> None:
         out.declare(kernel)

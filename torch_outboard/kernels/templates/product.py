@@ -8,7 +8,7 @@ convolution is a product whose right operand looks at windows of an image; the e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_T
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel
 
-__all__ = ["Operand", "Product", "SumType", "ceil_div", "filled", "loaded", "stored"]
+__all__ = ["Number", "Operand", "Product", "SumType", "ceil_div", "filled", "loaded", "statements", "stored"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,15 @@ def stored(place: str, value: str, dtype: torch.dtype) -> str:
     return f"{place} = ({COMPUTE_TYPES[dtype]})({value});"
 
 
+# A number of a kernel's: type, name and text.
+Number = tuple[str, str, str]
+
+
+def statements(numbers: Iterable[Number]) -> str:
+    """Gives the statements that compute numbers, each by what stands before it."""
+    return "".join(f"const {kind} {name} = {text}; " for kind, name, text in numbers)
+
+
 @dataclass(frozen=True)
 class Operand:
     """How an operand's elements are loaded: a line is a row of the left one, a column of the right one.
@@ -68,8 +77,8 @@ class Operand:
     ----------
     declare : function of Kernel
         Declares what the texts name.
-    of_line : tuple of (type, name, text)
-        Numbers of a line, computed once for it. Texts read `line` and `batch`, and those before by `name_of_line`.
+    of_line : tuple of Number
+        Those of a line, computed once for it. Texts read `line` and `batch`, and those before by `name_of_line`.
     of_step : str
         Statements of a step along k, which read `step`: what is the same for all lines.
     element : str
@@ -82,7 +91,7 @@ class Operand:
     """
 
     declare: Callable[[Kernel], None]
-    of_line: tuple[tuple[str, str, str], ...]
+    of_line: tuple[Number, ...]
     of_step: str
     element: str
     is_dense_along_steps: bool
@@ -94,7 +103,7 @@ class Operand:
 
     def computed(self) -> str:
         """Gives the statements that compute a line's numbers."""
-        return "".join(f"const {kind} {name} = {text}; " for kind, name, text in self.of_line)
+        return statements(self.of_line)
 
     def arrays(self, count: int | str) -> str:
         return "".join(f"{kind} {name}_at[{count}]; " for kind, name, _ in self.of_line)

@@ -30,9 +30,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     packed = call.allocate(Layout(sums.dtype, [size], [sympy.Integer(1)]))
     pack = _pack(call, product, packed, strips)
     kernel = Kernel(f"{product.name}_of_strips", _tile(sums) + product.before)
-    kernel.parameters.append(f"OB_GLOBAL const {sums.kind}* OB_RESTRICT packed")
-    kernel.types.append(f"const {sums.kind}*")
-    kernel.passed.append(packed.name)
+    kernel.pointer("packed", packed, element=sums.kind)
     sizes = product.sizes(kernel)
     product.right.declare(kernel)
     declare, end = product.end
@@ -64,9 +62,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
 def _pack(call: TemplateCall, product: Product, packed: Tensor, strips: sympy.Expr) -> Kernel:
     left, sums = product.left, product.sums
     kernel = Kernel(f"{product.name}_pack", product.before)
-    kernel.parameters.append(f"OB_GLOBAL {sums.kind}* OB_RESTRICT packed")
-    kernel.types.append(f"{sums.kind}*")
-    kernel.passed.append(packed.name)
+    kernel.pointer("packed", packed, is_written=True, element=sums.kind)
     sizes = product.sizes(kernel)
     left.declare(kernel)
     words = {
