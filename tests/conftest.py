@@ -65,8 +65,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def run_compiler(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> RunPython:
     """As `run_python`, in processes that have imported torch's compiler and share one cache."""
+    from torch_outboard.testing.fork_server import COMPILER
+
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}
-    return functools.partial(run_python, env=cache, imports=("torch._inductor.compile_fx",))
+    return functools.partial(run_python, env=cache, imports=COMPILER)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_outboard.testing.fork_server import COMPILER
 from torch_outboard.testing.plugin import RunPython
 
 Compare = Callable[..., None]
@@ -60,7 +61,7 @@ def run_python(run_python: RunPython) -> RunPython:
 
     In the tests' own process a driver was attached before it was imported, so both orders are tried.
     """
-    return functools.partial(run_python, imports=("torch._inductor.compile_fx",))
+    return functools.partial(run_python, imports=COMPILER)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["ForkServer"]
+__all__ = ["COMPILER", "ForkServer"]
+
+# The `imports` of processes that compile. They take three seconds.
+COMPILER = ("torch._inductor.compile_fx",)
 
 # Read when a driver is attached, when something is compiled, when a table is printed, or by pytest alone.
 _READ_LATE = ("OUTBOARD_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_DEVICE_BACKEND_AUTOLOAD", "COLUMNS", "PYTEST_")
