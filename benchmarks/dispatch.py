@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+from _results import RESULTS, write
 
 # Bars of a case: the largest ratio to the CPU, the most microseconds above it, or the most microseconds of a call; and
 # the largest ratio until all is done.
@@ -319,8 +319,7 @@ def main() -> int:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         results["sections"][section] = json.loads(done.stdout)
         all_met &= print_section(section, results["sections"][section])
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(results, indent=2) + "\n")
+    write(options.json, results)
     return 0 if all_met or not options.check else 1
 
 

@@ -7,14 +7,13 @@ Each figure is the median over fresh processes, which take turns.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results"
+from _results import RESULTS, write
 
 PROGRAMS = {
     "import torch": "import torch",
@@ -60,8 +59,7 @@ def main() -> int:
     print("| program | ms | to reach |\n|---|---:|---|")
     for name, value in medians.items():
         print(f"| {name} | {value:.1f} | {f'≤ {LIMITS_MS[name]:.0f} ms' if name in LIMITS_MS else ''} |")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"rounds": options.rounds, "milliseconds": medians}, indent=2) + "\n")
+    write(options.json, {"rounds": options.rounds, "milliseconds": medians})
     return 0
 
 

@@ -8,14 +8,14 @@ median of the rounds' ratios. Each call is waited for.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from _results import RESULTS, about, write
 
 os.environ.setdefault("OUTBOARD_PROVIDERS", "native,compiled")
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
@@ -24,8 +24,6 @@ import torch
 import torch.nn.functional as F
 
 import torch_outboard
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 Case = tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...], torch.dtype, float | None]
 
@@ -104,17 +102,7 @@ def main() -> int:
         missed |= reached == "no"
         to_reach = "" if bar is None else f"≤ {bar} ×"
         print(f"| {name} | {row['ours']:.2f} | {row['cpu']:.2f} | {row['ratio']:.2f} | {to_reach} | {reached} |")
-    about = {
-        "date": datetime.date.today().isoformat(),
-        "device": properties.name,
-        "driver_version": properties.driver_version,
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"about": about, "milliseconds": rows}, indent=2) + "\n")
+    write(options.json, {"about": about(properties), "milliseconds": rows})
     return 1 if options.check and missed else 0
 
 

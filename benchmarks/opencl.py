@@ -8,8 +8,6 @@ means something on a device that is a CPU only.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import re
 import subprocess
@@ -17,12 +15,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
+from _results import RESULTS, about, write
 
 import torch_outboard
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 LINE = re.compile(r"(?P<case>.+?) +(?P<ours>[\d.]+) us +(?P<bare>[\d.]+) us +ratio (?P<ratio>[\d.]+)")
 BAR = 1.2
 
@@ -58,16 +55,7 @@ def main() -> int:
     for row in rows:
         reached = "yes" if row["ratio"] <= BAR else "no"
         print(f"| {row['case']} | {row['ours']} | {row['bare']} | {row['ratio']} | ≤ {BAR} × | {reached} |")
-    about = {
-        "date": datetime.date.today().isoformat(),
-        "device": properties.name,
-        "driver_version": properties.driver_version,
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "torch": str(torch.__version__),
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"about": about, "microseconds": rows}, indent=2) + "\n")
+    write(options.json, {"about": about(properties), "microseconds": rows})
     return 1 if options.check and any(row["ratio"] > BAR for row in rows) else 0
 
 

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dispatch import RESULTS, machine
+from _results import RESULTS, write
+from dispatch import machine
 
 
 @dataclass(frozen=True)
@@ -384,8 +385,7 @@ def main() -> int:
         if section == "profiler":
             results[section][DIGITS] |= measure_off(options.driver, options.rounds)
         all_met &= print_section(results[section])
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(results, indent=2) + "\n")
+    write(options.json, results)
     return 0 if all_met or not options.check else 1
 
 
