@@ -405,8 +405,7 @@ typedef struct ob_driver {
      Null: messages say the status code only. */
   void (*last_error)(void* self, char* buffer, size_t size);
 
-  /* Called once, after whoever opened devices has closed them; nothing is called any more. Null: nothing to
-     do. */
+  /* Called once, after whoever opened devices has closed them; nothing is called any more. Null: nothing to do. */
   void (*destroy)(void* self);
 
   /* Opens a device: contexts, threads, memory. Called once, before the device's first use. Waits. Null: nothing to do. */

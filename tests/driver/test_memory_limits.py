@@ -12,7 +12,6 @@ from .support import module_of, pinned
 
 MIB = 1 << 20
 ABSURD = 1 << 52
-TORCH_MINOR = int(torch.__version__.split(".")[1])
 
 
 @pytest.fixture(autouse=True)
