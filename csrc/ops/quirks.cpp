@@ -129,13 +129,15 @@ void lay_out_convolution(const torch::jit::Stack& arguments, OutputShape& output
   }
 }
 
-// In three dimensions the back ends that take no other format write contiguous gradients, where the meta kernel follows
-// the input.
+// Both gradients have the format of the back end too. The meta kernel looks at the input and the weight alone, and before
+// torch 2.13 at the result's gradient.
 void lay_out_convolution_backward(const torch::jit::Stack& arguments, CallShape& shape) {
-  if (arguments[2].toTensor().dim() == 5 && format_of_convolution(arguments, 1) == at::MemoryFormat::Contiguous) {
-    set_format(shape.outputs[0], at::MemoryFormat::Contiguous);
-    set_format(shape.outputs[1], at::MemoryFormat::Contiguous);
+  if (arguments[2].toTensor().dim() == 3) {
+    return;  // as forward
   }
+  const at::MemoryFormat format = format_of_convolution(arguments, 1);
+  set_format(shape.outputs[0], format);
+  set_format(shape.outputs[1], format);
 }
 
 // Whether the running torch sums bags of bfloat16 without a note of which bag an index is in; older ones note it, and
