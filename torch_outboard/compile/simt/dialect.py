@@ -10,7 +10,7 @@ the language's library are called.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 
@@ -122,6 +122,12 @@ class Dialect:
     def function(self, name: str) -> str:
         """Gives the spelling of a function of C's library."""
         return self.functions.get(name, f"OB_LIB({name})")
+
+    def described(self) -> str:
+        """Gives all that it says as text, the same in every process: the order of a set differs between them."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        given["atomics"], given["functions"] = sorted(self.atomics), sorted(self.functions.items())
+        return repr(given)
 
     @property
     def checks(self) -> bool:

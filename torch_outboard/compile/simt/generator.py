@@ -43,7 +43,7 @@ class SimtGenerator(CodeGenerator):
         leave_to_providers(gm, self.driver.name, self.dialect)
 
     def cache_key(self) -> dict[str, str]:
-        return {"dialect": repr(self.dialect), "prelude": "".join(prelude())}
+        return {"dialect": self.dialect.described(), "prelude": "".join(prelude())}
 
 
 class OpenCLGenerator(SimtGenerator):
