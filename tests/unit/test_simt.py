@@ -140,6 +140,25 @@ x = x.repeat(1, 9)  # several lanes
 check(lambda x, y: (x.argmax(1), x.argmin(1), x.amax(1), x.amin(1), x.max(1), x.min(1), x.sum(1), y.argmax(1),
                     y.argmin(1)), x, torch.tensor([[3, 3, -2, -2] * 10, [2**63 - 1, -(2**63)] * 20]))
 """,
+    "columns": """
+def columns(x):
+    scaled = x * 1.5
+    return (scaled.sum(0), x.amax(0), x.argmin(0), torch.var_mean(x, 0), x.softmax(0), x.logsumexp(0) + x.sum(0),
+            (x > 0).any(0), (x - x.mean(0)) / x.std(0, correction=0))
+for width in (1, 5, 16, 63, 1100):
+    code = check(columns, r(37, width), tolerance=1e-4)
+    assert "ob_columns" in code or width == 1
+check(columns, r(37, 70), tolerance=1e-4, dynamic=True)
+check(lambda x: columns(x.t()), r(70, 37), tolerance=1e-4)
+check(lambda x, y: (x.add_(1).sum(0), y.sum((0, 1)), y.amax(1), y.sum(0, keepdim=True) + y), r(20, 70), r(9, 8, 70))
+check(lambda g, x, w: torch.ops.aten.native_layer_norm_backward(g, x, [70], x.mean(1, True), x.std(1, keepdim=True), w,
+      w, [True] * 3), r(40, 70), r(40, 70), r(70), tolerance=1e-3)
+check(lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), r(6, 20, 5, 5).to(memory_format=torch.channels_last),
+      r(20), r(20), tolerance=1e-4)
+check(lambda x: (x.half().sum(0), x.bfloat16().amax(0)), r(40, 130), tolerance=1e-2)
+check(lambda x: (x.sum(0), x.prod(0), x.amin(0), x.argmax(0)), torch.randint(-5, 5, (9, 40)))
+check(lambda x: x.sum(0), torch.full((40, 70), nan))
+""",
     "scans_and_sorts": """
 check(lambda x, y: (x.cumsum(1), x.cumprod(0), x.logcumsumexp(1), x.cummax(1), x.cummin(0), y.cumsum(0)),
       r(9, 30), torch.randint(-9, 9, (20000,)))

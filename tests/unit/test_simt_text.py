@@ -20,7 +20,7 @@ from torch_outboard.compile.simt.dialect import STORAGE_TYPES, SUFFIXES
 from torch_outboard.compile.simt.dialects import add_dialect, find_dialect
 from torch_outboard.compile.simt.host_cpp import HOST_CPP
 from torch_outboard.compile.simt.indexing import IndexPrinter
-from torch_outboard.compile.simt.mapping import parts_of_reduction
+from torch_outboard.compile.simt.mapping import columns_of_item, parts_of_reduction
 from torch_outboard.compile.simt.opencl_c import OPENCL_C
 from torch_outboard.compile.simt.values import literal
 
@@ -212,6 +212,7 @@ def test_indices() -> None:
 
 
 def test_long_rows_are_split_evenly_where_they_can_be() -> None:
+    assert [columns_of_item(count) for count in (1, 1023, 1024)] == [16, 16, 64]
     assert parts_of_reduction(8191, 1) == 1
     assert parts_of_reduction(1 << 24, 1) == 1024
     assert parts_of_reduction(100_000, 1) == 20

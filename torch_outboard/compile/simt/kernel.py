@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One kernel: the body that Inductor's scheduling drives, and its text in a dialect.
 
-An item computes one element of what isn't reduced; a reduction is a loop of the item's. All statements of a body stand
-in the order in which Inductor asks for them, in one buffer, since loads may depend on what was computed.
+An item computes one element of what isn't reduced, or several neighbouring ones (columns.py); a reduction is a loop of
+the item's. All statements of a body stand in the order in which Inductor asks for them, in one buffer, since loads may
+depend on what was computed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from torch_outboard._errors import NotSupportedError
-from torch_outboard.compile.simt import reduction, search
+from torch_outboard.compile.simt import columns, reduction, search
 from torch_outboard.compile.simt.checks import RECORD, ZERO, index_given, is_never_zero, operator_of
 from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES, Dialect
 from torch_outboard.compile.simt.indexing import IndexPrinter
@@ -73,7 +74,10 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         self.is_sequential = False  # whether the loop to come must go in order, by one lane
         self._kept: OrderedSet[CSEVariable] = OrderedSet()
         self._numbers = itertools.count()
-        self._lanes_name = f"lanes{next(self._numbers)}"
+        self.lanes_name = f"lanes{next(self._numbers)}"
+        self.columns = columns.count_columns(self)  # that an item has, or 0
+        self.of_column: list[str] = []  # declarations for each
+        self._found: list[str] = []  # those of the reductions to come
 
     # Types.
 
@@ -238,8 +242,8 @@ class SimtKernel(SIMDKernel[CSEVariable]):
     def accumulator(self, dtype: torch.dtype, start: str) -> str:
         """Declares an accumulator with an element a lane, and gives its name."""
         name = self.fresh_name("acc")
-        self.before.writeline(f"{COMPUTE_TYPES[dtype]} {name}[{self._lanes_name}];")
-        self.before.writeline(f"for (int lane = 0; lane < {self._lanes_name}; ++lane) {name}[lane] = {start};")
+        self.before.writeline(f"{COMPUTE_TYPES[dtype]} {name}[{self.lanes_name}];")
+        self.before.writeline(f"for (int lane = 0; lane < {self.lanes_name}; ++lane) {name}[lane] = {start};")
         return name
 
     def carried(self, dtype: torch.dtype) -> Any:
@@ -250,19 +254,26 @@ class SimtKernel(SIMDKernel[CSEVariable]):
 
     def join_lanes(self, lines: Callable[[str, str], list[str]]) -> None:
         """Has the lanes joined after the loop: `lines` say how lane b goes into lane a."""
-        self.after.writeline(f"for (int span = {self._lanes_name} / 2; span > 0; span /= 2)")
+        if self.columns:
+            return  # each lane has a row of its own
+        self.after.writeline(f"for (int span = {self.lanes_name} / 2; span > 0; span /= 2)")
         self.after.writeline("  for (int lane = 0; lane < span; ++lane) {")
         for line in lines("lane", "lane + span"):
             self.after.writeline("    " + line)
         self.after.writeline("  }")
 
-    def result(self, dtype: torch.dtype, text: str, kept: torch.dtype) -> Any:
-        """Declares the variable of a reduction's result, which is there after the loop."""
+    def result(self, dtype: torch.dtype, array: str, kept: torch.dtype) -> Any:
+        """Declares the variable of a reduction's result, which is there after the loop, of an accumulator's lanes."""
         kind = torch.float32 if dtype in HALVES else dtype
         variable = self.cse.newvar(dtype=kind, shape=())
+        text = f"{array}[{'lane' if self.columns else 0}]"
         if kind != kept:
             text = f"({text} != 0)" if kind == torch.bool else f"({COMPUTE_TYPES[kind]}){text}"
         self.after.writeline(f"const {COMPUTE_TYPES[kind]} {variable} = {text};")
+        if self.columns:
+            self.before.writeline(f"{COMPUTE_TYPES[kind]} {variable}_of[{self.lanes_name}];")
+            self.after.writeline(f"{variable}_of[lane] = {variable};")
+            self._found.append(f"const {COMPUTE_TYPES[kind]} {variable} = {variable}_of[lane];")
         self._kept.add(variable)
         return variable
 
@@ -282,18 +293,28 @@ class SimtKernel(SIMDKernel[CSEVariable]):
 
     def codegen_iteration_ranges_entry(self, entry: Any) -> None:
         line = f"const {self.index_dtype} {entry.name} = {self.sexpr(self.rename_indexing(entry.expr))};"
-        (self.indexing_code if entry.root.is_loop else self.body).writeline(line)
+        if self.columns and not entry.root.is_loop:
+            self.of_column.append(line)
+        else:
+            (self.indexing_code if entry.root.is_loop else self.body).writeline(line)
 
     def codegen_body(self) -> None:
         parts = (self.before, self.indexing_code, self.compute, self.after)
         if not any(parts):
             return
-        loops = [tree for tree in self.range_trees if tree.is_loop]
-        if self.inside_reduction and loops:
+        loops = [tree for tree in self.range_trees if tree.is_loop] if self.inside_reduction else []
+        if self.columns:
+            columns.write_part(self, loops)
+            self.cse.invalidate(self._kept)
+            for tree in loops:
+                tree.cache_clear()
+            self.of_column += self._found
+            self._found.clear()
+        elif loops:
             lanes = self._lanes(loops)
             # Text that Inductor may still remove, stores of what nobody reads, can't be changed any more: a name stands
             # for the number of lanes.
-            self.body.writeline(f"enum {{ {self._lanes_name} = {lanes} }};")
+            self.body.writeline(f"enum {{ {self.lanes_name} = {lanes} }};")
             self.body.splice(self.before)
             self._write_loops(loops, lanes)
             self.cse.invalidate(self._kept)
@@ -306,7 +327,7 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         for part in parts:
             part.clear()
         self.is_sequential = False
-        self._lanes_name = f"lanes{next(self._numbers)}"
+        self.lanes_name = f"lanes{next(self._numbers)}"
 
     def _lanes(self, loops: list[Any]) -> int:
         """Gives how many lanes share a row: one where the order counts, or where rows are short."""
@@ -379,19 +400,25 @@ class SimtKernel(SIMDKernel[CSEVariable]):
 
     def items(self) -> str:
         """Gives the number of items as an expression of the kernel's parameters."""
-        return " * ".join(self._sizes())
+        return " * ".join(columns.items(tree, size, self.columns) for tree, size in self._sizes()) or "1"
 
     def items_formula(self) -> str:
         """The same in the postfix form of a launch's formulas, where a2 is the third parameter."""
         names = [name for _, name, _, _ in self.parameters()]
-        words = [f"a{names.index(size)}" if size in names else size for size in self._sizes()]
+        words = [
+            columns.items_formula(tree, f"a{names.index(size)}" if size in names else size, self.columns)
+            for tree, size in self._sizes()
+        ] or ["1"]
         return " ".join([words[0], *(f"{word} mul" for word in words[1:])])
 
-    def _sizes(self) -> list[str]:
-        return [
-            str(int(tree.numel)) if isinstance(tree.numel, sympy.Integer) else f"{tree.prefix}numel_given"
-            for tree in self._trees(False)
-        ] or ["1"]
+    def group(self) -> int:
+        """Gives how many items a group has: fewer of those that have several columns."""
+        return max(self.dialect.group // self.columns, 1) if self.columns else self.dialect.group
+
+    def _sizes(self) -> Iterator[tuple[Any, str]]:
+        for tree in self._trees(False):
+            is_known = isinstance(tree.numel, sympy.Integer)
+            yield tree, str(int(tree.numel)) if is_known else f"{tree.prefix}numel_given"
 
     def codegen_kernel(self, name: str | None = None) -> str:
         self.codegen_body()
@@ -416,18 +443,16 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         for tree in self.range_trees:
             size = f"{tree.numel}" if isinstance(tree.numel, sympy.Integer) else f"({index}){tree.prefix}numel_given"
             code.writeline(f"const {index} {tree.prefix}numel = {size};")
-        trees = self._trees(False)
+        # The first lies closest in memory.
+        trees = sorted(self._trees(False), key=lambda tree: "xyz".index(tree.prefix))
+        counts = [columns.items(tree, f"{tree.prefix}numel", self.columns) for tree in trees]
         code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
-        code.writeline(
-            f"if (ob_number >= (ob_i64){' * (ob_i64)'.join(f'{tree.prefix}numel' for tree in trees) or 1}) return;"
-        )
+        code.writeline(f"if (ob_number >= (ob_i64){' * (ob_i64)'.join(counts) or 1}) return;")
         rest = "ob_number"
-        # The last dimension lies closest in memory.
-        for place, tree in enumerate(sorted(trees, key=lambda tree: "xyz".index(tree.prefix))):
-            is_last = place == len(trees) - 1
-            here = rest if is_last else f"({rest} % {tree.prefix}numel)"
-            code.writeline(f"const {index} {tree.prefix}index = ({index}){here};")
-            rest = f"({rest} / {tree.prefix}numel)"
+        for tree, count in zip(trees, counts, strict=True):
+            here = rest if tree is trees[-1] else f"({rest} % {count})"
+            code.writelines(columns.index_of(self, tree, here))
+            rest = f"({rest} / {count})"
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
         wrapper = V.graph.wrapper_code

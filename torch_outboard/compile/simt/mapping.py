@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How work is shared by items: into how many parts a reduction with few results goes."""
+"""How work is shared by items: into how many parts a reduction with few results goes, how many columns an item has."""
 
 from __future__ import annotations
 
-__all__ = ["parts_of_reduction"]
+__all__ = ["columns_of_item", "parts_of_reduction"]
 
 # An item reduces no fewer elements than these of a part, and no more parts are made than keep a large device busy.
 _LEAST_PART = 4096
@@ -18,3 +18,8 @@ def parts_of_reduction(row: int, rows: int) -> int:
     # Parts of the same size need no masks.
     even = (parts for parts in range(wanted, wanted // 2, -1) if row % parts == 0)
     return next(even, wanted)
+
+
+def columns_of_item(columns: int) -> int:
+    """Gives how many neighbouring columns an item of a CPU has: some lines of memory wide, one if items get few."""
+    return 64 if columns >= 1024 else 16

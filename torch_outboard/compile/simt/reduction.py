@@ -60,7 +60,7 @@ def _simple(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: s
     join = _joiner(kind, kept)
     kernel.compute.writeline(f"{array}[lane] = {join(f'{array}[lane]', cast(value, kept))};")
     kernel.join_lanes(lambda a, b: [f"{array}[{a}] = {join(f'{array}[{a}]', f'{array}[{b}]')};"])
-    return kernel.result(dtype, f"{array}[0]", kept)
+    return kernel.result(dtype, array, kept)
 
 
 def _joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
@@ -100,7 +100,7 @@ def _place(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: st
             f"{{ {best}[{a}] = {best}[{b}]; {where}[{a}] = {where}[{b}]; }}"
         ]
     )
-    return kernel.result(dtype, f"{where}[0]", torch.int64)
+    return kernel.result(dtype, where, torch.int64)
 
 
 def _welford_join(kind: str, mean: str, square: str, weight: str) -> Callable[[str, str], list[str]]:
@@ -152,7 +152,7 @@ def _welford(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: 
             ]
         )
     kernel.join_lanes(_welford_join(number, mean, square, weight))
-    return tuple(kernel.result(dtype, f"{one}[0]", kept) for one in (mean, square, weight))
+    return tuple(kernel.result(dtype, one, kept) for one in (mean, square, weight))
 
 
 _KINDS: dict[str, Callable[..., Any]] = {

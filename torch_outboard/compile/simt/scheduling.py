@@ -70,8 +70,8 @@ def _program(name: str, text: str, kernel: SimtKernel) -> DeviceProgram:
         checks=tuple(kernel.checks),
         code=dialect.source(text),
         entry=name,
-        grid=(f"{kernel.items_formula()} {dialect.group} ceildiv",),
-        block=(str(dialect.group),),
+        grid=(f"{kernel.items_formula()} {kernel.group()} ceildiv",),
+        block=(str(kernel.group()),),
         options=dialect.options,
     )
 
