@@ -44,6 +44,7 @@ def _loops() -> str:
         "LOOP(from_f16, float, ob_u16, ob_from_f16(x[i]))",
         "LOOP(to_bf16, ob_u16, float, ob_to_bf16(x[i]))",
         "LOOP(from_bf16, float, ob_u16, ob_from_bf16(x[i]))",
+        "LOOP(erf, float, float, ob_erf_f32(x[i]))",
         "LOOP(erfinv, double, double, ob_erfinv_f64(x[i]))",
         "LOOP(rand, float, ob_i64, ob_rand(x[i], y[i]))",
         "LOOP(randn, float, ob_i64, ob_randn(x[i], y[i]))",
@@ -143,6 +144,16 @@ def test_floats_at_their_edges(run: Run, name: str) -> None:
     x, y = (one.reshape(-1) for one in torch.meshgrid(numbers, numbers, indexing="ij"))
     reference = torch.floor_divide if name == "floordiv" else getattr(torch, name)
     torch.testing.assert_close(run(f"{name}_f32", x, y), reference(x, y), rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_error_function_of_floats(run: Run) -> None:
+    grid = torch.cat([torch.linspace(-5, 5, 200_001), torch.logspace(-38, 1, 100_001), torch.rand(100_000)])
+    wanted = torch.erf(grid.double())
+    unit = torch.nextafter(wanted.float().abs(), torch.tensor(math.inf)).double() - wanted.float().abs().double()
+    assert ((run("erf", grid).double() - wanted).abs() / unit).max() < 1.5
+    edges = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan])
+    found = run("erf", edges)
+    assert found[:4].tolist() == [0, 0, 1, -1] and found[:2].signbit().tolist() == [False, True] and found[4].isnan()
 
 
 def test_the_inverse_of_the_error_function(run: Run) -> None:

@@ -22,7 +22,7 @@ from torch_outboard.compile.simt.values import cast, literal, plain, suffix, typ
 
 __all__ = ["SimtOverrides"]
 
-_UNARY = "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc"
+_UNARY = "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erfc"
 unary_functions = (*_UNARY.split(), "lgamma")
 _SPECIAL = """
     airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 digamma erfcx gammainc gammaincc i0 i0e i1 i1e igamma igammac
@@ -333,6 +333,7 @@ class SimtOverrides(OpOverrides):
 
     rsqrt = staticmethod(_of_prelude("rsqrt"))
     sigmoid = staticmethod(_of_prelude("sigmoid"))
+    erf = staticmethod(_of_prelude("erf"))
     erfinv = staticmethod(_of_prelude("erfinv"))
     atan2 = staticmethod(_of_library("atan2"))
     copysign = staticmethod(_of_library("copysign"))
