@@ -14,7 +14,14 @@ __all__ = ["warn_of_unknown_variables"]
 
 _PREFIX = "OUTBOARD_"
 # What the package itself reads.
-VARIABLES = ("OUTBOARD_BLOCKING", "OUTBOARD_DRIVER", "OUTBOARD_FALLBACK", "OUTBOARD_PROVIDERS", "OUTBOARD_SANITIZER")
+VARIABLES = (
+    "OUTBOARD_BLOCKING",
+    "OUTBOARD_DRIVER",
+    "OUTBOARD_FALLBACK",
+    "OUTBOARD_KERNEL_CACHE_DIR",
+    "OUTBOARD_PROVIDERS",
+    "OUTBOARD_SANITIZER",
+)
 
 
 def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> None:

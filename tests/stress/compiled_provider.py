@@ -19,6 +19,7 @@ from collections import Counter
 from typing import Any
 
 os.environ["OUTBOARD_FALLBACK"] = "error"
+os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = ""
 os.environ["OUTBOARD_PROVIDERS"] = "native,compiled"
 
 import torch

@@ -153,8 +153,8 @@ check(lambda x: columns(x.t()), r(70, 37), tolerance=1e-4)
 check(lambda x, y: (x.add_(1).sum(0), y.sum((0, 1)), y.amax(1), y.sum(0, keepdim=True) + y), r(20, 70), r(9, 8, 70))
 check(lambda g, x, w: torch.ops.aten.native_layer_norm_backward(g, x, [70], x.mean(1, True), x.std(1, keepdim=True), w,
       w, [True] * 3), r(40, 70), r(40, 70), r(70), tolerance=1e-3)
-check(lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), r(6, 20, 5, 5).to(memory_format=torch.channels_last),
-      r(20), r(20), tolerance=1e-4)
+check(lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+      r(6, 20, 5, 5).to(memory_format=torch.channels_last), r(20), r(20), tolerance=1e-4)
 check(lambda x: (x.half().sum(0), x.bfloat16().amax(0)), r(40, 130), tolerance=1e-2)
 check(lambda x: (x.sum(0), x.prod(0), x.amin(0), x.argmax(0)), torch.randint(-5, 5, (9, 40)))
 check(lambda x: x.sum(0), torch.full((40, 70), nan))

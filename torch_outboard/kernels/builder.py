@@ -7,6 +7,7 @@ is called are meant for it, and Inductor keeps its state for a thread. What it i
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
@@ -20,13 +21,11 @@ from torch_outboard import _C
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.numbers import by_value
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.store import Answer, Store, default_folder, key_of
 
-__all__ = ["build", "numbers"]
+__all__ = ["build", "numbers", "store"]
 
 _log = logging.getLogger(__name__)
-
-# (text, kernels, refusal, whether it is of the class)
-_Answer = tuple[str, list[tuple[Any, ...]], str, bool]
 
 # They take sizes, strides and offsets of a storage, where graphs know of tensors alone; or make memory of another kind.
 _OF_STORAGES = ("aten::as_strided", "aten::set", "aten::resize", "aten::_to_copy", "aten::_pin_memory")
@@ -37,14 +36,14 @@ def numbers(name: str) -> int:
     return sum(1 << place for place in by_value(name))
 
 
-def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> _Answer:
+def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> Answer:
     """Builds a plan for a call: its text and kernels, or why there is none."""
     place = torch.device(generators().driver.name, device)
     places = [index for index in range(len(arguments)) if by_value >> index & 1]
     # The build takes the arguments out and forgets them: whoever keeps an exception of it, as handlers of logs do,
     # keeps frames, and those would keep memory of the device.
     held = [arguments]
-    return _THREAD.run(lambda: _build(name, held, places, is_aliased, place))
+    return _THREAD.run(lambda: _find(name, held, places, is_aliased, place))
 
 
 class _Thread:
@@ -56,11 +55,11 @@ class _Thread:
     """
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Future[_Answer], Callable[[], _Answer]]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Future[Answer], Callable[[], Answer]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True).start()
 
-    def run(self, function: Callable[[], _Answer]) -> _Answer:
-        future: Future[_Answer] = Future()
+    def run(self, function: Callable[[], Answer]) -> Answer:
+        future: Future[Answer] = Future()
         self._waiting.put((future, function))
         return future.result()
 
@@ -69,7 +68,7 @@ class _Thread:
         _C.forbid_compiling()
         while True:
             future, function = self._waiting.get()
-            answer: _Answer | BaseException
+            answer: Answer | BaseException
             try:
                 answer = function()
             except BaseException as error:  # whoever waits raises it
@@ -87,19 +86,38 @@ class _Thread:
 _THREAD = _Thread()
 
 
-def _build(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> _Answer:
+@functools.cache
+def store() -> Store:
+    """Gives the plans on disk; the variable that says where is read when the first is asked for."""
+    return Store(default_folder())
+
+
+def _find(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> Answer:
+    key = key_of(name, held[0], places, is_aliased, device.index) if store().is_usable else None
+    if key is not None and (found := store().load(key)) is not None:
+        return found
+    answer, is_certain = _build(name, held, places, is_aliased, device)
+    if key is not None and is_certain:
+        store().save(key, answer)
+    return answer
+
+
+def _build(
+    name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any
+) -> tuple[Answer, bool]:
+    """Gives an answer, and whether it would be the same in another process."""
     try:
-        return _build_or_refuse(name, held, places, is_aliased, device)
+        return _build_or_refuse(name, held, places, is_aliased, device), True
     except Refusal as refusal:
-        return "", [], str(refusal), refusal.is_of_class
+        return ("", [], str(refusal), refusal.is_of_class), True
     except Exception as error:
         # Wrong arguments, or what no lowering is ready for: the next provider tells which.
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
-        return "", [], f"{type(error).__name__}: {first}"[:300], False
+        return ("", [], f"{type(error).__name__}: {first}"[:300], False), False
 
 
-def _build_or_refuse(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> _Answer:
+def _build_or_refuse(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> Answer:
     if not name.startswith("aten::"):
         raise Refusal("it is no operator of torch's own")
     if name.startswith(_OF_STORAGES):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+from torch_outboard.kernels.operators import base_name, overload_of
 
 __all__ = ["by_value", "formula_of"]
 
@@ -20,6 +21,9 @@ _Formula = Callable[..., torch.Tensor]
 
 def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tensor:
     """Computes in the type that the operator's kernels compute in. The last operand is the number."""
+    # Imports sympy, which a process needs not whose plans all come from disk.
+    from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     computed, result = elementwise_dtypes(*operands[:-1], type_promotion_kind=kind)
     return compute(*(one.to(computed) for one in operands)).to(result)
@@ -50,27 +54,18 @@ _FORMULAS: dict[str, tuple[str, _Formula]] = {
 }
 
 
-def _overload(name: str) -> torch._ops.OpOverload:
-    packet, _, overload = name.partition("::")[2].partition(".")
-    return getattr(getattr(getattr(torch.ops, name.partition("::")[0]), packet), overload or "default")  # type: ignore[no-any-return]
-
-
 def formula_of(name: str) -> _Formula:
     """Gives the formula of an operator that `by_value` gives a number of."""
-    return _FORMULAS[_base(name)][1]
+    return _FORMULAS[base_name(name)][1]
 
 
 def by_value(name: str) -> tuple[int, ...]:
     """Gives the places, among the arguments of the operator's schema, of the numbers that its plans take by value."""
-    known = _FORMULAS.get(_base(name))
+    known = _FORMULAS.get(base_name(name))
     if known is None:
         return ()
-    arguments = _overload(name)._schema.arguments
+    arguments = overload_of(name)._schema.arguments
     # Overloads with a number in the place of a tensor are made of these by torch itself.
     tensors = [one for one in arguments if str(one.type) == "Tensor" and not one.kwarg_only]
     places = [place for place, one in enumerate(arguments) if one.name == known[0] and str(one.type) == "number"]
     return tuple(places) if len(tensors) == known[1].__code__.co_argcount - 1 else ()
-
-
-def _base(name: str) -> str:
-    return name.partition(".")[0].removesuffix("_")

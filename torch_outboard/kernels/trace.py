@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels.decompositions import decompositions
 from torch_outboard.kernels.numbers import formula_of
+from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["Input", "OperatorCall", "Traced", "trace"]
@@ -40,14 +41,12 @@ class OperatorCall:
 
     @property
     def operator(self) -> torch._ops.OpOverload:
-        space, _, rest = self.name.partition("::")
-        packet, _, overload = rest.partition(".")
-        return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")  # type: ignore[no-any-return]
+        return overload_of(self.name)
 
     @property
     def base(self) -> str:
         """The operator without overload and form: "aten::add" of "aten::add_.Tensor"."""
-        return self.name.partition(".")[0].removesuffix("_")
+        return base_name(self.name)
 
 
 @dataclass
