@@ -160,6 +160,18 @@ void Call::add_constant(const c10::IValue& value, Decides decides) {
   }
 }
 
+bool has_mask(const Call& call) {
+  bool result = false;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (call.plan().args[i].kind == ArgKind::OptionalTensorList) {
+      call.for_each_tensor(i, [&result](size_t, const at::Tensor& index) {
+        result |= index.scalar_type() == c10::kBool || index.scalar_type() == c10::kByte;
+      });
+    }
+  }
+  return result;
+}
+
 void Call::raise_devices(size_t index, c10::Device found) const {
   TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
               c10::Device(kDeviceType, device_), " and ", found, "! (when checking argument for argument ",

@@ -97,6 +97,9 @@ class Call {
   SignatureWords words_;
 };
 
+// Whether an index is a mask.
+bool has_mask(const Call& call);
+
 // The shapes of what a call makes, from the meta kernel, remembered by signature. `must_wait` where it cannot know.
 std::shared_ptr<const CallShape> shape_of(const Call& call);
 

@@ -28,20 +28,10 @@ class Depth {
   Depth& operator=(const Depth&) = delete;
 };
 
-// Whether a call's results have shapes that sizes tell. Those of indices do, unless some are masks.
+// Whether a call's results have shapes that sizes tell.
 bool has_shapes(const Call& call) {
   const OpPlan& plan = call.plan();
-  if (C10_LIKELY(plan.kind == OpKind::Makes || plan.kind == OpKind::Writes)) {
-    return true;
-  }
-  if (plan.name != "aten::index.Tensor") {
-    return false;
-  }
-  bool result = true;
-  call.for_each_tensor(1, [&result](size_t, const at::Tensor& index) {
-    result &= index.scalar_type() != c10::kBool && index.scalar_type() != c10::kByte;
-  });
-  return result;
+  return (plan.kind == OpKind::Makes || plan.kind == OpKind::Writes) && !(plan.masks_decide && has_mask(call));
 }
 
 bool may_run(const Call& call) {

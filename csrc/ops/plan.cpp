@@ -217,7 +217,8 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
       kind = OpKind::Makes;
     }
   }
-  if (has_misleading_meta(op.operator_name().name) || op.hasTag(at::Tag::dynamic_output_shape)) {
+  masks_decide = op.operator_name().name == "aten::index";
+  if (has_misleading_meta(op.operator_name().name) || (op.hasTag(at::Tag::dynamic_output_shape) && !masks_decide)) {
     kind = OpKind::Waits;
   }
   if (kind == OpKind::Makes) {

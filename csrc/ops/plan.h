@@ -61,6 +61,7 @@ struct OpPlan {
   c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return shows
   bool is_random = false;          // draws random numbers
   bool has_generator_arg = false;
+  bool masks_decide = false;       // where an index is a mask, its values decide the result's shape
 
   // The `out=` overload that runs in the operator's place on the host, writing to its outputs; only of OpKind::Makes.
   // Without one the operator itself runs, and its results are copied there. ops/forms.h says who has one.
@@ -76,7 +77,7 @@ struct OpPlan {
   SignatureCache signatures;
   ShapeClasses shape_classes;
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native.h
-  std::unique_ptr<const ArgumentChecks> checks;     // ops/argument_checks.h; null if there are none
+  std::unique_ptr<const ArgumentChecks> checks;  // ops/argument_checks.h; null if there are none
   std::atomic<OperatorRecipes*> compiled{nullptr};  // ops/recipes.h; made at the first call, and the plan's
   std::atomic<uint64_t> native_calls{0};
   std::atomic<uint64_t> compiled_calls{0};

@@ -200,6 +200,11 @@ CallShape run_meta(const Call& call) {
   if (keeps_shapes(plan.op.operator_name().name)) {
     return {};
   }
+  if (plan.masks_decide && has_mask(call)) {
+    CallShape unknown;
+    unknown.must_wait = true;
+    return unknown;
+  }
   torch::jit::Stack stack;
   stack.reserve(plan.args.size());
   for (size_t i = 0; i < plan.args.size(); ++i) {

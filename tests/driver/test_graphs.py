@@ -56,6 +56,17 @@ def test_replay_reads_the_inputs_anew(module: Any, device: torch.device) -> None
         assert total.item() == 1000 * expected
 
 
+def test_indices_are_read_at_each_replay(module: Any, device: torch.device) -> None:
+    x, index = torch.randn(9, 4, device=device), torch.tensor([1, 2, 3], device=device)
+    graph = module.Graph()
+    with module.graph(graph):
+        y = x[index] * 2
+    for numbers in ([8, 0, 4], [5, 5, 5]):
+        index.copy_(torch.tensor(numbers))
+        graph.replay()
+        torch.testing.assert_close(y.cpu(), x.cpu()[numbers] * 2)
+
+
 def test_nothing_runs_while_capturing(module: Any, device: torch.device) -> None:
     x = torch.zeros(3, device=device)
     graph = module.Graph()

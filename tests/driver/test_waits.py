@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a training step may wait for: nothing but `.item()`."""
+"""What a training step may wait for, nothing but `.item()`; what indices wait for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 import torch_outboard
 
-from .support import has_entry, module_of, pins, reset_waits, waits
+from .support import assert_same, has_entry, module_of, pins, reset_waits, waits
 
 ITEM = "aten::_local_scalar_dense"
 
@@ -86,3 +86,50 @@ def test_item_waits_for_the_value(device):
     for _ in range(30):
         tensor = tensor + 1
     assert tensor[-1].item() == 30
+
+
+def indexed(x, i):
+    """Gives x by indices that are numbers, in the forms that lay results out in different ways."""
+    narrow = i.int()
+    yield x[i]
+    yield x[:, i]
+    yield x[i, i]
+    yield x[i[:, None], :, i]
+    yield x[None, -1 - i, ..., i]
+    yield x[i[0]]
+    yield x[narrow]
+    yield x[i[:0]]
+    yield x[i.reshape(2, 2), 1:]
+    yield torch.ops.aten.index(x, [None, None, i])
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.permute(2, 0, 1),
+    "cropped": lambda x: x[:, 1:, ::2],
+    "expanded": lambda x: x[:1].expand(5, 6, 7),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_indices_that_are_numbers_do_not_wait(device, layout):
+    x, i = torch.randn(5, 6, 7), torch.tensor([2, 0, 3, 0])
+    ours, index = x.to(device), i.to(device)
+    reset_waits()
+    results = list(indexed(LAYOUTS[layout](ours), index))
+    assert "aten::index.Tensor" not in waits()
+    for result, expected in zip(results, indexed(LAYOUTS[layout](x), i), strict=True):
+        assert_same(result, expected, device)
+        assert result.stride() == expected.stride()
+
+
+def test_masks_are_waited_for(device):
+    x = torch.randn(5, 6)
+    ours = x.to(device)
+    for mask in (x > 0, (x > 0).any(1), torch.zeros(5, 6, dtype=torch.bool)):
+        assert_same(ours[mask.to(device)], x[mask], device)
+    i = torch.tensor([1, 4])
+    assert_same(ours[:, (x > 0)[0].to(device)], x[:, (x > 0)[0]], device)
+    assert_same(ours[(x > 0).any(1).to(device)][:, i.to(device)], x[(x > 0).any(1)][:, i], device)
+    ours[ours > 0] = 0
+    assert ours.max().item() <= 0
