@@ -196,8 +196,10 @@ def test_numbers_by_value_need_no_new_plan(device: torch.device) -> None:
     x, y, z = (torch.rand(6, 8) + 1 for _ in range(3))
     run(lambda x, y, z: x.addcdiv_(y, z, value=0.5), x, y, z, device=device)
     run(lambda x, y: torch.add(x, y, alpha=0.5), x, y, device=device)
+    run(lambda x, y: x.lerp_(y, 0.1), x, y, device=device)
     before = _C.built_plans()
-    for value in (0.25, -3.0, 1e-3):
+    for value in (0.25, -3.0, 1e-3, 0.5, 0.9):
+        run(lambda x, y, value=value: x.lerp_(y, value), x, y, device=device)
         run(lambda x, y, z, value=value: x.addcdiv_(y, z, value=value), x, y, z, device=device)
         run(lambda x, y, value=value: torch.add(x, y, alpha=value), x, y, device=device)
     assert _C.built_plans() == before
@@ -214,6 +216,19 @@ def test_one_recipe_serves_many_sizes(device: torch.device) -> None:
     assert _C.built_plans() == before
     run(function, r(1, 10), r(10), device=device)  # broadcast along a dimension that was none before
     assert _C.built_plans() == before + 1
+
+
+def test_one_recipe_finds_elements_of_many_sizes(device: torch.device) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.isin(x[:, -1:], y), torch.isin(x[:, -1:], y, invert=True)
+
+    run(function, torch.randint(0, 9, (4, 7)), torch.randint(0, 9, (3,)), device=device)
+    before = _C.built_plans()
+    for columns in (8, 19, 300):
+        run(function, torch.randint(0, 9, (5, columns)), torch.randint(0, 9, (columns,)), device=device)
+    assert _C.built_plans() == before
+    run(torch.isin, torch.randint(0, 9, (4, 7)), torch.randint(0, 9, (2, 3)), device=device)
+    run(torch.isin, torch.randint(0, 9, (4, 7)), torch.empty(0, dtype=torch.int64), device=device)
 
 
 def test_views_stay_views(device: torch.device) -> None:

@@ -16,7 +16,8 @@ __all__ = ["decompositions"]
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Gives the table for `make_fx`."""
-    return {**select_decomp_table(), torch.ops.aten.div.Tensor_mode: _divide}
+    aten = torch.ops.aten
+    return {**select_decomp_table(), aten.div.Tensor_mode: _divide, aten.isin.Tensor_Tensor: _isin}
 
 
 def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> Any:
@@ -37,3 +38,17 @@ def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> A
     plain = a / b
     signed = torch.where(quotient == 0, torch.copysign(torch.zeros_like(plain), plain), whole)
     return torch.where(b == 0, plain, signed).to(common)
+
+
+def _isin(
+    elements: torch.Tensor, test_elements: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> torch.Tensor:
+    """Compares each with each, in one kernel.
+
+    Inductor's sorts many, and tells how many are many by a power of their number, for which a plan has no formula.
+    """
+    rank = test_elements.dim()
+    found = elements.reshape(*elements.shape, *[1] * rank) == test_elements
+    if rank > 0:
+        found = found.any(tuple(range(-rank, 0)))
+    return found.logical_not() if invert else found

@@ -45,12 +45,21 @@ def _addcdiv(self: torch.Tensor, first: torch.Tensor, second: torch.Tensor, valu
     return _combine(self, first, second, value, compute=lambda x, y, z, v: x + v * y / z)
 
 
+def _lerp(self: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    # From the nearer end, as torch's kernels do.
+    def compute(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.where(w.abs() < 0.5, x + w * (y - x), y - (y - x) * (1 - w))
+
+    return _combine(self, end, weight, compute=compute)
+
+
 # By the operator without overload: the name of the number, and the formula over the arguments before it and the number.
 _FORMULAS: dict[str, tuple[str, _Formula]] = {
     "aten::add": ("alpha", _add),
     "aten::sub": ("alpha", _sub),
     "aten::addcmul": ("value", _addcmul),
     "aten::addcdiv": ("value", _addcdiv),
+    "aten::lerp": ("weight", _lerp),
 }
 
 
