@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/capture.h"
@@ -378,8 +379,8 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   resize_written(call, shape);
   std::unique_ptr<QueuedCall> queued = start(call, stream);
   Capture* capture = capture_of(stream);
-  ArgumentMaker maker(call, *queued, capture);
-  if (!fill_arguments(call, *queued, maker)) {
+  std::optional<ArgumentMaker> maker(std::in_place, call, *queued, capture);
+  if (!fill_arguments(call, *queued, *maker)) {
     return false;
   }
   queued->shape_class = shape.shape_class;
@@ -388,23 +389,25 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
     outputs.push_back(output.is_defined
                           ? make_device_tensor(stream, output.dtype, output.sizes, output.strides, output.nbytes)
                           : at::Tensor());
-    queued->outputs.push_back(outputs.back().defined() ? maker.shell(outputs.back()) : at::Tensor());
+    queued->outputs.push_back(outputs.back().defined() ? maker->shell(outputs.back()) : at::Tensor());
   }
   if (plan.out_variant.has_value()) {
     queued->target = &*plan.out_variant;
     queued->target_fills_outputs = true;
     for (const at::Tensor& output : outputs) {
-      queued->stack.emplace_back(maker.shell(output));  // another shell: a kernel may change its strides
+      queued->stack.emplace_back(maker->shell(output));  // another shell: a kernel may change its strides
     }
   }
-  if (!maker.is_reachable()) {
+  if (!maker->is_reachable()) {
     return false;
   }
   if (C10_UNLIKELY(capture != nullptr)) {
-    capture->add(stream, std::make_unique<CapturedCall>(std::move(queued), maker.take_draws()));
+    capture->add(stream, std::make_unique<CapturedCall>(std::move(queued), maker->take_draws()));
     return_results(call, shape, outputs, stack);
     return true;
   }
+  // Before the call is another thread's: its shells are that one's alone then, to use and to free.
+  maker.reset();
   QueuedCall* raw = queued.release();
   bool is_queued = false;
   const QueuedCall*& here = handed_over;
