@@ -8,6 +8,7 @@ import click
 from torch_outboard._version import __version__
 from torch_outboard.cli.compile_report import compile_report
 from torch_outboard.cli.info import info
+from torch_outboard.cli.kernels import kernels
 from torch_outboard.cli.memory import memory
 from torch_outboard.cli.new import new
 from torch_outboard.cli.test import test
@@ -23,6 +24,7 @@ def main() -> None:
 
 main.add_command(compile_report)
 main.add_command(info)
+main.add_command(kernels)
 main.add_command(memory)
 main.add_command(new)
 main.add_command(test)

@@ -17,12 +17,14 @@ import hashlib
 import json
 import logging
 import os
+import re
 import stat
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ import torch
 
 from torch_outboard.kernels.operators import overload_of
 
-__all__ = ["Answer", "Store", "default_folder", "key_of"]
+__all__ = ["Answer", "Entry", "Store", "default_folder", "key_of", "versions_in"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ VARIABLE = "OUTBOARD_KERNEL_CACHE_DIR"
 # A folder of one version has as many files at most; those of other versions go when nobody has used them for so long.
 _MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
+_VERSION = re.compile("[0-9a-f]{16}")
 
 
 class _NoKey(Exception):
@@ -152,6 +155,25 @@ def default_folder() -> Path | None:
     return Path(root, "torch_outboard", "kernels")
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A file of a store: what its plan is for, as `key_of` describes it, and the answer; None if it is damaged."""
+
+    path: Path
+    size: int
+    key: Mapping[str, Any]
+    answer: Answer | None
+
+
+def versions_in(folder: Path) -> list[Path]:
+    """Gives the folders of all versions that have left plans there."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        one for one in folder.iterdir() if _VERSION.fullmatch(one.name) and one.is_dir() and not one.is_symlink()
+    )
+
+
 class Store:
     """The plans of a folder, or of none. Threads may share it.
 
@@ -219,6 +241,19 @@ class Store:
         if is_first:
             self._prune()
 
+    def entries(self) -> Iterator[Entry]:
+        """Gives what lies there of this version, in no order."""
+        if not self.is_usable:
+            return
+        assert self._folder is not None
+        for path in self._folder.glob("*/*"):
+            content = path.read_bytes()
+            found = _verified(content)
+            if found is None:
+                yield Entry(path, len(content), {}, None)
+            else:
+                yield Entry(path, len(content), json.loads(found["key"]), _answer(found))
+
     def _path(self, key: str) -> Path | None:
         if not self.is_usable:
             return None
@@ -284,11 +319,16 @@ def _decoded(code: Any) -> bytes:
 
 
 def _read(content: bytes, key: str) -> Answer | None:
+    found = _verified(content)
+    return None if found is None or found["key"] != key else _answer(found)
+
+
+def _verified(content: bytes) -> Any:
+    """Gives what a file says, or None if it isn't what was written."""
     digest, _, rest = content.partition(b"\n")
-    if hashlib.sha256(rest).hexdigest().encode() != digest:
-        return None
-    found = json.loads(rest)
-    if found["key"] != key:
-        return None
+    return json.loads(rest) if hashlib.sha256(rest).hexdigest().encode() == digest else None
+
+
+def _answer(found: Any) -> Answer:
     kernels = [(name, language, _decoded(code), *rest) for name, language, code, *rest in found["kernels"]]
     return found["plan"], kernels, found["refusal"], found["is_of_class"]
