@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Models train with nothing on the CPU, to the losses of the CPU."""
+"""Models train with nothing on the CPU, to the losses of the CPU; `make stress` takes whole ones."""
 
 from __future__ import annotations
 
 import copy
+import os
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import torch_outboard
+
+IS_WHOLE = os.environ.get("OUTBOARD_TEST_MODELS") == "all"
 
 
 class Residual(nn.Module):
@@ -47,8 +51,8 @@ class Gpt(nn.Module):
         return (self.norms[2](x) @ self.tokens.weight.t()).flatten(0, 1)
 
 
-def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor) -> list[float]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor, rate: float) -> list[float]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     losses = []
     for _ in range(3):
         loss = F.cross_entropy(model(given), wanted)
@@ -61,16 +65,37 @@ def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor) -> list[f
     return losses
 
 
-def check(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor, device: torch.device) -> None:
+def check(
+    model: nn.Module, given: torch.Tensor, wanted: torch.Tensor, device: torch.device, rate: float = 0.01
+) -> None:
     ours = copy.deepcopy(model).to(device)
     torch_outboard.reset_coverage()
-    losses = train(ours, given.to(device), wanted.to(device))
+    losses = train(ours, given.to(device), wanted.to(device), rate)
     assert {row.provider for row in torch_outboard.coverage()} == {"compiled"}, torch_outboard.coverage()
-    torch.testing.assert_close(losses, train(model, given, wanted), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(losses, train(model, given, wanted, rate), rtol=1e-3, atol=1e-3)
 
 
 def test_a_residual_network(device: torch.device) -> None:
     check(Residual(), torch.randn(4, 3, 36, 34), torch.randint(10, (4,)), device)
+
+
+@pytest.mark.skipif(not IS_WHOLE, reason="capability: time. Its plans take half a minute; make stress has it")
+def test_resnet_18(device: torch.device) -> None:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            config = ResNetConfig(
+                layer_type="basic", depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512], num_labels=10
+            )
+            self.model = ResNetForImageClassification(config)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.model(images).logits
+
+    # At a higher rate the loss rises to thousands, and tells of rounding alone.
+    check(Logits(), torch.randn(8, 3, 32, 32), torch.randint(10, (8,)), device, rate=1e-4)
 
 
 def test_a_gpt(device: torch.device) -> None:
@@ -81,10 +106,11 @@ def test_a_gpt(device: torch.device) -> None:
 def test_a_gpt_generates_with_a_static_cache(device: torch.device) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=60, n_positions=64, pad_token_id=0, eos_token_id=59)
+    count = 200 if IS_WHOLE else 24
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=60, n_positions=256, pad_token_id=0, eos_token_id=59)
     model = GPT2LMHeadModel(config).eval()
     tokens = torch.randint(1, 59, (2, 5))
-    options = {"max_new_tokens": 24, "do_sample": False, "cache_implementation": "static"}
+    options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "cache_implementation": "static"}
     expected = model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
     ours, given = model.to(device), tokens.to(device)
     torch_outboard.reset_coverage()

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
+_HAS_DEVICE = "import sys, torch_outboard; sys.exit(0 if torch_outboard.attach(sys.argv[1]).device_count() else 3)"
 
 
 def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -23,3 +26,11 @@ def run_suite(*arguments: str, **variables: str) -> None:
     workers = ["-n", str(os.cpu_count() or 1)]
     answer = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, *arguments, **variables)
     assert answer.returncode == 0, answer.stdout[-20_000:] + answer.stderr[-5_000:]
+
+
+def skip_without_device(target: str) -> None:
+    """Skips the test where the driver counts no device."""
+    asked = run_python("-c", _HAS_DEVICE, target)
+    assert asked.returncode in (0, 3), asked.stderr
+    if asked.returncode == 3:
+        pytest.skip(f"capability: a device of {target}")
