@@ -170,13 +170,13 @@ def test_folders_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> N
         store = Store(tmp_path)
         store.save(f"key {number}", ANSWER)
     assert len(files_of(tmp_path)) == 3 and Store(tmp_path).load("key 5") == ANSWER
-    unused, used = tmp_path / "0", tmp_path / "1"
-    for folder, age in ((unused, stores._KEPT_SECONDS + 60), (used, 60)):
+    unused, used, theirs = tmp_path / ("0" * 16), tmp_path / ("1" * 16), tmp_path / "photographs"
+    for folder, age in ((unused, stores._KEPT_SECONDS + 60), (used, 60), (theirs, stores._KEPT_SECONDS + 60)):
         folder.mkdir()
         time = folder.stat().st_mtime - age
         os.utime(folder, (time, time))
     Store(tmp_path).save("key 6", ANSWER)
-    assert not unused.exists() and used.exists()
+    assert not unused.exists() and used.exists() and theirs.exists()
 
 
 def test_where_plans_are_kept(monkeypatch: Any) -> None:

@@ -166,7 +166,7 @@ class Entry:
 
 
 def versions_in(folder: Path) -> list[Path]:
-    """Gives the folders of all versions that have left plans there."""
+    """Gives the folders of all versions that have left plans there. What else lies in a user's folder is the user's."""
     if not folder.is_dir():
         return []
     return sorted(
@@ -284,7 +284,7 @@ class Store:
 
         assert self._folder is not None
         with contextlib.suppress(OSError):  # another process prunes too
-            for other in self._folder.parent.iterdir():
+            for other in versions_in(self._folder.parent):
                 if other != self._folder and time.time() - other.stat().st_mtime > _KEPT_SECONDS:
                     shutil.rmtree(other, ignore_errors=True)
             files = [(one.stat().st_mtime, one) for one in self._folder.glob("*/*")]
