@@ -20,6 +20,7 @@ import torch
 from torch_outboard import _C
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.numbers import by_value
+from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.store import Answer, Store, default_folder, key_of
 
@@ -168,5 +169,5 @@ def _kernel(operator: str, number: int, program: Any) -> tuple[Any, ...]:
         program.entry,
         letters,
         list(program.geometry()),
-        [of_operator(one, operator.partition(".")[0].removesuffix("_")) for one in program.checks],
+        [of_operator(one, base_name(operator)) for one in program.checks],
     )

@@ -23,6 +23,7 @@ from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import passed_types
+from torch_outboard.compile.simt.mapping import is_cpu
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import TEMPLATES
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
@@ -330,7 +331,7 @@ class _Steps(FxConverter):
             results=[None if one is None else _layout_of(one) for one in results],
             plan=self.plan,
             dialect=self.generator.dialect,  # type: ignore[attr-defined]
-            is_cpu=self._is_cpu(),
+            is_cpu=is_cpu(self.call.device),
             add_program=self._add_program,
         )
         return TEMPLATES[kernel.op_overload](call)
@@ -338,10 +339,6 @@ class _Steps(FxConverter):
     def _template_tensor(self, value: Any) -> Tensor:
         layout = _layout_of(value)
         return Tensor(layout.dtype, layout.size, layout.stride, self._reference(value))
-
-    def _is_cpu(self) -> bool:
-        module = getattr(torch, self.call.device.type)
-        return bool(module.get_device_properties(self.call.device).machine == "cpu")
 
     def _call_operator(self, kernel: Any, out: str | None) -> list[str]:
         operator = kernel.op_overload

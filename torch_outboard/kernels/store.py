@@ -133,13 +133,11 @@ def _settings() -> list[str]:
 
 @functools.cache
 def _version() -> str:
-    """Gives a hash of what decides what is generated: an installed version may be a changed checkout."""
-    code = hashlib.sha256(f"{torch.__version__} {sys.version_info[:2]}".encode())
-    here = Path(__file__).parent
-    for room in (here, here.parent / "compile"):
-        for path in sorted(one for one in room.rglob("*") if one.is_file() and one.suffix != ".pyc"):
-            code.update(path.read_bytes())
-    return code.hexdigest()[:16]
+    """Gives a hash of the versions of torch, of Python and of this package's code."""
+    from torch_outboard.compile.device.cache_key import own_code
+
+    code = own_code(Path(__file__).parent)
+    return hashlib.sha256(f"{torch.__version__} {sys.version_info[:2]} {code}".encode()).hexdigest()[:16]
 
 
 def default_folder() -> Path | None:

@@ -13,7 +13,7 @@ from torch_outboard._version import __version__
 from torch_outboard.compile.generators import generators
 from torch_outboard.device.devices import get_device_properties
 
-__all__ = ["cache_key"]
+__all__ = ["cache_key", "own_code"]
 
 
 @functools.cache
@@ -31,18 +31,22 @@ def cache_key() -> tuple[tuple[str, str], ...]:
         "driver_version": ",".join(dict.fromkeys(versions)),
         "chip": ",".join(dict.fromkeys(chips)),
         "generator": ",".join(one.name for one in used),
-        "torch_outboard": f"{__version__}-{_own_code()}",
+        "torch_outboard": f"{__version__}-{own_code()}",
     }
     for one in used:
         key.update(one.cache_key())
     return tuple(sorted(key.items()))
 
 
-def _own_code() -> str:
-    """Gives a hash of what decides what is generated: an installed version may be a changed checkout."""
+def own_code(*more: Path) -> str:
+    """Gives a hash of what decides what is generated, `more` folders included.
+
+    An installed version may be a changed checkout.
+    """
     code = hashlib.sha256()
     headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
-    rooms = (path for path in Path(__file__).parents[1].rglob("*") if path.is_file() and path.suffix != ".pyc")
+    folders = (Path(__file__).parents[1], *more)
+    rooms = (path for one in folders for path in one.rglob("*") if path.is_file() and path.suffix != ".pyc")
     for path in sorted([*rooms, *headers]):
         code.update(path.read_bytes())
     return code.hexdigest()[:16]

@@ -15,7 +15,7 @@ from torch._inductor import ir
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
-from torch_outboard.compile.simt.mapping import columns_of_item
+from torch_outboard.compile.simt.mapping import columns_of_item, is_cpu
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 
@@ -25,7 +25,9 @@ __all__ = ["count_columns", "index_of", "items", "items_formula", "write_part"]
 def count_columns(kernel: SimtKernel) -> int:
     """Gives how many columns an item has, or 0 if the kernel is no reduction of columns or its device no CPU."""
     features = kernel.features
-    if not features.is_reduction() or not _is_cpu(kernel):
+    if not features.is_reduction() or not (
+        kernel.dialect.runs_on_host or is_cpu(V.graph.get_current_device_or_throw())
+    ):
         return 0
     nodes = features.reduction_nodes()
     # Scans and sorts have variables of their own for a row.
@@ -43,15 +45,6 @@ def _reads_columns(node: Any) -> bool:
     reads = [read for read in body.get_read_exprs() if read.free_symbols & set(body.reduce_vars)]
     is_along_rows = any(read.coeff(one) == 1 for read in reads for one in body.reduce_vars)
     return not is_along_rows and any(read.coeff(body.iter_vars[-1]) == 1 for read in reads)
-
-
-def _is_cpu(kernel: SimtKernel) -> bool:
-    if kernel.dialect.runs_on_host:
-        return True
-    device = V.graph.get_current_device_or_throw()
-    from torch_outboard.device.devices import get_device_properties
-
-    return get_device_properties(device.index or 0).machine == "cpu"
 
 
 def items(tree: Any, size: str, columns: int) -> str:
@@ -81,18 +74,13 @@ def _is_shared(tree: Any, columns: int) -> bool:
 
 def write_part(kernel: SimtKernel, loops: list[Any]) -> None:
     """Writes what the kernel has gathered: a loop over rows, and what comes after it, or what needs no loop."""
-    index, body = kernel.index_dtype, kernel.body
+    body = kernel.body
     if kernel.before:
         body.writeline(f"enum {{ {kernel.lanes_name} = {kernel.columns} }};")
         body.splice(kernel.before)
-    for tree in loops:
-        name = f"{tree.prefix}index"
-        body.writeline(f"for ({index} {name} = 0; {name} < {tree.prefix}numel; ++{name}) {{")
     if loops:
-        turn = f"{loops[0].prefix}index"
-        for tree in loops[1:]:
-            turn = f"({turn}) * {tree.prefix}numel + {tree.prefix}index"
-        _write_columns(kernel, [f"const {index} turn = {turn};"], kernel.indexing_code, kernel.compute)
+        turn = f"const {kernel.index_dtype} turn = {kernel.open_loops(loops)};"
+        _write_columns(kernel, [turn], kernel.indexing_code, kernel.compute)
         body.writeline("}" * len(loops))
         if kernel.after:
             _write_columns(kernel, [], kernel.after)

@@ -305,9 +305,7 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         loops = [tree for tree in self.range_trees if tree.is_loop] if self.inside_reduction else []
         if self.columns:
             columns.write_part(self, loops)
-            self.cse.invalidate(self._kept)
-            for tree in loops:
-                tree.cache_clear()
+            self._forget(loops)
             self.of_column += self._found
             self._found.clear()
         elif loops:
@@ -317,9 +315,7 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             self.body.writeline(f"enum {{ {self.lanes_name} = {lanes} }};")
             self.body.splice(self.before)
             self._write_loops(loops, lanes)
-            self.cse.invalidate(self._kept)
-            for tree in loops:
-                tree.cache_clear()
+            self._forget(loops)
             self.body.splice(self.after)
         else:
             for part in parts:
@@ -328,6 +324,12 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             part.clear()
         self.is_sequential = False
         self.lanes_name = f"lanes{next(self._numbers)}"
+
+    def _forget(self, loops: list[Any]) -> None:
+        """Has what was computed in loops, but for their results, computed again by whoever needs it later."""
+        self.cse.invalidate(self._kept)
+        for tree in loops:
+            tree.cache_clear()
 
     def _lanes(self, loops: list[Any]) -> int:
         """Gives how many lanes share a row: one where the order counts, or where rows are short."""
@@ -354,16 +356,20 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             self.body.writeline("}")
 
     def _write_plain_loops(self, loops: list[Any]) -> None:
+        turn = self.open_loops(loops)
+        self._write_loop_body(f"const {self.index_dtype} lane = 0, turn = {turn};")
+        self.body.writeline("}" * len(loops))
+
+    def open_loops(self, loops: list[Any]) -> str:
+        """Writes the heads of loops over the elements of a row, one a turn, and gives the number of the turn."""
         index = self.index_dtype
         for tree in loops:
             name = tree.prefix + "index"
             self.body.writeline(f"for ({index} {name} = 0; {name} < {tree.prefix}numel; ++{name}) {{")
-        # With one lane the turns are the elements.
-        turn = loops[0].prefix + "index"
+        turn: str = loops[0].prefix + "index"
         for tree in loops[1:]:
             turn = f"({turn}) * {tree.prefix}numel + {tree.prefix}index"
-        self._write_loop_body(f"const {index} lane = 0, turn = {turn};")
-        self.body.writeline("}" * len(loops))
+        return turn
 
     def _write_loop_body(self, first: str) -> None:
         with self.body.indent(2):
