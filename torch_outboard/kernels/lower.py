@@ -23,7 +23,7 @@ from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import passed_types
-from torch_outboard.compile.simt.mapping import is_cpu
+from torch_outboard.compile.simt.columns import is_cpu
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import TEMPLATES
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor

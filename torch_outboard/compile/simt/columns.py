@@ -11,15 +11,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch._inductor import ir
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
-from torch_outboard.compile.simt.mapping import columns_of_item, is_cpu
+from torch_outboard.compile.simt.mapping import columns_of_item
+from torch_outboard.device.devices import get_device_properties
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 
-__all__ = ["count_columns", "index_of", "items", "items_formula", "write_part"]
+__all__ = ["count_columns", "index_of", "is_cpu", "items", "items_formula", "write_part"]
+
+
+def is_cpu(device: torch.device) -> bool:
+    """Says whether a device is a CPU, on which items run one after the other and have vectors of their own."""
+    return get_device_properties(device).machine == "cpu"
 
 
 def count_columns(kernel: SimtKernel) -> int:

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from torch_outboard.device.devices import get_device_properties
-
-__all__ = ["columns_of_item", "is_cpu", "parts_of_reduction"]
+__all__ = ["columns_of_item", "parts_of_reduction"]
 
 # An item reduces no fewer elements than these of a part, and no more parts are made than keep a large device busy.
 _LEAST_PART = 4096
@@ -27,8 +23,3 @@ def parts_of_reduction(row: int, rows: int) -> int:
 def columns_of_item(columns: int) -> int:
     """Gives how many neighbouring columns an item of a CPU has: some lines of memory wide, one if items get few."""
     return 64 if columns >= 1024 else 16
-
-
-def is_cpu(device: torch.device) -> bool:
-    """Says whether a device is a CPU, on which items run one after the other and have vectors of their own."""
-    return get_device_properties(device).machine == "cpu"
