@@ -8,6 +8,7 @@ process for each.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -57,9 +58,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts tests that run whole suites first where workers share them: others would wait for one that begins last."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: item.path.name != "test_each_driver.py")
+    """Deals tests that run whole suites to the workers that share the tests, first of all, so that none is left last."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1:
+        return
+    suites = [item for item in items if item.path.name == "test_each_driver.py"]
+    others = iter([item for item in items if item not in set(suites)])
+    ends = [len(items) * (worker + 1) // workers for worker in range(workers)]
+    dealt: list[pytest.Item] = []
+    for worker, end in enumerate(ends):
+        dealt += suites[worker::workers]
+        dealt += itertools.islice(others, max(0, end - len(dealt)))
+    items[:] = [*dealt, *others]
 
 
 @pytest.fixture(scope="session")

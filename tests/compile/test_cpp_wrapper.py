@@ -51,7 +51,6 @@ def test_mutation(compare: Compare) -> None:
     compare(function, X, Y, torch.tensor([1, 5, 1]), tolerance=1e-3)
 
 
-@pytest.mark.core
 def test_training(compare: Compare) -> None:
     compare(
         lambda x, w, b: F.layer_norm(torch.relu(x @ w + b), (8,)).square(),
@@ -95,7 +94,6 @@ def _(x: torch.Tensor, y: torch.Tensor, scale: float, name: str) -> tuple[torch.
     return torch.empty_like(x), torch.empty_like(x)
 
 
-@pytest.mark.core
 def test_an_operator_in_python_and_the_second_device(second_device: torch.device) -> None:
     """Buffers and kernels are its own, though another device is the current one."""
 

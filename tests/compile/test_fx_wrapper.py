@@ -70,7 +70,6 @@ def test_indexing(compare: Compare) -> None:
     compare(lambda x, i: (x[i], F.embedding(i, x), x.index_add(0, i, x[:5])), X, torch.tensor([1, 3, 5, 3, 1]))
 
 
-@pytest.mark.core
 def test_training(compare: Compare) -> None:
     compare(
         lambda x, w, b: F.layer_norm(torch.relu(x @ w + b), (8,)).square(),

@@ -14,8 +14,6 @@ from torch._dynamo.device_interface import (
 
 from torch_outboard.testing.plugin import RunPython
 
-pytestmark = pytest.mark.core
-
 EAGER = """
 import sys, torch_outboard
 torch_outboard.attach(sys.argv[1])
@@ -51,6 +49,7 @@ assert not _C.any_device_opened()
 """
 
 
+@pytest.mark.core
 def test_attach_imports_no_compiler(run_python: RunPython, driver_target: str) -> None:
     run_python(EAGER, driver_target, imports=())
 
@@ -63,6 +62,7 @@ def test_workers_open_no_device(run_python: RunPython, driver_target: str) -> No
     run_python(OPENS_NOTHING, driver_target)
 
 
+@pytest.mark.core
 def test_lookup(device: torch.device) -> None:
     interface = get_interface_for_device(device)
     assert get_interface_for_device(device.type) is interface
@@ -72,6 +72,7 @@ def test_lookup(device: torch.device) -> None:
         get_interface_for_device("nosuchdevice")
 
 
+@pytest.mark.core
 def test_every_member_is_there(device: torch.device) -> None:
     """The base class raises NotImplementedError for what a device leaves out."""
     interface = get_interface_for_device(device)
@@ -81,6 +82,7 @@ def test_every_member_is_there(device: torch.device) -> None:
     assert members <= set(vars(interface))
 
 
+@pytest.mark.core
 def test_queries(device: torch.device) -> None:
     interface = get_interface_for_device(device)
     assert interface.device_count() == torch.get_device_module(device).device_count()
@@ -94,6 +96,7 @@ def test_queries(device: torch.device) -> None:
     interface.synchronize(device)
 
 
+@pytest.mark.core
 def test_guard(device: torch.device, second_device: torch.device) -> None:
     interface = get_interface_for_device(device)
     with DeviceGuard(interface, second_device.index):
@@ -101,6 +104,7 @@ def test_guard(device: torch.device, second_device: torch.device) -> None:
     assert interface.current_device() == device.index
 
 
+@pytest.mark.core
 def test_device_as_a_context(device: torch.device, second_device: torch.device) -> None:
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
         pytest.skip("capability: torch 2.11 traces the context manager of torch.cuda alone")

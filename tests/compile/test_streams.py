@@ -168,8 +168,9 @@ def _needs_schedules(driver_target: str) -> None:
         pytest.skip("capability: schedules that the test chooses")
 
 
-@pytest.mark.core
-@pytest.mark.parametrize(("kind", "seed"), [("python", 1), ("cpp_wrapper", 2), ("fx_wrapper", 3)])
+@pytest.mark.parametrize(
+    ("kind", "seed"), [("python", 1), pytest.param("cpp_wrapper", 2, marks=pytest.mark.core), ("fx_wrapper", 3)]
+)
 def test_waits_are_kept_in_every_schedule(run_python: RunPython, driver_target: str, kind: str, seed: int) -> None:
     _needs_schedules(driver_target)
     run_python(ORDER, driver_target, f"lazy:{seed}", kind)
