@@ -58,7 +58,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deals tests that run whole suites to the workers that share the tests, first of all, so that none is left last."""
+    """Deals tests that run whole suites to the workers that share the tests, first of all, so none is left last."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:
         return

@@ -98,6 +98,9 @@ class PlanReader {
       step.index = next_index(kMaxIndex);
       step.dtype = next_dtype();
       freed_.push_back(false);
+    } else if (word == "seed") {
+      step.kind = PlanStep::Kind::Seed;
+      freed_.push_back(false);
     } else if (word == "allocate") {
       step.kind = PlanStep::Kind::Allocate;
       step.dtype = next_dtype();

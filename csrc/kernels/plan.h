@@ -8,6 +8,7 @@
 //   value stride 0 0                        a1 a stride; so `offset 0` and, an integer argument, `number 3`
 //   guard a0 64 ge                          the plan is for calls for which this isn't 0
 //   number 2 float32                        b0: one element, the number that is the call's third argument
+//   seed                                    another buffer: one int64, of the next draw of the call's generator
 //   allocate float32 [a0, 4] [4, 1]         b1: fresh memory, by sizes and strides
 //   view b1 [4, a0] [1, 4] 0                b2: another look at a buffer, its beginning in elements from b1's
 //   launch 0 [t0, b0, b1, a0 4 mul]         a kernel with tensors of the call, buffers, and numbers by formulas
@@ -57,7 +58,7 @@ struct PlanArgument {
 };
 
 struct PlanStep {
-  enum class Kind : uint8_t { Number, Allocate, View, Launch, Call, Copy, Free };
+  enum class Kind : uint8_t { Number, Seed, Allocate, View, Launch, Call, Copy, Free };
   Kind kind;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // of Number and Allocate
   uint32_t index = 0;  // of Number the argument, of Launch the kernel, of Call how many tensors it gives

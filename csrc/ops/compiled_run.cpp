@@ -10,6 +10,7 @@
 #include "ops/arguments.h"
 #include "ops/forms.h"
 #include "ops/known_warnings.h"
+#include "ops/random.h"
 #include "ops/recipes.h"
 #include "ops/tensor_utils.h"
 
@@ -86,6 +87,9 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
     switch (step.kind) {
       case PlanStep::Kind::Number:
         buffers.push_back({true, false, step.dtype, {}, {}});
+        break;
+      case PlanStep::Kind::Seed:
+        buffers.push_back({true, false, c10::kLong, {}, {}});
         break;
       case PlanStep::Kind::Allocate:
         TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
@@ -188,6 +192,9 @@ class Run {
     switch (step.kind) {
       case PlanStep::Kind::Number:
         buffers_.push_back(at::scalar_tensor(call_.arg(step.index).toScalar(), at::TensorOptions(step.dtype)));
+        break;
+      case PlanStep::Kind::Seed:
+        buffers_.push_back(seed_for(call_, stream_));
         break;
       case PlanStep::Kind::Allocate: {
         const c10::IntArrayRef sizes = take(step.rank);
@@ -330,6 +337,8 @@ Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op) : plan(st
     if (step.kind == PlanStep::Kind::Number) {
       TORCH_CHECK_VALUE(step.index < op.args.size() && op.args[step.index].kind == ArgKind::Other, "argument ",
                         step.index, " is no number");
+    } else if (step.kind == PlanStep::Kind::Seed) {
+      TORCH_CHECK_VALUE(op.is_random, op.name, " draws no random numbers");
     } else if (step.kind == PlanStep::Kind::Call) {
       const auto [name, overload] = split_operator_name(step.op);
       operators.push_back(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()));

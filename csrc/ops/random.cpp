@@ -2,10 +2,18 @@
 #include "ops/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <array>
 #include <bit>
+#include <memory>
+#include <string>
+#include <utility>
 
+#include "memory/host_allocator.h"
+#include "ops/copy.h"
+#include "ops/tensor_utils.h"
 #include "torch/generator.h"
 
 namespace outboard {
@@ -86,6 +94,38 @@ at::Generator make_cpu_generator(uint64_t seed, uint64_t offset) {
   return generator;
 }
 
+int64_t seed_of(uint64_t seed, uint64_t offset) {
+  return static_cast<int64_t>(mix(offset + mix(seed + kGolden)));
+}
+
+// Writes the seed of each replay to pinned memory, from which a copy of the graph takes it to the device.
+class CapturedSeed final : public HostCommand {
+ public:
+  CapturedSeed(std::string op, const RandomDraw& draw, at::Tensor pinned)
+      : op_(std::move(op)), draw_(draw), pinned_(std::move(pinned)), place_(pinned_.mutable_data_ptr<int64_t>()) {}
+  void run(const WorkPlace&) noexcept override {
+    *place_ = seed_of(draw_.cell->seed, draw_.cell->offset + draw_.offset);
+  }
+  std::string describe() const override { return "the seed of " + op_; }
+
+ private:
+  std::string op_;
+  RandomDraw draw_;
+  at::Tensor pinned_;
+  int64_t* place_;
+};
+
+at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
+  at::Tensor pinned = at::empty({}, at::TensorOptions(c10::kLong).pinned_memory(true));
+  if (!is_pinned(pinned.const_data_ptr())) {
+    capture.refuse(call.plan().name + ", whose seed needs pinned memory for a replay, which the driver has none of,");
+  }
+  capture.add(stream, std::make_unique<CapturedSeed>(call.plan().name, captured_draw(call, capture), pinned));
+  at::Tensor seed = make_device_tensor(stream, c10::kLong, {}, {});
+  copy_from(pinned, seed, /*non_blocking=*/true);
+  return seed;
+}
+
 }  // namespace
 
 at::Generator cpu_generator_for(const Call& call) {
@@ -99,6 +139,14 @@ RandomDraw captured_draw(const Call& call, Capture& capture) {
 
 at::Generator cpu_generator(const RandomDraw& draw) {
   return make_cpu_generator(draw.cell->seed, draw.cell->offset + draw.offset);
+}
+
+at::Tensor seed_for(const Call& call, Stream& stream) {
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    return captured_seed(call, stream, *capture);
+  }
+  const PhiloxState state = reserve_philox(given_generator(call), call.device(), kDrawIncrement);
+  return at::scalar_tensor(seed_of(state.seed, state.offset), at::TensorOptions(c10::kLong));
 }
 
 }  // namespace outboard

@@ -24,11 +24,12 @@ from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import passed_types
 from torch_outboard.compile.simt.columns import is_cpu
+from torch_outboard.kernels.draws import DRAWS
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import TEMPLATES
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
 from torch_outboard.kernels.text import PlanWriter
-from torch_outboard.kernels.trace import OperatorCall, Traced
+from torch_outboard.kernels.trace import Input, OperatorCall, Traced
 
 __all__ = ["eager_generator", "lower"]
 
@@ -106,11 +107,13 @@ def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
 
 
 class _Lowering(GraphLowering):
-    """Leaves the operators that have a template as calls, with their arguments as they are."""
+    """Leaves the operators that have a template as calls, with their arguments as they are, and lowers draws."""
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if target in TEMPLATES:
             return fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if target in DRAWS:
+            return DRAWS[target](*args)
         return super().call_function(target, args, kwargs)
 
 
@@ -177,7 +180,7 @@ class _Steps(FxConverter):
         if V.graph.constants:
             raise Refusal("its graph has constants")
         for name, given in zip(V.graph.graph_input_names, self.traced.inputs, strict=True):
-            self.names[name] = f"t{given.tensor}" if given.number is None else self.plan.number(given)
+            self.names[name] = self._given(given)
         for line in self.lines:
             if isinstance(line, WrapperLine):
                 line.codegen_fx(self)(line)
@@ -191,6 +194,11 @@ class _Steps(FxConverter):
         for returned in self.traced.returns:
             self.plan.returned(returned, outputs)
         return self.plan, self.ordered
+
+    def _given(self, given: Input) -> str:
+        if given.tensor is not None:
+            return f"t{given.tensor}"
+        return self.plan.seed() if given.number is None else self.plan.number(given)
 
     def _refuse_line(self, line: WrapperLine) -> None:
         raise Refusal(f"a plan can't say {type(line).__name__}")

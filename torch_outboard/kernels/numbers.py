@@ -2,7 +2,8 @@
 """Operators whose plans take numbers by value, so that a number that is new needs no new kernel.
 
 Any other number of a call is written into the kernels: torch's lowerings branch on some, as on exponents. These here
-change from step to step in training, and their formulas are written for a number that is a tensor of one element.
+change from step to step in training, or from layer to layer as bounds of random numbers do, and their formulas are
+written for a number that is a tensor of one element.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels import random
 from torch_outboard.kernels.operators import base_name, overload_of
 
 __all__ = ["by_value", "formula_of"]
@@ -53,28 +55,36 @@ def _lerp(self: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.
     return _combine(self, end, weight, compute=compute)
 
 
-# By the operator without overload: the name of the number, and the formula over the arguments before it and the number.
-_FORMULAS: dict[str, tuple[str, _Formula]] = {
-    "aten::add": ("alpha", _add),
-    "aten::sub": ("alpha", _sub),
-    "aten::addcmul": ("value", _addcmul),
-    "aten::addcdiv": ("value", _addcdiv),
-    "aten::lerp": ("weight", _lerp),
+# By the operator without overload: the names of the numbers, and the formula over the arguments before them and them.
+_FORMULAS: dict[str, tuple[tuple[str, ...], _Formula]] = {
+    "aten::add": (("alpha",), _add),
+    "aten::sub": (("alpha",), _sub),
+    "aten::addcmul": (("value",), _addcmul),
+    "aten::addcdiv": (("value",), _addcdiv),
+    "aten::lerp": (("weight",), _lerp),
 }
 
 
+def _known(name: str) -> tuple[tuple[str, ...], _Formula] | None:
+    return random.FORMULAS.get(name) or _FORMULAS.get(base_name(name))
+
+
 def formula_of(name: str) -> _Formula:
-    """Gives the formula of an operator that `by_value` gives a number of."""
-    return _FORMULAS[base_name(name)][1]
+    """Gives the formula of an operator that `by_value` gives a number of, or that draws."""
+    known = _known(name)
+    assert known is not None
+    return known[1]
 
 
 def by_value(name: str) -> tuple[int, ...]:
     """Gives the places, among the arguments of the operator's schema, of the numbers that its plans take by value."""
-    known = _FORMULAS.get(base_name(name))
+    known = _known(name)
     if known is None:
         return ()
+    names, formula = known
     arguments = overload_of(name)._schema.arguments
     # Overloads with a number in the place of a tensor are made of these by torch itself.
     tensors = [one for one in arguments if str(one.type) == "Tensor" and not one.kwarg_only]
-    places = [place for place, one in enumerate(arguments) if one.name == known[0] and str(one.type) == "number"]
-    return tuple(places) if len(tensors) == known[1].__code__.co_argcount - 1 else ()
+    places = [place for place, one in enumerate(arguments) if one.name in names and str(one.type) != "Tensor"]
+    has_all = len(places) == len(names) and len(tensors) + len(names) == formula.__code__.co_argcount
+    return tuple(places) if has_all else ()

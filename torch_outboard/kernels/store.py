@@ -93,6 +93,8 @@ def _describe(value: Any, *, is_read: bool = False) -> Any:
             return [type(value).__name__, str(value)]
         case torch.device():
             return ["device", value.type]
+        case torch.Generator():
+            return ["generator"]
     raise _NoKey
 
 

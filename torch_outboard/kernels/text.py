@@ -98,6 +98,9 @@ class PlanWriter:
     def number(self, given: Any) -> str:
         return self._buffer(f"number {given.number} {_dtype(given.fake.dtype)}")
 
+    def seed(self) -> str:
+        return self._buffer("seed")
+
     def allocate(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> str:
         return self._buffer(f"allocate {_dtype(dtype)} {self._formulas(sizes)} {self._formulas(strides)}")
 

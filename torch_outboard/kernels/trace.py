@@ -18,6 +18,7 @@ from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels.decompositions import decompositions
 from torch_outboard.kernels.numbers import formula_of
 from torch_outboard.kernels.operators import base_name, overload_of
+from torch_outboard.kernels.random import FORMULAS, drawing
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["Input", "OperatorCall", "Traced", "trace"]
@@ -48,10 +49,16 @@ class OperatorCall:
         """The operator without overload and form: "aten::add" of "aten::add_.Tensor"."""
         return base_name(self.name)
 
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers, and a formula says how."""
+        return self.name in FORMULAS
+
 
 @dataclass
 class Input:
-    """A placeholder of the graph: a tensor of the call by its number, or a number by its place among the arguments."""
+    """A placeholder of the graph: a tensor of the call by its number, a number by its place among the arguments, or, if
+    it is neither, the seed of what is drawn."""
 
     fake: torch.Tensor
     tensor: int | None = None
@@ -139,6 +146,11 @@ class _Inputs:
         self.made.append(Input(fake, number=place))
         return fake
 
+    def seed(self) -> None:
+        with self.mode:
+            fake = torch.empty((), dtype=torch.int64, device=self.call.device)
+        self.made.append(Input(fake))
+
     def _number_type(self, given: torch.Tensor) -> torch.dtype:
         """The type in which a number of Python's changes no type of a result: torch promotes by categories."""
         if torch.Tag.pointwise not in self.call.operator.tags and self.call.base not in _POINTWISE_TOO:
@@ -188,6 +200,8 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
         inputs.number(place) if place in call.by_value else inputs.argument(one, declared)
         for place, (one, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
     ]
+    if call.draws:
+        inputs.seed()
     body = _Body(call, arguments)
     fakes = [one.fake for one in inputs.made]
     with mode, enable_python_dispatcher(), torch.no_grad():
@@ -233,7 +247,12 @@ class _Body:
                 return [take(each) for each in one]
             return one
 
-        result = self._run([take(one) for one in self.arguments])
+        arguments = [take(one) for one in self.arguments]
+        if self.call.draws:
+            with drawing(next(remaining)):
+                result = self._run(arguments)
+        else:
+            result = self._run(arguments)
         results = list(result) if isinstance(result, (list, tuple)) else [result]
         declared = self.call.operator._schema.returns
         if len(declared) == 1 and isinstance(result, (list, tuple)):
@@ -248,7 +267,7 @@ class _Body:
 
     def _run(self, arguments: list[Any]) -> Any:
         call, schema = self.call, self.call.operator._schema
-        if call.by_value:
+        if call.by_value or call.draws:
             return self._run_formula(arguments)
         if call.base == "aten::native_batch_norm":
             return _batch_norm(arguments)
@@ -258,7 +277,11 @@ class _Body:
 
     def _run_formula(self, arguments: list[Any]) -> Any:
         schema = self.call.operator._schema
-        inputs = [value for value, one in zip(arguments, schema.arguments, strict=True) if one.name != "out"]
+        inputs = [
+            value
+            for value, one in zip(arguments, schema.arguments, strict=True)
+            if one.name not in ("out", "generator")
+        ]
         result = formula_of(self.call.name)(*inputs)
         targets = [
             value

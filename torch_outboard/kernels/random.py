@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators that draw random numbers: functions of the call's seed and of an element's place, by Philox.
+
+What draws more than one number an element takes another seed for each draw, made of the call's by a constant. Numbers
+of float64 are made of 53 bits. Devices of all drivers draw the same bits; what is computed of them differs by rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["FORMULAS", "drawing"]
+
+_seeds: contextvars.ContextVar[list[torch.Tensor]] = contextvars.ContextVar("seeds")
+
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
+
+
+@contextlib.contextmanager
+def drawing(seed: torch.Tensor) -> Iterator[None]:
+    """A scope in which draws are made of a seed, an int64 of no dimensions."""
+    token = _seeds.set([seed])
+    try:
+        yield
+    finally:
+        _seeds.reset(token)
+
+
+def _next_seed() -> torch.Tensor:
+    seeds = _seeds.get()
+    # Multiples of an odd number without a pattern: two of them differ in about half of their bits.
+    number = (len(seeds) - 1) * 0x9E3779B97F4A7C15 % 2**63
+    seeds.append(seeds[0])
+    return seeds[0] if number == 0 else torch.bitwise_xor(seeds[0], number)
+
+
+def _integers(size: Sequence[Any], low: int, high: int) -> torch.Tensor:
+    """Draws from [low, high)."""
+    return torch.ops.prims.inductor_randint(low, high, size, _next_seed())  # type: ignore[no-any-return]
+
+
+def _uniform(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    """Draws from [0, 1), in the type in which numbers of this type are computed."""
+    if dtype == torch.float64:
+        return _integers(size, 0, 1 << 53).to(torch.float64) * 2.0**-53
+    return torch.ops.prims.inductor_random(size, _next_seed(), "rand")  # type: ignore[no-any-return]
+
+
+def _normal(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    """Draws of mean 0 and deviation 1."""
+    if dtype == torch.float64:
+        # Box and Muller's; the logarithm's argument is from (0, 1].
+        length = torch.sqrt(-2.0 * torch.log(1.0 - _uniform(size, dtype)))
+        return length * torch.cos(2 * math.pi * _uniform(size, dtype))
+    return torch.ops.prims.inductor_random(size, _next_seed(), "randn")  # type: ignore[no-any-return]
+
+
+def _exponential(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    """Draws of the rate 1; none is 0."""
+    kind = torch.float64 if dtype == torch.float64 else torch.float32
+    return torch.clamp_min(-torch.log(1.0 - _uniform(size, dtype)), torch.finfo(kind).eps / 2)
+
+
+def _check_real(tensor: torch.Tensor) -> None:
+    if not tensor.dtype.is_floating_point:
+        raise Refusal(f"its numbers are of {tensor.dtype}")
+
+
+# The formulas take the operator's tensors and numbers, without its generator.
+
+
+def _uniform_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    _check_real(self)
+    drawn = _uniform(self.shape, self.dtype) * (high - low) + low
+    # What would be rounded up to the bound, which doesn't belong to the interval.
+    limits = torch.finfo(self.dtype)
+    last = high - torch.clamp_min(high.abs() * limits.eps, limits.tiny)
+    return torch.maximum(torch.minimum(drawn, last), low).to(self.dtype)
+
+
+def _normal_around(self: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    _check_real(self)
+    return (_normal(self.shape, self.dtype) * std + mean).to(self.dtype)
+
+
+def _normal_of_tensors(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    size = torch.broadcast_shapes(mean.shape, std.shape)
+    like = mean if mean.dim() > 0 else std
+    _check_real(like)
+    return (_normal(size, like.dtype) * std + mean).to(like.dtype)
+
+
+def _log_normal(self: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    _check_real(self)
+    return torch.exp(_normal(self.shape, self.dtype) * std + mean).to(self.dtype)
+
+
+def _exponential_of_rate(self: torch.Tensor, rate: torch.Tensor) -> torch.Tensor:
+    _check_real(self)
+    return (_exponential(self.shape, self.dtype) / rate).to(self.dtype)
+
+
+def _cauchy(self: torch.Tensor, median: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    _check_real(self)
+    return (median + sigma * torch.tan(math.pi * (_uniform(self.shape, self.dtype) - 0.5))).to(self.dtype)
+
+
+def _geometric(self: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    drawn = _uniform(self.shape, self.dtype)
+    return (torch.floor(torch.log1p(-drawn) / torch.log1p(-p)) + 1).to(self.dtype)
+
+
+def _bernoulli_of_number(self: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    return (_uniform(self.shape, torch.float32) < p).to(self.dtype)
+
+
+def _bernoulli_of_tensor(self: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    return (_uniform(self.shape, p.dtype) < p).to(self.dtype)
+
+
+def _bernoulli_of_itself(self: torch.Tensor) -> torch.Tensor:
+    return _bernoulli_of_tensor(self, self)
+
+
+def _whole_numbers(self: torch.Tensor) -> torch.Tensor:
+    """Draws all numbers that a type of integers has from 0 on, or that a type of reals holds with all before them."""
+    if self.dtype.is_floating_point:
+        last = 2 ** round(1 - math.log2(torch.finfo(self.dtype).eps))
+    else:
+        last = 1 if self.dtype == torch.bool else torch.iinfo(self.dtype).max
+    return _integers(self.shape, 0, last if last == _GREATEST else last + 1).to(self.dtype)
+
+
+def _whole_numbers_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    # By remainders, as the CPU's: of ranges near 2**64 some numbers come twice as often as others.
+    bits = _integers(self.shape, _LEAST, _GREATEST)
+    count = high - low
+    narrow = torch.remainder(torch.bitwise_and(bits, _GREATEST), count)
+    # Of 2**63 numbers and more `count` is below 0; what is no number of theirs, as without a sign, is taken down by it.
+    is_one = torch.bitwise_xor(bits, _LEAST) < torch.bitwise_xor(count, _LEAST)
+    wide = torch.where(is_one, bits, bits - count)
+    return (torch.where(count > 0, narrow, wide) + low).to(self.dtype)
+
+
+def _whole_numbers_below(self: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    return _whole_numbers_between(self, torch.zeros_like(high), high)
+
+
+def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> torch.Tensor:
+    """Takes the greatest of weights divided by exponential draws: one of no weight never is."""
+    if num_samples > 1 and not replacement:
+        raise Refusal("it takes several without putting them back")
+    _check_real(self)
+    weights = self if self.dtype == torch.float64 else self.float()
+    is_weight = torch.logical_and(weights >= 0, weights < math.inf)
+    wrong = "probability tensor contains either `inf`, `nan` or element < 0"
+    torch.ops.aten._assert_async.msg(is_weight.all(), wrong)
+    wrong = "invalid multinomial distribution (sum of probabilities <= 0)"
+    torch.ops.aten._assert_async.msg((weights.sum(-1) > 0).all(), wrong)
+    size = [*weights.shape[:-1], num_samples, weights.shape[-1]]
+    return (weights.unsqueeze(-2) / _exponential(size, weights.dtype)).argmax(-1)
+
+
+# By the operator as the dispatcher names it: the names of its numbers that plans take by value, and the formula.
+FORMULAS: dict[str, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {
+    "aten::bernoulli": ((), _bernoulli_of_itself),
+    "aten::bernoulli.out": ((), _bernoulli_of_itself),
+    "aten::bernoulli.p": (("p",), _bernoulli_of_number),
+    "aten::bernoulli_.Tensor": ((), _bernoulli_of_tensor),
+    "aten::bernoulli_.float": (("p",), _bernoulli_of_number),
+    "aten::cauchy_": (("median", "sigma"), _cauchy),
+    "aten::exponential_": (("lambd",), _exponential_of_rate),
+    "aten::geometric_": (("p",), _geometric),
+    "aten::log_normal_": (("mean", "std"), _log_normal),
+    "aten::multinomial": ((), _multinomial),
+    "aten::normal.Tensor_Tensor": ((), _normal_of_tensors),
+    "aten::normal.Tensor_float": (("std",), _normal_of_tensors),
+    "aten::normal.float_Tensor": (("mean",), _normal_of_tensors),
+    "aten::normal_": (("mean", "std"), _normal_around),
+    "aten::random_": ((), _whole_numbers),
+    "aten::random_.from": (("from", "to"), _whole_numbers_between),
+    "aten::random_.to": (("to",), _whole_numbers_below),
+    "aten::uniform_": (("from", "to"), _uniform_between),
+}
