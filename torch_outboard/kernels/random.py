@@ -92,7 +92,7 @@ def _normal_around(self: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) ->
 
 
 def _normal_of_tensors(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    size = torch.broadcast_shapes(mean.shape, std.shape)
+    size = torch.broadcast_shapes(mean.shape, std.shape)  # type: ignore[no-untyped-call]
     like = mean if mean.dim() > 0 else std
     _check_real(like)
     return (_normal(size, like.dtype) * std + mean).to(like.dtype)
