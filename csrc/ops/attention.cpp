@@ -4,7 +4,9 @@
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
 
+#include "core/device.h"
 #include "core/error.h"
+#include "ops/compiled_kernel.h"
 #include "ops/factories.h"
 #include "ops/plan.h"
 #include "ops/tensor_utils.h"
@@ -17,11 +19,13 @@ bool is_on_host(const at::Tensor& tensor) {
   if (driver().host_address == nullptr) {
     return false;
   }
-  // A fake tensor, which a compiler traces with, has no memory to ask about, not even a size of it where sizes are
-  // symbols. It counts as one that is reached.
+  if (tensor.unsafeGetTensorImpl()->is_python_dispatch() || !tensor.has_storage()) {
+    // A fake tensor, which a compiler traces with, has no memory to ask about, but a device that has some.
+    const c10::DeviceIndex device = tensor.device().index();
+    return device >= device_count() || reaches_memory(device < 0 ? current_device() : device);
+  }
   void* base = nullptr;
-  return tensor.unsafeGetTensorImpl()->is_python_dispatch() || !tensor.has_storage() ||
-         storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
+  return storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
 }
 
 // The driver's own kernel for the whole, if it brought one. Else the fused kernel of the CPU, where the CPU would take

@@ -14,6 +14,10 @@ from torch import nn
 import torch_outboard
 
 IS_WHOLE = os.environ.get("OUTBOARD_TEST_MODELS") == "all"
+takes_long = pytest.mark.skipif(not IS_WHOLE, reason="capability: time. It takes half a minute; make stress has it")
+eager_and_compiled = pytest.mark.parametrize(
+    "is_compiled", [False, pytest.param(True, marks=takes_long)], ids=["eager", "compiled"]
+)
 
 
 class Residual(nn.Module):
@@ -66,21 +70,30 @@ def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor, rate: flo
 
 
 def check(
-    model: nn.Module, given: torch.Tensor, wanted: torch.Tensor, device: torch.device, rate: float = 0.01
+    model: nn.Module,
+    given: torch.Tensor,
+    wanted: torch.Tensor,
+    device: torch.device,
+    is_compiled: bool,
+    rate: float = 0.01,
 ) -> None:
     ours = copy.deepcopy(model).to(device)
+    if is_compiled:
+        ours.compile()
     torch_outboard.reset_coverage()
     losses = train(ours, given.to(device), wanted.to(device), rate)
     assert {row.provider for row in torch_outboard.coverage()} == {"compiled"}, torch_outboard.coverage()
     torch.testing.assert_close(losses, train(model, given, wanted, rate), rtol=1e-3, atol=1e-3)
 
 
-def test_a_residual_network(device: torch.device) -> None:
-    check(Residual(), torch.randn(4, 3, 36, 34), torch.randint(10, (4,)), device)
+@eager_and_compiled
+def test_a_residual_network(device: torch.device, is_compiled: bool) -> None:
+    check(Residual(), torch.randn(4, 3, 36, 34), torch.randint(10, (4,)), device, is_compiled)
 
 
-@pytest.mark.skipif(not IS_WHOLE, reason="capability: time. Its plans take half a minute; make stress has it")
-def test_resnet_18(device: torch.device) -> None:
+@takes_long
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+def test_resnet_18(device: torch.device, is_compiled: bool) -> None:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     class Logits(nn.Module):
@@ -95,15 +108,17 @@ def test_resnet_18(device: torch.device) -> None:
             return self.model(images).logits
 
     # At a higher rate the loss rises to thousands, and tells of rounding alone.
-    check(Logits(), torch.randn(8, 3, 32, 32), torch.randint(10, (8,)), device, rate=1e-4)
+    check(Logits(), torch.randn(8, 3, 32, 32), torch.randint(10, (8,)), device, is_compiled, rate=1e-4)
 
 
-def test_a_gpt(device: torch.device) -> None:
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+def test_a_gpt(device: torch.device, is_compiled: bool) -> None:
     tokens = torch.randint(50, (3, 13))
-    check(Gpt(), tokens[:, :-1], tokens[:, 1:].flatten(), device)
+    check(Gpt(), tokens[:, :-1], tokens[:, 1:].flatten(), device, is_compiled)
 
 
-def test_a_gpt_generates_with_a_static_cache(device: torch.device) -> None:
+@eager_and_compiled
+def test_a_gpt_generates_with_a_static_cache(device: torch.device, is_compiled: bool) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     count = 200 if IS_WHOLE else 24
@@ -113,6 +128,8 @@ def test_a_gpt_generates_with_a_static_cache(device: torch.device) -> None:
     options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "cache_implementation": "static"}
     expected = model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
     ours, given = model.to(device), tokens.to(device)
+    if is_compiled:
+        ours.forward = torch.compile(ours.forward)
     torch_outboard.reset_coverage()
     result = ours.generate(given, attention_mask=torch.ones_like(given), **options)
     assert {row.provider for row in torch_outboard.coverage()} == {"compiled"}, torch_outboard.coverage()

@@ -41,12 +41,14 @@ def cache_key() -> tuple[tuple[str, str], ...]:
 def own_code(*more: Path) -> str:
     """Gives a hash of what decides what is generated, `more` folders included.
 
-    An installed version may be a changed checkout.
+    An installed version may be a changed checkout. The library decides too: of attention it takes the form that is
+    traced.
     """
     code = hashlib.sha256()
     headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
+    libraries = Path(_C.__file__).parent.glob("lib/libtorch_outboard.*")
     folders = (Path(__file__).parents[1], *more)
     rooms = (path for one in folders for path in one.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    for path in sorted([*rooms, *headers]):
+    for path in sorted([*rooms, *headers, *libraries]):
         code.update(path.read_bytes())
     return code.hexdigest()[:16]
