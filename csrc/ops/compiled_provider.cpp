@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/device.h"
+#include "ops/parts.h"
 #include "ops/providers.h"
 #include "ops/recipes.h"
 #include "ops/results.h"
@@ -35,8 +36,16 @@ bool has_shapes(const Call& call) {
 }
 
 bool may_run(const Call& call) {
-  return has_shapes(call) && call.has_signature() && !call.has_sparse() && !call.asks_kernel() && depth < kMaxDepth &&
-         compiles_for(call.device());
+  return has_shapes(call) && call.has_signature() && !call.asks_kernel();
+}
+
+bool run_in_parts(const Call& call, torch::jit::Stack* stack) {
+  const Depth nested;
+  if (!run_parts(call, stack)) {
+    return false;
+  }
+  call.plan().compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 bool has_outputs(const OpPlan& plan) {
@@ -90,12 +99,15 @@ void forbid_compiling() {
 
 bool run_compiled(const Call& call, torch::jit::Stack* stack) {
   refused_plan = nullptr;
-  if (!may_run(call)) {
+  if (call.has_sparse() || depth >= kMaxDepth || !compiles_for(call.device())) {
     return false;
+  }
+  if (!may_run(call)) {
+    return run_in_parts(call, stack);
   }
   ensure_open(call.device());
   if (!has_outputs(call.plan())) {
-    return run_known(call, stack);
+    return run_known(call, stack) || run_in_parts(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = shape_of(call);
   if (shape->must_wait || (shape->asks_kernel && !fills_empty_outputs(call))) {

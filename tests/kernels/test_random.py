@@ -129,6 +129,15 @@ def test_multinomial(device):
             torch.accelerator.synchronize()
 
 
+def test_permutations(device):
+    torch_outboard.reset_coverage()
+    first, second = torch.randperm(1000, device=device), torch.randperm(1000, device=device)
+    assert torch_outboard.coverage().calls("aten::randperm.generator_out", "compiled") == 2, torch_outboard.coverage()
+    assert torch.equal(first.cpu().sort().values, torch.arange(1000)) and not torch.equal(first.cpu(), second.cpu())
+    at_first = torch.stack([torch.randperm(4, device=device).cpu() for _ in range(2000)])[:, 0]
+    assert (at_first.bincount(minlength=4) - 500).abs().max() < 5 * (2000 * 3 / 16) ** 0.5
+
+
 def test_the_seed_and_the_offset_decide(device):
     x = torch.empty(1000, device=device)
     torch.manual_seed(5)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch._inductor.decomposition import select_decomp_table
 
+from torch_outboard.kernels import orders
+
 __all__ = ["decompositions"]
 
 
@@ -17,7 +19,15 @@ __all__ = ["decompositions"]
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Gives the table for `make_fx`."""
     aten = torch.ops.aten
-    return {**select_decomp_table(), aten.div.Tensor_mode: _divide, aten.isin.Tensor_Tensor: _isin}
+    return {
+        **select_decomp_table(),
+        **orders.decompositions(),
+        aten._index_put_impl.default: lambda self, indices, values, accumulate=False, unsafe=False: (
+            aten.index_put.default(self, indices, values, accumulate)
+        ),
+        aten.div.Tensor_mode: _divide,
+        aten.isin.Tensor_Tensor: _isin,
+    }
 
 
 def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> Any:

@@ -169,6 +169,11 @@ def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> tor
     return (weights.unsqueeze(-2) / _exponential(size, weights.dtype)).argmax(-1)
 
 
+def _permutation(n: int) -> torch.Tensor:
+    # Of two keys of 64 bits that are equal, which is rare, the first comes first.
+    return _integers([n], _LEAST, _GREATEST).sort(stable=True).indices
+
+
 # By the operator as the dispatcher names it: the names of its numbers that plans take by value, and the formula.
 FORMULAS: dict[str, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {
     "aten::bernoulli": ((), _bernoulli_of_itself),
@@ -188,5 +193,6 @@ FORMULAS: dict[str, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {
     "aten::random_": ((), _whole_numbers),
     "aten::random_.from": (("from", "to"), _whole_numbers_between),
     "aten::random_.to": (("to",), _whole_numbers_below),
+    "aten::randperm.generator_out": ((), _permutation),
     "aten::uniform_": (("from", "to"), _uniform_between),
 }

@@ -85,8 +85,12 @@ class TemplateCall:
         self.plan.step(f"free {tensor.name}")
 
     def launch(self, *kernels: Kernel) -> None:
-        """Launches kernels in turn. They are one program, which takes half as long to compile as one each."""
-        code = self.dialect.source("\n".join(one.written(self.dialect) for one in kernels))
+        """Launches kernels in turn. They are one program, which takes half as long to compile as one each.
+
+        A kernel that is launched several times is written once.
+        """
+        texts = dict.fromkeys(one.written(self.dialect) for one in kernels)
+        code = self.dialect.source("\n".join(texts))
         for kernel in kernels:
             program = DeviceProgram(
                 name=kernel.name,
@@ -99,8 +103,8 @@ class TemplateCall:
                 options=self.dialect.options,
             )
             passed = [*kernel.passed, simplified(kernel.groups)]
-            texts = [one if isinstance(one, str) else self.plan.formula(one) for one in passed]
-            self.plan.step(f"launch {self.add_program(program)} [{', '.join(texts)}]")
+            arguments = [one if isinstance(one, str) else self.plan.formula(one) for one in passed]
+            self.plan.step(f"launch {self.add_program(program)} [{', '.join(arguments)}]")
 
 
 @dataclass
@@ -142,8 +146,12 @@ class Kernel:
         """Gives the text of a number, and declares the parameter if there is one."""
         text = number_text(name, value)
         if text == name:
-            self._declare(f"const ob_i64 {name}", "int64_t", simplified(value))
+            self.parameter(name, value)
         return text
+
+    def parameter(self, name: str, value: Any) -> None:
+        """Declares a number that differs between launches."""
+        self._declare(f"const ob_i64 {name}", "int64_t", simplified(value))
 
     def _declare(self, parameter: str, kind: str, passed: Any) -> None:
         """Declares a parameter, once: operands may name the same."""

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators that put elements in order, by sorted rows of a contiguous matrix, for which there is a template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["decompositions"]
+
+_stable = torch.ops.aten.sort.stable
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    aten = torch.ops.aten
+    return {
+        _stable: _sort,
+        aten.sort.default: lambda self, dim=-1, descending=False: _sort(self, dim=dim, descending=descending),
+        aten.topk.default: _topk,
+        aten.median.default: lambda self: _middle(self.flatten(), 0, is_nan_greatest=True)[0],
+        aten.nanmedian.default: lambda self: _middle(self.flatten(), 0, is_nan_greatest=False)[0],
+        aten.median.dim: lambda self, dim, keepdim=False: _middle_of(self, dim, keepdim, is_nan_greatest=True),
+        aten.nanmedian.dim: lambda self, dim, keepdim=False: _middle_of(self, dim, keepdim, is_nan_greatest=False),
+    }
+
+
+def _sort(self: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    if self.dim() == 0:
+        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
+    dim %= self.dim()
+    if stable and self.dim() == 2 and dim == 1 and self.is_contiguous():
+        return NotImplemented
+    rows = self.movedim(dim, -1)
+    matrix = rows.reshape(-1, rows.shape[-1]).contiguous()
+    return tuple(
+        _as_laid_out(one.reshape(rows.shape).movedim(-1, dim), self)
+        for one in _stable(matrix, stable=True, dim=1, descending=descending)
+    )
+
+
+def _as_laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """In memory as `empty_like` would be, which is how torch lays out what it sorts."""
+    if result.stride() == torch.empty_like(like).stride():
+        return result
+    return torch.empty_like(like, dtype=result.dtype).copy_(result)
+
+
+def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if self.dim() == 0:
+        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
+    values, indices = _stable(self, stable=True, dim=dim, descending=largest)
+    return values.narrow(dim, 0, k).contiguous(), indices.narrow(dim, 0, k).contiguous()
+
+
+def _middle_of(self: torch.Tensor, dim: int, keepdim: bool, *, is_nan_greatest: bool) -> Any:
+    if self.dim() == 0:
+        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
+    values, indices = _middle(self, dim, is_nan_greatest=is_nan_greatest)
+    return (values.unsqueeze(dim), indices.unsqueeze(dim)) if keepdim else (values, indices)
+
+
+def _middle(self: torch.Tensor, dim: int, *, is_nan_greatest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lower of two in the middle; what is no number is the median, or is left out."""
+    count = self.shape[dim]
+    values, indices = _stable(self, stable=True, dim=dim, descending=False)
+    last = torch.full_like(values.select(dim, 0), count - 1, dtype=torch.int64)
+    place = torch.div(last, 2, rounding_mode="floor")
+    if self.dtype.is_floating_point:
+        # Behind all numbers, and the median if there is one: the first of them, as the CPU's kernel finds.
+        numbers = values.isnan().logical_not().sum(dim)
+        if is_nan_greatest:
+            place = torch.where(numbers <= last, numbers, place)
+        else:
+            place = torch.clamp_min(torch.div(numbers - 1, 2, rounding_mode="floor"), 0)
+    place = place.unsqueeze(dim)
+    return values.gather(dim, place).squeeze(dim), indices.gather(dim, place).squeeze(dim)
