@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._inductor.decomposition import select_decomp_table
 
 from torch_outboard.kernels import orders
@@ -22,9 +24,14 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         **select_decomp_table(),
         **orders.decompositions(),
-        aten._index_put_impl.default: lambda self, indices, values, accumulate=False, unsafe=False: (
-            aten.index_put.default(self, indices, values, accumulate)
-        ),
+        aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
+        aten._cdist_forward.default: _distances,
+        aten._index_put_impl.default: _index_put,
+        aten._pdist_forward.default: _distances_of_pairs,
+        aten.addbmm.default: _addbmm,
+        aten.histc.default: _histogram,
+        aten.index_reduce.default: _index_reduce,
+        aten.upsample_trilinear3d.default: decomposition_table[aten.upsample_trilinear3d.default],
         aten.div.Tensor_mode: _divide,
         aten.isin.Tensor_Tensor: _isin,
     }
@@ -62,3 +69,75 @@ def _isin(
     if rank > 0:
         found = found.any(tuple(range(-rank, 0)))
     return found.logical_not() if invert else found
+
+
+def _index_put(
+    self: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False, unsafe: bool = False
+) -> Any:
+    return torch.ops.aten.index_put.default(self, indices, values, accumulate)
+
+
+def _addbmm(self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """The sum of all products is one product, of matrices that lie beside each other."""
+    left = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
+    return torch.ops.aten.addmm.default(self, left, batch2.reshape(-1, batch2.shape[2]), beta=beta, alpha=alpha)
+
+
+def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Tensor:
+    """The mean of a box is that of means along its sides."""
+    pool = torch.ops.aten._adaptive_avg_pool2d.default
+    depth, height, width = output_size
+    planes = pool(self.flatten(0, -4), [height, width])
+    boxes = pool(planes.flatten(-2), [depth, height * width])
+    return boxes.reshape(*self.shape[:-3], *output_size)
+
+
+def _norm(difference: torch.Tensor, p: float) -> torch.Tensor:
+    size = difference.abs()
+    if p == 0:
+        return (size != 0).sum(-1).to(size.dtype)
+    if p == math.inf:
+        return size.amax(-1)
+    if p == 2:
+        return (size * size).sum(-1).sqrt()
+    return size.sum(-1) if p == 1 else size.pow(p).sum(-1).pow(1 / p)
+
+
+def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
+    return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
+
+
+def _distances_of_pairs(self: torch.Tensor, p: float = 2) -> torch.Tensor:
+    rows = torch.arange(self.shape[0], device=self.device)
+    pairs = torch.arange(self.shape[0] * (self.shape[0] - 1) // 2, device=self.device)
+    # Behind which pair those end that begin with a row.
+    ends = torch.cumsum(self.shape[0] - 1 - rows, 0)
+    first = (pairs.unsqueeze(1) >= ends).sum(1)
+    begins = torch.where(first > 0, ends[torch.clamp_min(first - 1, 0)], 0)
+    return _norm(self[first] - self[pairs - begins + first + 1], p)
+
+
+def _index_reduce(
+    self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    if self.dim() == 0:
+        return _index_reduce(self.view(1), 0, index, source.view(-1), reduce, include_self=include_self).view(())
+    shape = [1] * self.dim()
+    shape[dim] = -1
+    where = index.reshape(shape).expand(source.shape)
+    return torch.ops.aten.scatter_reduce.two(self, dim, where, source, reduce, include_self=include_self)
+
+
+def _histogram(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
+    """The last bin has its upper bound, too; what is outside of all, or no number, is not counted."""
+    flat = self.flatten()
+    low = torch.full((), min, dtype=self.dtype, device=self.device)
+    high = torch.full((), max, dtype=self.dtype, device=self.device)
+    if min == max:
+        low, high = flat.amin(), flat.amax()
+        is_one = low == high
+        low, high = torch.where(is_one, low - 1, low), torch.where(is_one, high + 1, high)
+    is_counted = (flat >= low) & (flat <= high)
+    place = ((flat - low) * bins / (high - low)).to(torch.int64)
+    place = torch.where(is_counted, torch.clamp(place, 0, bins - 1), bins)
+    return flat.new_zeros(bins + 1).scatter_add(0, place, torch.ones_like(flat)).narrow(0, 0, bins).clone()

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_outboard.compile.simt.dialect import HALVES
+from torch_outboard.kernels.bodies import BODIES
 from torch_outboard.kernels.decompositions import decompositions
 from torch_outboard.kernels.numbers import formula_of
 from torch_outboard.kernels.operators import base_name, overload_of
@@ -257,6 +258,8 @@ class _Body:
         declared = self.call.operator._schema.returns
         if len(declared) == 1 and isinstance(result, (list, tuple)):
             results = [list(result)]
+        elif not declared:
+            results = []
         fresh: list[torch.Tensor] = []
         self.returns = []
         for one, schema in zip(results, declared, strict=True):
@@ -269,8 +272,8 @@ class _Body:
         call, schema = self.call, self.call.operator._schema
         if call.by_value or call.draws:
             return self._run_formula(arguments)
-        if call.base == "aten::native_batch_norm":
-            return _batch_norm(arguments)
+        if call.base in BODIES:
+            return BODIES[call.base](*arguments)
         positional = [value for value, one in zip(arguments, schema.arguments, strict=True) if not one.kwarg_only]
         named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True) if one.kwarg_only}
         return call.operator(*positional, **named)
@@ -304,21 +307,6 @@ def _number_outputs(value: Any, fresh: list[torch.Tensor]) -> Any:
         raise Refusal(f"it returns a {type(value).__name__}")
     fresh.append(value)
     return len(fresh) - 1
-
-
-def _batch_norm(arguments: list[Any]) -> Any:
-    """The form of the operator whose schema says that it writes the running statistics."""
-    given, weight, bias, mean, var, training, momentum, eps = arguments[:8]
-    if len(arguments) != 8 or (mean is None) != (var is None):
-        raise Refusal("it is called in a form that isn't functional")
-    legit = torch.ops.aten._native_batch_norm_legit
-    if mean is None:
-        return legit.no_stats(given, weight, bias, training, momentum, eps)
-    result = legit.default(given, weight, bias, mean, var, training, momentum, eps)
-    if training:
-        return result
-    # The CPU's kernel, whose meta kernel tells so, saves no statistics of evaluation; the decomposition copies them.
-    return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
 
 
 def _defer_copies(traced: Traced) -> None:

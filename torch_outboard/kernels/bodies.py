@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is traced in the place of operators that can't be: their schemas don't say what they write, or they are torch's
+private parts of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["BODIES"]
+
+
+def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
+    """The form of the operator whose schema says that it writes the running statistics."""
+    if len(numbers) != 2 or (mean is None) != (var is None):
+        raise Refusal("it is called in a form that isn't functional")
+    legit = torch.ops.aten._native_batch_norm_legit
+    if mean is None:
+        return legit.no_stats(given, weight, bias, training, *numbers)
+    result = legit.default(given, weight, bias, mean, var, training, *numbers)
+    if training:
+        return result
+    # The CPU's kernel, whose meta kernel tells so, saves no statistics of evaluation; the decomposition copies them.
+    return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
+
+
+def _cumulative(function: Callable[..., Any]) -> Callable[..., None]:
+    def body(self: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
+        found = function(self, dim)
+        values.copy_(found[0])
+        indices.copy_(found[1])
+
+    return body
+
+
+def _logcumsumexp(self: torch.Tensor, dim: int, *out: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.ops.aten.logcumsumexp.default(self, dim)
+    return out[0].copy_(result) if out else result
+
+
+# By the operator without overload and form; they take all of its arguments.
+BODIES: dict[str, Callable[..., Any]] = {
+    "aten::_cummax_helper": _cumulative(torch.ops.aten.cummax.default),
+    "aten::_cummin_helper": _cumulative(torch.ops.aten.cummin.default),
+    "aten::_logcumsumexp": _logcumsumexp,
+    "aten::native_batch_norm": _batch_norm,
+}
