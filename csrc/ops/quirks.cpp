@@ -151,8 +151,20 @@ bool sums_bfloat16_bags_fast() {
   return is_fast;
 }
 
-void correct_embedding_bag(const torch::jit::Stack& arguments, OutputShape& offset2bag) {
-  constexpr int64_t kSum = 0;
+void correct_embedding_bag(const torch::jit::Stack& arguments, bool has_gradients, CallShape& shape) {
+  constexpr int64_t kSum = 0, kMax = 2;
+  OutputShape& offset2bag = shape.outputs[1];
+  // One for each bag; but where nobody reads the sizes of bags, the CPU's kernel leaves one for each offset, of which there
+  // may be one more. So it does with greatest indices that nobody asked for.
+  const int64_t mode = arguments[4].toInt();
+  const int64_t unread = has_gradients || mode != kSum || !arguments[7].toBool() ? 0 : 1;
+  const int64_t bags = arguments[2].toTensor().numel() - (arguments[7].toBool() ? 1 : 0);
+  for (size_t i = 2; i < (mode == kMax ? 3 : 4); ++i) {
+    OutputShape& output = shape.outputs[i];
+    output.sizes.assign({bags + unread});
+    output.strides.assign({1});
+    output.nbytes = span_bytes(output.sizes, output.strides, c10::elementSize(output.dtype));
+  }
   const at::Tensor& weight = arguments[0].toTensor();
   const bool has_weights = arguments[6].isTensor() && arguments[6].toTensor().defined();
   if (weight.scalar_type() == c10::kBFloat16 && arguments[4].toInt() == kSum && weight.stride(1) == 1 &&
@@ -213,7 +225,7 @@ void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallS
       name == "aten::_native_batch_norm_legit") {
     correct_statistics(plan, arguments, shape);
   } else if (name == "aten::_embedding_bag" || name == "aten::_embedding_bag_forward_only") {
-    correct_embedding_bag(arguments, shape.outputs[1]);
+    correct_embedding_bag(arguments, name == "aten::_embedding_bag", shape);
   } else if (name == "aten::convolution" || name == "aten::_convolution") {
     lay_out_convolution(arguments, shape.outputs[0]);
   } else if (name == "aten::convolution_backward") {

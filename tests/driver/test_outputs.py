@@ -140,6 +140,22 @@ def test_a_bag_of_bfloat16_is_summed_in_its_first_call(device: torch.device) -> 
     torch.testing.assert_close(ours.cpu(), expected)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_bags_that_end_at_the_last_offset_are_summed_in_their_first_call(
+    device: torch.device, mode: str, requires_grad: bool
+) -> None:
+    weight, index = floats(CPU, 5, 4), torch.tensor([0, 3, 1, 4])
+    for offsets in (torch.tensor([0, 2]), torch.tensor([0, 1, 4])):
+        for last in (False, True):
+            options = {"mode": mode, "include_last_offset": last}
+            given = weight.to(device).requires_grad_(requires_grad)
+            ours = torch.nn.functional.embedding_bag(index.to(device), given, offsets.to(device), **options)
+            torch.accelerator.synchronize(device)
+            expected = torch.nn.functional.embedding_bag(index, weight, offsets, **options)
+            torch.testing.assert_close(ours.detach().cpu(), expected)
+
+
 def doubles(device: torch.device, *shape: int) -> torch.Tensor:
     return empty(device, *shape, dtype=torch.float64)
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Entries of torch's operator database, in float32, that need an operator for which no kernel is generated."""
+
+from __future__ import annotations
+
+__all__ = ["NOT_GENERATED"]
+
+_FACTORS = """
+cholesky cholesky_inverse cholesky_solve geqrf linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det linalg.eigh
+linalg.eigvalsh linalg.householder_product linalg.inv linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex
+linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented linalg.lu linalg.lu_factor linalg.lu_factor_ex linalg.lu_solve
+linalg.matrix_rank linalg.matrix_rank.hermitian linalg.pinv linalg.pinv.hermitian linalg.pinv.singular linalg.qr
+linalg.slogdet linalg.solve linalg.solve_ex linalg.solve_triangular linalg.svd linalg.svdvals linalg.tensorinv
+linalg.tensorsolve logdet lu lu_solve lu_unpack matrix_exp norm.nuc ormqr pca_lowrank pinverse qr svd svd_lowrank
+triangular_solve
+"""
+
+_COMPLEX = """
+cdouble cfloat chalf complex fft.fft fft.fft2 fft.fftn fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ifft2 fft.ifftn
+fft.ihfft fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rfft2 fft.rfftn linalg.eig linalg.eigvals
+polar stft
+"""
+
+_EXTREMES = """
+index_reduce.amax index_reduce.amin index_reduce.mean index_reduce.prod scatter_reduce.amax scatter_reduce.amin
+scatter_reduce.mean scatter_reduce.prod
+"""
+
+_VALUES_TELL_SIZES = "to_sparse unique_consecutive"
+
+_NOT_YET = """
+_segment_reduce.lengths _segment_reduce.offsets _upsample_bilinear2d_aa grid_sampler_3d hash_tensor histogram
+histogramdd kthvalue masked.median mode nn.functional.adaptive_avg_pool3d nn.functional.ctc_loss
+nn.functional.embedding_bag nn.functional.unfold nonzero_static
+"""
+
+_SEVERAL = "multinomial"
+
+NOT_GENERATED = {
+    name: reason
+    for names, reason in (
+        (_FACTORS, "factors of matrices, which Inductor leaves to libraries"),
+        (_COMPLEX, "complex numbers"),
+        (_EXTREMES, "elements that meet by another operation than a sum, for which there is no atomic operation"),
+        (_VALUES_TELL_SIZES, "values tell the size of the result"),
+        (_SEVERAL, "several draws that aren't put back"),
+        (_NOT_YET, "nobody wrote what it is made of"),
+    )
+    for name in names.split()
+}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Entries of torch's operator database with nothing on the CPU: right, or in the list of what is not generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo
+
+from torch_outboard import _C
+
+from .entries import run_entry
+from .not_generated import NOT_GENERATED
+
+# They multiply compressed sparse matrices, and fail where nothing may run on the CPU.
+ON_NO_DEVICE = ("sparse.mm.reduce", "sparse.sampled_addmm")
+# Of all that have values to compare.
+REQUIRED_SHARE = 0.77
+
+
+def _entries() -> list[OpInfo]:
+    return [
+        info for info in op_db if torch.float32 in info.supported_dtypes("cpu") and info.full_name not in ON_NO_DEVICE
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_on_the_cpu() -> Iterator[None]:
+    # What has no elements runs on the host without touching memory.
+    _C.set_providers(1, 1, 0)
+    _C.set_fallback_mode("error")
+    try:
+        yield
+    finally:
+        _C.set_providers(1, 2, 1)
+        _C.set_fallback_mode("warn")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("info", _entries(), ids=lambda info: info.full_name)
+def test_entry(info: OpInfo, device: torch.device) -> None:
+    state, reason = run_entry(info, torch.float32, 1, device)
+    if info.full_name in NOT_GENERATED:
+        assert state != "wrong" and state != "failed", reason
+        assert state == "refused", f"{info.full_name} is {state}: take it off the list"
+    else:
+        assert state in ("right", "ran", "skipped"), f"{state}: {reason}"
+
+
+def test_most_are_generated() -> None:
+    assert 1 - (len(NOT_GENERATED) + len(ON_NO_DEVICE)) / len(_entries()) >= REQUIRED_SHARE
