@@ -21,6 +21,9 @@ from .checks import CHECKS, Case, cases
 from .harness import Failure, Report
 from .samples import ALL_SAMPLES, dtype_name
 
+# Torch says so at each allocation, also at one of a test's last calls, which the wait at its end tells.
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
 # The share of entries that must not stand in a check's list.
 REQUIRED_SHARE = 0.95
 REQUIRED_SHARES = {"forward": 0.98, "broadcasting": 0.9}
