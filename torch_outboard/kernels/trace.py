@@ -31,6 +31,10 @@ _POINTWISE_TOO = ("aten::floor_divide",)
 _ROUNDED_BETWEEN = ("aten::addr", "aten::grid_sampler_2d", "aten::linalg_cross", "aten::logit")
 
 
+# Of bytes, the CPU's kernels compute in integers, with weights of as many bits as a kernel of theirs has room for.
+_OF_BYTES_IN_INTEGERS = ("aten::upsample_bilinear2d", "aten::upsample_bicubic2d")
+
+
 @dataclass
 class OperatorCall:
     """A call that a plan is asked for."""
@@ -194,6 +198,8 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
         _check_fill(call)
     if call.base in _ROUNDED_BETWEEN and any(one.dtype in HALVES for one in _tensors(call.arguments)):
         raise Refusal("of halves, the CPU's kernel and the decomposition round in different places")
+    if call.base in _OF_BYTES_IN_INTEGERS and any(one.dtype == torch.uint8 for one in _tensors(call.arguments)):
+        raise Refusal("of bytes, the CPU's kernel computes in integers")
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env)
     inputs = _Inputs(call, mode, is_static, real)
