@@ -29,8 +29,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten._index_put_impl.default: _index_put,
         aten._pdist_forward.default: _distances_of_pairs,
         aten.addbmm.default: _addbmm,
+        aten.hardshrink_backward.default: _shrink_backward,
         aten.histc.default: _histogram,
         aten.index_reduce.default: _index_reduce,
+        aten.softshrink_backward.default: _shrink_backward,
         aten.upsample_trilinear3d.default: decomposition_table[aten.upsample_trilinear3d.default],
         aten.div.Tensor_mode: _divide,
         aten.isin.Tensor_Tensor: _isin,
@@ -69,6 +71,10 @@ def _isin(
     if rank > 0:
         found = found.any(tuple(range(-rank, 0)))
     return found.logical_not() if invert else found
+
+
+def _shrink_backward(grad: torch.Tensor, self: torch.Tensor, lambd: float) -> torch.Tensor:
+    return torch.where((self >= -lambd) & (self <= lambd), 0, grad)
 
 
 def _index_put(

@@ -288,6 +288,9 @@ class _Steps(FxConverter):
         if line.unbacked_bindings:
             self._refuse_line(line)
 
+    def _generate_assert_alignment(self, line: Any) -> None:
+        pass  # of torch 2.15; what a template writes to is memory of the plan, which is aligned
+
     def _generate_kernel_call(self, line: Any) -> None:
         if line.kernel_name not in self.programs:
             raise Refusal(f"the kernel {line.kernel_name} is not the device's")
