@@ -234,5 +234,10 @@ def test_what_a_plan_depends_on_is_in_its_key(monkeypatch: Any) -> None:
     assert key(arguments=[x, x, 0.25]) == key() and key(arguments=[x, 7, 0.5]) == key(arguments=[x, 2, 0.5])
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
     assert key() == keys[0]
-    # Which of a generator's states it would draw from, no text says.
-    assert stores.key_of("aten::bernoulli.p", [x, 0.5, torch.Generator()], (), False, 0) is None
+    # A plan has its seed from each call, whatever the generator's state.
+    drawn = [
+        stores.key_of("aten::bernoulli.p", [x, 0.5, torch.Generator().manual_seed(n)], (1,), False, 0) for n in (1, 2)
+    ]
+    assert drawn[0] == drawn[1] is not None
+    # Of what no text describes there is none.
+    assert stores.key_of("aten::bernoulli.p", [x, 0.5, torch.Stream], (), False, 0) is None

@@ -95,7 +95,8 @@ def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Te
     depth, height, width = output_size
     planes = pool(self.flatten(0, -4), [height, width])
     boxes = pool(planes.flatten(-2), [depth, height * width])
-    return boxes.reshape(*self.shape[:-3], *output_size)
+    result: torch.Tensor = boxes.reshape(*self.shape[:-3], *output_size)
+    return result
 
 
 def _norm(difference: torch.Tensor, p: float) -> torch.Tensor:

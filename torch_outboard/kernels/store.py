@@ -136,7 +136,7 @@ def _settings() -> list[str]:
 @functools.cache
 def _version() -> str:
     """Gives a hash of the versions of torch, of Python and of this package's code."""
-    from torch_outboard.compile.device.cache_key import own_code
+    from torch_outboard.compile.own_code import own_code
 
     code = own_code(Path(__file__).parent)
     return hashlib.sha256(f"{torch.__version__} {sys.version_info[:2]} {code}".encode()).hexdigest()[:16]

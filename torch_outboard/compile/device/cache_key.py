@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-from pathlib import Path
 
 from torch_outboard import _C
-from torch_outboard._extension import include_paths
 from torch_outboard._version import __version__
 from torch_outboard.compile.generators import generators
+from torch_outboard.compile.own_code import own_code
 from torch_outboard.device.devices import get_device_properties
 
-__all__ = ["cache_key", "own_code"]
+__all__ = ["cache_key"]
 
 
 @functools.cache
@@ -36,19 +34,3 @@ def cache_key() -> tuple[tuple[str, str], ...]:
     for one in used:
         key.update(one.cache_key())
     return tuple(sorted(key.items()))
-
-
-def own_code(*more: Path) -> str:
-    """Gives a hash of what decides what is generated, `more` folders included.
-
-    An installed version may be a changed checkout. The library decides too: of attention it takes the form that is
-    traced.
-    """
-    code = hashlib.sha256()
-    headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
-    libraries = Path(_C.__file__).parent.glob("lib/libtorch_outboard.*")
-    folders = (Path(__file__).parents[1], *more)
-    rooms = (path for one in folders for path in one.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    for path in sorted([*rooms, *headers, *libraries]):
-        code.update(path.read_bytes())
-    return code.hexdigest()[:16]
