@@ -146,14 +146,14 @@ def test_bags_that_end_at_the_last_offset_are_summed_in_their_first_call(
     device: torch.device, mode: str, requires_grad: bool
 ) -> None:
     weight, index = floats(CPU, 5, 4), torch.tensor([0, 3, 1, 4])
-    for offsets in (torch.tensor([0, 2]), torch.tensor([0, 1, 4])):
-        for last in (False, True):
-            options = {"mode": mode, "include_last_offset": last}
-            given = weight.to(device).requires_grad_(requires_grad)
-            ours = torch.nn.functional.embedding_bag(index.to(device), given, offsets.to(device), **options)
-            torch.accelerator.synchronize(device)
-            expected = torch.nn.functional.embedding_bag(index, weight, offsets, **options)
-            torch.testing.assert_close(ours.detach().cpu(), expected)
+    # What lies behind the last offset is in no bag, and the CPU's kernels read memory of others for it.
+    for offsets, last in ((torch.tensor([0, 2]), False), (torch.tensor([0, 2, 4]), True), (torch.tensor([0, 4]), True)):
+        options = {"mode": mode, "include_last_offset": last}
+        given = weight.to(device).requires_grad_(requires_grad)
+        ours = torch.nn.functional.embedding_bag(index.to(device), given, offsets.to(device), **options)
+        torch.accelerator.synchronize(device)
+        expected = torch.nn.functional.embedding_bag(index, weight, offsets, **options)
+        torch.testing.assert_close(ours.detach().cpu(), expected)
 
 
 def doubles(device: torch.device, *shape: int) -> torch.Tensor:
