@@ -166,12 +166,19 @@ def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
         run_pytest(str(TESTS / "amp" / "test_grad_scaler.py"), f"--driver={driver}")
 
 
-@pytest.mark.parametrize("driver", ["tests.simt_drivers:Apart"])
-def test_generated_kernels(driver: str, request: pytest.FixtureRequest) -> None:
-    """Where the host can't reach the devices' memory. The list of what is not generated is one torch's."""
-    is_core = request.config.getoption("--core")
-    database = [f"--ignore={TESTS / 'kernels' / 'test_operator_database.py'}"] if is_core else []
-    run_pytest(str(TESTS / "kernels"), f"--driver={driver}", *database)
+# Where the host can't reach the devices' memory.
+GENERATED = "tests.simt_drivers:Apart"
+DATABASE = str(TESTS / "kernels" / "test_operator_database.py")
+
+
+@pytest.mark.parametrize("driver", [GENERATED])
+def test_generated_kernels(driver: str) -> None:
+    run_pytest(str(TESTS / "kernels"), f"--ignore={DATABASE}", f"--driver={driver}")
+
+
+@pytest.mark.parametrize("driver", [GENERATED])
+def test_generated_operator_database(driver: str) -> None:
+    run_pytest(DATABASE, f"--driver={driver}")
 
 
 @pytest.mark.parametrize("driver", SCHEDULED)

@@ -19,6 +19,7 @@ PACKAGE = Path(torch_outboard.__file__).parent
 _GENERATED = {"runtime", "wrapper", "fx"}
 ROOMS: Mapping[str, set[str]] = {
     "generator": set(),
+    "own_code": set(),
     "runtime": set(),
     "reporting": set(),
     "capture": set(),
@@ -28,7 +29,7 @@ ROOMS: Mapping[str, set[str]] = {
     "simt": {"generator", "cpp", *_GENERATED},
     "triton": {"generator", "cpp", *_GENERATED},
     "generators": {"generator", "cpp", "simt", "triton"},
-    "device": {"generator", "generators"},
+    "device": {"generator", "generators", "own_code"},
     "register": {"generators", "device", "capture"},
     "__init__": {"generator", "reporting"},
 }
