@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+from pathlib import Path
 
 from torch_outboard import _C
 from torch_outboard._version import __version__
@@ -30,7 +32,14 @@ def cache_key() -> tuple[tuple[str, str], ...]:
         "chip": ",".join(dict.fromkeys(chips)),
         "generator": ",".join(one.name for one in used),
         "torch_outboard": f"{__version__}-{own_code()}",
+        "library": _library(),
     }
     for one in used:
         key.update(one.cache_key())
     return tuple(sorted(key.items()))
+
+
+def _library() -> str:
+    """Gives a hash of the C++ library: of attention, it takes the form that is traced."""
+    found = sorted(Path(_C.__file__).parent.glob("lib/libtorch_outboard.*"))
+    return hashlib.sha256(b"".join(one.read_bytes() for one in found)).hexdigest()[:16]
