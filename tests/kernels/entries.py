@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_outboard import NotSupportedError
 
-__all__ = ["STATES", "run_entry"]
+__all__ = ["run_entry"]
 
 # The worst first, which is that of an entry whose samples differ. 'ran' is right of what nothing can be compared with.
 STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")

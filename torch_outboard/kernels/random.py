@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["FORMULAS", "drawing"]
 
-_seeds: contextvars.ContextVar[list[torch.Tensor]] = contextvars.ContextVar("seeds")
+_seeds: contextvars.ContextVar[Iterator[torch.Tensor]] = contextvars.ContextVar("seeds")
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
@@ -27,19 +28,23 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 @contextlib.contextmanager
 def drawing(seed: torch.Tensor) -> Iterator[None]:
     """A scope in which draws are made of a seed, an int64 of no dimensions."""
-    token = _seeds.set([seed])
+    token = _seeds.set(_seeds_of(seed))
     try:
         yield
     finally:
         _seeds.reset(token)
 
 
+def _seeds_of(seed: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Gives a seed for each draw: first the call's own."""
+    yield seed
+    for number in itertools.count(1):
+        # Multiples of an odd number without a pattern: two of them differ in about half of their bits.
+        yield torch.bitwise_xor(seed, number * 0x9E3779B97F4A7C15 % 2**63)
+
+
 def _next_seed() -> torch.Tensor:
-    seeds = _seeds.get()
-    # Multiples of an odd number without a pattern: two of them differ in about half of their bits.
-    number = (len(seeds) - 1) * 0x9E3779B97F4A7C15 % 2**63
-    seeds.append(seeds[0])
-    return seeds[0] if number == 0 else torch.bitwise_xor(seeds[0], number)
+    return next(_seeds.get())
 
 
 def _integers(size: Sequence[Any], low: int, high: int) -> torch.Tensor:
