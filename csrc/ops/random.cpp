@@ -2,7 +2,8 @@
 #include "ops/random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/empty.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <array>
@@ -116,7 +117,9 @@ class CapturedSeed final : public HostCommand {
 };
 
 at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
-  at::Tensor pinned = at::empty({}, at::TensorOptions(c10::kLong).pinned_memory(true));
+  // By our own allocator: beside another device type `pinned_memory(true)` asks for the other one's.
+  at::Tensor pinned(at::detail::empty_generic({}, &host_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                              c10::kLong, std::nullopt));
   if (!is_pinned(pinned.const_data_ptr())) {
     capture.refuse(call.plan().name + ", whose seed needs pinned memory for a replay, which the driver has none of,");
   }
