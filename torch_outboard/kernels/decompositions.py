@@ -33,6 +33,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.histc.default: _histogram,
         aten.index_reduce.default: _index_reduce,
         aten.softshrink_backward.default: _shrink_backward,
+        aten.native_group_norm.default: _group_norm,
+        aten.native_layer_norm.default: _layer_norm,
         aten.upsample_trilinear3d.default: decomposition_table[aten.upsample_trilinear3d.default],
         aten.div.Tensor_mode: _divide,
         aten.isin.Tensor_Tensor: _isin,
@@ -57,6 +59,24 @@ def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> A
     plain = a / b
     signed = torch.where(quotient == 0, torch.copysign(torch.zeros_like(plain), plain), whole)
     return torch.where(b == 0, plain, signed).to(common)
+
+
+def _layer_norm(input: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    result = decomposition_table[torch.ops.aten.native_layer_norm.default](input, shape, weight, bias, eps)
+    return _with_statistics(result, input, weight, bias)
+
+
+def _group_norm(input: torch.Tensor, weight: Any, bias: Any, *given: Any) -> Any:
+    result = decomposition_table[torch.ops.aten.native_group_norm.default](input, weight, bias, *given)
+    return _with_statistics(result, input, weight, bias)
+
+
+def _with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor | None) -> Any:
+    """Gives means and reciprocal deviations in the CPU's type: that of the input, or float where parameters' differ."""
+    is_mixed = any(one is not None and one.dtype != input.dtype for one in parameters)
+    dtype = torch.float32 if is_mixed else input.dtype
+    values, mean, rstd = result
+    return values, mean.to(dtype), rstd.to(dtype)
 
 
 def _isin(
