@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A libcuda of host memory, on which everything is done at once: for tests of a driver of CUDA GPUs where there is none.
 // Two devices of compute capability 6.1, 1 GiB each. A module is any text; its kernel "illegal" makes every later call
-// fail, as an illegal address does, and any other does nothing. FAKE_CUDA_DEVICES says how many devices there are.
+// fail, as an illegal address does, and any other does nothing. FAKE_CUDA_DEVICES says how many devices there are, and
+// FAKE_CUDA_MAJOR another major compute capability, of minor 0, for compilers that have forgotten 6.1.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -31,6 +32,11 @@ char contexts[64];
 int devices() {
   const char* given = std::getenv("FAKE_CUDA_DEVICES");
   return given != nullptr ? std::atoi(given) : 2;
+}
+
+int major() {
+  const char* given = std::getenv("FAKE_CUDA_MAJOR");
+  return given != nullptr ? std::atoi(given) : 6;
 }
 
 int make(std::set<void*>& set, void** out) {
@@ -116,10 +122,10 @@ int cuDeviceGetAttribute(int* out, int which, int) {
       *out = 48 << 10;
       break;
     case 75:
-      *out = 6;
+      *out = major();
       break;
     case 76:
-      *out = 1;
+      *out = major() == 6 ? 1 : 0;
       break;
     case 102:
       *out = 0;
@@ -366,8 +372,11 @@ int cuFuncGetAttribute(int* out, int which, void*) {
 int cuFuncSetAttribute(void*, int, int) {
   return 0;
 }
-int cuFuncGetParamInfo(void*, size_t index, size_t* offset, size_t* size) {
-  return *offset = 0, *size = 8, index == 0 ? 0 : kInvalidValue;  // one pointer
+int cuFuncGetParamInfo(void* function, size_t index, size_t* offset, size_t* size) {
+  // Those of tests take one pointer; of others nothing is told.
+  const std::string name = static_cast<const char*>(function);
+  if (name != "scale" && name != "put" && name != "illegal") return kNotSupported;
+  return *offset = 0, *size = 8, index == 0 ? 0 : kInvalidValue;
 }
 int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream,
                    void**, void**) {

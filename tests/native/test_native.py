@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from native import allocator_program
 
+from torch_outboard.drivers.nv import NvDriver
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ROOT / "torch_outboard" / "drivers" / "lib"
@@ -116,9 +118,27 @@ def test_a_lost_cuda_device(fakes):
 def test_the_driver_tests_on_a_fake_cuda(fakes):
     # By the loader's path, not as an option, so that the processes that tests start find it too.
     env = python_env(LD_LIBRARY_PATH=str(fakes("fake_cuda", "libcuda.so.1").parent))
+    # Kernels do nothing there.
+    env["OUTBOARD_PROVIDERS"] = "native,host"
     # A CUDA build of torch finds the fake too, and complains that it is old.
     options = ["-q", "-p", "no:cacheprovider", "--driver=nv", "-W", "ignore:CUDA initialization:UserWarning"]
+    options += ["-k", "not inductor"]
     run(sys.executable, "-m", "pytest", ROOT / "tests" / "driver", *options, env=env, timeout=900)
+
+
+def test_generated_kernels_are_cuda(fakes):
+    """A quarter of the operator database's kernels compile with NVRTC, which needs no GPU."""
+    if NvDriver().option_values["nvrtc"] is None:
+        pytest.skip("capability: NVRTC, of the package nvidia-cuda-nvrtc")
+    library = fakes("fake_cuda", "libcuda.so.1")
+    env = python_env(FAKE_CUDA_MAJOR="9")
+    result = subprocess.run(
+        [sys.executable, HERE / "cuda_texts.py", library, "4"], capture_output=True, text=True, env=os.environ | env
+    )
+    assert result.returncode == 0, result.stderr
+    *different, count = result.stdout.splitlines()
+    assert not different, "\n".join(different)
+    assert int(count.split()[0]) > 100
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,12 @@ def _opencl_c() -> type[CodeGenerator]:
     return OpenCLGenerator
 
 
+def _cuda_cpp() -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import CudaGenerator
+
+    return CudaGenerator
+
+
 def _host_cpp() -> type[CodeGenerator]:
     from torch_outboard.compile.simt.generator import HostGenerator
 
@@ -63,6 +69,7 @@ def _host_cpp() -> type[CodeGenerator]:
 _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "cpp": _cpp,
     "opencl_c": _opencl_c,
+    "cuda_cpp": _cuda_cpp,
     "host_cpp": _host_cpp,
 }
 

@@ -15,6 +15,8 @@ class NvDriver(Driver):
 
     name = "nv"
     library = library_path("nv")
+    code_generator = "cuda_cpp"
+    kernel_generator = "cuda_cpp"
     options = {
         "library": Option(str, None, "NVIDIA's driver library; libcuda.so.1 if not given."),
         "nvrtc": Option(str, None, "NVRTC, for programs in CUDA C++; found by its usual names or as a package."),

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from torch_outboard.compile.simt.cuda_cpp import CUDA_CPP
 from torch_outboard.compile.simt.dialect import Dialect
 from torch_outboard.compile.simt.host_cpp import HOST_CPP
 from torch_outboard.compile.simt.opencl_c import OPENCL_C
 
 __all__ = ["add_dialect", "find_dialect"]
 
-_dialects = {one.name: one for one in (OPENCL_C, HOST_CPP)}
+_dialects = {one.name: one for one in (CUDA_CPP, OPENCL_C, HOST_CPP)}
 
 
 def add_dialect(dialect: Dialect) -> None:

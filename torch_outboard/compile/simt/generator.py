@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.compile.simt.cuda_cpp import CUDA_CPP
 from torch_outboard.compile.simt.dialect import Dialect
 from torch_outboard.compile.simt.helpers import prelude
 from torch_outboard.compile.simt.host_cpp import HOST_CPP
 from torch_outboard.compile.simt.opencl_c import OPENCL_C
 
-__all__ = ["HostGenerator", "OpenCLGenerator", "SimtGenerator"]
+__all__ = ["CudaGenerator", "HostGenerator", "OpenCLGenerator", "SimtGenerator"]
 
 
 class SimtGenerator(CodeGenerator):
@@ -50,6 +51,12 @@ class OpenCLGenerator(SimtGenerator):
     """Kernels in opencl_c, for every device whose driver builds programs of it."""
 
     dialect = OPENCL_C
+
+
+class CudaGenerator(SimtGenerator):
+    """Kernels in CUDA C++, for every device whose driver builds programs of the language "cuda"."""
+
+    dialect = CUDA_CPP
 
 
 class HostGenerator(SimtGenerator):

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiles generated kernels as CUDA C++ with NVRTC, on a fake CUDA, whose kernels do nothing.
+
+    python cuda_texts.py LIBCUDA SHARE    # a SHARE-th of torch's operator database
+
+Prints the entries that have kernels though they are in the list of what is not generated, or have none though they
+aren't, with the compiler's words; then how many had some.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+import zlib
+from pathlib import Path
+
+os.environ["OUTBOARD_FALLBACK"] = "error"
+os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = ""
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from kernels.entries import run_entry
+from kernels.not_generated import NOT_GENERATED
+from torch.testing._internal.common_methods_invocations import op_db
+
+import torch_outboard
+
+
+def state_of(info: object, device: torch.device) -> tuple[str, str]:
+    try:
+        return run_entry(info, torch.float32, 1, device)
+    except Exception as error:  # what memory happened to hold was no index
+        return "wrong", str(error)
+
+
+def main() -> None:
+    library, share = sys.argv[1], int(sys.argv[2])
+    torch_outboard.attach("nv", library=library)
+    warnings.simplefilter("ignore")
+    device, count = torch.device("nv", 0), 0
+    for info in op_db:
+        name = info.full_name
+        if torch.float32 not in info.supported_dtypes("cpu") or zlib.crc32(name.encode()) % share != 0:
+            continue
+        state, reason = state_of(info, device)
+        count += state != "refused"
+        if "does not compile" in reason or (state == "refused") != (name in NOT_GENERATED):
+            print(f"{name} is {state}: {reason}")
+    print(f"{count} entries have kernels")
+
+
+if __name__ == "__main__":
+    main()
