@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Drivers whose kernels come from the generator 'simt', for `pytest --driver=tests.simt_drivers:HostCpp`."""
 
+from dataclasses import replace
+
 from torch_outboard._discovery import find_driver
+from torch_outboard.compile.simt.generator import OpenCLGenerator
+from torch_outboard.compile.simt.opencl_c import OPENCL_C
 
 
 class HostCpp(find_driver("sim")):
@@ -17,3 +21,16 @@ class Apart(find_driver("opencl")):
 
     def __init__(self, **options):
         super().__init__(**{"host_access": False, **options})
+
+
+class GroupsGenerator(OpenCLGenerator):
+    """As for a GPU: items of a group reduce rows together. The language has vectors, of which this knows nothing."""
+
+    dialect = replace(OPENCL_C, name="opencl_c_groups", language="opencl_c", vectors="")
+
+
+class Groups(Apart):
+    """As `Apart`, with the kernels of a GPU."""
+
+    kernel_generator = GroupsGenerator
+    code_generator = GroupsGenerator

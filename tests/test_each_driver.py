@@ -176,6 +176,12 @@ def test_generated_kernels(driver: str) -> None:
     run_pytest(str(TESTS / "kernels"), f"--ignore={DATABASE}", f"--driver={driver}")
 
 
+@pytest.mark.parametrize("driver", ["tests.simt_drivers:Groups"])
+def test_reductions_by_groups(driver: str) -> None:
+    """The kernels of a GPU, on a CPU."""
+    run_pytest(str(TESTS / "kernels" / "test_reductions.py"), f"--driver={driver}")
+
+
 @pytest.mark.parametrize("driver", [GENERATED])
 def test_generated_operator_database(driver: str) -> None:
     run_pytest(DATABASE, f"--driver={driver}")

@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stress.suites import TESTS, run_suite, skip_without_device
 
-TARGET = "tests.simt_drivers:Apart"
+# The second has the kernels of a GPU.
+TARGETS = pytest.mark.parametrize("target", [f"tests.simt_drivers:{name}" for name in ("Apart", "Groups")])
 
 
-def test_they_train_and_generate() -> None:
-    skip_without_device(TARGET)
-    run_suite(str(TESTS / "kernels" / "test_models.py"), f"--driver={TARGET}", OUTBOARD_TEST_MODELS="all")
+@TARGETS
+def test_they_train_and_generate(target: str) -> None:
+    skip_without_device(target)
+    run_suite(str(TESTS / "kernels" / "test_models.py"), f"--driver={target}", OUTBOARD_TEST_MODELS="all")
 
 
-def test_the_operator_database() -> None:
-    skip_without_device(TARGET)
+@TARGETS
+def test_the_operator_database(target: str) -> None:
+    skip_without_device(target)
     tests = str(TESTS / "kernels" / "test_operator_database.py")
-    run_suite(tests, f"--driver={TARGET}", OUTBOARD_TEST_SAMPLES="all")
+    run_suite(tests, f"--driver={target}", OUTBOARD_TEST_SAMPLES="all")

@@ -16,15 +16,16 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, Max, ModularIndexing
 
+from torch_outboard.compile.simt.cuda_cpp import CUDA_CPP
 from torch_outboard.compile.simt.dialect import STORAGE_TYPES, SUFFIXES
 from torch_outboard.compile.simt.dialects import add_dialect, find_dialect
 from torch_outboard.compile.simt.host_cpp import HOST_CPP
 from torch_outboard.compile.simt.indexing import IndexPrinter
-from torch_outboard.compile.simt.mapping import columns_of_item, parts_of_reduction
+from torch_outboard.compile.simt.mapping import columns_of_item, parts_for_groups, parts_of_reduction
 from torch_outboard.compile.simt.opencl_c import OPENCL_C
 from torch_outboard.compile.simt.values import literal
 
-DIALECTS = (HOST_CPP, OPENCL_C)
+DIALECTS = (HOST_CPP, OPENCL_C, CUDA_CPP)
 
 # Each helper as a function of one name: of arrays, so that a test calls it once.
 _WRAPPED = """
@@ -229,6 +230,14 @@ def test_long_rows_are_split_evenly_where_they_can_be() -> None:
     assert parts_of_reduction(100_000, 1) == 20
     assert parts_of_reduction(1 << 24, 2000) == 1
     assert parts_of_reduction(1_000_003, 1) == 244
+
+
+def test_few_rows_are_split_for_groups() -> None:
+    assert [parts_for_groups(row, 1, True) for row in (8192, 16384, 1 << 24)] == [1, 2, 1024]
+    assert parts_for_groups(4096, 4096, True) == 1
+    # Neighbouring columns are a group's.
+    assert [parts_for_groups(4096, columns, False) for columns in (32, 4096, 1 << 16)] == [32, 8, 1]
+    assert parts_for_groups(100, 32, False) == 1
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from torch_outboard._compat.source import mentions
 
 __all__ = ["needs_split_reductions", "split_reductions"]
@@ -20,8 +22,10 @@ def needs_split_reductions() -> bool:
     return mentions(InductorChoices.reduction_split_factor, "multi_processor_count")
 
 
-def split_reductions(device: str, parts: Callable[[int, int], int]) -> None:
-    """Makes reductions for the device have the number of parts that `parts` gives for elements of a row and rows.
+def split_reductions(device: str, parts: Callable[[torch.device, int, int, bool], int]) -> None:
+    """Makes reductions for a type of devices have the number of parts that `parts` gives.
+
+    It is given the device, elements of a row, rows, and whether the elements of a row lie beside each other.
 
     Inductor computes it from the warps and threads of a CUDA GPU; a device that has none of them gets a division by
     zero. The choices are one object for all devices, which a user may have replaced, so it is asked for others.
@@ -37,7 +41,7 @@ def split_reductions(device: str, parts: Callable[[int, int], int]) -> None:
     def reduction_split_factor(*given: Any, **named: Any) -> int:
         call = inspect.signature(of_torch).bind(*given, **named).arguments
         if call["device"].type == device:
-            return parts(call["reduction_numel_hint"], call["numel_hint"])
+            return parts(call["device"], call["reduction_numel_hint"], call["numel_hint"], call["inner_reduction"])
         return of_torch(*given, **named)
 
     changed = staticmethod(reduction_split_factor) if is_static else reduction_split_factor

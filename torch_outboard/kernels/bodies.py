@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.decompositions import with_statistics
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["BODIES"]
@@ -20,10 +21,10 @@ def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, trainin
         raise Refusal("it is called in a form that isn't functional")
     legit = torch.ops.aten._native_batch_norm_legit
     if mean is None:
-        return legit.no_stats(given, weight, bias, training, *numbers)
+        return with_statistics(legit.no_stats(given, weight, bias, training, *numbers), given, weight, bias)
     result = legit.default(given, weight, bias, mean, var, training, *numbers)
     if training:
-        return result
+        return with_statistics(result, given, weight, bias, mean, var)
     # The CPU's kernel, whose meta kernel tells so, saves no statistics of evaluation; the decomposition copies them.
     return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
 

@@ -14,7 +14,7 @@ from torch._inductor.decomposition import select_decomp_table
 
 from torch_outboard.kernels import orders
 
-__all__ = ["decompositions"]
+__all__ = ["decompositions", "with_statistics"]
 
 
 @functools.cache
@@ -63,15 +63,15 @@ def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> A
 
 def _layer_norm(input: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     result = decomposition_table[torch.ops.aten.native_layer_norm.default](input, shape, weight, bias, eps)
-    return _with_statistics(result, input, weight, bias)
+    return with_statistics(result, input, weight, bias)
 
 
 def _group_norm(input: torch.Tensor, weight: Any, bias: Any, *given: Any) -> Any:
     result = decomposition_table[torch.ops.aten.native_group_norm.default](input, weight, bias, *given)
-    return _with_statistics(result, input, weight, bias)
+    return with_statistics(result, input, weight, bias)
 
 
-def _with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor | None) -> Any:
+def with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor | None) -> Any:
     """Gives means and reciprocal deviations in the CPU's type: that of the input, or float where parameters' differ."""
     is_mixed = any(one is not None and one.dtype != input.dtype for one in parameters)
     dtype = torch.float32 if is_mixed else input.dtype

@@ -21,7 +21,7 @@ from torch_outboard.device.devices import get_device_properties
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 
-__all__ = ["count_columns", "index_of", "is_cpu", "items", "items_formula", "write_part"]
+__all__ = ["count_columns", "index_of", "is_cpu", "items", "items_formula", "reads_columns", "write_part"]
 
 
 def is_cpu(device: torch.device) -> bool:
@@ -38,13 +38,13 @@ def count_columns(kernel: SimtKernel) -> int:
         return 0
     nodes = features.reduction_nodes()
     # Scans and sorts have variables of their own for a row.
-    if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes) or not all(map(_reads_columns, nodes)):
+    if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes) or not all(map(reads_columns, nodes)):
         return 0
     numels = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
     return columns_of_item(V.graph.sizevars.optimization_hint(numels[0], fallback=1024)) if numels else 0
 
 
-def _reads_columns(node: Any) -> bool:
+def reads_columns(node: Any) -> bool:
     """Whether what a reduction reads lies in memory along what isn't reduced."""
     body = node._body
     if not body.iter_vars or not body.reduce_vars:

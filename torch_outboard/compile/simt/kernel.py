@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch._inductor.codegen.common import CSE, CSEVariable, DeferredLine, PythonPrinter
-from torch._inductor.codegen.simd import SIMDKernel
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from torch_outboard._errors import NotSupportedError
-from torch_outboard.compile.simt import columns, reduction, search
-from torch_outboard.compile.simt.checks import RECORD, ZERO, index_given, is_never_zero, operator_of
-from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES, Dialect
+from torch_outboard.compile.simt import columns, groups, reduction, search
+from torch_outboard.compile.simt.checking import CheckingKernel
+from torch_outboard.compile.simt.checks import RECORD
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES
 from torch_outboard.compile.simt.indexing import IndexPrinter
 from torch_outboard.compile.simt.overrides import SimtOverrides
 from torch_outboard.compile.simt.values import cast, literal
@@ -53,10 +51,9 @@ class TypedCSE(CSE[Any, Any]):
         return variable
 
 
-class SimtKernel(SIMDKernel[CSEVariable]):
+class SimtKernel(CheckingKernel):
     """A kernel in the dialect of the class."""
 
-    dialect: ClassVar[Dialect]
     overrides = SimtOverrides
     suffix = ";"
     sexpr = staticmethod(IndexPrinter().doprint)
@@ -69,14 +66,15 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         self.loads = self.stores = self.compute = IndentedBuffer()
         self.before = IndentedBuffer()  # the loop: declarations of accumulators
         self.after = IndentedBuffer()  # the loop: joining of lanes, results, their stores
-        self.checks: list[str] = []  # what may be wrong, as launches have it
-        self.bounded: dict[str, CSEVariable] = {}  # of checked indices: the variables that are within bounds
         self.is_sequential = False  # whether the loop to come must go in order, by one lane
         self._kept: OrderedSet[CSEVariable] = OrderedSet()
         self._numbers = itertools.count()
         self.lanes_name = f"lanes{next(self._numbers)}"
-        self.columns = columns.count_columns(self)  # that an item has, or 0
+        self.group = groups.group_of(self)  # by which rows are reduced, or None
+        self.columns = 0 if self.group is not None else columns.count_columns(self)  # that an item has, or 0
         self.of_column: list[str] = []  # declarations for each
+        self.stores_of_row = IndentedBuffer()  # that one item of a group does
+        self._shared: dict[str, torch.dtype] = {}  # memory of the group
         self._found: list[str] = []  # those of the reductions to come
 
     # Types.
@@ -101,6 +99,8 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         """Gives an element of memory as a value."""
         self.check_dtype(dtype)
         text = f"{variable}[{index}]"
+        if self.may_be_lost:
+            text = f"(ob_is_lost ? 0 : {text})"
         if dtype in HALVES:
             return f"ob_from_{SUFFIXES[dtype]}({text})"
         return f"({text} != 0)" if dtype == torch.bool else text
@@ -121,7 +121,10 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             line = f"{variable}[{place}] = ob_to_{SUFFIXES[dtype]}({text});"
         else:
             line = f"{variable}[{place}] = {text};"
-        self.compute.writeline(DeferredLine(name, line))
+        if self.may_be_lost:
+            line = f"if (!ob_is_lost) {line}"
+        is_of_row = self.group is not None and not self.inside_reduction
+        (self.stores_of_row if is_of_row else self.compute).writeline(DeferredLine(name, line))
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Any) -> None:
         is_inside, self.inside_reduction = self.inside_reduction, False
@@ -130,59 +133,6 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             self.store(name, index, value)
         finally:
             self.inside_reduction, self.compute = is_inside, compute
-
-    # Checks.
-
-    def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
-        if not (lower or upper):
-            return
-        given = index_given(expr, self.cse.texts)
-        index, bound = self.index_to_str(expr), self.index_to_str(self.rename_indexing(size))
-        operator = operator_of(self.current_node)
-        if not self._records():
-            say = f"ob_raise_index({_quoted(operator)}, {given or index}, {bound})"
-            self._emit(f"if (!(0 <= {index} && {index} < {bound})) {say}")
-            return
-        arguments = self._record_arguments(f"index {operator}")
-        is_variable = isinstance(expr, sympy.Symbol) and symbol_is_type(expr, SymT.TMP)
-        if not size.is_positive or not is_variable:
-            # There is no index to go on with, or it is computed in place.
-            fail = f"ob_fail({arguments}, {given or index}, {bound}); return;"
-            self._emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
-            return
-        text = f"ob_checked({arguments}, {index}, {bound}, {given or index})"
-        self.bounded[str(expr)] = self.cse.generate(self.compute, text, dtype=torch.int64, shape=())
-
-    def device_assert_async(self, cond: Any, msg: str) -> None:
-        if self._records():
-            self._emit(f"if (!({cond})) ob_fail({self._record_arguments(f'assert {msg}')}, 0, 0)")
-        else:
-            self._emit(f"if (!({cond})) ob_raise_assert({_quoted(msg)})")
-
-    def check_divisor(self, divisor: str) -> None:
-        """Has the kernel say that an integer is divided by zero, where it can say something and that may be."""
-        if not self.dialect.checks or is_never_zero(divisor, self.cse.texts):
-            return
-        if self.dialect.records:
-            self._emit(f"if ({divisor} == 0) ob_fail({self._record_arguments(f'assert {ZERO}')}, 0, 0)")
-        else:
-            self._emit(f"if ({divisor} == 0) ob_raise_assert({_quoted(ZERO)})")
-
-    def _records(self) -> bool:
-        if not self.dialect.checks:
-            raise NotSupportedError(
-                f"a kernel in {self.dialect.name} can't say that an index or an assertion is wrong, and PyTorch's "
-                f"operators say it ({operator_of(self.current_node)}): leave the operator out of the compiled function"
-            )
-        return self.dialect.records
-
-    def _record_arguments(self, check: str) -> str:
-        if check not in self.checks:
-            self.checks.append(check)
-        return f"ob_failures, ob_ticket, ob_kernel, {self.checks.index(check)}u"
-
-    def _emit(self, statement: str) -> None:
-        self.cse.generate(self.compute, statement, assignment=False)
 
     def masked(self, mask: Any, body: Callable[[], Any], other: Any) -> Any:
         """Emits `body`, which may load, for items where the mask is true."""
@@ -252,10 +202,19 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         self.before.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(0, dtype)};")
         return variable
 
-    def join_lanes(self, lines: Callable[[str, str], list[str]]) -> None:
-        """Has the lanes joined after the loop: `lines` say how lane b goes into lane a."""
+    def shared(self, dtype: torch.dtype, number: int) -> str:
+        """Declares memory of the group with an element an item, one for each number, and gives its name."""
+        name = groups.shared_name(dtype, number)
+        self._shared[name] = dtype
+        return name
+
+    def join_lanes(self, arrays: list[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
+        """Has the lanes of accumulators joined after the loop: `lines` say how lane b goes into lane a."""
         if self.columns:
             return  # each lane has a row of its own
+        if self.group is not None:
+            groups.write_join(self, arrays, lines)
+            return
         self.after.writeline(f"for (int span = {self.lanes_name} / 2; span > 0; span /= 2)")
         self.after.writeline("  for (int lane = 0; lane < span; ++lane) {")
         for line in lines("lane", "lane + span"):
@@ -320,6 +279,9 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         else:
             for part in parts:
                 self.body.splice(part)
+            if self.group is not None:
+                # What a row's store would keep in memory is stored at the end: later loops read the variable.
+                self._kept.update(self.cse.store_cache.values())
         for part in parts:
             part.clear()
         self.is_sequential = False
@@ -333,12 +295,17 @@ class SimtKernel(SIMDKernel[CSEVariable]):
 
     def _lanes(self, loops: list[Any]) -> int:
         """Gives how many lanes share a row: one where the order counts, or where rows are short."""
+        if self.group is not None:
+            return self.group.lanes
         if self.is_sequential or len(loops) > 1 or not self.before:
             return 1
         size = loops[0].numel
         return 1 if isinstance(size, sympy.Integer) and size < self.dialect.lanes else self.dialect.lanes
 
     def _write_loops(self, loops: list[Any], lanes: int) -> None:
+        if self.group is not None:
+            groups.write_loops(self, loops[0], self._write_loop_body)
+            return
         if lanes == 1:
             self._write_plain_loops(loops)
             return
@@ -373,7 +340,7 @@ class SimtKernel(SIMDKernel[CSEVariable]):
 
     def _write_loop_body(self, first: str) -> None:
         with self.body.indent(2):
-            if self.before:
+            if self.before and first:
                 self.body.writeline(first)
             self.body.splice(self.indexing_code)
             self.body.splice(self.compute)
@@ -417,9 +384,16 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         ] or ["1"]
         return " ".join([words[0], *(f"{word} mul" for word in words[1:])])
 
-    def group(self) -> int:
-        """Gives how many items a group has: fewer of those that have several columns."""
-        return max(self.dialect.group // self.columns, 1) if self.columns else self.dialect.group
+    def geometry(self) -> tuple[str, str]:
+        """Gives the number of groups, as a formula of a launch, and of their items: fewer if those have columns."""
+        items = self.dialect.group
+        if self.group is not None:
+            return f"{self.items_formula()} {self.group.across} ceildiv", str(groups.ITEMS)
+        if self.columns:
+            items = max(items // self.columns, 1)
+        elif groups.cooperates(self.dialect, V.graph.get_current_device_or_throw()):
+            items = groups.ITEMS
+        return f"{self.items_formula()} {items} ceildiv", str(items)
 
     def _sizes(self) -> Iterator[tuple[Any, str]]:
         for tree in self._trees(False):
@@ -439,6 +413,8 @@ class SimtKernel(SIMDKernel[CSEVariable]):
             for old, new in self.args.aliases():
                 code.writeline(f"#define {old} {new}")
             code.splice(self.body)
+            if self.group is not None:
+                groups.write_stores(self, code)
             for old, _ in self.args.aliases():
                 code.writeline(f"#undef {old}")
         code.writeline("}")
@@ -452,8 +428,16 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         # The first lies closest in memory.
         trees = sorted(self._trees(False), key=lambda tree: "xyz".index(tree.prefix))
         counts = [columns.items(tree, f"{tree.prefix}numel", self.columns) for tree in trees]
-        code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
-        code.writeline(f"if (ob_number >= (ob_i64){' * (ob_i64)'.join(counts) or 1}) return;")
+        total = f"(ob_i64){' * (ob_i64)'.join(counts) or 1}"
+        if self.group is not None:
+            code.writelines(groups.declared(self._shared))
+            code.writelines(groups.write_number(self.group, total))
+            (row,) = self._trees(True)
+            code.writeline(f"const {index} {row.prefix}end = ob_is_inside ? {row.prefix}numel : 0;")
+            code.writelines(["bool ob_is_lost = false;"] * self.may_be_lost)
+        else:
+            code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
+            code.writeline(f"if (ob_number >= {total}) return;")
         rest = "ob_number"
         for tree, count in zip(trees, counts, strict=True):
             here = rest if tree is trees[-1] else f"({rest} % {count})"
@@ -472,8 +456,3 @@ class SimtKernel(SIMDKernel[CSEVariable]):
         raw = {"raw_args": values} if getattr(wrapper, "takes_expressions", False) else {}
         device = V.graph.get_current_device_or_throw()
         wrapper.generate_kernel_call(name, arguments, arg_types=list(self.types()), triton=False, device=device, **raw)
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

@@ -59,7 +59,7 @@ def _simple(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: s
     array = kernel.accumulator(kept, literal(start, kept))
     join = _joiner(kind, kept)
     kernel.compute.writeline(f"{array}[lane] = {join(f'{array}[lane]', cast(value, kept))};")
-    kernel.join_lanes(lambda a, b: [f"{array}[{a}] = {join(f'{array}[{a}]', f'{array}[{b}]')};"])
+    kernel.join_lanes([(array, kept)], lambda a, b: [f"{array}[{a}] = {join(f'{array}[{a}]', f'{array}[{b}]')};"])
     return kernel.result(dtype, array, kept)
 
 
@@ -95,10 +95,11 @@ def _place(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: st
         f"{{ {best}[lane] = {new}; {where}[lane] = {place}; }}"
     )
     kernel.join_lanes(
+        [(best, kept), (where, torch.int64)],
         lambda a, b: [
             f"if ({before}({best}[{b}], {where}[{b}], {best}[{a}], {where}[{a}])) "
             f"{{ {best}[{a}] = {best}[{b}]; {where}[{a}] = {where}[{b}]; }}"
-        ]
+        ],
     )
     return kernel.result(dtype, where, torch.int64)
 
@@ -151,7 +152,7 @@ def _welford(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: 
                 "}",
             ]
         )
-    kernel.join_lanes(_welford_join(number, mean, square, weight))
+    kernel.join_lanes([(one, kept) for one in (mean, square, weight)], _welford_join(number, mean, square, weight))
     return tuple(kernel.result(dtype, one, kept) for one in (mean, square, weight))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.utils import get_kernel_metadata
@@ -15,8 +16,9 @@ from torch.utils._ordered_set import OrderedSet
 from torch_outboard._compat.splits import needs_split_reductions, split_reductions
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.compile.simt.groups import cooperates
 from torch_outboard.compile.simt.kernel import SimtKernel
-from torch_outboard.compile.simt.mapping import parts_of_reduction
+from torch_outboard.compile.simt.mapping import parts_for_groups, parts_of_reduction
 
 __all__ = ["SimtScheduling", "scheduling_for"]
 
@@ -63,6 +65,7 @@ class SimtScheduling(SIMDScheduling):
 
 def _program(name: str, text: str, kernel: SimtKernel) -> DeviceProgram:
     dialect = kernel.dialect
+    grid, block = kernel.geometry()
     return DeviceProgram(
         name=name,
         language=dialect.language or dialect.name,
@@ -70,8 +73,8 @@ def _program(name: str, text: str, kernel: SimtKernel) -> DeviceProgram:
         checks=tuple(kernel.checks),
         code=dialect.source(text),
         entry=name,
-        grid=(f"{kernel.items_formula()} {kernel.group()} ceildiv",),
-        block=(str(kernel.group()),),
+        grid=(grid,),
+        block=(block,),
         options=dialect.options,
     )
 
@@ -79,7 +82,13 @@ def _program(name: str, text: str, kernel: SimtKernel) -> DeviceProgram:
 @functools.cache
 def scheduling_for(device: str, dialect: Dialect) -> type[SimtScheduling]:
     """Gives the scheduling of a dialect for the driver's devices."""
+
+    def parts(where: torch.device, row: int, rows: int, is_inner: bool) -> int:
+        if cooperates(dialect, where):
+            return parts_for_groups(row, rows, is_inner)
+        return parts_of_reduction(row, rows)
+
     if needs_split_reductions():
-        split_reductions(device, parts_of_reduction)
+        split_reductions(device, parts)
     kernel = type("DialectKernel", (SimtKernel,), {"dialect": dialect})
     return type("DialectScheduling", (SimtScheduling,), {"kernel_type": kernel})

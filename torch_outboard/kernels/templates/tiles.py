@@ -36,6 +36,10 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "BRING_LEFT": _bring(product.left, "left_tile"),
         "BRING_RIGHT": _bring(product.right, "right_tile"),
         "END": end,
+        # Fused by name: where an item is one of many it is an instruction, and dialects fuse nothing by themselves.
+        "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * 4 + j])"
+        if product.sums.dtype.is_floating_point
+        else "l[i] * r[j] + sums[i * 4 + j]",
     }
     kernel.text, kernel.group = filled(_TEXT, words), _GROUP
     kernel.groups = product.batch * ceil_div(product.rows, _TILE) * ceil_div(product.columns, _TILE)
@@ -103,7 +107,7 @@ $BRING_RIGHT
       for (int i = 0; i < 4; ++i) l[i] = left_tile[at * ($TILE + 1) + down + i * 16];
       for (int i = 0; i < 4; ++i) r[i] = right_tile[at * ($TILE + 1) + across + i * 16];
       for (int i = 0; i < 4; ++i)
-        for (int j = 0; j < 4; ++j) sums[i * 4 + j] = l[i] * r[j] + sums[i * 4 + j];
+        for (int j = 0; j < 4; ++j) sums[i * 4 + j] = $SUM;
     }
     OB_BARRIER;
   }

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reductions in all ways in which items share rows: short and long ones, along memory and across, few and many.
+
+Where items of a group reduce together (`compile/simt/groups.py`) some have no row with these sizes, or fewer elements
+than others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_leaves
+
+from torch_outboard import coverage, reset_coverage
+
+SHAPES = [(7, 33), (9, 300), (33, 5000), (300, 40), (8192, 20), (20011,)]
+FUNCTIONS: dict[str, Callable[[torch.Tensor, int], object]] = {
+    "sum": lambda x, dim: x.sum(dim),
+    "prod": lambda x, dim: (1 + x / 1000).prod(dim),
+    "max": lambda x, dim: x.max(dim),
+    "argmin": lambda x, dim: x.argmin(dim),
+    "any": lambda x, dim: (x > 3).any(dim),
+    "count": lambda x, dim: (x > 0).sum(dim),
+    "var": lambda x, dim: x.var(dim),
+    "norm": lambda x, dim: x.norm(dim=dim),
+    "softmax": lambda x, dim: x.softmax(dim),
+    "logsumexp": lambda x, dim: x.logsumexp(dim),
+    "softmax of halves": lambda x, dim: x.half().softmax(dim),
+    "sum of integers": lambda x, dim: (x * 1000).long().sum(dim),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values(name: str, shape: tuple[int, ...], device: torch.device) -> None:
+    x = torch.randn(shape)
+    reset_coverage()
+    for dim in range(len(shape)):
+        compare(FUNCTIONS[name](x.to(device), dim), FUNCTIONS[name](x, dim))
+    assert coverage().calls(provider="host") + coverage().calls(provider="fallback") == 0
+
+
+def compare(ours: object, theirs: object) -> None:
+    for one, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
+        tolerance = 2e-3 if other.dtype == torch.half else 1e-4
+        torch.testing.assert_close(one.cpu(), other, atol=tolerance, rtol=1e-4, equal_nan=True)
+
+
+def test_ties_and_nans_are_the_cpus(device: torch.device) -> None:
+    x = torch.randint(3, (70, 3000)).float()
+    x[::7, 17] = float("nan")
+    for dim in (0, 1):
+        compare(x.to(device).max(dim), x.max(dim))
+        compare(x.to(device).argmin(dim), x.argmin(dim))
+
+
+def test_norms_of_rows(device: torch.device) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        x, w = torch.randn(37, 700, dtype=dtype), torch.randn(700, dtype=dtype)
+        tolerance = 1e-4 if dtype == torch.float32 else 3e-2
+        ours = torch.ops.aten.native_layer_norm(x.to(device), [700], w.to(device), w.to(device), 1e-5)
+        for one, other in zip(ours, torch.ops.aten.native_layer_norm(x, [700], w, w, 1e-5), strict=True):
+            torch.testing.assert_close(one.cpu(), other, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("has_running", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_statistics_of_batches_have_the_cpus_type(dtype: torch.dtype, has_running: bool, device: torch.device) -> None:
+    x = torch.randn(4, 5, 60, dtype=dtype)
+    for kind in (dtype, torch.float32, None):
+        given = [None if kind is None else torch.rand(5, dtype=kind) for _ in range(2)]
+        given += [torch.rand(5, dtype=kind or dtype) if has_running else None for _ in range(2)]
+        results = []
+        for where in (device, torch.device("cpu")):
+            here = [one if one is None else one.clone().to(where) for one in given]
+            results.append([*torch.ops.aten.native_batch_norm(x.to(where), *here, True, 0.1, 1e-5), *here[2:]])
+        for ours, theirs in zip(*results, strict=True):
+            if theirs is not None:
+                torch.testing.assert_close(ours.cpu(), theirs, atol=3e-2 if dtype != torch.float32 else 1e-5, rtol=1e-2)
+
+
+def test_an_index_that_is_wrong_is_said_once_and_none_by_items_without_a_row(device: torch.device) -> None:
+    logits, wanted = torch.randn(37, 70), torch.arange(37) % 70
+    compare(F.cross_entropy(logits.to(device), wanted.to(device)), F.cross_entropy(logits, wanted))
+    pooled = F.max_pool3d(torch.randn(1, 2, 7, 7, 7).to(device), 3)
+    torch.accelerator.synchronize(device)
+    assert pooled.shape == (1, 2, 2, 2, 2)
+    with pytest.raises(IndexError, match="nll_loss"):
+        F.cross_entropy(logits.to(device), (wanted + 60).to(device)).item()
+
+
+def test_a_sum_in_place_of_what_it_reads(device: torch.device) -> None:
+    x = torch.randn(50, 600)
+    ours = x.to(device)
+    ours.sub_(ours.logsumexp(1, keepdim=True))
+    compare(ours, x - x.logsumexp(1, keepdim=True))

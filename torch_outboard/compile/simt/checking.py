@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The checks of a kernel: of indices, of assertions, of divisors, which it says in its stream's record and goes on."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor.codegen.common import CSEVariable
+from torch._inductor.codegen.simd import SIMDKernel
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.compile.simt.checks import ZERO, index_given, is_never_zero, operator_of
+from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.compile.simt.groups import Group
+
+__all__ = ["CheckingKernel"]
+
+
+class CheckingKernel(SIMDKernel[CSEVariable]):
+    """The part of a kernel that checks what it is given."""
+
+    dialect: ClassVar[Dialect]
+    group: Group | None
+    cse: Any  # kernel.TypedCSE
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.checks: list[str] = []  # what may be wrong, as launches have it
+        self.bounded: dict[str, CSEVariable] = {}  # of checked indices: the variables that are within bounds
+        self.may_be_lost = False  # whether an item may have an index with which there is nothing to go on
+
+    def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
+        if not (lower or upper):
+            return
+        given = index_given(expr, self.cse.texts)
+        index, bound = self.index_to_str(expr), self.index_to_str(self.rename_indexing(size))
+        operator = operator_of(self.current_node)
+        if not self._records():
+            say = f"ob_raise_index({_quoted(operator)}, {given or index}, {bound})"
+            self.emit(f"if (!(0 <= {index} && {index} < {bound})) {say}")
+            return
+        arguments = self._record_arguments(f"index {operator}")
+        is_variable = isinstance(expr, sympy.Symbol) and symbol_is_type(expr, SymT.TMP)
+        if not size.is_positive or not is_variable:
+            # There is no index to go on with, or it is computed in place.
+            self.may_be_lost = self.group is not None
+            end = "ob_is_lost = true;" if self.may_be_lost else "return;"
+            fail = f"{self._if_inside}ob_fail({arguments}, {given or index}, {bound}); {end}"
+            self.emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
+            return
+        text = f"ob_checked({arguments}, {index}, {bound}, {given or index})"
+        if self.group is not None:
+            text = f"ob_is_inside ? {text} : 0"
+        self.bounded[str(expr)] = self.cse.generate(self.compute, text, dtype=torch.int64, shape=())
+
+    def device_assert_async(self, cond: Any, msg: str) -> None:
+        if self._records():
+            self.emit(f"if (!({cond})) {self._if_inside}ob_fail({self._record_arguments(f'assert {msg}')}, 0, 0)")
+        else:
+            self.emit(f"if (!({cond})) ob_raise_assert({_quoted(msg)})")
+
+    def check_divisor(self, divisor: str) -> None:
+        """Has the kernel say that an integer is divided by zero, where it can say something and that may be."""
+        if not self.dialect.checks or is_never_zero(divisor, self.cse.texts):
+            return
+        if self.dialect.records:
+            fail = f"ob_fail({self._record_arguments(f'assert {ZERO}')}, 0, 0)"
+            self.emit(f"if ({divisor} == 0) {self._if_inside}{fail}")
+        else:
+            self.emit(f"if ({divisor} == 0) ob_raise_assert({_quoted(ZERO)})")
+
+    @property
+    def _if_inside(self) -> str:
+        # An item of a group that has no row goes on with what no row gave.
+        return "" if self.group is None else "if (ob_is_inside) "
+
+    def _records(self) -> bool:
+        if not self.dialect.checks:
+            raise NotSupportedError(
+                f"a kernel in {self.dialect.name} can't say that an index or an assertion is wrong, and PyTorch's "
+                f"operators say it ({operator_of(self.current_node)}): leave the operator out of the compiled function"
+            )
+        return self.dialect.records
+
+    def _record_arguments(self, check: str) -> str:
+        if check not in self.checks:
+            self.checks.append(check)
+        return f"ob_failures, ob_ticket, ob_kernel, {self.checks.index(check)}u"
+
+    def emit(self, statement: str) -> None:
+        self.cse.generate(self.compute, statement, assignment=False)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
