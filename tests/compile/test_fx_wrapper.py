@@ -134,17 +134,17 @@ def test_what_a_tool_reads(device: torch.device, graphs: list[torch.fx.GraphModu
     (gm,) = graphs
     gm.graph.lint()
     kernels = [node for node in gm.graph.nodes if node.op == "call_module"]
-    assert [node.target for node in kernels] == ["cpp_fused_gelu_0"]
     (kernel,) = kernels
+    assert kernel.target.partition("_fused_")[2] in ("gelu_0", "0")
     module = gm.get_submodule(kernel.target)
     assert isinstance(module, CompiledKernel)
-    assert module.types == ("const float*", "float*") and 'extern "C"' in module.definition
+    assert all(one.endswith("*") for one in module.types) and "0.7071067" in module.definition
     assert [argument.op for argument in kernel.args] == ["placeholder", "call_function"]
     operators = [node.target for node in gm.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
     assert operators == [torch.ops.aten.mm.out]
     text = gm.print_readable(print_output=False)
-    assert "self.cpp_fused_gelu_0(" in text and "torch.ops.aten.mm.out(" in text
-    assert repr(module) == "CompiledKernel(const float*, float*)"
+    assert f"self.{kernel.target}(" in text and "torch.ops.aten.mm.out(" in text
+    assert repr(module) == f"CompiledKernel({', '.join(module.types)})"
 
 
 def test_passes_leave_the_kernels(device: torch.device, graphs: list[torch.fx.GraphModule]) -> None:
@@ -163,7 +163,8 @@ def test_passes_leave_the_kernels(device: torch.device, graphs: list[torch.fx.Gr
 def test_a_graph_that_was_pickled(device: torch.device, graphs: list[torch.fx.GraphModule]) -> None:
     x = X.to(device)
     want = torch.compile(lambda x: x.cos() + 1, fullgraph=True)(x)
-    kernel = pickle.loads(pickle.dumps(graphs[-1].get_submodule("cpp_fused_add_cos_0")))
+    (name,) = [node.target for node in graphs[-1].graph.nodes if node.op == "call_module"]
+    kernel = pickle.loads(pickle.dumps(graphs[-1].get_submodule(name)))
     result = torch.empty_like(x)
     kernel(x, result)
     assert torch.equal(result, want)

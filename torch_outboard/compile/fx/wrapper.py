@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index
 from torch._inductor import ir
@@ -32,6 +33,8 @@ __all__ = ["OutboardFxWrapper"]
 
 class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
     """The wrapper of a graph, and by `create` of a graph within another one."""
+
+    takes_expressions = True  # of kernels' numbers, beside their text
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -201,9 +204,10 @@ class _Converter(FxConverter):
             self.compiled[name] = CompiledKernel(name, self._definitions[name], tuple(line.arg_types))
         if not hasattr(self.gm, name):
             self.gm.add_submodule(name, self.compiled[name])
+        expressions = line.raw_args or [None] * len(line.call_args)
         arguments = tuple(
-            self.buffer_to_node[argument] if kind.endswith("*") else self._number(name, argument)
-            for argument, kind in zip(line.call_args, line.arg_types, strict=True)
+            self.buffer_to_node[argument] if kind.endswith("*") else self._number(name, argument, raw)
+            for argument, kind, raw in zip(line.call_args, line.arg_types, expressions, strict=True)
         )
         with self._without_hooks():
             node = self.gm.graph.call_module(name, arguments)
@@ -257,8 +261,10 @@ class _Converter(FxConverter):
         node.meta["val"] = None
         return node
 
-    def _number(self, kernel: str, name: str) -> int | torch.fx.Node:
-        # A kernel's numbers reach this line as text: those that are known, and symbols.
+    def _number(self, kernel: str, name: str, raw: Any) -> Any:
+        if isinstance(raw, sympy.Expr):
+            return self._generate_sym_node(raw)
+        # Numbers of C++ kernels come as text alone: those that are known, and symbols.
         if name.lstrip("-").isdigit():
             return int(name)
         for symbol in self.expr_to_proxy:

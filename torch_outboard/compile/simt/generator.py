@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
+from torch_outboard._extension import include_paths
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.simt.cuda_cpp import CUDA_CPP
 from torch_outboard.compile.simt.dialect import Dialect
@@ -37,6 +39,18 @@ class SimtGenerator(CodeGenerator):
         from torch_outboard.compile.cpp.wrapper import OutboardCppWrapper
 
         return OutboardCppWrapper
+
+    def model_header(self) -> str | None:
+        if self.dialect.runs_on_host:
+            return None
+        return str(Path(include_paths()[0]) / "torch_outboard" / "compiled_model.h")
+
+    def fx_wrapper(self) -> type[Any]:
+        if self.dialect.runs_on_host:
+            return super().fx_wrapper()
+        from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
+
+        return OutboardFxWrapper
 
     def prepare_graph(self, gm: Any) -> None:
         from torch_outboard.compile.simt.refused import leave_to_providers
