@@ -1,64 +1,84 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The schedule of products for GPUs: tiles in the memory of a group of items, several results of an item in registers.
 
-A group of 256 items has a tile of 64 by 64 results, an item 4 by 4 of them. Sixteen steps of both operands are brought
-to local memory at a time; neighbouring items load what lies beside one another in memory.
+A group of 256 items has a tile of 64 by 64 results or, where there are enough of them to keep a large device busy, 128
+by 128; an item has 4 by 4 of them, or four such blocks. Sixteen steps of both operands are brought to local memory at a
+time, the next ones already on their way into registers meanwhile; neighbouring items load what lies beside one another
+in memory.
 """
 
 from __future__ import annotations
 
-from torch_outboard.kernels.templates.call import Kernel, TemplateCall
+from typing import Any
+
+from torch._inductor.virtualized import V
+
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.product import Operand, Product, ceil_div, filled
 
 __all__ = ["multiply"]
 
-_TILE = 64
 _STEPS = 16
 _GROUP = 256
-_LOADS = _TILE * _STEPS // _GROUP  # elements of each operand that an item brings
+_SMALL, _LARGE = 64, 128
+# Large tiles that are enough.
+_MANY = 256
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
     """Writes the launch of a product."""
+    tile = _LARGE if product.sums.size == 4 and _tiles(product, _LARGE, has_numbers=True) >= _MANY else _SMALL
     kernel = Kernel(f"{product.name}_of_tiles", product.before)
     sizes = product.sizes(kernel)
     product.left.declare(kernel)
     product.right.declare(kernel)
     declare, end = product.end
     declare(kernel)
+    loads = tile * _STEPS // _GROUP
     words = {
         **sizes,
         "KIND": product.sums.kind,
-        "TILE": str(_TILE),
+        "TILE": str(tile),
+        "PITCH": str(tile + 4),
+        "SIDE": str(tile // 16),
+        "LOADS": str(loads),
         "STEPS": str(_STEPS),
-        "FIND_LEFT": _find(product.left, "first_row", "$ROWS"),
-        "FIND_RIGHT": _find(product.right, "first_column", "$COLUMNS"),
-        "BRING_LEFT": _bring(product.left, "left_tile"),
-        "BRING_RIGHT": _bring(product.right, "right_tile"),
+        "FIND_LEFT": _find(product.left, "first_row", "$ROWS", tile),
+        "FIND_RIGHT": _find(product.right, "first_column", "$COLUMNS", tile),
+        "FETCH_LEFT": _fetch(product.left, "left_next", tile),
+        "FETCH_RIGHT": _fetch(product.right, "right_next", tile),
+        "PUT_LEFT": _put(product.left, "left", tile),
+        "PUT_RIGHT": _put(product.right, "right", tile),
         "END": end,
         # Fused by name: where an item is one of many it is an instruction, and dialects fuse nothing by themselves.
-        "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * 4 + j])"
+        "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * $SIDE + j])"
         if product.sums.dtype.is_floating_point
-        else "l[i] * r[j] + sums[i * 4 + j]",
+        else "l[i] * r[j] + sums[i * $SIDE + j]",
     }
     kernel.text, kernel.group = filled(_TEXT, words), _GROUP
-    kernel.groups = product.batch * ceil_div(product.rows, _TILE) * ceil_div(product.columns, _TILE)
+    kernel.groups = _tiles(product, tile)
     call.launch(kernel)
 
 
-def _place(operand: Operand) -> str:
+def _tiles(product: Product, tile: int, has_numbers: bool = False) -> Any:
+    """The number of tiles, as an expression or for the sizes of the call that the plan is made for."""
+    count = product.batch * ceil_div(product.rows, tile) * ceil_div(product.columns, tile)
+    return V.graph.sizevars.optimization_hint(simplified(count), fallback=0) if has_numbers else count
+
+
+def _place(operand: Operand, tile: int) -> str:
     """Which line and step of the tile an item brings."""
     if operand.is_dense_along_steps:
         return f"const int at_line = (item + load * {_GROUP}) / {_STEPS}, at_step = item % {_STEPS};"
-    return f"const int at_line = item % {_TILE}, at_step = (item + load * {_GROUP}) / {_TILE};"
+    return f"const int at_line = (item + load * {_GROUP}) % {tile}, at_step = (item + load * {_GROUP}) / {tile};"
 
 
-def _find(operand: Operand, first: str, size: str) -> str:
+def _find(operand: Operand, first: str, size: str, tile: int) -> str:
     """The numbers of the lines that an item brings."""
     return f"""\
-  {operand.arrays(_LOADS)}
-  for (int load = 0; load < {_LOADS}; ++load) {{
-    {_place(operand)}
+  {operand.arrays("$LOADS")}
+  for (int load = 0; load < $LOADS; ++load) {{
+    {_place(operand, tile)}
     // What is beyond the last line is computed and not stored.
     const ob_i64 line = {first} + at_line < {size} ? {first} + at_line : {size} - 1;
     {operand.computed()}
@@ -67,25 +87,38 @@ def _find(operand: Operand, first: str, size: str) -> str:
 """
 
 
-def _bring(operand: Operand, tile: str) -> str:
+def _fetch(operand: Operand, into: str, tile: int) -> str:
+    """Loads an item's elements of the steps from `from_step` on."""
     return f"""\
-    for (int load = 0; load < {_LOADS}; ++load) {{
-      {_place(operand)}
-      const ob_i64 step = first_step + at_step;
+    #pragma unroll
+    for (int load = 0; load < $LOADS; ++load) {{
+      {_place(operand, tile)}
+      const ob_i64 step = from_step + at_step;
       {operand.again("load")}
       $KIND element = 0;
       if (step < $DEPTH) {{
         {operand.of_step}
         element = {operand.element};
       }}
-      {tile}[at_step * {_TILE + 1} + at_line] = element;
+      {into}[load] = element;
     }}
 """
 
 
+def _put(operand: Operand, which: str, tile: int) -> str:
+    return f"""\
+    #pragma unroll
+    for (int load = 0; load < $LOADS; ++load) {{
+      {_place(operand, tile)}
+      {which}_tile[at_step * $PITCH + at_line] = {which}_next[load];
+    }}
+"""
+
+
+# Lines of an item are four beside one another, so that they are read at once, and four in each next block of 64.
 _TEXT = """\
-  OB_LOCAL $KIND left_tile[$STEPS * ($TILE + 1)];
-  OB_LOCAL $KIND right_tile[$STEPS * ($TILE + 1)];
+  OB_LOCAL $KIND left_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
+  OB_LOCAL $KIND right_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
   const int item = OB_ITEM_OF_GROUP;
   const ob_i64 number = OB_GROUP_NUMBER;
   const ob_i64 tiles_down = ($ROWS + $TILE - 1) / $TILE;
@@ -93,30 +126,51 @@ _TEXT = """\
   const ob_i64 first_row = number % tiles_down * $TILE;
   const ob_i64 first_column = number / tiles_down % tiles_across * $TILE;
   const ob_i64 batch = number / tiles_down / tiles_across;
-  const int across = item % 16, down = item / 16;
-  $KIND sums[16];
-  for (int i = 0; i < 16; ++i) sums[i] = 0;
+  const int across = item % 16 * 4, down = item / 16 * 4;
+  $KIND sums[$SIDE * $SIDE];
+  #pragma unroll
+  for (int i = 0; i < $SIDE * $SIDE; ++i) sums[i] = 0;
 $FIND_LEFT
 $FIND_RIGHT
+  $KIND left_next[$LOADS], right_next[$LOADS];
+  {
+    const ob_i64 from_step = 0;
+$FETCH_LEFT
+$FETCH_RIGHT
+  }
   for (ob_i64 first_step = 0; first_step < $DEPTH; first_step += $STEPS) {
-$BRING_LEFT
-$BRING_RIGHT
+$PUT_LEFT
+$PUT_RIGHT
     OB_BARRIER;
+    const ob_i64 from_step = first_step + $STEPS;
+    if (from_step < $DEPTH) {
+$FETCH_LEFT
+$FETCH_RIGHT
+    }
+    #pragma unroll
     for (int at = 0; at < $STEPS; ++at) {
-      $KIND l[4], r[4];
-      for (int i = 0; i < 4; ++i) l[i] = left_tile[at * ($TILE + 1) + down + i * 16];
-      for (int i = 0; i < 4; ++i) r[i] = right_tile[at * ($TILE + 1) + across + i * 16];
-      for (int i = 0; i < 4; ++i)
-        for (int j = 0; j < 4; ++j) sums[i * 4 + j] = $SUM;
+      $KIND l[$SIDE], r[$SIDE];
+      #pragma unroll
+      for (int i = 0; i < $SIDE; ++i) l[i] = left_tile[at * $PITCH + i / 4 * 64 + down + i % 4];
+      #pragma unroll
+      for (int j = 0; j < $SIDE; ++j) r[j] = right_tile[at * $PITCH + j / 4 * 64 + across + j % 4];
+      #pragma unroll
+      for (int i = 0; i < $SIDE; ++i) {
+        #pragma unroll
+        for (int j = 0; j < $SIDE; ++j) sums[i * $SIDE + j] = $SUM;
+      }
     }
     OB_BARRIER;
   }
-  for (int i = 0; i < 4; ++i)
-    for (int j = 0; j < 4; ++j) {
-      const ob_i64 row = first_row + down + i * 16, column = first_column + across + j * 16;
+  #pragma unroll
+  for (int i = 0; i < $SIDE; ++i) {
+    #pragma unroll
+    for (int j = 0; j < $SIDE; ++j) {
+      const ob_i64 row = first_row + i / 4 * 64 + down + i % 4, column = first_column + j / 4 * 64 + across + j % 4;
       if (row < $ROWS && column < $COLUMNS) {
-        const $KIND value = sums[i * 4 + j];
+        const $KIND value = sums[i * $SIDE + j];
         $END
       }
     }
+  }
 """
