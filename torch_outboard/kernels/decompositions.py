@@ -23,6 +23,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     return {
         **select_decomp_table(),
+        **{one: _of_whole(one) for one in _whole_reductions()},
         **orders.decompositions(),
         aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
         aten._cdist_forward.default: _distances,
@@ -39,6 +40,28 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.div.Tensor_mode: _divide,
         aten.isin.Tensor_Tensor: _isin,
     }
+
+
+def _whole_reductions() -> list[Any]:
+    aten = torch.ops.aten
+    plain = [aten.sum, aten.mean, aten.prod, aten.max, aten.min, aten.any, aten.all]
+    by_dimension = [aten.sum.dim_IntList, aten.mean.dim, aten.linalg_vector_norm.default, aten.var.correction]
+    return [*(one.default for one in plain), *by_dimension, aten.std.correction, aten.var_mean.correction]
+
+
+def _of_whole(op: Any) -> Callable[..., Any]:
+    """Reduces the whole of a matrix as one row, whose elements have numbers without divisions by its sizes."""
+    known = select_decomp_table().get(op)
+    names = [argument.name for argument in op._schema.arguments[1:]]
+
+    def body(self: torch.Tensor, *given: Any, **named: Any) -> Any:
+        arguments = {**dict(zip(names, given, strict=False)), **named}
+        is_whole = not arguments.get("dim") and not arguments.get("keepdim")
+        if is_whole and self.dim() > 1 and self.is_contiguous():
+            return op(self.view(-1), *given, **named)
+        return NotImplemented if known is None else known(self, *given, **named)
+
+    return body
 
 
 def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> Any:

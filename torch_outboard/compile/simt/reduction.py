@@ -131,8 +131,8 @@ def _welford(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: 
                 "{",
                 f"  const {number} ob_value = {cast(value, kept)};",
                 f"  const {number} ob_delta = ob_value - {mean}[lane];",
-                # The same number in all lanes of a turn, but only this way the compiler knows.
-                f"  {mean}[lane] += ob_delta / ({number})(turn + 1);",
+                # The same numbers in all lanes of a turn, but only this way the compiler knows. A division is slow.
+                f"  {mean}[lane] += ob_delta * (1 / ({number})(turn + 1));",
                 f"  {square}[lane] += ob_delta * (ob_value - {mean}[lane]);",
                 f"  {weight}[lane] = ({number})(turn + 1);",
                 "}",
