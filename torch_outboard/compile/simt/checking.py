@@ -24,6 +24,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
 
     dialect: ClassVar[Dialect]
     group: Group | None
+    is_spread: bool
     cse: Any  # kernel.TypedCSE
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -46,13 +47,13 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
         is_variable = isinstance(expr, sympy.Symbol) and symbol_is_type(expr, SymT.TMP)
         if not size.is_positive or not is_variable:
             # There is no index to go on with, or it is computed in place.
-            self.may_be_lost = self.group is not None
+            self.may_be_lost = self.is_guarded
             end = "ob_is_lost = true;" if self.may_be_lost else "return;"
             fail = f"{self._if_inside}ob_fail({arguments}, {given or index}, {bound}); {end}"
             self.emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
             return
         text = f"ob_checked({arguments}, {index}, {bound}, {given or index})"
-        if self.group is not None:
+        if self.is_guarded:
             text = f"ob_is_inside ? {text} : 0"
         self.bounded[str(expr)] = self.cse.generate(self.compute, text, dtype=torch.int64, shape=())
 
@@ -73,9 +74,13 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
             self.emit(f"if ({divisor} == 0) ob_raise_assert({_quoted(ZERO)})")
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether an item without an element or a row of its own goes on, with what is none's."""
+        return self.group is not None or self.is_spread
+
+    @property
     def _if_inside(self) -> str:
-        # An item of a group that has no row goes on with what no row gave.
-        return "" if self.group is None else "if (ob_is_inside) "
+        return "if (ob_is_inside) " if self.is_guarded else ""
 
     def _records(self) -> bool:
         if not self.dialect.checks:

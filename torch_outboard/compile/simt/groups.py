@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions by groups of items: how devices reduce on which many items run beside each other, such as GPUs.
+"""Kernels of devices on which many items run beside each other, such as GPUs: reductions by groups of items.
 
 The items of a group share rows: of `along` items each has every along-th element of a row, in a few accumulators, which
 are joined first in the item, then by way of the group's memory, always in the same order. Then all of them have the
@@ -8,6 +8,8 @@ all have read what is written there. A group has several rows at once: where col
 that items of neighbouring numbers read what lies beside each other.
 
 All items of a group reach each barrier, so none returns early: an item without a row has one of no elements.
+
+Where nothing is reduced an item has four elements, as far from each other as the group has items.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch._inductor.virtualized import V
 
 from torch_outboard.compile.simt.columns import is_cpu, reads_columns
 from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, SUFFIXES, Dialect
+from torch_outboard.compile.simt.helpers import needed_by
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 
@@ -31,15 +34,21 @@ __all__ = [
     "cooperates",
     "declared",
     "group_of",
+    "is_spread",
+    "parts_of_item",
     "shared_name",
     "write_join",
     "write_loops",
     "write_number",
+    "write_parts",
     "write_stores",
 ]
 
 # Items of a group. What a row of few elements would leave idle has other rows.
 ITEMS = 256
+# Elements of an item where nothing is reduced, and from how many characters on a kernel has one.
+_PARTS = 4
+_LONG_TEXT = 8000
 # A row of no more elements is one item's.
 _SHORT = 16
 # Neighbouring columns of a group: 128 bytes of floats are read at once.
@@ -98,6 +107,30 @@ def group_of(kernel: SimtKernel) -> Group | None:
     return Group(across, along, has_columns, 4 if row >= 8 * along else 2)
 
 
+def is_spread(kernel: SimtKernel) -> bool:
+    """Says whether items of a kernel that reduces nothing have several elements, several loads under way at once."""
+    device = V.graph.get_current_device_or_throw()
+    return not kernel.features.is_reduction() and cooperates(kernel.dialect, device)
+
+
+def parts_of_item(text: str) -> int:
+    """Gives how many elements an item has: one where each takes long, and its text is long to compile."""
+    return 1 if len(text) + sum(map(len, needed_by(text))) > _LONG_TEXT else _PARTS
+
+
+def write_parts(parts: int, elements: str) -> list[str]:
+    """Gives the head of a loop over an item's elements. Beyond the last one an item computes that again."""
+    return [
+        f"const ob_i64 ob_elements = {elements};",
+        f"const ob_i64 ob_first = OB_GROUP_NUMBER * {ITEMS * parts} + OB_ITEM_OF_GROUP;",
+        "#pragma unroll",
+        f"for (int ob_part = 0; ob_part < {parts}; ++ob_part) {{",
+        f"const ob_i64 ob_wanted = ob_first + ob_part * {ITEMS};",
+        "const bool ob_is_inside = ob_wanted < ob_elements;",
+        "const ob_i64 ob_number = ob_is_inside ? ob_wanted : ob_elements - 1;",
+    ]
+
+
 def _hint(size: Any, otherwise: int) -> int:
     return int(V.graph.sizevars.optimization_hint(size, fallback=otherwise))
 
@@ -134,11 +167,13 @@ def write_loops(kernel: SimtKernel, tree: Any, write_body: Callable[[str], None]
     whole = kernel.fresh_name(f"{prefix}whole")
     body.writeline(f"const {index} {whole} = {prefix}end - {prefix}end % {group.elements};")
     body.writeline(f"for ({index} {prefix}base = ob_along; {prefix}base < {whole}; {prefix}base += {group.elements})")
+    body.writeline("#pragma unroll")
     body.writeline(f"  for (int lane = 0; lane < {group.lanes}; ++lane) {{")
     number = f"{prefix}base + lane * {group.along}"
     write_body(f"const {index} {prefix}index = {number}, turn = {prefix}base / {group.elements};")
     body.writeline("  }")
     # With a number of lanes that is known, so that accumulators stay in registers.
+    body.writeline("#pragma unroll")
     body.writeline(f"for (int lane = 0; lane < {group.lanes}; ++lane) {{")
     body.writeline(f"  const {index} {prefix}index = {whole} + lane * {group.along} + ob_along;")
     body.writeline(f"  if ({prefix}index < {prefix}end) {{")

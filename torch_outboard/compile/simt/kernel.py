@@ -72,6 +72,8 @@ class SimtKernel(CheckingKernel):
         self.lanes_name = f"lanes{next(self._numbers)}"
         self.group = groups.group_of(self)  # by which rows are reduced, or None
         self.columns = 0 if self.group is not None else columns.count_columns(self)  # that an item has, or 0
+        self.is_spread = groups.is_spread(self)  # whether an item has several elements, far from each other
+        self._parts = 1  # how many of them
         self.of_column: list[str] = []  # declarations for each
         self.stores_of_row = IndentedBuffer()  # that one item of a group does
         self._shared: dict[str, torch.dtype] = {}  # memory of the group
@@ -123,6 +125,8 @@ class SimtKernel(CheckingKernel):
             line = f"{variable}[{place}] = {text};"
         if self.may_be_lost:
             line = f"if (!ob_is_lost) {line}"
+        if self.is_spread:
+            line = f"if (ob_is_inside) {line}"
         is_of_row = self.group is not None and not self.inside_reduction
         (self.stores_of_row if is_of_row else self.compute).writeline(DeferredLine(name, line))
 
@@ -391,8 +395,8 @@ class SimtKernel(CheckingKernel):
             return f"{self.items_formula()} {self.group.across} ceildiv", str(groups.ITEMS)
         if self.columns:
             items = max(items // self.columns, 1)
-        elif groups.cooperates(self.dialect, V.graph.get_current_device_or_throw()):
-            items = groups.ITEMS
+        elif self.is_spread:
+            return f"{self.items_formula()} {groups.ITEMS * self._parts} ceildiv", str(groups.ITEMS)
         return f"{self.items_formula()} {items} ceildiv", str(items)
 
     def _sizes(self) -> Iterator[tuple[Any, str]]:
@@ -408,6 +412,8 @@ class SimtKernel(CheckingKernel):
         declared = [text for text, *_ in self.parameters()]
         parameters = ", ".join([*declared, RECORD] if self.checks else declared)
         code.writeline(self.dialect.kernel.format(name=name or "KERNEL_NAME", parameters=parameters) + " {")
+        if self.is_spread:
+            self._parts = groups.parts_of_item(self.body.getvalue())
         with code.indent():
             self._write_indices(code)
             for old, new in self.args.aliases():
@@ -415,6 +421,7 @@ class SimtKernel(CheckingKernel):
             code.splice(self.body)
             if self.group is not None:
                 groups.write_stores(self, code)
+            code.writelines(["}"] * self.is_spread)
             for old, _ in self.args.aliases():
                 code.writeline(f"#undef {old}")
         code.writeline("}")
@@ -434,10 +441,12 @@ class SimtKernel(CheckingKernel):
             code.writelines(groups.write_number(self.group, total))
             (row,) = self._trees(True)
             code.writeline(f"const {index} {row.prefix}end = ob_is_inside ? {row.prefix}numel : 0;")
-            code.writelines(["bool ob_is_lost = false;"] * self.may_be_lost)
+        elif self.is_spread:
+            code.writelines(groups.write_parts(self._parts, total))
         else:
             code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
             code.writeline(f"if (ob_number >= {total}) return;")
+        code.writelines(["bool ob_is_lost = false;"] * self.may_be_lost)
         rest = "ob_number"
         for tree, count in zip(trees, counts, strict=True):
             here = rest if tree is trees[-1] else f"({rest} % {count})"
