@@ -183,6 +183,13 @@ def test_reductions_by_groups(driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
+def test_wrappers_of_generated_kernels(driver: str) -> None:
+    """Kernels in the driver's language in graphs and packages; the Python wrapper is behind all that is compiled."""
+    files = [str(TESTS / "compile" / f"test_{name}.py") for name in ("fx_wrapper", "aot")]
+    run_pytest(*files, f"--driver={driver}", "-m", "core")
+
+
+@pytest.mark.parametrize("driver", [GENERATED])
 def test_generated_operator_database(driver: str) -> None:
     run_pytest(DATABASE, f"--driver={driver}")
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import torch
+
 __all__ = ["NOT_GENERATED"]
 
 _FACTORS = """
@@ -36,6 +38,9 @@ nn.functional.embedding_bag nn.functional.unfold nonzero_static
 
 _SEVERAL = "multinomial"
 
+# What later versions of torch decompose.
+_SINCE_2_13 = "" if torch.__version__ >= (2, 13) else "nn.functional.adaptive_max_pool3d"
+
 NOT_GENERATED = {
     name: reason
     for names, reason in (
@@ -44,6 +49,7 @@ NOT_GENERATED = {
         (_EXTREMES, "elements that meet by another operation than a sum, for which there is no atomic operation"),
         (_VALUES_TELL_SIZES, "values tell the size of the result"),
         (_SEVERAL, "several draws that aren't put back"),
+        (_SINCE_2_13, "this version of torch doesn't say what it is made of"),
         (_NOT_YET, "nobody wrote what it is made of"),
     )
     for name in names.split()
