@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures generated kernels of eager operators against torch's kernels for the CPU, on a device that is the same CPU.
+"""Measures generated kernels of eager operators against torch's own for the same hardware.
+
+On a device that is the CPU those are torch's kernels for the CPU, on a GPU those of torch's CUDA device:
+
+    benchmarks/kernels.py --driver nv       # or opencl, with OUTBOARD_OPENCL_PLATFORM=NVIDIA
 
 Both take turns in one process, in an order that changes each round. A figure is the median of the rounds, the ratio the
-median of the rounds' ratios. Each call is waited for.
+median of the rounds' ratios. On a CPU each call is waited for, on a GPU each twenty.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from _results import RESULTS, about, write
 
@@ -25,46 +31,81 @@ import torch.nn.functional as F
 
 import torch_outboard
 
-Case = tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...], torch.dtype, float | None]
+BIG = (4096, 4096)
+SQUARE = (1024, 1024)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function, the sizes and the type of its arguments, and the ratios to reach on a CPU and on a GPU."""
+
+    function: Callable[..., torch.Tensor]
+    sizes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype = torch.float32
+    cpu_bar: float | None = None
+    gpu_bar: float | None = None
+    machines: tuple[str, ...] = ("cpu", "gpu")
+
+    def arguments(self) -> list[torch.Tensor]:
+        return [torch.randn(size).to(self.dtype) for size in self.sizes]
 
 
 def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     return F.gelu(x) * y + z
 
 
-BIG = (4096, 4096)
-SQUARE = (1024, 1024)
-# The function, its arguments' sizes, their type, and the ratio to reach.
+def embedding(table: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    return F.embedding(where.abs().mul(1000).long() % table.shape[0], table)
+
+
+def embedding_gradient(rows: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    indices = where.abs().mul(1000).long() % 50257
+    return torch.ops.aten.embedding_dense_backward(rows, indices, 50257, -1, False)
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+ON_GPU = ("gpu",)
+HEADS = ((8, 12, 1024, 64),) * 3
 CASES: dict[str, Case] = {
-    "product 1024³ float32": (torch.mm, (SQUARE, SQUARE), torch.float32, 1.3),
-    "product 1024³, transposed": (lambda x, y: x @ y.t(), (SQUARE, SQUARE), torch.float32, None),
-    "product 1024³ bfloat16": (torch.mm, (SQUARE, SQUARE), torch.bfloat16, None),
-    "convolution 3×3, 64 channels of 56², 8 images": (
-        lambda x, w: F.conv2d(x, w, padding=1),
-        ((8, 64, 56, 56), (64, 64, 3, 3)),
-        torch.float32,
-        None,
+    "product 1024³ float32": Case(torch.mm, (SQUARE, SQUARE), cpu_bar=1.3),
+    "product 1024³, transposed": Case(lambda x, y: x @ y.t(), (SQUARE, SQUARE)),
+    "product 1024³ bfloat16": Case(torch.mm, (SQUARE, SQUARE), torch.bfloat16),
+    "product 4096³ float32": Case(torch.mm, (BIG, BIG), machines=ON_GPU),
+    "product 4096³ bfloat16": Case(torch.mm, (BIG, BIG), torch.bfloat16, machines=ON_GPU),
+    "convolution 3×3, 64 channels of 56², 8 images": Case(
+        lambda x, w: F.conv2d(x, w, padding=1), ((8, 64, 56, 56), (64, 64, 3, 3))
     ),
-    "gelu·mul·add 16 M, three calls": (fused, (BIG, BIG, BIG), torch.float32, None),
-    "row sums 4096²": (lambda x: x.sum(1), (BIG,), torch.float32, None),
-    "column sums 4096²": (lambda x: x.sum(0), (BIG,), torch.float32, None),
-    "softmax 4096²": (lambda x: x.softmax(1), (BIG,), torch.float32, None),
-    "layer norm 4096²": (lambda x: F.layer_norm(x, (4096,)), (BIG,), torch.float32, None),
+    "attention, causal, 8 × 12 heads of 1024 × 64, bfloat16": Case(attention, HEADS, torch.bfloat16, machines=ON_GPU),
+    "gelu·mul·add 16 M, three calls": Case(fused, (BIG, BIG, BIG), gpu_bar=1.1),
+    "add 16 M bfloat16": Case(torch.add, (BIG, BIG), torch.bfloat16, gpu_bar=1.1, machines=ON_GPU),
+    "row sums 4096²": Case(lambda x: x.sum(1), (BIG,), gpu_bar=1.1),
+    "column sums 4096²": Case(lambda x: x.sum(0), (BIG,), gpu_bar=1.1),
+    "sum 16 M": Case(torch.sum, (BIG,), gpu_bar=1.1, machines=ON_GPU),
+    "softmax 4096²": Case(lambda x: x.softmax(1), (BIG,), gpu_bar=1.1),
+    "layer norm 4096²": Case(lambda x: F.layer_norm(x, (4096,)), (BIG,), gpu_bar=1.1),
+    "cast to bfloat16, 16 M": Case(lambda x: x.to(torch.bfloat16), (BIG,), gpu_bar=1.1, machines=ON_GPU),
+    "transposed copy 4096²": Case(lambda x: x.t().contiguous(), (BIG,), gpu_bar=1.1, machines=ON_GPU),
+    "embedding, 8192 rows of 768": Case(embedding, ((50257, 768), (8, 1024)), gpu_bar=1.1, machines=ON_GPU),
+    "gradient of that embedding": Case(embedding_gradient, ((8, 1024, 768), (8, 1024)), gpu_bar=1.1, machines=ON_GPU),
 }
 
 
-def measure(case: Case, device: torch.device, rounds: int) -> dict[str, float]:
-    function, sizes, dtype, _ = case
-    theirs = [torch.randn(size).to(dtype) for size in sizes]
-    ours = [one.to(device) for one in theirs]
+def measure(case: Case, device: torch.device, other: torch.device, rounds: int) -> dict[str, float]:
+    given = case.arguments()
+    theirs, ours = [one.to(other) for one in given], [one.to(device) for one in given]
+    calls = 1 if other.type == "cpu" else 20
 
     def seconds(arguments: list[torch.Tensor]) -> float:
         begin = time.perf_counter()
-        result = function(*arguments)
-        torch.accelerator.synchronize(device)
+        for _ in range(calls):
+            result = case.function(*arguments)
+        wait(arguments[0].device)
         elapsed = time.perf_counter() - begin
         del result
-        return elapsed
+        return elapsed / calls
 
     for arguments in (ours, theirs):  # makes the kernels
         seconds(arguments)
@@ -75,34 +116,51 @@ def measure(case: Case, device: torch.device, rounds: int) -> dict[str, float]:
         pairs.append((first, second) if number % 2 == 0 else (second, first))
     return {
         "ours": statistics.median(pair[0] for pair in pairs) * 1e3,
-        "cpu": statistics.median(pair[1] for pair in pairs) * 1e3,
+        "theirs": statistics.median(pair[1] for pair in pairs) * 1e3,
         "ratio": statistics.median(pair[0] / pair[1] for pair in pairs),
     }
 
 
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    elif device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, default=RESULTS / "kernels.json")
+    parser.add_argument("--driver", default="opencl")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     options = parser.parse_args()
-    module = torch_outboard.attach("opencl")
-    if module.device_count() == 0 or module.get_device_properties(0).machine != "cpu":
-        print("There is no OpenCL device here that is a CPU. scripts/opencl-runtime installs one or says how.")
+    module = torch_outboard.attach(options.driver)
+    if module.device_count() == 0:
+        print("There is no such device here. For OpenCL scripts/opencl-runtime installs a CPU's or says how.")
         return 0
     device = torch.device(torch_outboard.attached_driver().name, 0)
-    properties = module.get_device_properties(0)
-    rows = {name: measure(case, device, options.rounds) for name, case in CASES.items()}
+    properties: Any = module.get_device_properties(0)
+    machine = properties.machine
+    if machine not in ("cpu", "gpu") or (machine == "gpu" and not torch.cuda.is_available()):
+        print(f"There is nothing to compare a device with that is a {machine!r}: a GPU is compared with torch's CUDA.")
+        return 0
+    other = torch.device("cuda" if machine == "gpu" else "cpu")
     print(f"{properties.name}, {properties.driver_version}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| case | generated, ms | torch's, ms | ratio | to reach | reached |\n|---|---:|---:|---:|---|---|")
     missed = False
-    for name, row in rows.items():
-        bar = CASES[name][3]
+    rows = {}
+    for name, case in CASES.items():
+        if machine not in case.machines:
+            continue
+        rows[name] = row = measure(case, device, other, options.rounds)
+        bar = case.cpu_bar if machine == "cpu" else case.gpu_bar
         reached = "" if bar is None else "yes" if row["ratio"] <= bar else "no"
         missed |= reached == "no"
         to_reach = "" if bar is None else f"≤ {bar} ×"
-        print(f"| {name} | {row['ours']:.2f} | {row['cpu']:.2f} | {row['ratio']:.2f} | {to_reach} | {reached} |")
-    write(options.json, {"about": about(properties), "milliseconds": rows})
+        print(f"| {name} | {row['ours']:.3f} | {row['theirs']:.3f} | {row['ratio']:.2f} | {to_reach} | {reached} |")
+    path = options.json or RESULTS / (f"kernels-{options.driver}-gpu.json" if machine == "gpu" else "kernels.json")
+    write(path, {"about": about(properties), "milliseconds": rows})
     return 1 if options.check and missed else 0
 
 
