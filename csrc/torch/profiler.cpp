@@ -224,8 +224,10 @@ class Session final : public libkineto::IActivityProfilerSession {
     }
   }
 
+  // Torch keeps the flows of all profilers in one table. CUPTI, which is there beside a GPU that torch knows, counts its
+  // own up from 1 over the life of the process.
   static void set_flow(GenericTraceActivity& activity, bool is_start) {
-    activity.flow.id = static_cast<uint32_t>(activity.id);
+    activity.flow.id = static_cast<uint32_t>(activity.id) | 0x40000000U;
     activity.flow.type = libkineto::kLinkAsyncCpuGpu;
     activity.flow.start = is_start ? 1 : 0;
   }

@@ -94,7 +94,7 @@ stray = kernels["of nobody"]
 assert (stray["pid"], "correlation" in stray["args"]) == (1, False)
 (fill,) = of(events, "gpu_memset")
 assert (fill["args"]["bytes"], round(fill["dur"], 2)) == (32, 1.0)
-arrows = [(event["ph"], event["id"]) for event in events if event.get("cat") == "ac2g"]
+arrows = [(event["ph"], event["id"] - (1 << 30)) for event in events if event.get("cat") == "ac2g"]
 assert sorted(arrows) == [("f", 1), ("f", 2), ("s", 1), ("s", 2)]
 # The clock of the records is the one of the operators.
 (operator,) = [event for event in of(events, "cpu_op") if event["name"] == "aten::sin_"]
