@@ -16,6 +16,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, Max, ModularIndexing
 
+from torch_outboard.compile.simt.checks import is_never_zero
 from torch_outboard.compile.simt.cuda_cpp import CUDA_CPP
 from torch_outboard.compile.simt.dialect import STORAGE_TYPES, SUFFIXES
 from torch_outboard.compile.simt.dialects import add_dialect, find_dialect
@@ -230,6 +231,12 @@ def test_long_rows_are_split_evenly_where_they_can_be() -> None:
     assert parts_of_reduction(100_000, 1) == 20
     assert parts_of_reduction(1 << 24, 2000) == 1
     assert parts_of_reduction(1_000_003, 1) == 244
+
+
+def test_what_is_never_zero() -> None:
+    texts = {"a": "((ob_i64)7)", "b": "((ob_i64)0)", "c": "ob_maximum_i64(x, a)", "d": "ob_maximum_i64(x, b)", "e": "x"}
+    assert [is_never_zero(name, texts) for name in "abcde"] == [True, False, True, False, False]
+    assert is_never_zero("ob_maximum_i32(x, ((ob_i32)1))", texts)
 
 
 def test_few_rows_are_split_for_groups() -> None:

@@ -148,7 +148,8 @@ def _whole_numbers_between(self: torch.Tensor, low: torch.Tensor, high: torch.Te
     # By remainders, as the CPU's: of ranges near 2**64 some numbers come twice as often as others.
     bits = _integers(self.shape, _LEAST, _GREATEST)
     count = high - low
-    narrow = torch.remainder(torch.bitwise_and(bits, _GREATEST), count)
+    # At least 1, so that nothing is left to check: kernels that check are in no graph that a driver captures itself.
+    narrow = torch.remainder(torch.bitwise_and(bits, _GREATEST), count.clamp_min(1))
     # Of 2**63 numbers and more `count` is below 0; what is no number of theirs, as without a sign, is taken down by it.
     is_one = torch.bitwise_xor(bits, _LEAST) < torch.bitwise_xor(count, _LEAST)
     wide = torch.where(is_one, bits, bits - count)

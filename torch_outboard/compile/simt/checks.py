@@ -57,6 +57,7 @@ _RANGES = frozenset({"gather", "index_add", "max_unpool2d", "max_unpool3d", "sca
 RECORD = "OB_GLOBAL ob_record* ob_failures, const ob_u64 ob_ticket, const ob_u32 ob_kernel"
 
 _NUMBER = re.compile(r"^\(\(ob_[iu]\d+\)\(?(-?\d+)U?L?\)?\)$")
+_GREATER = re.compile(r"^ob_maximum_i\d+\((\w+|\(.*\)), (\w+|\(.*\))\)$")
 _WRAPPED = re.compile(r"^\((?P<is_negative>\w+) \? (?P<wrapped>\w+) : (?P<given>.+)\)$")
 
 
@@ -72,8 +73,13 @@ def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
 
 
 def is_never_zero(divisor: str, texts: Mapping[str, str]) -> bool:
-    """Says whether the text of an integer is that of a number other than 0; `texts` are those of variables."""
-    match = _NUMBER.match(texts.get(divisor, divisor))
+    """Says whether the text of an integer is that of a number other than 0, or of the greater of something and a number
+    above 0; `texts` are those of variables."""
+    text = texts.get(divisor, divisor)
+    if match := _GREATER.match(text):
+        numbers = [_NUMBER.match(texts.get(one, one)) for one in match.groups()]
+        return any(one is not None and int(one[1]) > 0 for one in numbers)
+    match = _NUMBER.match(text)
     return match is not None and int(match[1]) != 0
 
 

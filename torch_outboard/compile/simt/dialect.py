@@ -98,8 +98,9 @@ class Dialect:
         `ob_vec_store_<suffix>(vector, pointer)` and `ob_vec_add_product_<suffix>(number, vector, sum)`, by a fused
         multiplication where the device has one. Pointers are those of an item's own memory.
     has_groups : bool
-        Whether items of a group share memory: the header has OB_LOCAL before what is declared in it, OB_BARRIER,
-        OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. Without groups and vectors there are no products.
+        Whether items of a group share memory: the header has OB_LOCAL before what is declared in it, OB_LOCAL_AT before
+        what a pointer into it points to, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER, and there are vectors
+        `float4` and `uint4` with members x, y, z and w. Without groups and vectors there are no products.
     """
 
     name: str

@@ -86,7 +86,7 @@ def cooperates(dialect: Dialect, device: torch.device) -> bool:
 def group_of(kernel: SimtKernel) -> Group | None:
     """Gives how groups share the rows of a kernel; None if each item has a row of its own, or nothing is reduced."""
     features = kernel.features
-    if not features.is_reduction() or not cooperates(kernel.dialect, V.graph.get_current_device_or_throw()):
+    if not features.is_reduction() or not kernel.cooperates:
         return None
     nodes = features.reduction_nodes()
     trees = [tree for tree in kernel.range_trees if tree.is_reduction]
@@ -104,13 +104,13 @@ def group_of(kernel: SimtKernel) -> Group | None:
     else:
         along = 16 if row <= 64 else 64 if row <= 512 else ITEMS
         across = ITEMS // along
-    return Group(across, along, has_columns, 4 if row >= 8 * along else 2)
+    turns = row // along
+    return Group(across, along, has_columns, 8 if turns >= 16 else 4 if turns >= 8 else 2)
 
 
 def is_spread(kernel: SimtKernel) -> bool:
     """Says whether items of a kernel that reduces nothing have several elements, several loads under way at once."""
-    device = V.graph.get_current_device_or_throw()
-    return not kernel.features.is_reduction() and cooperates(kernel.dialect, device)
+    return not kernel.features.is_reduction() and bool(kernel.cooperates)
 
 
 def parts_of_item(text: str) -> int:
@@ -118,16 +118,20 @@ def parts_of_item(text: str) -> int:
     return 1 if len(text) + sum(map(len, needed_by(text))) > _LONG_TEXT else _PARTS
 
 
-def write_parts(parts: int, elements: str) -> list[str]:
-    """Gives the head of a loop over an item's elements. Beyond the last one an item computes that again."""
+def write_parts(parts: int, elements: str, index: str) -> list[str]:
+    """Gives the head of a loop over an item's elements. Beyond the last one an item computes that again.
+
+    Numbers have the width of the kernel's indices, without a sign: those of the last group may go beyond.
+    """
+    kind = index.replace("ob_i", "ob_u")
     return [
-        f"const ob_i64 ob_elements = {elements};",
-        f"const ob_i64 ob_first = OB_GROUP_NUMBER * {ITEMS * parts} + OB_ITEM_OF_GROUP;",
+        f"const {kind} ob_elements = ({kind})({elements});",
+        f"const {kind} ob_first = ({kind})OB_GROUP_NUMBER * {ITEMS * parts} + ({kind})OB_ITEM_OF_GROUP;",
         "#pragma unroll",
         f"for (int ob_part = 0; ob_part < {parts}; ++ob_part) {{",
-        f"const ob_i64 ob_wanted = ob_first + ob_part * {ITEMS};",
+        f"const {kind} ob_wanted = ob_first + ({kind})(ob_part * {ITEMS});",
         "const bool ob_is_inside = ob_wanted < ob_elements;",
-        "const ob_i64 ob_number = ob_is_inside ? ob_wanted : ob_elements - 1;",
+        f"const {index} ob_number = ({index})(ob_is_inside ? ob_wanted : ob_elements - 1);",
     ]
 
 

@@ -9,6 +9,7 @@ depend on what was computed.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,9 @@ from torch_outboard.compile.simt.overrides import SimtOverrides
 from torch_outboard.compile.simt.values import cast, literal
 
 __all__ = ["SimtKernel", "TypedCSE"]
+
+# What may not be done for an item whose mask is false.
+_BRANCHES = re.compile(r"\bif\b|\bfor\b|\bob_fail\b|\bob_checked\b")
 
 
 class TypedCSE(CSE[Any, Any]):
@@ -70,8 +74,11 @@ class SimtKernel(CheckingKernel):
         self._kept: OrderedSet[CSEVariable] = OrderedSet()
         self._numbers = itertools.count()
         self.lanes_name = f"lanes{next(self._numbers)}"
+        self.cooperates = groups.cooperates(self.dialect, V.graph.get_current_device_or_throw())
         self.group = groups.group_of(self)  # by which rows are reduced, or None
         self.columns = 0 if self.group is not None else columns.count_columns(self)  # that an item has, or 0
+        self._mask = ""  # of the elements that are loaded, where a load is no branch
+        self._needs_branch = False
         self.is_spread = groups.is_spread(self)  # whether an item has several elements, far from each other
         self._parts = 1  # how many of them
         self.of_column: list[str] = []  # declarations for each
@@ -94,7 +101,13 @@ class SimtKernel(CheckingKernel):
     def load(self, name: str, index: sympy.Expr) -> Any:
         variable = self.args.input(name)
         dtype = V.graph.get_dtype(name)
-        text = self.loaded(variable, self.index_to_str(self.prepare_indexing(index)), dtype)
+        place = self.index_to_str(self.prepare_indexing(index))
+        if self._mask:
+            if sympy.sympify(V.graph.get_numel(name)).is_positive:
+                place = f"{self._mask} ? {place} : 0"
+            else:
+                self._needs_branch = True
+        text = self.loaded(variable, place, dtype)
         return self.cse.generate(self.compute, text, dtype=torch.float32 if dtype in HALVES else dtype, shape=())
 
     def loaded(self, variable: str, index: str, dtype: torch.dtype) -> str:
@@ -142,12 +155,22 @@ class SimtKernel(CheckingKernel):
         """Emits `body`, which may load, for items where the mask is true."""
         lines = IndentedBuffer()
         outside, self.bounded = self.bounded, dict(self.bounded)
+        outer, self._mask = self._mask, " && ".join(filter(None, (self._mask, str(mask)))) if self.cooperates else ""
+        needed_branch, self._needs_branch = self._needs_branch, False
         with self.swap_buffers(lines):
             result = body()
             dtype = result.dtype
             result = cast(result, dtype)
-        self.bounded = outside
+        self.bounded, self._mask = outside, outer
         variable = self.cse.newvar(dtype=dtype, shape=())
+        if self.cooperates and not self._needs_branch and not _BRANCHES.search(lines.getvalue()):
+            # What is no branch may be under way with other loads; it reads the first element where the mask is false.
+            self._needs_branch = needed_branch
+            self.compute.splice(lines)
+            kind = COMPUTE_TYPES[dtype]
+            self.compute.writeline(f"const {kind} {variable} = {mask} ? ({kind}){result} : {literal(other, dtype)};")
+            return variable
+        self._needs_branch = True
         self.compute.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(other, dtype)};")
         self.compute.writeline(f"if ({mask}) {{")
         with self.compute.indent():
@@ -442,7 +465,7 @@ class SimtKernel(CheckingKernel):
             (row,) = self._trees(True)
             code.writeline(f"const {index} {row.prefix}end = ob_is_inside ? {row.prefix}numel : 0;")
         elif self.is_spread:
-            code.writelines(groups.write_parts(self._parts, total))
+            code.writelines(groups.write_parts(self._parts, total, index))
         else:
             code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
             code.writeline(f"if (ob_number >= {total}) return;")

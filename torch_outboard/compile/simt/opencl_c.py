@@ -37,6 +37,7 @@ typedef ulong ob_u64;
 #define OB_CAS(place, seen, next) atomic_cmpxchg(place, seen, next)
 #define OB_TAKE(place) (atomic_cmpxchg((volatile __global uint*)(place), 0u, 1u) == 0u)
 #define OB_LOCAL __local
+#define OB_LOCAL_AT __local
 #define OB_BARRIER barrier(CLK_LOCAL_MEM_FENCE)
 #define OB_ITEM_OF_GROUP ((ob_i32)get_local_id(0))
 #define OB_GROUP_NUMBER ((ob_i64)get_group_id(0))

@@ -49,6 +49,8 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "FETCH_RIGHT": _fetch(product.right, "right_next", tile),
         "PUT_LEFT": _put(product.left, "left", tile),
         "PUT_RIGHT": _put(product.right, "right", tile),
+        "READ_LEFT": _read("l", "left_tile", "down", product.sums.suffix),
+        "READ_RIGHT": _read("r", "right_tile", "across", product.sums.suffix),
         "END": end,
         # Fused by name: where an item is one of many it is an instruction, and dialects fuse nothing by themselves.
         "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * $SIDE + j])"
@@ -115,6 +117,16 @@ def _put(operand: Operand, which: str, tile: int) -> str:
 """
 
 
+def _read(into: str, tile: str, first: str, suffix: str) -> str:
+    """Reads four lines of a step: at once, where the language has vectors of the type."""
+    place = f"{tile} + at * $PITCH + i * 16 + {first}"
+    if suffix not in ("f32", "u32"):
+        return f"for (int k = 0; k < 4; ++k) {into}[i + k] = ({place})[k];"
+    kind = "float4" if suffix == "f32" else "uint4"
+    parts = " ".join(f"{into}[i + {k}] = {into}_four.{part};" for k, part in enumerate("xyzw"))
+    return f"const {kind} {into}_four = *(OB_LOCAL_AT const {kind}*)({place}); {parts}"
+
+
 # Lines of an item are four beside one another, so that they are read at once, and four in each next block of 64.
 _TEXT = """\
   OB_LOCAL $KIND left_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
@@ -151,9 +163,10 @@ $FETCH_RIGHT
     for (int at = 0; at < $STEPS; ++at) {
       $KIND l[$SIDE], r[$SIDE];
       #pragma unroll
-      for (int i = 0; i < $SIDE; ++i) l[i] = left_tile[at * $PITCH + i / 4 * 64 + down + i % 4];
-      #pragma unroll
-      for (int j = 0; j < $SIDE; ++j) r[j] = right_tile[at * $PITCH + j / 4 * 64 + across + j % 4];
+      for (int i = 0; i < $SIDE; i += 4) {
+        $READ_LEFT
+        $READ_RIGHT
+      }
       #pragma unroll
       for (int i = 0; i < $SIDE; ++i) {
         #pragma unroll
