@@ -34,6 +34,7 @@
 #include <ATen/ops/logit_ops.h>
 #include <ATen/ops/masked_fill_ops.h>
 #include <ATen/ops/max_ops.h>
+#include <ATen/ops/kthvalue_ops.h>
 #include <ATen/ops/median_ops.h>
 #include <ATen/ops/min_ops.h>
 #include <ATen/ops/mode_ops.h>
@@ -41,6 +42,7 @@
 #include <ATen/ops/nansum_ops.h>
 #include <ATen/ops/native_dropout_backward_ops.h>
 #include <ATen/ops/native_group_norm_ops.h>
+#include <ATen/ops/nanmedian_ops.h>
 #include <ATen/ops/native_layer_norm_backward_ops.h>
 #include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/ne_meta_dispatch.h>
@@ -341,19 +343,25 @@ std::tuple<Tensor, Tensor> deviation_and_mean(const Tensor& self, OptionalIntArr
   return {deviation(self, dim, correction, keepdim), reduced(self, dim, keepdim, self.scalar_type())};
 }
 
-// Of median and mode along a dimension; `values` and `indices` have no elements yet, or the result's shape.
+// Of median, mode and the like along a dimension; `values` and `indices` have no elements yet, or the result's shape.
 std::tuple<Tensor&, Tensor&> picked_out(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
                                         Tensor& indices) {
-  TORCH_CHECK(self.dim() > 0 && self.numel() > 0 && !self.is_complex());
+  TORCH_CHECK(self.numel() > 0 && !self.is_complex());
   TORCH_CHECK(values.scalar_type() == self.scalar_type() && indices.scalar_type() == at::kLong);
   at::DimVector sizes(self.sizes());
   dim = c10::maybe_wrap_dim(dim, self.dim());
-  if (keepdim) {
+  if (self.dim() > 0 && keepdim) {
     sizes[static_cast<size_t>(dim)] = 1;
-  } else {
+  } else if (self.dim() > 0) {
     sizes.erase(sizes.begin() + dim);
   }
   return {resized(values, sizes), resized(indices, sizes)};
+}
+
+std::tuple<Tensor&, Tensor&> kth_out(const Tensor& self, int64_t k, int64_t dim, bool keepdim, Tensor& values,
+                                     Tensor& indices) {
+  TORCH_CHECK(k > 0 && k <= (self.dim() == 0 ? 1 : self.size(dim)));
+  return picked_out(self, dim, keepdim, values, indices);
 }
 
 std::tuple<Tensor, Tensor> mode(const Tensor& self, int64_t dim, bool keepdim) {
@@ -464,6 +472,8 @@ void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
   add<at::_ops::huber_loss>(entries, huber_loss);
   add<at::_ops::binary_cross_entropy>(entries, binary_cross_entropy);
   add<at::_ops::median_dim_values>(entries, picked_out);
+  add<at::_ops::nanmedian_dim_values>(entries, picked_out);
+  add<at::_ops::kthvalue_values>(entries, kth_out);
   add<at::_ops::mode>(entries, mode);
   add<at::_ops::floor_divide>(entries, floor_divide);
   add<at::_ops::native_dropout_backward>(entries, native_dropout_backward);

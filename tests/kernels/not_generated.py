@@ -32,11 +32,8 @@ _VALUES_TELL_SIZES = "to_sparse unique_consecutive"
 
 _NOT_YET = """
 _segment_reduce.lengths _segment_reduce.offsets _upsample_bilinear2d_aa grid_sampler_3d hash_tensor histogram
-histogramdd kthvalue masked.median mode nn.functional.adaptive_avg_pool3d nn.functional.ctc_loss
-nn.functional.embedding_bag nn.functional.unfold nonzero_static
+histogramdd nn.functional.adaptive_avg_pool3d nn.functional.ctc_loss nn.functional.embedding_bag nonzero_static
 """
-
-_SEVERAL = "multinomial"
 
 # What later versions of torch decompose.
 _SINCE_2_13 = "" if torch.__version__ >= (2, 13) else "nn.functional.adaptive_max_pool3d"
@@ -48,7 +45,6 @@ NOT_GENERATED = {
         (_COMPLEX, "complex numbers"),
         (_EXTREMES, "elements that meet by another operation than a sum, for which there is no atomic operation"),
         (_VALUES_TELL_SIZES, "values tell the size of the result"),
-        (_SEVERAL, "several draws that aren't put back"),
         (_SINCE_2_13, "this version of torch doesn't say what it is made of"),
         (_NOT_YET, "nobody wrote what it is made of"),
     )

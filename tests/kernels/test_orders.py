@@ -101,11 +101,23 @@ def test_medians(device):
             function = getattr(torch, name)
             # Which of two zeros it is, none promises.
             assert_same(function(ours).abs(), function(x).abs())
-        for dim, keepdim in ((0, False), (1, True)):
-            got, want = ours.median(dim, keepdim), x.median(dim, keepdim)
-            assert_same(got.values.abs(), want.values.abs())
-            place = got.indices.cpu() if keepdim else got.indices.cpu().unsqueeze(dim)
-            assert_same(x.gather(dim, place).view_as(want.values).abs(), want.values.abs())
+        for name, *given in (("median",), ("nanmedian",), ("kthvalue", 3)):
+            for dim, keepdim in ((0, False), (1, True)):
+                got, want = (getattr(one, name)(*given, dim, keepdim) for one in (ours, x))
+                assert_same(got.values.abs(), want.values.abs())
+                place = got.indices.cpu() if keepdim else got.indices.cpu().unsqueeze(dim)
+                assert_same(x.gather(dim, place).view_as(want.values).abs(), want.values.abs())
+    assert torch_outboard.coverage().calls() == torch_outboard.coverage().calls(provider="compiled")
+
+
+def test_modes(device):
+    torch_outboard.reset_coverage()
+    for x in (torch.randint(4, (5, 40)), torch.randint(3, (6, 7)).float(), torch.zeros(3, 2), torch.tensor(4)):
+        for dim, keepdim in ((0, False), (-1, True)):
+            got, want = x.to(device).mode(dim, keepdim), x.mode(dim, keepdim)
+            assert_same(got.values, want.values)
+            place = got.indices.cpu() if keepdim or x.dim() == 0 else got.indices.cpu().unsqueeze(dim)
+            assert_same(x.gather(dim, place).view_as(want.values), want.values)
     assert torch_outboard.coverage().calls() == torch_outboard.coverage().calls(provider="compiled")
 
 

@@ -129,6 +129,21 @@ def test_multinomial(device):
             torch.accelerator.synchronize()
 
 
+def test_draws_that_are_not_put_back(device):
+    weights = torch.tensor([1.0, 0.0, 3.0, 2.0], device=device).expand(COUNT, 4)
+    torch_outboard.reset_coverage()
+    drawn = torch.multinomial(weights, 3)
+    assert torch_outboard.coverage().calls("aten::multinomial", "compiled") == 1
+    drawn = drawn.cpu()
+    # Each of those that weigh something once, in an order whose chances are those of one draw after the other.
+    assert (drawn.sort(1).values == torch.tensor([0, 2, 3])).all()
+    shares = [((drawn[:, 0] == i) & (drawn[:, 1] == j)).double().mean().item() for i, j in ((0, 2), (2, 3), (3, 0))]
+    torch.testing.assert_close(shares, [1 / 6 * 3 / 5, 3 / 6 * 2 / 3, 2 / 6 * 1 / 4], atol=0.02, rtol=0)
+    with pytest.raises(RuntimeError, match="not enough non-negative category"):
+        torch.multinomial(torch.tensor([0.0, 1.0, 0.0], device=device), 2)
+        torch.accelerator.synchronize()
+
+
 def test_permutations(device):
     torch_outboard.reset_coverage()
     first, second = torch.randperm(1000, device=device), torch.randperm(1000, device=device)

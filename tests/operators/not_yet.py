@@ -27,6 +27,7 @@ PROMOTED = (
     "the CPU casts an operand to the common type first, and lays the result out as the copy; CUDA does as this device"
 )
 UNDEFINED = "the CPU's kernel gives memory that it has not written: two calls differ"
+KEPT = "the CPU keeps a dimension at first, and its warning of outputs that are resized names the shape with it"
 WORDS = "the CPU's words, as at the call; the database lists CUDA's"
 
 # fmt: off
@@ -55,6 +56,9 @@ NOT_YET: dict[str, dict[str, list[Gap]]] = {
     "out": _listed(
         (CSR, """
             sparse.sampled_addmm
+            """),
+        (KEPT, """
+            kthvalue
             """),
         (PROMOTED, """
             nn.functional.normalize:complex64

@@ -32,6 +32,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.addbmm.default: _addbmm,
         aten.hardshrink_backward.default: _shrink_backward,
         aten.histc.default: _histogram,
+        aten.im2col.default: _windows,
         aten.index_reduce.default: _index_reduce,
         aten.softshrink_backward.default: _shrink_backward,
         aten.native_group_norm.default: _group_norm,
@@ -140,6 +141,11 @@ def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Te
     boxes = pool(planes.flatten(-2), [depth, height * width])
     result: torch.Tensor = boxes.reshape(*self.shape[:-3], *output_size)
     return result
+
+
+def _windows(self: torch.Tensor, *given: Any) -> torch.Tensor:
+    result: torch.Tensor = decomposition_table[torch.ops.aten.im2col.default](self, *given)
+    return torch.empty(result.shape, dtype=self.dtype, device=self.device).copy_(result)
 
 
 def _norm(difference: torch.Tensor, p: float) -> torch.Tensor:

@@ -19,6 +19,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _stable: _sort,
         aten.sort.default: lambda self, dim=-1, descending=False: _sort(self, dim=dim, descending=descending),
         aten.topk.default: _topk,
+        aten.kthvalue.default: _kth,
+        aten.mode.default: _mode,
         aten.median.default: lambda self: _middle(self.flatten(), 0, is_nan_greatest=True)[0],
         aten.nanmedian.default: lambda self: _middle(self.flatten(), 0, is_nan_greatest=False)[0],
         aten.median.dim: lambda self, dim, keepdim=False: _middle_of(self, dim, keepdim, is_nan_greatest=True),
@@ -52,6 +54,26 @@ def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorte
         return self.clone(), torch.zeros_like(self, dtype=torch.int64)
     values, indices = _stable(self, stable=True, dim=dim, descending=largest)
     return values.narrow(dim, 0, k).contiguous(), indices.narrow(dim, 0, k).contiguous()
+
+
+def _kth(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    if self.dim() == 0:
+        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
+    found = (one.narrow(dim, k - 1, 1).contiguous() for one in _stable(self, stable=True, dim=dim, descending=False))
+    return tuple(one if keepdim else one.squeeze(dim) for one in found)
+
+
+def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
+    """The least of the most frequent: behind how many equal ones each stands in the sorted row."""
+    if self.dim() == 0:
+        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
+    values, indices = (one.movedim(dim, -1).contiguous() for one in _stable(self, stable=True, dim=dim))
+    place = torch.arange(values.shape[-1], device=self.device).expand(values.shape)
+    is_other = torch.ne(values, torch.cat([values[..., :1], values[..., :-1]], -1))
+    runs = torch.cummax(torch.where(is_other, place, 0), -1)[0]
+    best = (place - runs).argmax(-1, keepdim=True)
+    found = (one.gather(-1, best).movedim(-1, dim) for one in (values, indices))
+    return tuple(one if keepdim else one.squeeze(dim) for one in found)
 
 
 def _middle_of(self: torch.Tensor, dim: int, keepdim: bool, *, is_nan_greatest: bool) -> Any:

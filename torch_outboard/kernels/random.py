@@ -161,9 +161,10 @@ def _whole_numbers_below(self: torch.Tensor, high: torch.Tensor) -> torch.Tensor
 
 
 def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> torch.Tensor:
-    """Takes the greatest of weights divided by exponential draws: one of no weight never is."""
-    if num_samples > 1 and not replacement:
-        raise Refusal("it takes several without putting them back")
+    """Takes the greatest of weights divided by exponential draws: one of no weight never is.
+
+    The greatest `num_samples` of them are draws that aren't put back (Efraimidis and Spirakis 2006).
+    """
     _check_real(self)
     weights = self if self.dtype == torch.float64 else self.float()
     is_weight = torch.logical_and(weights >= 0, weights < math.inf)
@@ -171,6 +172,11 @@ def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> tor
     torch.ops.aten._assert_async.msg(is_weight.all(), wrong)
     wrong = "invalid multinomial distribution (sum of probabilities <= 0)"
     torch.ops.aten._assert_async.msg((weights.sum(-1) > 0).all(), wrong)
+    if num_samples > 1 and not replacement:
+        wrong = "invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)"
+        torch.ops.aten._assert_async.msg(((weights > 0).sum(-1) >= num_samples).all(), wrong)
+        keys = weights / _exponential(weights.shape, weights.dtype)
+        return torch.topk(keys, num_samples, -1)[1]
     size = [*weights.shape[:-1], num_samples, weights.shape[-1]]
     return (weights.unsqueeze(-2) / _exponential(size, weights.dtype)).argmax(-1)
 

@@ -105,7 +105,7 @@ def group_of(kernel: SimtKernel) -> Group | None:
         along = 16 if row <= 64 else 64 if row <= 512 else ITEMS
         across = ITEMS // along
     turns = row // along
-    return Group(across, along, has_columns, 8 if turns >= 16 else 4 if turns >= 8 else 2)
+    return Group(across, along, has_columns, 4 if turns >= 8 else 2)
 
 
 def is_spread(kernel: SimtKernel) -> bool:
