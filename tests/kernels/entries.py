@@ -84,22 +84,22 @@ def _has_no_values(info: Any) -> bool:
 
 
 # Of equal elements none says which comes first. With the place of the indices among the results.
-_OF_EQUALS_ANY = {"argsort": 0, "sort": 1, "topk": 1}
+_OF_EQUALS_ANY = {"argsort": 0, "kthvalue": 1, "mode": 1, "sort": 1, "topk": 1}
 
 
 def _as_pointed(got: torch.Tensor, want: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """Gives the other indices in the place of these if both point to the same values along some dimension."""
     if got.dtype != torch.int64 or got.shape != want.shape or got.numel() == 0:
         return got
+    ours, is_whole = got.cpu(), got.dim() == given.dim()
     for dim in range(given.dim()):
+        both = [one if is_whole else one.unsqueeze(dim) for one in (ours, want)]
         others = [size for place, size in enumerate(given.shape) if place != dim]
-        fits = others == [size for place, size in enumerate(got.shape) if place != dim]
-        if fits and int(got.max()) < given.shape[dim] and int(want.max()) < given.shape[dim]:
-            pointed = given.gather(dim, got.cpu()), given.gather(dim, want)
-            is_permuted = torch.equal(
-                got.cpu().sort(dim).values.diff(dim=dim) != 0, want.sort(dim).values.diff(dim=dim) != 0
-            )
-            if torch.equal(*pointed) and is_permuted:
+        fits = others == [size for place, size in enumerate(both[0].shape) if place != dim]
+        if fits and all(0 <= int(one.min()) and int(one.max()) < given.shape[dim] for one in both):
+            pointed = [given.gather(dim, one) for one in both]
+            steps = [one.sort(dim).values.diff(dim=dim) != 0 for one in both]
+            if torch.equal(*pointed) and torch.equal(*steps):
                 return want
     return got
 
