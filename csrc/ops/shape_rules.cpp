@@ -26,6 +26,7 @@
 #include <ATen/ops/huber_loss_ops.h>
 #include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/isnan_ops.h>
+#include <ATen/ops/kthvalue_ops.h>
 #include <ATen/ops/log_sigmoid_forward_ops.h>
 #include <ATen/ops/logical_and_ops.h>
 #include <ATen/ops/logical_not_ops.h>
@@ -34,15 +35,14 @@
 #include <ATen/ops/logit_ops.h>
 #include <ATen/ops/masked_fill_ops.h>
 #include <ATen/ops/max_ops.h>
-#include <ATen/ops/kthvalue_ops.h>
 #include <ATen/ops/median_ops.h>
 #include <ATen/ops/min_ops.h>
 #include <ATen/ops/mode_ops.h>
 #include <ATen/ops/nan_to_num_ops.h>
+#include <ATen/ops/nanmedian_ops.h>
 #include <ATen/ops/nansum_ops.h>
 #include <ATen/ops/native_dropout_backward_ops.h>
 #include <ATen/ops/native_group_norm_ops.h>
-#include <ATen/ops/nanmedian_ops.h>
 #include <ATen/ops/native_layer_norm_backward_ops.h>
 #include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/ne_meta_dispatch.h>
