@@ -96,7 +96,7 @@ def _as_pointed(got: torch.Tensor, want: torch.Tensor, given: torch.Tensor) -> t
         both = [one if is_whole else one.unsqueeze(dim) for one in (ours, want)]
         others = [size for place, size in enumerate(given.shape) if place != dim]
         fits = others == [size for place, size in enumerate(both[0].shape) if place != dim]
-        if fits and all(0 <= int(one.min()) and int(one.max()) < given.shape[dim] for one in both):
+        if fits and all(int(one.min()) >= 0 and int(one.max()) < given.shape[dim] for one in both):
             pointed = [given.gather(dim, one) for one in both]
             steps = [one.sort(dim).values.diff(dim=dim) != 0 for one in both]
             if torch.equal(*pointed) and torch.equal(*steps):

@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
-from torch_outboard import coverage, reset_coverage
+from torch_outboard import _C, coverage, reset_coverage
+from torch_outboard.compile.generators import generators
+from torch_outboard.compile.simt.groups import cooperates
 
-SHAPES = [(7, 33), (9, 300), (33, 5000), (300, 40), (8192, 20), (20011,)]
+SHAPES = [(7, 33), (9, 300), (33, 5000), (300, 40), (20011,)]
 FUNCTIONS: dict[str, Callable[[torch.Tensor, int], object]] = {
     "sum": lambda x, dim: x.sum(dim),
     "prod": lambda x, dim: (1 + x / 1000).prod(dim),
@@ -80,6 +82,19 @@ def test_statistics_of_batches_have_the_cpus_type(dtype: torch.dtype, has_runnin
         for ours, theirs in zip(*results, strict=True):
             if theirs is not None:
                 torch.testing.assert_close(ours.cpu(), theirs, atol=3e-2 if dtype != torch.float32 else 1e-5, rtol=1e-2)
+
+
+def test_a_plan_serves_sizes_of_one_order(device: torch.device) -> None:
+    """Where groups share rows; how many parts of one row there are is decided when its plan is made."""
+    shapes = [(50, 600), (70, 900), (40, 40_000), (20_000, 30)]
+    built = []
+    for shape in shapes:
+        x = torch.randn(shape)
+        before = _C.built_plans()
+        compare(x.to(device).logsumexp(1), x.logsumexp(1))
+        built.append(_C.built_plans() - before)
+    are_shared = cooperates(generators().eager().dialect, device)
+    assert built[1] == 0 and (built[2] > 0, built[3] > 0) == (are_shared, are_shared), built
 
 
 def test_an_index_that_is_wrong_is_said_once_and_none_by_items_without_a_row(device: torch.device) -> None:

@@ -127,18 +127,18 @@ def test_the_driver_tests_on_a_fake_cuda(fakes):
 
 
 def test_generated_kernels_are_cuda(fakes):
-    """A quarter of the operator database's kernels compile with NVRTC, which needs no GPU."""
+    """An eighth of the operator database's kernels compile with NVRTC, which needs no GPU."""
     if NvDriver().option_values["nvrtc"] is None:
         pytest.skip("capability: NVRTC, of the package nvidia-cuda-nvrtc")
     library = fakes("fake_cuda", "libcuda.so.1")
     env = python_env(FAKE_CUDA_MAJOR="9")
     result = subprocess.run(
-        [sys.executable, HERE / "cuda_texts.py", library, "4"], capture_output=True, text=True, env=os.environ | env
+        [sys.executable, HERE / "cuda_texts.py", library, "8"], capture_output=True, text=True, env=os.environ | env
     )
     assert result.returncode == 0, result.stderr
     *different, count = result.stdout.splitlines()
     assert not different, "\n".join(different)
-    assert int(count.split()[0]) > 100
+    assert int(count.split()[0]) > 50
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import passed_types
 from torch_outboard.compile.simt.columns import is_cpu
 from torch_outboard.kernels.draws import DRAWS
+from torch_outboard.kernels.magnitudes import keep_magnitudes
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import TEMPLATES
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
@@ -71,6 +72,7 @@ def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple
             graph.freeze_runtime_asserts()
             graph.run(*fakes)
             _check_outputs(traced, graph)
+            keep_magnitudes(graph, generator.dialect, call.device)  # type: ignore[attr-defined]
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
             wrapper.asked = (call, traced, generator)

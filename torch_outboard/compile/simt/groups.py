@@ -160,28 +160,34 @@ def write_number(group: Group, rows: str) -> list[str]:
 
 
 def write_loops(kernel: SimtKernel, tree: Any, write_body: Callable[[str], None]) -> None:
-    """Writes the loops over an item's elements of its row: the lanes of whole turns, then what is left."""
+    """Writes the loops over an item's elements of its row: the lanes of whole turns, then what is left.
+
+    What counts them has no sign: a step of the group may go beyond the greatest index.
+    """
     group, body, index, prefix = kernel.group, kernel.body, kernel.index_dtype, tree.prefix
+    count = index.replace("ob_i", "ob_u")
     if not kernel.before:
-        name = f"{prefix}index"
-        body.writeline(f"for ({index} {name} = ob_along; {name} < {prefix}end; {name} += {group.along}) {{")
+        head = f"{count} {prefix}at = ob_along; {prefix}at < ({count}){prefix}end; {prefix}at += {group.along}"
+        body.writeline(f"for ({head}) {{")
+        body.writeline(f"  const {index} {prefix}index = ({index}){prefix}at;")
         write_body("")
         body.writeline("}")
         return
     whole = kernel.fresh_name(f"{prefix}whole")
     body.writeline(f"const {index} {whole} = {prefix}end - {prefix}end % {group.elements};")
-    body.writeline(f"for ({index} {prefix}base = ob_along; {prefix}base < {whole}; {prefix}base += {group.elements})")
+    head = f"{count} {prefix}base = ob_along; {prefix}base < ({count}){whole}; {prefix}base += {group.elements}"
+    body.writeline(f"for ({head})")
     body.writeline("#pragma unroll")
     body.writeline(f"  for (int lane = 0; lane < {group.lanes}; ++lane) {{")
-    number = f"{prefix}base + lane * {group.along}"
-    write_body(f"const {index} {prefix}index = {number}, turn = {prefix}base / {group.elements};")
+    number, turn = f"({index}){prefix}base + lane * {group.along}", f"({index})({prefix}base / {group.elements})"
+    write_body(f"const {index} {prefix}index = {number}, turn = {turn};")
     body.writeline("  }")
     # With a number of lanes that is known, so that accumulators stay in registers.
     body.writeline("#pragma unroll")
     body.writeline(f"for (int lane = 0; lane < {group.lanes}; ++lane) {{")
-    body.writeline(f"  const {index} {prefix}index = {whole} + lane * {group.along} + ob_along;")
-    body.writeline(f"  if ({prefix}index < {prefix}end) {{")
-    write_body(f"const {index} turn = {whole} / {group.elements};")
+    body.writeline(f"  const {count} {prefix}at = ({count}){whole} + lane * {group.along} + ob_along;")
+    body.writeline(f"  if ({prefix}at < ({count}){prefix}end) {{")
+    write_body(f"const {index} {prefix}index = ({index}){prefix}at, turn = {whole} / {group.elements};")
     body.writeline("  }")
     body.writeline("}")
 

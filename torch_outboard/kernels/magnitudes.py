@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""For which sizes a plan that reduces is good: those of the same order as at the call that it was made for.
+
+How rows are shared by items, and into how many parts they go, is written into kernels. On a CPU that makes a small
+difference; on a GPU one group of items would sum what a thousand should.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor import ir
+from torch._inductor.graph import GraphLowering
+
+from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.compile.simt.groups import cooperates
+
+__all__ = ["keep_magnitudes"]
+
+# What lies between two of them is of one order.
+_BOUNDS = (16, 512, 1 << 13, 1 << 17, 1 << 21, 1 << 25)
+
+
+def keep_magnitudes(graph: GraphLowering, dialect: Dialect, device: torch.device) -> None:
+    """Has the plan guard the orders of rows, of their elements and of both, for each reduction of a lowered graph."""
+    if not cooperates(dialect, device):
+        return
+    for operation in graph.operations:
+        data = getattr(operation, "data", None)
+        if isinstance(data, ir.Reduction):
+            rows, row = (sympy.Mul(*sizes) for sizes in (data.ranges, data.reduction_ranges))
+            for size in (rows, row, rows * row):
+                _keep(graph, size)
+
+
+def _keep(graph: GraphLowering, size: Any) -> None:
+    size = graph.sizevars.simplify(size)
+    if isinstance(size, sympy.Integer):
+        return
+    now = int(graph.sizevars.optimization_hint(size, fallback=0))
+    above = [bound for bound in _BOUNDS if now <= bound]
+    below = [bound for bound in _BOUNDS if now > bound]
+    if above:
+        graph.sizevars.evaluate_expr(sympy.Le(size, above[0]))
+    if below:
+        graph.sizevars.evaluate_expr(sympy.Gt(size, below[-1]))
