@@ -108,9 +108,9 @@ def workers() -> list[str]:
 NO_HOST_CALLS = "{} has no host_address, or no host_callback: its operators run through copies or wait"
 
 
-# Of the compiler's tests those whose kernels and graphs reach the driver; wrappers, caches, errors, reports are above
-# it.
-RUNS = ("kernels", "random", "streams", "reduce_overhead")
+# Of the compiler's tests those whose launches and graphs reach the driver; kernels, wrappers, caches, errors, reports
+# are above it.
+RUNS = ("random", "streams", "reduce_overhead")
 
 
 def _needs_compiler(driver: str) -> None:
