@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["include_paths", "library_paths"]
+__all__ = ["header_path", "include_paths", "library_paths"]
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -17,6 +17,11 @@ def include_paths() -> list[str]:
         if (folder / "torch_outboard" / "runtime.h").is_file():
             return [str(folder)]
     raise FileNotFoundError("torch_outboard's headers are not installed beside it; reinstall torch-outboard")
+
+
+def header_path(name: str) -> Path:
+    """Gives a header of torch_outboard's by its whole path, for code whose compiler's flags are somebody else's."""
+    return Path(include_paths()[0]) / "torch_outboard" / name
 
 
 def library_paths() -> list[str]:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from torch_outboard._extension import include_paths
+from torch_outboard._extension import header_path
 from torch_outboard.compile.generator import CodeGenerator
 
 __all__ = ["CppGenerator"]
@@ -34,7 +33,7 @@ class CppGenerator(CodeGenerator):
         return OutboardCppWrapper
 
     def model_header(self) -> str | None:
-        return str(Path(include_paths()[0]) / "torch_outboard" / "compiled_model.h")
+        return str(header_path("compiled_model.h"))
 
     def fx_wrapper(self) -> type[Any]:
         from torch_outboard.compile.fx.wrapper import OutboardFxWrapper

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch._inductor.virtualized import V
 
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError, OutboardError
-from torch_outboard._extension import include_paths
+from torch_outboard._extension import header_path
 from torch_outboard.compile.cpp.operators import (
     Results,
     arguments_of,
@@ -108,13 +107,13 @@ class OutboardCppWrapper(CppWrapperCpu):
     def get_device_include_path_jit(device: str) -> str:
         lines = ["#include <torch/csrc/inductor/cpp_wrapper/cpu.h>"]
         if device == _C.driver_name():
-            lines += [f'#include "{_header("compiled.h")}"', *_names()]
+            lines += [f'#include "{header_path("compiled.h")}"', *_names()]
         return "\n".join(lines)
 
     @staticmethod
     def get_device_include_path_aot(device: str) -> str:
         # For the CPU too: ours must be first, and brings the CPU's.
-        return "\n".join([f'#include "{_header("compiled_model.h")}"', *(_names() if device != "cpu" else ())])
+        return "\n".join([f'#include "{header_path("compiled_model.h")}"', *(_names() if device != "cpu" else ())])
 
     @staticmethod
     def get_device_include_path(device: str) -> str:
@@ -386,11 +385,6 @@ def _refuse_ahead_of_time() -> None:
             "AOTInductor's packages are of one stream, and this graph uses streams or events: they are found in a "
             "table that Dynamo fills before each call, and a package is called without. Compile with torch.compile"
         )
-
-
-def _header(name: str) -> Path:
-    # The whole path: the compiler's flags are Inductor's.
-    return Path(include_paths()[0]) / "torch_outboard" / name
 
 
 def _names() -> list[str]:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar
 
-from torch_outboard._extension import include_paths
+from torch_outboard._extension import header_path
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.simt.cuda_cpp import CUDA_CPP
 from torch_outboard.compile.simt.dialect import Dialect
@@ -42,8 +41,8 @@ class SimtGenerator(CodeGenerator):
 
     def model_header(self) -> str | None:
         if self.dialect.runs_on_host:
-            return None
-        return str(Path(include_paths()[0]) / "torch_outboard" / "compiled_model.h")
+            return super().model_header()
+        return str(header_path("compiled_model.h"))
 
     def fx_wrapper(self) -> type[Any]:
         if self.dialect.runs_on_host:
