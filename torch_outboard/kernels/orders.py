@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,20 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
+def _along_a_dimension(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a tensor of no dimensions, and where it stands, as it is."""
+
+    @functools.wraps(function)
+    def body(self: torch.Tensor, *given: Any, **named: Any) -> Any:
+        if self.dim() == 0:
+            return self.clone(), torch.zeros_like(self, dtype=torch.int64)
+        return function(self, *given, **named)
+
+    return body
+
+
+@_along_a_dimension
 def _sort(self: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
-    if self.dim() == 0:
-        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
     dim %= self.dim()
     if stable and self.dim() == 2 and dim == 1 and self.is_contiguous():
         return NotImplemented
@@ -49,24 +61,21 @@ def _as_laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(like, dtype=result.dtype).copy_(result)
 
 
+@_along_a_dimension
 def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if self.dim() == 0:
-        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
     values, indices = _stable(self, stable=True, dim=dim, descending=largest)
     return values.narrow(dim, 0, k).contiguous(), indices.narrow(dim, 0, k).contiguous()
 
 
+@_along_a_dimension
 def _kth(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    if self.dim() == 0:
-        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
     found = (one.narrow(dim, k - 1, 1).contiguous() for one in _stable(self, stable=True, dim=dim, descending=False))
     return tuple(one if keepdim else one.squeeze(dim) for one in found)
 
 
+@_along_a_dimension
 def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     """The least of the most frequent: behind how many equal ones each stands in the sorted row."""
-    if self.dim() == 0:
-        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
     values, indices = (one.movedim(dim, -1).contiguous() for one in _stable(self, stable=True, dim=dim))
     place = torch.arange(values.shape[-1], device=self.device).expand(values.shape)
     is_other = torch.ne(values, torch.cat([values[..., :1], values[..., :-1]], -1))
@@ -76,9 +85,8 @@ def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     return tuple(one if keepdim else one.squeeze(dim) for one in found)
 
 
+@_along_a_dimension
 def _middle_of(self: torch.Tensor, dim: int, keepdim: bool, *, is_nan_greatest: bool) -> Any:
-    if self.dim() == 0:
-        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
     values, indices = _middle(self, dim, is_nan_greatest=is_nan_greatest)
     return (values.unsqueeze(dim), indices.unsqueeze(dim)) if keepdim else (values, indices)
 
