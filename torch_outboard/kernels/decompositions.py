@@ -21,9 +21,10 @@ __all__ = ["decompositions", "with_statistics"]
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Gives the table for `make_fx`."""
     aten = torch.ops.aten
+    of_inductor = select_decomp_table()
     return {
-        **select_decomp_table(),
-        **{one: _of_whole(one) for one in _whole_reductions()},
+        **of_inductor,
+        **{one: _of_whole(one, of_inductor.get(one)) for one in _whole_reductions()},
         **orders.decompositions(),
         aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
         aten._cdist_forward.default: _distances,
@@ -34,9 +35,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.histc.default: _histogram,
         aten.im2col.default: _windows,
         aten.index_reduce.default: _index_reduce,
-        aten.softshrink_backward.default: _shrink_backward,
         aten.native_group_norm.default: _group_norm,
         aten.native_layer_norm.default: _layer_norm,
+        aten.softshrink_backward.default: _shrink_backward,
         aten.upsample_trilinear3d.default: decomposition_table[aten.upsample_trilinear3d.default],
         aten.div.Tensor_mode: _divide,
         aten.isin.Tensor_Tensor: _isin,
@@ -50,9 +51,11 @@ def _whole_reductions() -> list[Any]:
     return [*(one.default for one in plain), *by_dimension, aten.std.correction, aten.var_mean.correction]
 
 
-def _of_whole(op: Any) -> Callable[..., Any]:
-    """Reduces the whole of a matrix as one row, whose elements have numbers without divisions by its sizes."""
-    known = select_decomp_table().get(op)
+def _of_whole(op: Any, known: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Reduces the whole of a matrix as one row, whose elements have numbers without divisions by its sizes.
+
+    What isn't reduced whole has the decomposition that is known of it.
+    """
     names = [argument.name for argument in op._schema.arguments[1:]]
 
     def body(self: torch.Tensor, *given: Any, **named: Any) -> Any:
