@@ -25,6 +25,7 @@ from torch._inductor.virtualized import V
 from torch_outboard.compile.simt.columns import is_cpu, reads_columns
 from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, SUFFIXES, Dialect
 from torch_outboard.compile.simt.helpers import needed_by
+from torch_outboard.compile.simt.mapping import COLUMNS_OF_GROUP
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 
@@ -51,8 +52,6 @@ _PARTS = 4
 _LONG_TEXT = 8000
 # A row of no more elements is one item's.
 _SHORT = 16
-# Neighbouring columns of a group: 128 bytes of floats are read at once.
-_COLUMNS = 32
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def group_of(kernel: SimtKernel) -> Group | None:
         return None
     has_columns = all(map(reads_columns, nodes))
     if has_columns:
-        across = min(_COLUMNS, _power_of_two(_hint(columns[0], 1024))) if columns else 1
+        across = min(COLUMNS_OF_GROUP, _power_of_two(_hint(columns[0], 1024))) if columns else 1
         along = ITEMS // across
     else:
         along = 16 if row <= 64 else 64 if row <= 512 else ITEMS

@@ -367,7 +367,7 @@ class SimtKernel(CheckingKernel):
 
     def _write_loop_body(self, first: str) -> None:
         with self.body.indent(2):
-            if self.before and first:
+            if self.before:
                 self.body.writeline(first)
             self.body.splice(self.indexing_code)
             self.body.splice(self.compute)
@@ -413,14 +413,13 @@ class SimtKernel(CheckingKernel):
 
     def geometry(self) -> tuple[str, str]:
         """Gives the number of groups, as a formula of a launch, and of their items: fewer if those have columns."""
-        items = self.dialect.group
         if self.group is not None:
-            return f"{self.items_formula()} {self.group.across} ceildiv", str(groups.ITEMS)
-        if self.columns:
-            items = max(items // self.columns, 1)
+            taken, items = self.group.across, groups.ITEMS
         elif self.is_spread:
-            return f"{self.items_formula()} {groups.ITEMS * self._parts} ceildiv", str(groups.ITEMS)
-        return f"{self.items_formula()} {items} ceildiv", str(items)
+            taken, items = groups.ITEMS * self._parts, groups.ITEMS
+        else:
+            taken = items = max(self.dialect.group // max(self.columns, 1), 1)
+        return f"{self.items_formula()} {taken} ceildiv", str(items)
 
     def _sizes(self) -> Iterator[tuple[Any, str]]:
         for tree in self._trees(False):

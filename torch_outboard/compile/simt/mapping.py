@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-__all__ = ["columns_of_item", "parts_for_groups", "parts_of_reduction"]
+__all__ = ["COLUMNS_OF_GROUP", "columns_of_item", "parts_for_groups", "parts_of_reduction"]
 
 # An item reduces no fewer elements than these of a part, and no more parts are made than keep a large device busy.
 _LEAST_PART = 4096
 _MOST_ITEMS = 1024
-# The same of groups of items, of which one has a row, or some neighbouring columns.
+# Neighbouring columns of a group of items: 128 bytes of floats are read at once.
+COLUMNS_OF_GROUP = 32
+# The same as of items of groups, of which one has a row, or such columns.
 _MOST_GROUPS = 1024
 _LEAST_ROW_OF_GROUP = 8192
-_COLUMNS_OF_GROUP = 32
 _LEAST_COLUMN_OF_GROUP = 128
 
 
@@ -24,7 +25,7 @@ def parts_for_groups(row: int, rows: int, is_inner: bool) -> int:
     """The same where groups of items reduce rows, which lie along memory (`is_inner`) or across."""
     if is_inner:
         return _even(row, min(row // _LEAST_ROW_OF_GROUP, _MOST_GROUPS // max(rows, 1)))
-    groups = -(-rows // _COLUMNS_OF_GROUP)
+    groups = -(-rows // COLUMNS_OF_GROUP)
     return _even(row, min(row // _LEAST_COLUMN_OF_GROUP, _MOST_GROUPS // max(groups, 1)))
 
 
