@@ -65,6 +65,8 @@ class DeviceProperties:
         "cpu" or "gpu": how kernels for it are best written.
     addresses_host_memory : bool
         Whether kernels use pinned memory by the host's addresses.
+    follows_addresses : bool
+        Whether kernels use addresses that they find in memory, so that operators over lists of tensors are one launch.
     """
 
     name: str = ""
@@ -91,6 +93,7 @@ class DeviceProperties:
     max_allocation: int = 0
     machine: str = ""
     addresses_host_memory: bool = False
+    follows_addresses: bool = False
 
     @property
     def L2_cache_size(self) -> int:  # noqa: N802 - CUDA's spelling

@@ -286,6 +286,7 @@ const PropertyField property_fields[] = {
     FIELD(max_allocation, Unsigned),
     FIELD(machine, Signed),
     FIELD(addresses_host_memory, Signed),
+    FIELD(follows_addresses, Signed),
 };
 #undef FIELD
 

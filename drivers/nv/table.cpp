@@ -76,6 +76,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.l2_cache_size = static_cast<uint64_t>(attribute(api, id, kL2CacheSize));
     p.is_integrated = attribute(api, id, kIntegrated);
     p.machine = OB_MACHINE_GPU;
+    p.follows_addresses = 1;
     // Under one address space, which all of these systems have, pinned memory has the host's addresses.
     p.addresses_host_memory =
         attribute(api, id, kCanMapHostMemory) != 0 && attribute(api, id, kUnifiedAddressing) != 0 ? 1 : 0;

@@ -80,7 +80,8 @@ using cl_event = struct EventHandle*;
   X(cl_int, GetKernelInfo, (cl_kernel, cl_uint, size_t, void*, size_t*))                                              \
   X(cl_int, GetKernelWorkGroupInfo, (cl_kernel, cl_device_id, cl_uint, size_t, void*, size_t*))                       \
   X(cl_int, SetKernelArg, (cl_kernel, cl_uint, size_t, const void*))                                                  \
-  X(cl_int, SetKernelArgSVMPointer, (cl_kernel, cl_uint, const void*))
+  X(cl_int, SetKernelArgSVMPointer, (cl_kernel, cl_uint, const void*))                                                \
+  X(cl_int, SetKernelExecInfo, (cl_kernel, cl_uint, size_t, const void*))
 
 struct Api {
 #define OB_CL_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
@@ -164,6 +165,7 @@ enum : cl_uint {
   CL_PROGRAM_BUILD_LOG = 0x1183,
   CL_KERNEL_NUM_ARGS = 0x1191,
   CL_KERNEL_WORK_GROUP_SIZE = 0x11B0,
+  CL_KERNEL_EXEC_INFO_SVM_PTRS = 0x11B6,
   CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
   CL_PROFILING_COMMAND_END = 0x1283
 };

@@ -47,6 +47,7 @@ struct Kernel {
   cl_uint arg_count = 0;
   size_t max_group = 0;
   std::mutex mutex;  // arguments are the kernel's, and a launch sets them first
+  uint64_t known_memory = 0;  // the count of changes of the device's memory that the runtime was told of last
 };
 
 struct Program {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Programs from OpenCL C, their kernels, launches.
 #include <cinttypes>
+#include <cstddef>
 #include <cstring>
 
 #include "../support/source_lines.h"
@@ -193,6 +194,24 @@ cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_
   }
 }
 
+// A core of version 1.1 has a shorter struct.
+bool follows_addresses(const ob_launch& given) {
+  constexpr size_t kEnd = offsetof(ob_launch, follows_addresses) + sizeof given.follows_addresses;
+  return given.struct_size >= kEnd && given.follows_addresses != 0;
+}
+
+// Tells the runtime of all memory that a kernel may reach by addresses that are no arguments. The kernel keeps what it was
+// told. Called with its mutex held; memory that is freed meanwhile is no work's.
+cl_int follow_addresses(const Api& api, const Device& device, Kernel& kernel) {
+  if (kernel.known_memory == device.memory.changes()) return CL_SUCCESS;
+  uint64_t changes = 0;
+  const std::vector<uint64_t> owners = device.memory.owners(&changes);
+  const cl_int code = api.SetKernelExecInfo(kernel.kernel, CL_KERNEL_EXEC_INFO_SVM_PTRS,
+                                            owners.size() * sizeof(uint64_t), owners.data());
+  if (code == CL_SUCCESS) kernel.known_memory = changes;
+  return code;
+}
+
 }  // namespace
 
 ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
@@ -271,6 +290,10 @@ ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch
     if (code != CL_SUCCESS) {
       return cl_fail(code, "clSetKernelArg", "kernel '" + kernel.name + "', argument " + std::to_string(i));
     }
+  }
+  if (follows_addresses(given)) {
+    const cl_int code = follow_addresses(driver.api, device, kernel);
+    if (code != CL_SUCCESS) return cl_fail(code, "clSetKernelExecInfo", "kernel '" + kernel.name + "'");
   }
   const cl_int code =
       driver.api.EnqueueNDRangeKernel(stream.queue, kernel.kernel, 3, nullptr, global, local, 0, nullptr, nullptr);

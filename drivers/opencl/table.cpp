@@ -108,6 +108,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.machine = (found->type & CL_DEVICE_TYPE_GPU) != 0   ? OB_MACHINE_GPU
                 : (found->type & CL_DEVICE_TYPE_CPU) != 0 ? OB_MACHINE_CPU
                                                           : OB_MACHINE_UNKNOWN;
+    p.follows_addresses = 1;
     // The caller may have been compiled with a shorter struct.
     p.struct_size = std::min(out_properties->struct_size, sizeof p);
     std::memcpy(out_properties, &p, p.struct_size);

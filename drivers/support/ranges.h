@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <vector>
 
 #include "error.h"
 
@@ -22,6 +23,7 @@ class Ranges {
   void add(uint64_t address, Range range) {
     const std::unique_lock lock(mutex_);
     ranges_.insert_or_assign(address, range);
+    ++changes_;
   }
 
   // Removes the range that begins at `address`; false if none does.
@@ -31,7 +33,23 @@ class Ranges {
     if (found == ranges_.end()) return false;
     *out_range = found->second;
     ranges_.erase(found);
+    ++changes_;
     return true;
+  }
+
+  // How often ranges were added and taken; never 0.
+  uint64_t changes() const {
+    const std::shared_lock lock(mutex_);
+    return changes_;
+  }
+
+  // What the driver frees each range by, and the count of changes of that moment.
+  std::vector<uint64_t> owners(uint64_t* out_changes) const {
+    const std::shared_lock lock(mutex_);
+    std::vector<uint64_t> found;
+    for (const auto& [address, range] : ranges_) found.push_back(range.owner);
+    *out_changes = changes_;
+    return found;
   }
 
   bool has(uint64_t address, uint64_t bytes) const {
@@ -62,6 +80,7 @@ class Ranges {
  private:
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Range> ranges_;
+  uint64_t changes_ = 1;
 };
 
 }  // namespace support

@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 1u
+#define OB_ABI_MINOR 2u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -133,7 +133,9 @@ enum {
 
 /* What `torch.<name>.get_device_properties` shows. The core zeroes it first; 0 and "" mean unknown.
    `addresses_host_memory` is 1 if kernels use memory of host_alloc by the host's addresses, with atomics of 32 bits too,
-   and the host finds what they wrote there once it has waited for them. */
+   and the host finds what they wrote there once it has waited for them. `follows_addresses` is 1 if a launch that says
+   so (ob_launch.follows_addresses) reaches all memory of mem_alloc and of mem_map on its device by addresses that the
+   kernel finds in memory: then operators over lists of tensors are one launch, with a table of the tensors' addresses. */
 typedef struct ob_device_properties {
   size_t struct_size;
   char name[256];           /* UTF-8, ends with a zero byte, like all text here */
@@ -161,6 +163,8 @@ typedef struct ob_device_properties {
   uint64_t max_allocation;             /* bytes of one mem_alloc; 0: total_memory */
   int32_t machine;                     /* OB_MACHINE_; this and the next since version 1.1 */
   int32_t addresses_host_memory;       /* 1: kernels use memory of host_alloc as their own */
+  int32_t follows_addresses;           /* 1: kernels use addresses that they find in memory; since version 1.2 */
+  int32_t reserved2;
 } ob_device_properties;
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
@@ -238,6 +242,10 @@ typedef struct ob_launch {
   size_t arg_count;
   size_t arg_stride; /* bytes from one argument to the next: the core's sizeof(ob_kernel_arg) */
   const ob_kernel_arg* args; /* may be null if arg_count is 0 */
+  uint32_t
+      follows_addresses; /* 1: the kernel uses addresses that it finds in memory, which are no arguments; only where
+                                 the device's properties say that it may. Since version 1.2 */
+  uint32_t reserved;
 } ob_launch;
 
 /* ---- Operator kernels that a driver brings ----------------------------------------------------------------------- */
