@@ -30,11 +30,19 @@ auto with_builder(Ask&& ask) {
   }
 }
 
-uint64_t ask_numbers(const OpPlan& plan) {
+uint64_t ask_for_numbers(const char* function, const OpPlan& plan) {
   if (python_is_gone()) {
     return 0;
   }
-  return with_builder([&](const py::module_& builder) { return builder.attr("numbers")(plan.name).cast<uint64_t>(); });
+  return with_builder([&](const py::module_& builder) { return builder.attr(function)(plan.name).cast<uint64_t>(); });
+}
+
+uint64_t ask_numbers(const OpPlan& plan) {
+  return ask_for_numbers("numbers", plan);
+}
+
+uint64_t ask_numbers_of_lists(const OpPlan& plan) {
+  return ask_for_numbers("numbers_of_lists", plan);
 }
 
 kernels::Geometry geometry_of(const std::vector<std::string>& formulas) {
@@ -51,20 +59,21 @@ std::unique_ptr<const kernels::DeviceKernel> kernel_of(const py::tuple& kernel) 
       geometry_of(kernel[6].cast<std::vector<std::string>>()), kernel[7].cast<std::vector<std::string>>());
 }
 
-BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
+// What a function of the builder's answers to an operator's name, its arguments and more.
+template <typename... More>
+BuiltPlan ask_for_plan(const char* function, const OpPlan& plan, c10::ArrayRef<c10::IValue> given, More... more) {
   BuiltPlan built;
   if (python_is_gone()) {
     built.refusal = "the interpreter is about to go";
     return built;
   }
   return with_builder([&](const py::module_& builder) {
-    const c10::FunctionSchema& schema = call.plan().op.schema();
+    const c10::FunctionSchema& schema = plan.op.schema();
     py::list arguments;
     for (size_t i = 0; i < schema.arguments().size(); ++i) {
-      arguments.append(to_kernel_argument(call.arg(i), schema.arguments()[i]));
+      arguments.append(to_kernel_argument(given[i], schema.arguments()[i]));
     }
-    const py::tuple answer =
-        builder.attr("build")(call.plan().name, arguments, numbers, is_aliased, static_cast<int>(call.device()));
+    const py::tuple answer = builder.attr(function)(plan.name, arguments, more...);
     built.text = answer[0].cast<std::string>();
     built.refusal = answer[2].cast<std::string>();
     built.refuses_class = answer[3].cast<bool>();
@@ -75,7 +84,16 @@ BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
   });
 }
 
-constexpr PlanBuilder kBuilder{ask_numbers, ask_build};
+BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
+  const c10::ArrayRef<c10::IValue> arguments(&call.arg(0), call.plan().args.size());
+  return ask_for_plan("build", call.plan(), arguments, numbers, is_aliased, static_cast<int>(call.device()));
+}
+
+BuiltPlan ask_build_chunks(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device) {
+  return ask_for_plan("build_chunks", plan, arguments, static_cast<int>(device));
+}
+
+constexpr PlanBuilder kBuilder{ask_numbers, ask_build, ask_numbers_of_lists, ask_build_chunks};
 
 // native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host can't reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

@@ -17,9 +17,10 @@ namespace outboard::kernels {
 namespace {
 
 constexpr size_t kInlineArguments = 12;
-constexpr char kLetters[] = "rwijfdle";
+constexpr char kLetters[] = "rwtijfdle";
 constexpr char kLocal = 'l';
 constexpr char kRecord = 'e';
+constexpr char kTable = 't';
 
 // The first word of a check.
 constexpr std::pair<std::string_view, KernelCheck::Kind> kChecks[] = {
@@ -30,6 +31,10 @@ constexpr std::pair<std::string_view, KernelCheck::Kind> kChecks[] = {
 
 bool is_passed(char letter) {
   return letter != kLocal && letter != kRecord;
+}
+
+bool is_pointer(char letter) {
+  return letter == 'r' || letter == 'w' || letter == kTable;
 }
 
 bool is_integer(char letter) {
@@ -55,6 +60,7 @@ DeviceKernel::DeviceKernel(std::string name, ProgramText program, std::string en
                     " are letters of '", kLetters, "', not '", arguments_, "'");
   const size_t local = arguments_.find(kLocal);
   has_local_argument_ = local != std::string::npos;
+  follows_addresses_ = arguments_.find(kTable) != std::string::npos;
   TORCH_CHECK_VALUE(!has_local_argument_ || arguments_.find(kLocal, local + 1) == std::string::npos, "the kernel ",
                     name_, " has several arguments of local memory, and a launch knows the bytes of one");
   for (const auto* formulas : {&grid_, &block_}) {
@@ -139,7 +145,7 @@ void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_
     if (letter == kLocal) {
       arg.kind = OB_ARG_LOCAL;
       arg.size = local_bytes;
-    } else if (letter == 'r' || letter == 'w') {
+    } else if (is_pointer(letter)) {
       arg.kind = OB_ARG_POINTER;
       arg.pointer = words[word++];
     } else {
@@ -172,6 +178,7 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const L
   launch.arg_count = args.size();
   launch.arg_stride = sizeof(ob_kernel_arg);
   launch.args = args.data();
+  launch.follows_addresses = follows_addresses_ ? 1 : 0;
   if (C10_LIKELY(!is_checked)) {
     queue_launch(stream, launch, name_.c_str());
   } else {

@@ -37,7 +37,8 @@ struct LaunchSizes {
 
 class OUTBOARD_API DeviceKernel {
  public:
-  // `arguments`: a letter each, 'r' and 'w' an address, 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'l'
+  // `arguments`: a letter each, 'r' and 'w' an address, 't' that of a table of addresses, which the kernel uses too: only
+  // for devices whose properties say `follows_addresses`; 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'l'
   // local memory, for languages that take it as an argument: it is passed no value, and has `local_bytes` of the
   // geometry, which else belong to the launch. 'e', of a kernel that checks something, is passed no value either: three
   // arguments of the driver's launch, by which it says what is wrong (core/kernel_failure.h). `checks` says what each of
@@ -75,6 +76,7 @@ class OUTBOARD_API DeviceKernel {
   std::string entry_;
   std::string arguments_;
   bool has_local_argument_ = false;
+  bool follows_addresses_ = false;
   size_t record_ = kNoRecord;  // place of 'e'
   uint32_t checked_kernel_ = 0;  // its number, if it has 'e'
   std::array<Expression, 3> grid_;

@@ -97,9 +97,13 @@ void forbid_compiling() {
   depth = kMaxDepth;
 }
 
+bool may_compile(c10::DeviceIndex device) {
+  return depth < kMaxDepth && compiles_for(device);
+}
+
 bool run_compiled(const Call& call, torch::jit::Stack* stack) {
   refused_plan = nullptr;
-  if (call.has_sparse() || depth >= kMaxDepth || !compiles_for(call.device())) {
+  if (call.has_sparse() || !may_compile(call.device())) {
     return false;
   }
   if (!may_run(call)) {

@@ -37,9 +37,20 @@ struct PlanBuilder {
   // `is_aliased`: a tensor that is written shares memory with another argument, so that it may be written only when all
   // has been read. An exception is one for the program, such as KeyboardInterrupt.
   BuiltPlan (*build)(const Call& call, uint64_t numbers, bool is_aliased);
+  // The same of an operator over lists of tensors as one launch (kernels/chunk_plan.h). `arguments` are the call's, with
+  // lists cut to their first element.
+  uint64_t (*numbers_of_lists)(const OpPlan& plan);
+  BuiltPlan (*build_chunks)(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device);
 };
 // Kept, not copied.
 OUTBOARD_API void set_plan_builder(const PlanBuilder* builder);
+// Null if nobody builds plans.
+const PlanBuilder* plan_builder();
+// Counts one that was built.
+void count_plan();
+
+// Whether calls of this thread may run as generated kernels of the device; opens it the first time.
+bool may_compile(c10::DeviceIndex device);
 
 // Runs the call by its plan and replaces the arguments on the stack by the results. False, with the stack as it was but
 // for an `out=` that has its size, if the call must go on down the chain.

@@ -14,5 +14,6 @@ void register_recurrent(torch::Library& aten);
 void register_dropout(torch::Library& aten);
 void register_composites(torch::Library& aten);
 void register_attention();
+void register_lists();
 
 }  // namespace outboard

@@ -4,12 +4,11 @@
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
-#include <bit>
-#include <string_view>
 #include <utility>
 
 #include "core/blocking.h"
 #include "core/lost_device.h"
+#include "ops/constant_words.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -26,40 +25,6 @@ bool is_by_value(uint64_t numbers, size_t index) {
 bool is_default(const c10::IValue& value, const c10::Argument& declared) {
   const auto& given = declared.default_value();
   return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
-}
-
-// The words of a constant argument: its kind, and its value unless plans take that from the call.
-template <typename Words>
-void add_constant(Words& words, const c10::IValue& value, bool has_value) {
-  words.push_back(value.isNone()     ? 1
-                  : value.isInt()    ? 2
-                  : value.isBool()   ? 3
-                  : value.isDouble() ? 4
-                  : value.isString() ? 5
-                  : value.isList()   ? 6
-                  : value.isDevice() ? 7
-                                     : 8);
-  if (!has_value) {
-    return;
-  }
-  if (value.isInt()) {
-    words.push_back(static_cast<uint64_t>(value.toInt()));
-  } else if (value.isBool()) {
-    words.push_back(value.toBool() ? 1 : 0);
-  } else if (value.isDouble()) {
-    words.push_back(std::bit_cast<uint64_t>(value.toDouble()));
-  } else if (value.isComplexDouble()) {
-    words.push_back(std::bit_cast<uint64_t>(value.toComplexDouble().real()));
-    words.push_back(std::bit_cast<uint64_t>(value.toComplexDouble().imag()));
-  } else if (value.isString()) {
-    words.push_back(value.toStringRef().size());
-    words.push_back(std::hash<std::string_view>{}(value.toStringRef()));
-  } else if (value.isList()) {
-    words.push_back(value.toListRef().size());
-    for (const c10::IValue& element : value.toListRef()) {
-      add_constant(words, element, true);
-    }
-  }
 }
 
 // Whether a tensor that the operator writes shares memory with another argument.
@@ -134,6 +99,14 @@ std::shared_ptr<CompiledCall> refused(const std::string& reason) {
 
 void set_plan_builder(const PlanBuilder* given) {
   builder.store(given);
+}
+
+const PlanBuilder* plan_builder() {
+  return builder.load();
+}
+
+void count_plan() {
+  plans.fetch_add(1, std::memory_order_relaxed);
 }
 
 uint64_t built_plans() {
@@ -299,7 +272,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
     if (result == nullptr) {
       return refuse("the guards of its plan don't hold for the call that it was made for", nullptr);
     }
-    plans.fetch_add(1, std::memory_order_relaxed);
+    count_plan();
     const std::lock_guard lock(mutex_);
     group.recipes.push_back(recipe.get());
     recipes_.push_back(std::move(recipe));

@@ -19,12 +19,13 @@ import torch
 
 from torch_outboard import _C
 from torch_outboard.compile.generators import generators
+from torch_outboard.kernels import lists
 from torch_outboard.kernels.numbers import by_value
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.store import Answer, Store, default_folder, key_of
 
-__all__ = ["build", "numbers", "store"]
+__all__ = ["build", "build_chunks", "numbers", "numbers_of_lists", "store"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,34 @@ def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, 
     # The build takes the arguments out and forgets them: whoever keeps an exception of it, as handlers of logs do,
     # keeps frames, and those would keep memory of the device.
     held = [arguments]
-    return _THREAD.run(lambda: _find(name, held, places, is_aliased, place))
+
+    def make() -> Answer:
+        return _build_or_refuse(name, held, places, is_aliased, place)
+
+    return _THREAD.run(lambda: _find(lambda: key_of(name, held[0], places, is_aliased, device), name, make))
+
+
+def numbers_of_lists(name: str) -> int:
+    """Gives a bit for each argument of an operator over lists of tensors whose numbers launches get by value."""
+    return lists.numbers_of_lists(name)
+
+
+def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
+    """Builds the plan of a call over lists of tensors as one launch, with one kernel, or says why there is none."""
+    place = torch.device(generators().driver.name, device)
+
+    def find() -> Answer:
+        try:
+            stand_ins = lists.canonical(name, arguments)
+        except Refusal as refusal:
+            return ("", [], str(refusal), refusal.is_of_class)
+        return _find(
+            lambda: key_of(name, stand_ins, (), False, device, form="chunks"),
+            name,
+            lambda: _build_chunks(name, stand_ins, place),
+        )
+
+    return _THREAD.run(find)
 
 
 class _Thread:
@@ -93,22 +121,21 @@ def store() -> Store:
     return Store(default_folder())
 
 
-def _find(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> Answer:
-    key = key_of(name, held[0], places, is_aliased, device.index) if store().is_usable else None
+def _find(describe: Callable[[], str | None], name: str, make: Callable[[], Answer]) -> Answer:
+    """Gives the answer that lies on disk under the key that `describe` gives, or what `make` makes."""
+    key = describe() if store().is_usable else None
     if key is not None and (found := store().load(key)) is not None:
         return found
-    answer, is_certain = _build(name, held, places, is_aliased, device)
+    answer, is_certain = _made(name, make)
     if key is not None and is_certain:
         store().save(key, answer)
     return answer
 
 
-def _build(
-    name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any
-) -> tuple[Answer, bool]:
+def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
     """Gives an answer, and whether it would be the same in another process."""
     try:
-        return _build_or_refuse(name, held, places, is_aliased, device), True
+        return make(), True
     except Refusal as refusal:
         return ("", [], str(refusal), refusal.is_of_class), True
     except Exception as error:
@@ -116,6 +143,16 @@ def _build(
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
         return ("", [], f"{type(error).__name__}: {first}"[:300], False), False
+
+
+def _build_chunks(name: str, arguments: Sequence[Any], device: Any) -> Answer:
+    import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
+
+    from torch_outboard.kernels.chunks import chunk_generator, lower_chunks
+
+    generator = chunk_generator(type(generators().eager()), generators().driver)
+    text, program = lower_chunks(name, arguments, device, generator)
+    return text, [_kernel(name, 0, program)], "", False
 
 
 def _build_or_refuse(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> Answer:

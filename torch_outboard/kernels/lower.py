@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import sympy  # type: ignore[import-untyped]
@@ -32,7 +33,7 @@ from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
 from torch_outboard.kernels.text import PlanWriter
 from torch_outboard.kernels.trace import Input, OperatorCall, Traced
 
-__all__ = ["eager_generator", "lower"]
+__all__ = ["eager_generator", "lower", "lower_with"]
 
 # What a user may have set for graphs of their own.
 _SETTINGS = {
@@ -56,15 +57,27 @@ def eager_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
 
 def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple[PlanWriter, list[DeviceProgram]]:
     """Lowers a graph. A Refusal, or what Inductor raises."""
+    wrapper = lower_with(generator, call.device, traced, (call, traced, generator))
+    return wrapper.plan, wrapper.ordered
+
+
+def lower_with(
+    generator: CodeGenerator,
+    device: torch.device,
+    traced: Traced,
+    asked: Any,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """Lowers a graph and gives the generator's wrapper, which has `asked` while code is generated."""
     fakes = [one.fake for one in traced.inputs]
     with (
         lowering_with(generator),
-        config.patch(_SETTINGS),
+        config.patch({**_SETTINGS, **settings}),
         V.set_debug_handler(DebugContext()),
         V.set_fake_mode(traced.fake_mode),
         torch.no_grad(),
     ):
-        PrepareGraph(call.device.type).prepare(traced.graph, [generator])
+        PrepareGraph(device.type).prepare(traced.graph, [generator])
         graph = _Lowering(
             traced.graph, example_inputs=fakes, shape_env=traced.shape_env, fx_wrapper=True, is_inference=True
         )
@@ -72,13 +85,13 @@ def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple
             graph.freeze_runtime_asserts()
             graph.run(*fakes)
             _check_outputs(traced, graph)
-            keep_magnitudes(graph, generator.dialect, call.device)  # type: ignore[attr-defined]
+            keep_magnitudes(graph, generator.dialect, device)  # type: ignore[attr-defined]
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
-            wrapper.asked = (call, traced, generator)
+            wrapper.asked = asked
             graph.init_wrapper_code = lambda *args, **kwargs: None  # type: ignore[method-assign]
             graph.codegen()
-    return wrapper.plan, wrapper.ordered
+    return wrapper
 
 
 def _check_outputs(traced: Traced, graph: GraphLowering) -> None:

@@ -50,10 +50,13 @@ class _NoKey(Exception):
     """An argument has no text that says all of it."""
 
 
-def key_of(name: str, arguments: Sequence[Any], by_value: Sequence[int], is_aliased: bool, device: int) -> str | None:
+def key_of(
+    name: str, arguments: Sequence[Any], by_value: Sequence[int], is_aliased: bool, device: int, form: str = "steps"
+) -> str | None:
     """Gives all that the plan of a call depends on as JSON, or None for a call whose plan no file keeps.
 
-    Of numbers that plans read at each call the type counts.
+    Of numbers that plans read at each call the type counts. `form` says what kind of plan it is: one of steps, or of a
+    launch over "chunks".
     """
     schema = overload_of(name)._schema.arguments
     try:
@@ -66,6 +69,7 @@ def key_of(name: str, arguments: Sequence[Any], by_value: Sequence[int], is_alia
     return json.dumps(
         {
             "operator": name,
+            "form": form,
             "arguments": described,
             "by_value": sorted(by_value),
             "is_aliased": is_aliased,

@@ -22,7 +22,7 @@ from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.random import FORMULAS, drawing
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["Input", "OperatorCall", "Traced", "trace"]
+__all__ = ["Input", "OperatorCall", "Traced", "trace", "trace_function"]
 
 # Operators that go element by element, and promote as those do that torch says it of.
 _POINTWISE_TOO = ("aten::floor_divide",)
@@ -119,15 +119,7 @@ class _Inputs:
         return _replace(value, self._tensor)
 
     def _tensor(self, given: torch.Tensor) -> torch.Tensor:
-        if given.is_complex():
-            raise Refusal("its tensors are complex")
-        meta = torch.empty_strided(given.size(), given.stride(), dtype=given.dtype, device="meta")
-        shaped = self.mode.from_tensor(
-            meta, static_shapes=self.is_static or None, source=ConstantSource(f"t{self._tensors}")
-        )
-        with self.mode:
-            fake = torch.empty_strided(shaped.size(), shaped.stride(), dtype=given.dtype, device=self.call.device)
-        return self._add(fake)
+        return self._add(_fake(given, self.mode, self.call.device, self._tensors, self.is_static))
 
     def _add(self, fake: torch.Tensor) -> torch.Tensor:
         self.made.append(Input(fake, tensor=self._tensors))
@@ -174,6 +166,17 @@ class _Inputs:
         return common
 
 
+def _fake(
+    given: torch.Tensor, mode: FakeTensorMode, device: torch.device, number: int, is_static: bool = False
+) -> torch.Tensor:
+    if given.is_complex():
+        raise Refusal("its tensors are complex")
+    meta = torch.empty_strided(given.size(), given.stride(), dtype=given.dtype, device="meta")
+    shaped = mode.from_tensor(meta, static_shapes=is_static or None, source=ConstantSource(f"t{number}"))
+    with mode:
+        return torch.empty_strided(shaped.size(), shaped.stride(), dtype=given.dtype, device=device)
+
+
 def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for one in arguments:
@@ -210,7 +213,31 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     if call.draws:
         inputs.seed()
     body = _Body(call, arguments)
-    fakes = [one.fake for one in inputs.made]
+    traced = Traced(_graph_of(body, inputs.made, mode), shape_env, mode, inputs.made, body.returns)
+    if call.is_aliased:
+        _defer_copies(traced)
+    return _cleaned(traced)
+
+
+def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
+    """Traces a function of tensors, which gives a list of new ones, as if those were on the device."""
+    shape_env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=shape_env)
+    inputs = [Input(_fake(one, mode, device, number), tensor=number) for number, one in enumerate(given)]
+    results = 0
+
+    def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        nonlocal results
+        made = tuple(function(*tensors))
+        results = len(made)
+        return made
+
+    graph = _graph_of(body, inputs, mode)
+    return _cleaned(Traced(graph, shape_env, mode, inputs, list(range(results))))
+
+
+def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMode) -> torch.fx.GraphModule:
+    fakes = [one.fake for one in inputs]
     with mode, enable_python_dispatcher(), torch.no_grad():
         function = torch.func.functionalize(body, remove="mutations_and_views")
         graph = make_fx(function, decomposition_table=decompositions(), tracing_mode="real")(*fakes)
@@ -218,11 +245,12 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
         isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex() for node in graph.graph.nodes
     ):
         raise Refusal("it makes complex tensors")
-    traced = Traced(graph, shape_env, mode, inputs.made, body.returns)
-    if call.is_aliased:
-        _defer_copies(traced)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
+    return graph
+
+
+def _cleaned(traced: Traced) -> Traced:
+    traced.graph.graph.eliminate_dead_code()
+    traced.graph.recompile()
     return traced
 
 

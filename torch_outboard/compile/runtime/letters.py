@@ -9,7 +9,7 @@ __all__ = ["argument_type", "kernel_letters", "passed_types", "program_letters"]
 
 # The letters of csrc/ops/compiled_kernel.h, and of csrc/kernels/device_kernel.h. On the host each argument has a word.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
-_NUMBERS_OF_PROGRAMS = {**_NUMBERS, "int": "j", "int32_t": "j", "local": "l", "record": "e"}
+_NUMBERS_OF_PROGRAMS = {**_NUMBERS, "int": "j", "int32_t": "j", "table": "t", "local": "l", "record": "e"}
 
 
 def argument_type(kind: str) -> str:

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/lists.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DefaultDtype.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "core/capture.h"
+#include "core/device.h"
+#include "core/lost_device.h"
+#include "core/trace.h"
+#include "memory/caching_allocator.h"
+#include "ops/boxed.h"
+#include "ops/compiled_provider.h"
+#include "ops/constant_words.h"
+#include "ops/factories.h"
+#include "ops/providers.h"
+#include "ops/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+using kernels::ChunkSource;
+using Kind = ChunkSource::Kind;
+
+// The device of the first tensor in a list; -1 if it isn't ours, or there is none.
+c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensorList() && !value.toListRef().empty()) {
+      const at::Tensor& first = value.toListRef()[0].toTensor();
+      return first.defined() && is_ours(*first.unsafeGetTensorImpl()) ? first.device().index() : -1;
+    }
+  }
+  return -1;
+}
+
+uint64_t word_of(const at::Tensor& tensor, bool is_element_of_list) {
+  if (!tensor.defined()) {
+    return 0;
+  }
+  // Sizes of what lies in lists don't count. A number on the CPU is passed by value.
+  return 1 | static_cast<uint64_t>(tensor.scalar_type()) << 8 | (tensor.is_cpu() ? uint64_t{1} << 16 : 0) |
+         (is_element_of_list ? 0 : static_cast<uint64_t>(tensor.dim()) << 24);
+}
+
+// What decides which kernel may serve a call.
+std::vector<uint64_t> class_of(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device, uint64_t numbers) {
+  std::vector<uint64_t> words{static_cast<uint64_t>(device),
+                              static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    if (value.isTensorList()) {
+      const auto list = value.toListRef();
+      words.push_back(list.empty() ? 2 : word_of(list[0].toTensor(), true));
+    } else if (value.isTensor()) {
+      words.push_back(word_of(value.toTensor(), false));
+    } else {
+      const bool is_by_value = (numbers >> i & 1) != 0;
+      add_constant(words, value, !is_by_value);
+      if (is_by_value && value.isList() && !value.toListRef().empty()) {
+        add_constant(words, value.toListRef()[0], false);
+      }
+    }
+  }
+  return words;
+}
+
+// A number's bits in the first bytes of a word; nothing if it is none of the type's.
+std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype) {
+  if (number.isBoolean() || number.isComplex() || (dtype == c10::kLong && !number.isIntegral(false))) {
+    return std::nullopt;
+  }
+  switch (dtype) {
+    case c10::kLong:
+      return static_cast<uint64_t>(number.toLong());
+    case c10::kDouble:
+      return std::bit_cast<uint64_t>(number.toDouble());
+    default:
+      return std::bit_cast<uint32_t>(number.toFloat());
+  }
+}
+
+uint64_t address_of(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const void* base = impl.unsafe_storage().data();
+  return base == nullptr
+             ? 0
+             : reinterpret_cast<uint64_t>(base) + static_cast<uint64_t>(impl.storage_offset()) * impl.itemsize();
+}
+
+bool is_plain(const at::Tensor& tensor, c10::DeviceIndex device) {
+  static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                                           c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor,
+                                           c10::DispatchKey::ZeroTensor, c10::DispatchKey::Conjugate,
+                                           c10::DispatchKey::Negative});
+  return tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl()) && tensor.device().index() == device &&
+         !tensor.key_set().has_any(others);
+}
+
+// Whether elements of the same numbers lie at the same places.
+bool is_laid_out_alike(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous()));
+}
+
+// Memory of a call, to see whether any that is written has a part in common with other.
+struct Extent {
+  uint64_t begin;
+  uint64_t end;
+  bool is_written;
+};
+
+bool are_apart(std::vector<Extent>& extents) {
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  uint64_t end = 0;
+  uint64_t end_of_written = 0;
+  for (const Extent& extent : extents) {
+    if (extent.begin < (extent.is_written ? end : end_of_written)) {
+      return false;
+    }
+    end = std::max(end, extent.end);
+    end_of_written = extent.is_written ? std::max(end_of_written, extent.end) : end_of_written;
+  }
+  return true;
+}
+
+// One call: what its kernel gets, gathered from the arguments.
+class ListCall {
+ public:
+  ListCall(ListRecipe& recipe, const std::string& name, c10::ArrayRef<c10::IValue> arguments, Stream& stream)
+      : recipe_(recipe), name_(name), arguments_(arguments), stream_(stream) {}
+
+  // False if the call is none for a kernel over chunks.
+  bool gather() { return gather_arguments() && gather_rows(); }
+
+  // The same, of what is asked of memory and of the table.
+  bool prepare() {
+    table_ = recipe_.tables.find(stream_, rows_);
+    if (!table_.has_value() && are_apart(extents_)) {
+      table_ = recipe_.tables.make(stream_, std::move(rows_));
+    }
+    return table_.has_value();
+  }
+
+  void launch() {
+    if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream_) == nullptr)) {
+      accesses_.push_back({reinterpret_cast<uint64_t>(table_->memory.storage().data()), false});
+      active->access(name_.c_str(), stream_, accesses_.data(), accesses_.size());
+    }
+    c10::SmallVector<uint64_t, 12> words{address_of(table_->memory), static_cast<uint64_t>(table_->chunks),
+                                         static_cast<uint64_t>(table_->elements)};
+    words.append(words_.begin(), words_.end());
+    recipe_.kernel->launch(stream_, words);
+  }
+
+  // The lists of results, one for each column of fresh tensors.
+  const std::vector<c10::List<at::Tensor>>& results() const { return results_; }
+
+ private:
+  bool gather_arguments() {
+    for (const ChunkSource& source : recipe_.arguments) {
+      const c10::IValue& value = arguments_[source.argument];
+      if (source.kind == Kind::Tensor) {
+        if (!value.isTensor() || !is_plain(value.toTensor(), stream_.device) || value.toTensor().numel() != 1) {
+          return false;
+        }
+        words_.push_back(address_of(value.toTensor()));
+        use(value.toTensor(), source.is_written);
+        continue;
+      }
+      const std::optional<uint64_t> bits =
+          bits_of(value.isTensor() ? value.toTensor().item() : value.toScalar(), source.dtype);
+      if (!bits.has_value()) {
+        return false;
+      }
+      words_.push_back(*bits);
+    }
+    return true;
+  }
+
+  bool gather_rows() {
+    const auto first = arguments_[recipe_.columns[0].argument].toListRef();
+    if (!have_lengths(first.size())) {
+      return false;
+    }
+    rows_.width = recipe_.columns.size() + 1;
+    rows_.words.resize(rows_.width * first.size());
+    for (size_t place = 0; place < first.size(); ++place) {
+      uint64_t* row = rows_.words.data() + place * rows_.width;
+      const at::Tensor& like = first[place].toTensor();
+      if (!is_plain(like, stream_.device) || !like.unsafeGetTensorImpl()->is_non_overlapping_and_dense()) {
+        return false;
+      }
+      for (size_t column = 0; column < recipe_.columns.size(); ++column) {
+        if (!gather_word(recipe_.columns[column], place, like, row + column)) {
+          return false;
+        }
+      }
+      row[rows_.width - 1] = static_cast<uint64_t>(like.numel());
+      has_numbers_ |= like.dim() == 0;
+    }
+    return gather_results(first) && !(has_numbers_ && are_types_mixed());
+  }
+
+  // All lists of the operator are as long, or empty.
+  bool have_lengths(size_t length) const {
+    return std::all_of(arguments_.begin(), arguments_.end(), [length](const c10::IValue& value) {
+      return !value.isTensorList() || value.toListRef().empty() || value.toListRef().size() == length;
+    });
+  }
+
+  bool gather_word(const ChunkSource& source, size_t place, const at::Tensor& like, uint64_t* out_word) {
+    if (source.kind == Kind::Fresh) {
+      return true;  // made once all else is known to be right
+    }
+    const c10::IValue& value = arguments_[source.argument];
+    if (source.kind == Kind::Number) {
+      const std::optional<uint64_t> bits = number_at(value, place, rows_.words.size() / rows_.width, source.dtype);
+      *out_word = bits.value_or(0);
+      return bits.has_value();
+    }
+    const auto list = value.toListRef();
+    const at::Tensor& tensor = list[place].toTensor();
+    if (!is_plain(tensor, stream_.device) || tensor.scalar_type() != list[0].toTensor().scalar_type() ||
+        (source.kind == Kind::Element ? tensor.numel() != 1 : !is_laid_out_alike(tensor, like))) {
+      return false;
+    }
+    *out_word = address_of(tensor);
+    use(tensor, source.is_written);
+    return true;
+  }
+
+  // Of a list of numbers, or of a tensor on the CPU.
+  static std::optional<uint64_t> number_at(const c10::IValue& value, size_t place, size_t length,
+                                           c10::ScalarType dtype) {
+    if (value.isTensor()) {
+      const at::Tensor& tensor = value.toTensor();
+      return tensor.numel() == static_cast<int64_t>(length) && tensor.is_contiguous()
+                 ? bits_of(tensor[static_cast<int64_t>(place)].item(), dtype)
+                 : std::nullopt;
+    }
+    const auto list = value.toListRef();
+    return list.size() == length ? bits_of(list[place].toScalar(), dtype) : std::nullopt;
+  }
+
+  // Whether a tensor of no dimensions may be of another type than the tensors of lists: it promotes those that have none
+  // in another way than the others.
+  bool are_types_mixed() const {
+    std::optional<c10::ScalarType> known;
+    const auto differs = [&known](const at::Tensor& tensor) {
+      return known.value_or(tensor.scalar_type()) != tensor.scalar_type() || (known = tensor.scalar_type(), false);
+    };
+    return std::any_of(recipe_.columns.begin(), recipe_.columns.end(),
+                       [&](const ChunkSource& source) {
+                         return source.kind == Kind::List &&
+                                differs(arguments_[source.argument].toListRef()[0].toTensor());
+                       }) ||
+           std::any_of(arguments_.begin(), arguments_.end(), [&](const c10::IValue& value) {
+             return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0 &&
+                    differs(value.toTensor());
+           });
+  }
+
+  bool gather_results(c10::ArrayRef<c10::IValue> first) {
+    for (size_t column = 0; column < recipe_.columns.size(); ++column) {
+      const ChunkSource& source = recipe_.columns[column];
+      if (source.kind != Kind::Fresh) {
+        continue;
+      }
+      c10::List<at::Tensor> list;
+      list.reserve(first.size());
+      for (size_t place = 0; place < first.size(); ++place) {
+        const at::Tensor& like = first[place].toTensor();
+        at::Tensor made = make_device_tensor(stream_, source.dtype, like.sizes(), like.strides());
+        rows_.words[place * rows_.width + column] = address_of(made);
+        if (trace() != nullptr && made.numel() > 0) {
+          accesses_.push_back({reinterpret_cast<uint64_t>(made.storage().data()), true});
+        }
+        list.push_back(std::move(made));
+      }
+      results_.push_back(std::move(list));
+    }
+    return true;
+  }
+
+  void use(const at::Tensor& tensor, bool is_written) {
+    if (tensor.numel() == 0) {
+      return;
+    }
+    const uint64_t begin = address_of(tensor);
+    extents_.push_back({begin, begin + tensor.nbytes(), is_written});
+    record_stream(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream_);
+    if (C10_UNLIKELY(trace() != nullptr)) {
+      accesses_.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_written});
+    }
+  }
+
+  ListRecipe& recipe_;
+  const std::string& name_;
+  c10::ArrayRef<c10::IValue> arguments_;
+  Stream& stream_;
+  c10::SmallVector<uint64_t, 8> words_;
+  ChunkRows rows_;
+  std::vector<Extent> extents_;
+  std::vector<TraceAccess> accesses_;
+  std::vector<c10::List<at::Tensor>> results_;
+  std::optional<ChunkTable> table_;
+  bool has_numbers_ = false;
+};
+
+// The arguments as the builder gets them: of lists the first element.
+torch::jit::Stack first_elements(c10::ArrayRef<c10::IValue> arguments) {
+  torch::jit::Stack result;
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensorList() && value.toListRef().size() > 1) {
+      result.emplace_back(c10::List<at::Tensor>({value.toListRef()[0].toTensor()}));
+    } else if (value.isList() && value.toListRef().size() > 1) {
+      c10::impl::GenericList list(value.toList().elementType());
+      list.push_back(value.toListRef()[0]);
+      result.emplace_back(std::move(list));
+    } else {
+      result.push_back(value);
+    }
+  }
+  return result;
+}
+
+// The operator behind a look whether one launch does it.
+class ListKernel final : public c10::OperatorKernel {
+ public:
+  ListKernel(OpPlan& plan, bool is_composite) : known_(plan), is_composite_(is_composite) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    OpPlan& plan = known_.plan();
+    const bool is_native = plan.native.load(std::memory_order_acquire) != nullptr && allows_native();
+    if (C10_LIKELY(!is_native && allows_compiled()) && known_.run(stack)) {
+      return;
+    }
+    if (is_composite_ && !is_native) {
+      // Torch's composite, which the CPU's table holds: an operator for each tensor, by the dispatcher.
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    } else {
+      run_chain(plan, stack);
+    }
+  }
+
+ private:
+  ListOperator known_;
+  const bool is_composite_;
+};
+
+}  // namespace
+
+uint64_t ListOperator::numbers() {
+  uint64_t known = numbers_.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(known == kUnknown)) {
+    const PlanBuilder* ask = plan_builder();
+    known = ask == nullptr ? 0 : ask->numbers_of_lists(plan_);  // the same whoever asks
+    numbers_.store(known, std::memory_order_relaxed);
+  }
+  return known;
+}
+
+ListRecipe* ListOperator::recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
+  std::vector<uint64_t> words = class_of(arguments, device, numbers());
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = recipes_.find(words); C10_LIKELY(found != recipes_.end())) {
+      return found->second.get();
+    }
+    if (recipes_.size() >= kMaxRecipes) {
+      return nullptr;
+    }
+  }
+  auto made = build(arguments, device);
+  const std::lock_guard lock(mutex_);
+  // Of threads that come first together one keeps what it has built: nothing was launched yet.
+  return recipes_.try_emplace(std::move(words), std::move(made)).first->second.get();
+}
+
+std::unique_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
+  auto recipe = std::make_unique<ListRecipe>();
+  const PlanBuilder* ask = plan_builder();
+  if (ask == nullptr) {
+    return recipe;
+  }
+  BuiltPlan built = ask->build_chunks(plan_, first_elements(arguments), device);
+  if (!built.refusal.empty()) {
+    return recipe;
+  }
+  TORCH_CHECK_VALUE(built.kernels.size() == 1, "a plan of ", plan_.name, " over chunks has ", built.kernels.size(),
+                    " kernels: it is one launch");
+  kernels::ChunkPlan plan(built.text, built.kernels[0]->arguments());
+  for (const auto* sources : {&plan.columns, &plan.arguments}) {
+    for (const ChunkSource& source : *sources) {
+      const bool is_list = source.kind == Kind::List || source.kind == Kind::Element;
+      TORCH_CHECK_VALUE(
+          source.kind == Kind::Fresh ||
+              (source.argument < arguments.size() && (!is_list || (arguments[source.argument].isTensorList() &&
+                                                                   !arguments[source.argument].toListRef().empty()))),
+          "a plan of ", plan_.name, " over chunks reads argument ", source.argument, ", which is no such list");
+    }
+  }
+  built.kernels[0]->build(device);
+  recipe->kernel = std::move(built.kernels[0]);
+  recipe->columns = std::move(plan.columns);
+  recipe->arguments = std::move(plan.arguments);
+  count_plan();
+  return recipe;
+}
+
+bool ListOperator::run(torch::jit::Stack* stack) {
+  const c10::ArrayRef<c10::IValue> arguments(stack->data() + stack->size() - plan_.args.size(), plan_.args.size());
+  const c10::DeviceIndex device = device_of(arguments);
+  if (device < 0 || !may_compile(device) || device_properties(device).follows_addresses == 0) {
+    return false;
+  }
+  ensure_open(device);
+  ListRecipe* recipe = recipe_for(arguments, device);
+  if (recipe == nullptr || recipe->kernel == nullptr) {
+    return false;
+  }
+  ListCall call(*recipe, plan_.name, arguments, current_stream(device));
+  if (!call.gather() || !call.prepare()) {
+    return false;
+  }
+  call.launch();
+  const std::vector<c10::List<at::Tensor>> results = call.results();
+  torch::jit::drop(*stack, plan_.args.size());
+  for (const c10::List<at::Tensor>& list : results) {
+    stack->emplace_back(list);
+  }
+  plan_.compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void register_lists() {
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  constexpr std::string_view kOfTheCpu[] = {"aten::_fused_adagrad_", "aten::_fused_adam_", "aten::_fused_adamw_",
+                                            "aten::_fused_sgd_", "aten::_amp_foreach_non_finite_check_and_unscale_"};
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const bool is_foreach = name.name.starts_with("aten::_foreach_") && !name.overload_name.ends_with("out");
+    const bool is_of_the_cpu = std::ranges::find(kOfTheCpu, name.name) != std::end(kOfTheCpu);
+    const auto op = is_foreach || is_of_the_cpu ? c10::Dispatcher::singleton().findSchema(name) : std::nullopt;
+    if (op &&
+        op->hasKernelForDispatchKey(is_foreach ? c10::DispatchKey::CompositeExplicitAutograd : c10::DispatchKey::CPU)) {
+      OpPlan& plan = plan_for(*op);
+      library->impl(plan.name.c_str(),
+                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ListKernel>(plan, is_foreach)));
+    }
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators over lists of tensors (_foreach_*, fused optimizers, the check of AMP's scaler) as one launch over chunks of all
+// tensors' elements, on devices that have generated kernels and whose kernels follow addresses.
+//
+// The lists must be as torch's own fast ways want them: of one device, each of one dtype, with tensors of the same sizes
+// and strides at the same places, without gaps, and none that is written shares memory with another. Any other call, and
+// those for which the builder has no kernel, take the way that they would take without this.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/chunk_plan.h"
+#include "kernels/device_kernel.h"
+#include "ops/chunk_table.h"
+#include "ops/plan.h"
+
+namespace outboard {
+
+// A kernel over chunks with what it is passed; without a kernel: there is none for such calls. Kept for good, since
+// captured graphs name the kernels.
+struct ListRecipe {
+  std::unique_ptr<const kernels::DeviceKernel> kernel;
+  std::vector<kernels::ChunkSource> columns;
+  std::vector<kernels::ChunkSource> arguments;
+  ChunkTables tables;
+};
+
+// What is known of one operator's calls. Thread-safe.
+class ListOperator {
+ public:
+  explicit ListOperator(OpPlan& plan) : plan_(plan) {}
+
+  OpPlan& plan() { return plan_; }
+
+  // Runs a call and replaces the arguments on the stack by the results; false, with nothing done, if it must go another way.
+  bool run(torch::jit::Stack* stack);
+
+ private:
+  // They grow with what a program calls, not with how often.
+  static constexpr size_t kMaxRecipes = 1024;
+
+  uint64_t numbers();
+  ListRecipe* recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
+  std::unique_ptr<ListRecipe> build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
+
+  OpPlan& plan_;
+  static constexpr uint64_t kUnknown = ~uint64_t{0};
+  std::atomic<uint64_t> numbers_{kUnknown};
+  std::mutex mutex_;  // guards the recipes; never held while Python or the driver is called
+  std::map<std::vector<uint64_t>, std::unique_ptr<ListRecipe>> recipes_;
+};
+
+}  // namespace outboard

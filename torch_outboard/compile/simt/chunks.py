@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One kernel for lists of tensors: elements of all tensors in chunks, with a table that says which chunk is where.
+
+The body is that of a kernel for one tensor of one dimension: loads and stores at the number of an element. Here it
+becomes a loop over a chunk, whose pointers come from a row of the table (csrc/kernels/chunk_plan.h says how it lies in
+memory). What is the same for all elements of a chunk, as a step's corrections of an optimizer are, is computed before
+the loop: a compiler would have to see that memory doesn't change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.codegen.common import DeferredLine
+from torch._inductor.virtualized import V
+
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, STORAGE_TYPES, Dialect
+from torch_outboard.compile.simt.groups import ITEMS
+from torch_outboard.compile.simt.kernel import SimtKernel
+from torch_outboard.compile.simt.scheduling import SimtScheduling
+from torch_outboard.compile.simt.values import cast
+
+__all__ = ["ChunkBody", "Operand", "Result", "chunk_scheduling"]
+
+# A declaration of a variable, or a store: what a loop may be divided into.
+_DECLARATION = re.compile(r"const \w+ (\w+) = (.*);")
+_STORE = re.compile(r"\w+\[.*\] = .*;|if \(.*\) \*\w+ = 1;")
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
+# C types of numbers that a launch passes.
+_PASSED = {torch.int64: "int64_t", torch.float32: "float", torch.float64: "double"}
+_FROM_WORD = {torch.int64: "(ob_i64){}", torch.float32: "OB_AS_F32((ob_u32){})", torch.float64: "OB_AS_F64({})"}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What an input of the graph is, as the lines of csrc/kernels/chunk_plan.h say it.
+
+    Attributes
+    ----------
+    kind : str
+        "list", "element", "numbers", "number" or "tensor"; by value are the two of numbers.
+    argument : int
+        The place in the operator's schema.
+    """
+
+    kind: str
+    argument: int
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in ("number", "numbers")
+
+    @property
+    def is_in_row(self) -> bool:
+        return self.kind in ("list", "element", "numbers")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What becomes of an output: memory of its own (`argument` is None), or it is written to an argument.
+
+    Elements that are true of a result for a single tensor (`is_flag`) set that to 1.
+    """
+
+    argument: int | None = None
+    is_flag: bool = False
+
+
+@dataclass
+class ChunkBody:
+    """What a graph computes of lists, which its lowering fills with the plan and the program.
+
+    Attributes
+    ----------
+    shaped_by : int
+        The argument whose tensors say how many elements each row has.
+    """
+
+    operands: Sequence[Operand]
+    results: Sequence[Result]
+    shaped_by: int
+    text: str = ""
+    program: DeviceProgram | None = None
+    kernels: int = 0
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """A parameter of the loop, and what the kernel passes."""
+
+    declared: str
+    passed: str
+
+
+class ChunkKernel(SimtKernel):
+    """A kernel over chunks in the dialect of the class."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.items_of_group = ITEMS if self.cooperates else 1
+        # An item of the loop has one element at a time, and goes on to the next only where there is one.
+        self.cooperates = self.is_spread = False
+        self.wanted: ChunkBody = V.graph.wrapper_code.asked  # type: ignore[attr-defined]
+
+    def _operand(self, name: str) -> Operand:
+        if name not in V.graph.graph_input_names:
+            raise NotImplementedError("a kernel over chunks reads what another kernel has written")
+        return self.wanted.operands[V.graph.graph_input_names.index(name)]
+
+    def load(self, name: str, index: Any) -> Any:
+        if name in V.graph.graph_input_names and self._operand(name).is_number:
+            return self.cse.generate(self.compute, self.args.input(name), dtype=V.graph.get_dtype(name), shape=())
+        return super().load(name, index)
+
+    def store(self, name: str, index: Any, value: Any, mode: Any = None) -> None:
+        if any(one.is_flag for one in self._results(name)):
+            line = f"if ({cast(value, torch.bool)}) *{self.args.output(name)} = 1;"
+            self.compute.writeline(DeferredLine(name, line))
+        else:
+            super().store(name, index, value, mode)
+
+    def _results(self, name: str) -> list[Result]:
+        """What becomes of what is stored under a name: nothing, if it is a part of something else."""
+        outputs = zip(V.graph.graph_outputs, self.wanted.results, strict=True)
+        return [result for node, result in outputs if node.get_name() == name]
+
+    def output_name(self, name: str) -> str:
+        """Gives the pointer's name of a result."""
+        inner = self.args.output_buffers[name]
+        if not isinstance(inner, str):
+            raise NotImplementedError("a kernel over chunks has a result that it doesn't compute")
+        return inner
+
+    def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
+        pass  # the operator's call is one launch, with what the plan says
+
+    def codegen_kernel(self, name: str | None = None) -> str:
+        self.codegen_body()
+        if self.checks or self.args.sizevars or self.args.inplace_buffers:
+            raise NotImplementedError("a kernel over chunks checks nothing, and knows no sizes")
+        stored = [name for name, inner in self.args.output_buffers.items() if isinstance(inner, str)]
+        if any(len(self._results(name)) != 1 for name in stored):
+            raise NotImplementedError("a kernel over chunks stores what is no result, or one result is two")
+        plan = _Plan(self)
+        before, body = _divided(self.body.getvalue().splitlines())
+        index, items = self.index_dtype, self.items_of_group
+        loop = [f"const {index} ob_item", f"const {index} xnumel", *(one.declared for one in plan.parameters)]
+        kernel = ["OB_GLOBAL const ob_u64* ob_table", "const ob_i64 ob_chunks", "const ob_i64 ob_elements"]
+        head = self.dialect.kernel.format(name=name or "KERNEL_NAME", parameters=", ".join([*kernel, *plan.given]))
+        passed = [f"({index})(ob_number % {items})", f"({index})(ob_rest < ob_elements ? ob_rest : ob_elements)"]
+        lines = [
+            f"OB_DEVICE void ob_chunk({', '.join(loop)}) {{",
+            *(f"  {line}" for line in [*plan.first, *before]),
+            f"  for ({index} xindex = ob_item; xindex < xnumel; xindex += {items}) {{",
+            *(f"    {line}" for line in body),
+            "  }",
+            "}",
+            f"{head} {{",
+            f"  const ob_i64 ob_number = {self.dialect.item};",
+            f"  const ob_u64 ob_place = ob_table[ob_number / {items}];",
+            f"  OB_GLOBAL const ob_u64* ob_row = ob_table + ob_chunks + (ob_i64)(ob_place >> 32) * {plan.width};",
+            "  const ob_i64 ob_first = (ob_i64)(ob_u32)ob_place * ob_elements;",
+            f"  const ob_i64 ob_rest = (ob_i64)ob_row[{plan.width - 1}] - ob_first;",
+            f"  ob_chunk({', '.join([*passed, *(one.passed for one in plan.parameters)])});",
+            "}",
+        ]
+        self.wanted.text = plan.text()
+        self.types_of_launch = ("table", "int64_t", "int64_t", *plan.types)
+        return "\n".join(lines) + "\n"
+
+
+class _Plan:
+    """What the kernel gets: the columns of a row, its own arguments, and the parameters of the loop made of them."""
+
+    def __init__(self, kernel: ChunkKernel) -> None:
+        self.kernel = kernel
+        self.columns: list[str] = []
+        self.arguments: list[str] = []
+        self.given: list[str] = []  # declarations of the kernel's own arguments
+        self.types: list[str] = []
+        self.parameters: list[_Parameter] = []
+        self.first: list[str] = []  # declarations at the beginning of the loop's function
+        names = list(V.graph.graph_input_names)
+        self.inputs = {kernel.wanted.operands[names.index(name)]: name for name in kernel.args.input_buffers}
+        self.written = {one.argument for one in kernel.wanted.results}
+        shape = Operand("list", kernel.wanted.shaped_by)
+        self._add_list(shape)
+        for operand in self.inputs:
+            if operand != shape:
+                (self._add_list if operand.kind == "list" else self._add_other)(operand)
+        for node, result in zip(V.graph.graph_outputs, kernel.wanted.results, strict=True):
+            self._add_result(node.get_name(), result)
+
+    @property
+    def width(self) -> int:
+        return len(self.columns) + 1
+
+    def text(self) -> str:
+        lines = [*(f"column {one}" for one in self.columns), *(f"argument {one}" for one in self.arguments)]
+        return "\n".join(["chunks 1", *lines]) + "\n"
+
+    def _inner(self, operand: Operand) -> tuple[str, torch.dtype]:
+        name = self.inputs[operand]
+        return self.kernel.args.input_buffers[name], V.graph.get_dtype(name)
+
+    def _column(self, text: str) -> str:
+        self.columns.append(text)
+        return f"ob_row[{len(self.columns) - 1}]"
+
+    def _add_list(self, operand: Operand) -> None:
+        is_written = operand.argument in self.written
+        word = self._column(f"list {operand.argument} {'w' if is_written else 'r'}")
+        if operand in self.inputs:
+            inner, dtype = self._inner(operand)
+            self._pointer(inner, dtype, f"{word} + ob_first", is_written)
+
+    def _pointer(self, name: str, dtype: torch.dtype, place: str, is_written: bool, is_alone: bool = True) -> None:
+        kind = f"OB_GLOBAL {'' if is_written else 'const '}{STORAGE_TYPES[dtype]}*"
+        declared = f"{kind}{' OB_RESTRICT' if is_alone else ''} {name}"
+        self.parameters.append(_Parameter(declared, f"({kind}){place}"))
+
+    def _add_other(self, operand: Operand) -> None:
+        inner, dtype = self._inner(operand)
+        if operand.is_number and dtype not in _PASSED:
+            raise NotImplementedError(f"a launch passes no number of {dtype}")
+        kind = str(dtype).removeprefix("torch.")
+        if operand.kind == "element":
+            self._pointer(inner, dtype, self._column(f"element {operand.argument} r"), False)
+        elif operand.kind == "numbers":
+            word = self._column(f"number {operand.argument} {kind}")
+            passed = _FROM_WORD[dtype].format(word)
+            self.parameters.append(_Parameter(f"const {COMPUTE_TYPES[dtype]} {inner}", passed))
+        else:
+            name = f"ob_given{len(self.given)}"
+            if operand.kind == "number":
+                self._argument(
+                    f"number {operand.argument} {kind}", f"const {COMPUTE_TYPES[dtype]} {name}", _PASSED[dtype]
+                )
+                self.parameters.append(_Parameter(f"const {COMPUTE_TYPES[dtype]} {inner}", name))
+            else:
+                pointer = f"OB_GLOBAL const {STORAGE_TYPES[dtype]}*"
+                self._argument(f"tensor {operand.argument} r", f"{pointer} {name}", "const void*")
+                self.parameters.append(_Parameter(f"{pointer} OB_RESTRICT {inner}", name))
+
+    def _argument(self, text: str, declared: str, kind: str) -> None:
+        self.arguments.append(text)
+        self.given.append(declared)
+        self.types.append(kind)
+
+    def _add_result(self, name: str, result: Result) -> None:
+        inner = self.kernel.output_name(name)
+        dtype = V.graph.get_dtype(name)
+        target = Operand("list", -1 if result.argument is None else result.argument)
+        if result.is_flag:
+            given = f"ob_given{len(self.given)}"
+            self._argument(f"tensor {result.argument} w", f"OB_GLOBAL float* {given}", "void*")
+            self.parameters.append(_Parameter(f"OB_GLOBAL float* {inner}", given))
+        elif result.argument is None:
+            word = self._column(f"fresh {str(dtype).removeprefix('torch.')}")
+            self._pointer(inner, dtype, f"{word} + ob_first", True)
+        elif target in self.inputs:
+            # One pointer to one memory, so that all pointers of the loop are apart.
+            self.first.append(f"OB_GLOBAL {STORAGE_TYPES[dtype]}* {inner} = {self._inner(target)[0]};")
+        else:
+            text = f"list {result.argument} w"
+            word = f"ob_row[{self.columns.index(text)}]" if text in self.columns else self._column(text)
+            self._pointer(inner, dtype, f"{word} + ob_first", True)
+
+
+def _divided(lines: list[str]) -> tuple[list[str], list[str]]:
+    """Gives what is the same for all elements, and the rest, in their orders; nothing, where there are other lines."""
+    varying = {"xindex"}
+    before: list[str] = []
+    rest: list[str] = []
+    for line in map(str.strip, lines):
+        declaration = _DECLARATION.fullmatch(line)
+        if declaration is None and not _STORE.fullmatch(line):
+            return [], lines
+        if declaration is not None and varying.isdisjoint(_NAME.findall(declaration[2])):
+            before.append(line)
+            continue
+        if declaration is not None:
+            varying.add(declaration[1])
+        rest.append(line)
+    return before, rest
+
+
+class _ChunkScheduling(SimtScheduling):
+    """Hands the one kernel of a graph to the body that was asked for."""
+
+    def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
+        wanted: ChunkBody = kernel.wanted
+        wanted.kernels += 1
+        if wanted.kernels > 1 or any(isinstance(one, ir.ExternKernel) for one in V.graph.operations):
+            raise NotImplementedError("a launch over chunks is one kernel")
+        name = "ob_chunks"
+        dialect = kernel.dialect
+        wanted.program = DeviceProgram(
+            name=name,
+            language=dialect.language or dialect.name,
+            types=kernel.types_of_launch,
+            code=dialect.source(src_code.replace("KERNEL_NAME", name)),
+            entry=name,
+            grid=("a1",),
+            block=(str(kernel.items_of_group),),
+            options=dialect.options,
+        )
+        return name
+
+
+def chunk_scheduling(dialect: Dialect) -> type[_ChunkScheduling]:
+    """Gives the scheduling of kernels over chunks in a dialect."""
+    kernel = type("DialectChunkKernel", (ChunkKernel,), {"dialect": dialect})
+    return type("DialectChunkScheduling", (_ChunkScheduling,), {"kernel_type": kernel})

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Plans of operators over lists of tensors: one kernel over chunks of all elements (csrc/kernels/chunk_plan.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
+from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.compile.simt.chunks import ChunkBody, Operand, Result, chunk_scheduling
+from torch_outboard.kernels.lists import ELEMENTS, single_of
+from torch_outboard.kernels.lower import lower_with
+from torch_outboard.kernels.numbers import by_value
+from torch_outboard.kernels.operators import base_name, overload_of
+from torch_outboard.kernels.optimizers import FORMULAS
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.trace import OperatorCall, Traced, trace, trace_function
+
+__all__ = ["chunk_generator", "lower_chunks"]
+
+# Nothing is kept in memory that is used often, or of many operations: such as a number of each tensor's.
+_IN_ONE_KERNEL = {"realize_opcount_threshold": 1 << 20, "realize_reads_threshold": 1 << 20}
+
+
+def chunk_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
+    """Gives a generator of kernels over chunks."""
+
+    def scheduling(self: Any) -> type[Any]:
+        return chunk_scheduling(self.dialect)
+
+    made = type("ChunkGenerator", (kind,), {"fx_wrapper": lambda self: _NoWrapper, "scheduling": scheduling})
+    return made(driver)  # type: ignore[no-any-return]
+
+
+class _NoWrapper(OutboardFxWrapper):
+    """There is nothing around a kernel over chunks."""
+
+    asked: ChunkBody
+
+    def _generate(self, is_inference: bool) -> Any:
+        return None, None
+
+
+def lower_chunks(
+    name: str, arguments: Sequence[Any], device: torch.device, generator: CodeGenerator
+) -> tuple[str, DeviceProgram]:
+    """Gives the plan and the program for canonical arguments. A Refusal, or what tracing and Inductor raise."""
+    real = generator.dialect.real  # type: ignore[attr-defined]
+    make = _of_formula if base_name(name) in FORMULAS else _of_single
+    traced, body = make(name, arguments, device, real)
+    _check_results(name, arguments, traced, body)
+    lower_with(generator, device, traced, body, _IN_ONE_KERNEL)
+    if body.program is None:
+        raise Refusal("there is nothing to compute")
+    return body.text, body.program
+
+
+def _operand(name: str, place: int, value: Any) -> Operand:
+    """What stands at the place of an argument; lists of numbers are by value in rows."""
+    declared = overload_of(name)._schema.arguments[place]
+    if isinstance(value, list) and isinstance(value[0], torch.Tensor):
+        return Operand("element" if declared.name in ELEMENTS else "list", place)
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+        return Operand("number" if value.dim() == 0 else "numbers", place)
+    if isinstance(value, torch.Tensor):
+        return Operand("tensor", place)
+    return Operand("numbers" if isinstance(value, list) else "number", place)
+
+
+def _shaped_by(arguments: Sequence[Any]) -> int:
+    for place, value in enumerate(arguments):
+        if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+            return place
+    raise Refusal("it has no list of tensors", is_of_class=False)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], torch.Tensor)
+    )
+
+
+def _of_formula(
+    name: str, arguments: Sequence[Any], device: torch.device, real: torch.dtype
+) -> tuple[Traced, ChunkBody]:
+    schema = overload_of(name)._schema.arguments
+    given: dict[str, Any] = {}
+    names: list[str] = []
+    tensors: list[torch.Tensor] = []
+    operands: list[Operand] = []
+    for place, (value, declared) in enumerate(zip(arguments, schema, strict=True)):
+        given[declared.name] = None if isinstance(value, list) and not value else value
+        if given[declared.name] is None or isinstance(value, bool):
+            continue
+        names.append(declared.name)
+        operands.append(_operand(name, place, value))
+        one = value[0] if isinstance(value, list) else value
+        tensors.append(one if isinstance(one, torch.Tensor) else torch.empty((), dtype=real, device="meta"))
+    order: list[str] = []
+
+    def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        values = FORMULAS[base_name(name)]({**given, **dict(zip(names, inputs, strict=True))})
+        order[:] = values
+        return list(values.values())
+
+    traced = trace_function(function, tensors, device)
+    places = {declared.name: place for place, declared in enumerate(schema)}
+    results = [Result(places[one], is_flag=isinstance(arguments[places[one]], torch.Tensor)) for one in order]
+    return traced, ChunkBody(operands, results, _shaped_by(arguments))
+
+
+def _of_single(
+    name: str, arguments: Sequence[Any], device: torch.device, real: torch.dtype
+) -> tuple[Traced, ChunkBody]:
+    single = single_of(name)
+    schema = overload_of(name)._schema.arguments
+    values: list[Any] = []
+    for place in single.arguments:
+        value = arguments[place]
+        if isinstance(value, list) and not value:
+            raise Refusal("a list is empty", is_of_class=False)
+        if isinstance(value, torch.Tensor) and value.dim() > 0:  # numbers that lie in a tensor on the CPU
+            value = 1.0 if value.is_floating_point() else 1
+        values.append(value[0] if isinstance(value, list) else value)
+    shaped_by = _shaped_by(arguments)
+    result = Result(shaped_by if schema[shaped_by].alias_info is not None else None)
+    of_place = {at: _operand(name, place, arguments[place]) for at, place in enumerate(single.arguments)}
+    if not isinstance(single.operator, str):
+        traced = trace_function(single.operator, values, device)
+        return traced, ChunkBody(
+            [of_place[one.tensor] for one in traced.inputs if one.tensor is not None], [result], shaped_by
+        )
+    declared_too = overload_of(single.operator)._schema.arguments[len(values) :]
+    read = [place for place in by_value(single.operator) if place < len(values)]
+    call = OperatorCall(single.operator, [*values, *(one.default_value for one in declared_too)], read, False, device)
+    traced = trace(call, False, real)
+    tensors = [
+        at
+        for at, (value, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
+        if at not in call.by_value
+        and (isinstance(value, torch.Tensor) or str(declared.type) in ("Tensor", "Optional[Tensor]"))
+    ]
+    operands = [
+        of_place[tensors[one.tensor]] if one.tensor is not None else of_place[one.number]  # type: ignore[index]
+        for one in traced.inputs
+    ]
+    if traced.returns != [0]:
+        raise Refusal("its single operator gives no single result")
+    return traced, ChunkBody(operands, [result], shaped_by)
+
+
+def _check_results(name: str, arguments: Sequence[Any], traced: Traced, body: ChunkBody) -> None:
+    (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
+    for node, result in zip(output.args[0], body.results, strict=True):
+        if result.argument is None:
+            continue
+        target = arguments[result.argument]
+        dtype = target.dtype if result.is_flag else target[0].dtype
+        wanted = torch.float32 if result.is_flag else node.meta["val"].dtype
+        if dtype != wanted:
+            raise Refusal(f"a result of {wanted} is written to tensors of {dtype}")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators over lists of tensors, as what they compute of one tensor of each list.
+
+A foreach operator is traced as the operator that it stands for many of, so that it gives the same bits; optimizers have
+formulas of their own (optimizers.py). In a trace a tensor of one dimension stands for a list, one without dimensions
+for what has one element or is a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.operators import base_name, overload_of
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["ELEMENTS", "Single", "canonical", "is_by_value", "numbers_of_lists", "single_of"]
+
+# Lists of tensors of one element, of which each row has one.
+ELEMENTS = ("state_steps",)
+# Of a stand-in for a list: any size, so that it is a symbol.
+_SIZE = 64
+
+_UNARY = (
+    *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma"),
+    *("log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt"),
+    *("tan", "tanh", "trunc"),
+)
+# The operator for each overload with a list, and that with a number or a tensor in the place of the second list.
+_BINARY = {
+    "add": ("aten::add.Tensor", "aten::add.Tensor"),
+    "sub": ("aten::sub.Tensor", "aten::sub.Tensor"),
+    "mul": ("aten::mul.Tensor", "aten::mul.Tensor"),
+    "div": ("aten::div.Tensor", "aten::div.Tensor"),
+    "clamp_max": ("aten::clamp_max.Tensor", "aten::clamp_max.Tensor"),
+    "clamp_min": ("aten::clamp_min.Tensor", "aten::clamp_min.Tensor"),
+    "maximum": ("aten::maximum", "aten::clamp_min.Tensor"),
+    "minimum": ("aten::minimum", "aten::clamp_max.Tensor"),
+}
+# What writes exponents and bases into kernels, as the operators for one tensor do.
+_WRITTEN_IN = ("aten::_foreach_pow",)
+
+
+@dataclass(frozen=True)
+class Single:
+    """The operator for one tensor: its name, or a function, and which arguments of the list's operator it gets, by
+    their places."""
+
+    operator: str | Callable[..., Sequence[torch.Tensor]]
+    arguments: tuple[int, ...]
+
+
+def single_of(name: str) -> Single:
+    """Gives what a foreach operator stands for many of. A Refusal if that isn't known."""
+    base = base_name(name).removeprefix("aten::_foreach_")
+    overload = name.partition(".")[2]
+    arguments = tuple(range(len(overload_of(name)._schema.arguments)))
+    if base in _UNARY:
+        return Single(f"aten::{base}", arguments)
+    if base in _BINARY:
+        return Single(_BINARY[base][overload != "List"], arguments)
+    if base == "pow" and overload != "ScalarList":
+        kinds = {"List": "Tensor_Tensor", "Scalar": "Tensor_Scalar", "ScalarAndTensor": "Scalar"}
+        return Single(f"aten::pow.{kinds[overload]}", arguments)
+    if base in ("addcmul", "addcdiv"):
+        return Single(f"aten::{base}", arguments)
+    if base == "lerp":
+        return Single("aten::lerp.Tensor" if overload == "List" else "aten::lerp.Scalar", arguments)
+    if base == "copy" and name.startswith("aten::_foreach_copy_"):
+        return Single(_copy, (0, 1))
+    if base == "zero":
+        return Single(_zero, (0,))
+    if base == "clone":
+        return Single(_clone, (0,))
+    raise Refusal("it is no operator of single elements")
+
+
+def _copy(self: torch.Tensor, source: torch.Tensor) -> list[torch.Tensor]:
+    return [source.to(self.dtype) if source.dtype != self.dtype else source.clone()]
+
+
+def _zero(self: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.zeros_like(self)]
+
+
+def _clone(self: torch.Tensor) -> list[torch.Tensor]:
+    return [self.clone()]
+
+
+def is_by_value(name: str, argument: torch.Argument) -> bool:
+    """Whether launches get the number of an argument, or the numbers, and kernels serve all of them."""
+    kinds = ("number", "List[number]", "float")
+    return str(argument.type) in kinds and base_name(name) not in _WRITTEN_IN
+
+
+def numbers_of_lists(name: str) -> int:
+    """Gives a bit for each argument of an operator over lists whose numbers are by value."""
+    arguments = overload_of(name)._schema.arguments
+    return sum(1 << place for place, one in enumerate(arguments) if is_by_value(name, one))
+
+
+def canonical(name: str, arguments: Sequence[Any]) -> list[Any]:
+    """Gives arguments that stand for all of the class: sizes don't count, and neither do numbers by value."""
+    return [
+        _stand_in(value, is_by_value(name, declared), is_element=declared.name in ELEMENTS)
+        for value, declared in zip(arguments, overload_of(name)._schema.arguments, strict=True)
+    ]
+
+
+def _stand_in(value: Any, is_by_value: bool, is_element: bool) -> Any:
+    match value:
+        case torch.Tensor() if value.device.type == "cpu":
+            return torch.zeros([1] * value.dim(), dtype=value.dtype)
+        case torch.Tensor():
+            if value.numel() != 1:
+                raise Refusal("a tensor beside its lists has several elements", is_of_class=False)
+            return torch.empty((), dtype=value.dtype, device="meta")
+        case [torch.Tensor() as first, *_]:
+            return [torch.empty(() if is_element else (_SIZE,), dtype=first.dtype, device="meta")]
+        case [first, *_] if is_by_value:
+            return [type(first)(1)]
+        case int() | float() if is_by_value:
+            return type(value)(1)
+    return value

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What optimizers of one operator, and the check of AMP's scaler, compute of each element.
+
+Functions take the arguments of the operator by name: a tensor with elements for a list, one without dimensions for a
+number, for a tensor of one element and for each tensor of `state_steps`; None for an empty list and for a tensor that
+isn't given. They give the new values of the arguments that are written. As torch's kernels, halves are computed in
+float, and what depends on the step alone in the type of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_outboard.compile.simt.dialect import HALVES
+
+__all__ = ["FORMULAS", "Given", "Values"]
+
+Given = Any  # a tensor, None or a bool
+Values = dict[str, torch.Tensor]
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in HALVES else tensor
+
+
+def _gradient(grads: torch.Tensor, grad_scale: torch.Tensor | None, maximize: bool, values: Values) -> torch.Tensor:
+    """Gives the gradient, without the scale, with which it is written back, and in the direction of the step."""
+    grad = _wide(grads)
+    if grad_scale is not None:
+        grad = values["grads"] = grad / grad_scale.to(grad.dtype)
+    return -grad if maximize else grad
+
+
+def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Tensor) -> torch.Tensor:
+    # No product with 0: a parameter may be infinite.
+    return torch.where(weight_decay != 0, grad + parameter * weight_decay.to(grad.dtype), grad)
+
+
+def _written(values: Values, given: dict[str, Given]) -> Values:
+    """The values in their types; the old ones where a gradient was found to be infinite."""
+    found_inf = given["found_inf"]
+    result: Values = {}
+    for name, value in values.items():
+        old = given[name]
+        value = value.to(old.dtype)
+        result[name] = value if found_inf is None else torch.where(found_inf == 1, old, value)
+    return result
+
+
+def _adam(given: dict[str, Given], is_decoupled: bool) -> Values:
+    values: Values = {}
+    parameter = _wide(given["self"])
+    grad = _gradient(given["grads"], given["grad_scale"], given["maximize"], values)
+    kind = parameter.dtype
+    beta1, beta2, decay = given["beta1"], given["beta2"], given["weight_decay"]
+    lr, step = given["lr"].to(beta1.dtype), given["state_steps"].to(beta1.dtype)
+    if is_decoupled:
+        parameter = torch.where(decay != 0, parameter - (lr * decay).to(kind) * parameter, parameter)
+    else:
+        grad = _decayed(grad, parameter, decay)
+    mean, square = _wide(given["exp_avgs"]), _wide(given["exp_avg_sqs"])
+    mean = mean + (1 - beta1).to(kind) * (grad - mean)
+    square = beta2.to(kind) * square + (1 - beta2).to(kind) * grad * grad
+    values.update(exp_avgs=mean, exp_avg_sqs=square)
+    if given["amsgrad"]:
+        square = values["max_exp_avg_sqs"] = torch.maximum(_wide(given["max_exp_avg_sqs"]), square)
+    size = (lr / (1 - torch.pow(beta1, step))).to(kind)
+    root = (1 - torch.pow(beta2, step)).sqrt().to(kind)
+    values["self"] = parameter - size * mean / (square.sqrt() / root + given["eps"].to(kind))
+    return _written(values, given)
+
+
+def _sgd(given: dict[str, Given]) -> Values:
+    values: Values = {}
+    parameter = _wide(given["self"])
+    grad = _gradient(given["grads"], given["grad_scale"], given["maximize"], values)
+    kind = parameter.dtype
+    grad = _decayed(grad, parameter, given["weight_decay"])
+    buffer = given["momentum_buffer_list"]
+    if buffer is not None:
+        momentum = given["momentum"].to(kind)
+        old = momentum * _wide(buffer) + (1 - given["dampening"]).to(kind) * grad
+        buffer = grad if given["is_first_step"] else old
+        values["momentum_buffer_list"] = buffer
+        grad = grad + momentum * buffer if given["nesterov"] else buffer
+    values["self"] = parameter - given["lr"].to(kind) * grad
+    return _written(values, given)
+
+
+def _adagrad(given: dict[str, Given]) -> Values:
+    values: Values = {}
+    parameter = _wide(given["self"])
+    grad = _gradient(given["grads"], given["grad_scale"], given["maximize"], values)
+    kind = parameter.dtype
+    grad = _decayed(grad, parameter, given["weight_decay"])
+    decay = given["lr_decay"]
+    rate = given["lr"].to(decay.dtype) / (1 + (given["state_steps"].to(decay.dtype) - 1) * decay)
+    total = values["state_sums"] = _wide(given["state_sums"]) + grad * grad
+    values["self"] = parameter - rate.to(kind) * (grad / (total.sqrt() + given["eps"].to(kind)))
+    return _written(values, given)
+
+
+def _check_and_unscale(given: dict[str, Given]) -> Values:
+    scaled = _wide(given["self"])
+    scale = given["inv_scale"].to(scaled.dtype)
+    value = torch.where(scale == 1, scaled, scaled * scale).to(given["self"].dtype)
+    # What differs from itself or is no less than infinity is no finite number.
+    return {"self": value, "found_inf": ~(scaled.abs() < float("inf"))}
+
+
+# By the operator without overload and form.
+FORMULAS: dict[str, Callable[[dict[str, Given]], Values]] = {
+    "aten::_amp_foreach_non_finite_check_and_unscale": _check_and_unscale,
+    "aten::_fused_adagrad": _adagrad,
+    "aten::_fused_adam": lambda given: _adam(given, is_decoupled=False),
+    "aten::_fused_adamw": lambda given: _adam(given, is_decoupled=True),
+    "aten::_fused_sgd": _sgd,
+}
