@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -74,7 +75,7 @@ std::vector<uint64_t> class_of(c10::ArrayRef<c10::IValue> arguments, c10::Device
 
 // A number's bits in the first bytes of a word; nothing if it is none of the type's.
 std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype) {
-  if (number.isBoolean() || number.isComplex() || (dtype == c10::kLong && !number.isIntegral(false))) {
+  if (dtype == c10::kLong ? !number.isIntegral(/*includeBool=*/false) : !number.isFloatingPoint()) {
     return std::nullopt;
   }
   switch (dtype) {
@@ -138,6 +139,22 @@ class ListCall {
 
   // False if the call is none for a kernel over chunks.
   bool gather() { return gather_arguments() && gather_rows(); }
+
+  // Whether tensors are of several types, and some have no dimensions: those are promoted in another way than the others.
+  bool is_mixed() const {
+    if (C10_LIKELY(!has_numbers_)) {
+      return false;
+    }
+    std::vector<c10::ScalarType> types;
+    for (const c10::IValue& value : arguments_) {
+      if (value.isTensorList() && !value.toListRef().empty()) {
+        types.push_back(value.toListRef()[0].toTensor().scalar_type());
+      } else if (value.isTensor() && value.toTensor().defined()) {
+        types.push_back(value.toTensor().scalar_type());
+      }
+    }
+    return std::ranges::adjacent_find(types, std::not_equal_to()) != types.end();
+  }
 
   // The same, of what is asked of memory and of the table.
   bool prepare() {
@@ -205,7 +222,8 @@ class ListCall {
       row[rows_.width - 1] = static_cast<uint64_t>(like.numel());
       has_numbers_ |= like.dim() == 0;
     }
-    return gather_results(first) && !(has_numbers_ && are_types_mixed());
+    gather_results(first);
+    return true;
   }
 
   // All lists of the operator are as long, or empty.
@@ -249,25 +267,7 @@ class ListCall {
     return list.size() == length ? bits_of(list[place].toScalar(), dtype) : std::nullopt;
   }
 
-  // Whether a tensor of no dimensions may be of another type than the tensors of lists: it promotes those that have none
-  // in another way than the others.
-  bool are_types_mixed() const {
-    std::optional<c10::ScalarType> known;
-    const auto differs = [&known](const at::Tensor& tensor) {
-      return known.value_or(tensor.scalar_type()) != tensor.scalar_type() || (known = tensor.scalar_type(), false);
-    };
-    return std::any_of(recipe_.columns.begin(), recipe_.columns.end(),
-                       [&](const ChunkSource& source) {
-                         return source.kind == Kind::List &&
-                                differs(arguments_[source.argument].toListRef()[0].toTensor());
-                       }) ||
-           std::any_of(arguments_.begin(), arguments_.end(), [&](const c10::IValue& value) {
-             return value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0 &&
-                    differs(value.toTensor());
-           });
-  }
-
-  bool gather_results(c10::ArrayRef<c10::IValue> first) {
+  void gather_results(c10::ArrayRef<c10::IValue> first) {
     for (size_t column = 0; column < recipe_.columns.size(); ++column) {
       const ChunkSource& source = recipe_.columns[column];
       if (source.kind != Kind::Fresh) {
@@ -286,7 +286,6 @@ class ListCall {
       }
       results_.push_back(std::move(list));
     }
-    return true;
   }
 
   void use(const at::Tensor& tensor, bool is_written) {
@@ -334,7 +333,7 @@ torch::jit::Stack first_elements(c10::ArrayRef<c10::IValue> arguments) {
 // The operator behind a look whether one launch does it.
 class ListKernel final : public c10::OperatorKernel {
  public:
-  ListKernel(OpPlan& plan, bool is_composite) : known_(plan), is_composite_(is_composite) {}
+  ListKernel(OpPlan& plan, bool is_composite) : known_(plan, is_composite), is_composite_(is_composite) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     OpPlan& plan = known_.plan();
@@ -427,7 +426,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
     return false;
   }
   ListCall call(*recipe, plan_.name, arguments, current_stream(device));
-  if (!call.gather() || !call.prepare()) {
+  if (!call.gather() || (promotes_ && call.is_mixed()) || !call.prepare()) {
     return false;
   }
   call.launch();
@@ -448,8 +447,9 @@ void register_lists() {
     const bool is_foreach = name.name.starts_with("aten::_foreach_") && !name.overload_name.ends_with("out");
     const bool is_of_the_cpu = std::ranges::find(kOfTheCpu, name.name) != std::end(kOfTheCpu);
     const auto op = is_foreach || is_of_the_cpu ? c10::Dispatcher::singleton().findSchema(name) : std::nullopt;
-    if (op &&
-        op->hasKernelForDispatchKey(is_foreach ? c10::DispatchKey::CompositeExplicitAutograd : c10::DispatchKey::CPU)) {
+    // Foreach operators have no kernel of the CPU's own: its table holds the composite.
+    if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) == is_of_the_cpu &&
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) == is_foreach) {
       OpPlan& plan = plan_for(*op);
       library->impl(plan.name.c_str(),
                     torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ListKernel>(plan, is_foreach)));

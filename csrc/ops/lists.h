@@ -33,7 +33,8 @@ struct ListRecipe {
 // What is known of one operator's calls. Thread-safe.
 class ListOperator {
  public:
-  explicit ListOperator(OpPlan& plan) : plan_(plan) {}
+  // `promotes`: types of its arguments decide that of the results, as torch promotes them.
+  ListOperator(OpPlan& plan, bool promotes) : plan_(plan), promotes_(promotes) {}
 
   OpPlan& plan() { return plan_; }
 
@@ -49,6 +50,7 @@ class ListOperator {
   std::unique_ptr<ListRecipe> build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
 
   OpPlan& plan_;
+  const bool promotes_;
   static constexpr uint64_t kUnknown = ~uint64_t{0};
   std::atomic<uint64_t> numbers_{kUnknown};
   std::mutex mutex_;  // guards the recipes; never held while Python or the driver is called

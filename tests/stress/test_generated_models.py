@@ -22,3 +22,8 @@ def test_the_operator_database(target: str) -> None:
     skip_without_device(target)
     tests = str(TESTS / "kernels" / "test_operator_database.py")
     run_suite(tests, f"--driver={target}", OUTBOARD_TEST_SAMPLES="all")
+
+
+@TARGETS
+def test_operators_over_lists(target: str) -> None:
+    run_suite(str(TESTS / "kernels" / "test_foreach.py"), f"--driver={target}", OUTBOARD_TEST_SAMPLES="all")

@@ -43,8 +43,27 @@ def _logcumsumexp(self: torch.Tensor, dim: int, *out: torch.Tensor) -> torch.Ten
     return out[0].copy_(result) if out else result
 
 
+def _update_scale(
+    self: torch.Tensor,
+    growth_tracker: torch.Tensor,
+    found_inf: torch.Tensor,
+    growth: float,
+    backoff: float,
+    interval: int,
+) -> torch.Tensor:
+    """Products are computed in double and rounded once, as CUDA's kernel does; the scale stays finite."""
+    wide = self.double()
+    steps = growth_tracker + 1
+    is_bad, is_due = found_inf != 0, steps == interval
+    grown = (wide * growth).to(self.dtype)
+    grown = torch.where(is_due & grown.isfinite(), grown, self)
+    growth_tracker.copy_(torch.where(is_bad | is_due, 0, steps))
+    return self.copy_(torch.where(is_bad, (wide * backoff).to(self.dtype), grown))
+
+
 # By the operator without overload and form; they take all of its arguments.
 BODIES: dict[str, Callable[..., Any]] = {
+    "aten::_amp_update_scale": _update_scale,
     "aten::_cummax_helper": _cumulative(torch.ops.aten.cummax.default),
     "aten::_cummin_helper": _cumulative(torch.ops.aten.cummin.default),
     "aten::_logcumsumexp": _logcumsumexp,

@@ -99,7 +99,9 @@ def _of_formula(
         names.append(declared.name)
         operands.append(_operand(name, place, value))
         one = value[0] if isinstance(value, list) else value
-        tensors.append(one if isinstance(one, torch.Tensor) else torch.empty((), dtype=real, device="meta"))
+        is_number = not isinstance(value, list) or declared.name in ELEMENTS
+        dtype = one.dtype if isinstance(one, torch.Tensor) else real
+        tensors.append(torch.empty((), dtype=dtype, device="meta") if is_number else one)
     order: list[str] = []
 
     def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -123,7 +125,10 @@ def _of_single(
         value = arguments[place]
         if isinstance(value, list) and not value:
             raise Refusal("a list is empty", is_of_class=False)
-        if isinstance(value, torch.Tensor) and value.dim() > 0:  # numbers that lie in a tensor on the CPU
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            if value.device.type != "cpu":
+                raise Refusal("a tensor beside its lists has dimensions")
+            # Numbers that lie in a tensor.
             value = 1.0 if value.is_floating_point() else 1
         values.append(value[0] if isinstance(value, list) else value)
     shaped_by = _shaped_by(arguments)

@@ -117,7 +117,7 @@ def _stand_in(value: Any, is_by_value: bool, is_element: bool) -> Any:
         case torch.Tensor():
             if value.numel() != 1:
                 raise Refusal("a tensor beside its lists has several elements", is_of_class=False)
-            return torch.empty((), dtype=value.dtype, device="meta")
+            return torch.empty([1] * value.dim(), dtype=value.dtype, device="meta")
         case [torch.Tensor() as first, *_]:
             return [torch.empty(() if is_element else (_SIZE,), dtype=first.dtype, device="meta")]
         case [first, *_] if is_by_value:

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators over lists of tensors are one launch, and give what the operators for single tensors give.
+
+Some of the operators and optimizers, always the same; OUTBOARD_TEST_SAMPLES=all takes all, as `make stress` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from operators.outcome import poison
+from torch.utils._pytree import tree_leaves, tree_map
+
+import torch_outboard
+from torch_outboard import _C, sanitizer
+
+# None, one, fewer than a group of items has, several chunks.
+SIZES = ((0,), (1,), (), (7, 3), (129,), (5000,), (3, 4099))
+Case = Callable[[Callable[[], list[torch.Tensor]], Callable[[], list[float]]], tuple[Any, ...]]
+
+BINARY = ("add", "sub", "mul", "div", "clamp_max", "clamp_min", "maximum", "minimum")
+UNARY = (
+    *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma"),
+    *("log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt"),
+    *("tan", "tanh", "trunc"),
+)
+
+
+def _cases() -> dict[str, Case]:
+    cases: dict[str, Case] = {name: lambda x, n: (x(),) for name in UNARY}
+    for name in BINARY:
+        cases[f"{name}.Scalar"] = lambda x, n: (x(), n()[0])
+        cases[f"{name}.ScalarList"] = lambda x, n: (x(), n())
+        cases[f"{name}.List"] = lambda x, n: (x(), x())
+    for name in ("add", "mul", "div"):
+        cases[f"{name}.Tensor"] = lambda x, n: (x(), x()[1].reshape(()))
+    for name in ("addcmul", "addcdiv"):
+        cases[f"{name}.Scalar"] = lambda x, n: (x(), x(), x(), n()[0])
+        cases[f"{name}.ScalarList"] = lambda x, n: (x(), x(), x(), n())
+        cases[f"{name}.Tensor"] = lambda x, n: (x(), x(), x(), torch.tensor(n()))
+    cases["lerp.Scalar"] = lambda x, n: (x(), x(), n()[0])
+    cases["lerp.ScalarList"] = lambda x, n: (x(), x(), n())
+    cases["lerp.List"] = lambda x, n: (x(), x(), x())
+    cases["pow.Scalar"] = lambda x, n: (x(), 3)
+    cases["pow.List"] = lambda x, n: (x(), x())
+    return cases
+
+
+CASES = _cases()
+TAKES_ALL = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"
+
+
+def taken(dtype: torch.dtype, name: str) -> bool:
+    """Whether a case is among those of each run: all types of some operators."""
+    return TAKES_ALL or zlib.crc32(f"{name} {dtype}".encode()) % 20 == 0
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    # A tensor of numbers stays where it must be.
+    return tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) and one.shape != (7,) else one, value)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.nan_to_num(nan=77.0).cpu().reshape(-1).view(kind)
+
+
+def operator(name: str, is_in_place: bool) -> torch._ops.OpOverload:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, f"_foreach_{base}{'_' * is_in_place}"), overload or "default")
+
+
+def one_by_one(op: torch._ops.OpOverload, *arguments: Any) -> Any:
+    """Torch's own composite, which calls an operator for each tensor."""
+    return op.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *arguments)
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(dtype, name) for dtype in DTYPES for name in CASES if taken(dtype, name)], ids=str
+)
+def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
+    # Of each operator with one type only what is made anew, with the others what is written in place.
+    is_in_place = dtype != torch.float32
+    op = operator(name, is_in_place)
+
+    def tensors() -> list[torch.Tensor]:
+        return [(torch.rand(size) * 3 + 0.2).to(dtype) for size in SIZES]
+
+    given = CASES[name](tensors, lambda: (torch.rand(len(SIZES)) + 0.1).tolist())
+    if name in ("acos", "asin"):
+        given = ([one / 4 for one in given[0]],)
+    ours, theirs, singly = (to_device(tree_map(lambda one: one, given), device) for _ in range(3))
+    theirs = tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, given)
+    poison(device)
+    torch_outboard.reset_coverage()
+    got = op(*ours)
+    rows = [(row.op, row.provider, row.calls) for row in torch_outboard.coverage()]
+    assert rows == [(f"aten::_foreach_{name.replace('.', '_.' if is_in_place else '.')}", "compiled", 1)] or (
+        "." not in name and [row[1:] for row in rows] == [("compiled", 1)]
+    ), rows
+    want, loop = op(*theirs), one_by_one(op, *singly)
+    if is_in_place:
+        got, want, loop = ours[0], theirs[0], singly[0]
+    for one, other, single in zip(got, want, loop, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+        torch.testing.assert_close(one.cpu(), other, equal_nan=True)
+        assert torch.equal(bits(one), bits(single))
+
+
+def test_results_of_other_types(device: torch.device) -> None:
+    x = [torch.arange(5), torch.arange(3, 9)]
+    y = [one.to(device) for one in x]
+    torch_outboard.reset_coverage()
+    for op, arguments in (("sqrt", ()), ("div", (2,)), ("add", (3,)), ("mul", (0.5,)), ("neg", ())):
+        got, want = (getattr(torch, f"_foreach_{op}")(one, *arguments) for one in (y, x))
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one.cpu(), other)
+    assert torch_outboard.coverage().calls() == 5
+    source = [torch.randn(9, device=device), torch.randn(2, 3, device=device)]
+    target = [torch.zeros_like(one, dtype=torch.bfloat16) for one in source]
+    torch._foreach_copy_(target, source)
+    assert all(torch.equal(one, other.bfloat16()) for one, other in zip(target, source, strict=True))
+    torch._foreach_zero_(target)
+    assert not any(one.any() for one in target)
+
+
+def test_what_takes_the_way_of_single_operators(device: torch.device) -> None:
+    def check(function: Callable[..., Any], *lists: Sequence[torch.Tensor]) -> None:
+        # Tensors that are one are one on the device too.
+        known: dict[int, torch.Tensor] = {}
+        ours = [[known.setdefault(id(one), one.to(device)) for one in each] for each in lists]
+        torch_outboard.reset_coverage()
+        got, want = function(*ours), function(*lists)
+        assert not any(row.op.startswith("aten::_foreach") for row in torch_outboard.coverage())
+        for one, other in zip(tree_leaves((got, ours)), tree_leaves((want, lists)), strict=True):
+            torch.testing.assert_close(one.cpu(), other)
+
+    r = torch.randn
+    check(torch._foreach_add, [r(3, 4), r(5)], [r(4), r(5)])  # broadcast
+    check(torch._foreach_add, [r(3), r(5).double()], [r(3), r(5).double()])  # of several types
+    check(torch._foreach_mul, [r(())], [r(()).double()])
+    check(lambda x: torch._foreach_exp([x[0][:, ::2]]), [r(4, 6)])
+    check(torch._foreach_add, [r(4, 6).t()], [r(6, 4)])
+    shared = r(6)
+    check(lambda x: torch._foreach_add_(x, 1.0), [shared, shared])
+    check(torch._foreach_mul_, [shared], [shared])
+    x = torch.randn(10, device=device)
+    torch_outboard.reset_coverage()
+    before = x.cpu()
+    torch._foreach_add_([x[:6], x[6:]], 1.0)  # parts that are apart
+    assert torch_outboard.coverage().calls("aten::_foreach_add_.Scalar", "compiled") == 1
+    assert torch.equal(x.cpu(), before + 1)
+    torch._foreach_add_([x[:6], x[5:]], 1.0)
+    assert torch.equal(x.cpu()[5], before[5] + 1 + 2)
+    with pytest.raises(RuntimeError, match="same number of tensors|same length"):
+        torch._foreach_add([x], [x, x])
+
+
+def kernels(work: Callable[[], object], device: torch.device, folder: Path) -> list[str]:
+    """Gives the names of the kernels that were launched."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.PrivateUse1]
+    with torch.profiler.profile(activities=activities) as profile:
+        work()
+        torch.accelerator.synchronize(device)
+    profile.export_chrome_trace(str(folder / "trace.json"))
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    return [event["name"] for event in events if event.get("cat") == "kernel"]
+
+
+def test_two_hundred_tensors_are_one_launch(device: torch.device, tmp_path: Path) -> None:
+    x = [torch.randn(number + 1) for number in range(200)]
+    ours, grads = [one.to(device) for one in x], [torch.randn(one.shape, device=device) for one in x]
+    torch._foreach_add_(ours, grads, alpha=-0.1)  # the plan is there from here on
+    found = kernels(lambda: torch._foreach_add_(ours, grads, alpha=0.6), device, tmp_path)
+    if not found:
+        pytest.skip("capability: times of work, without which profiles show no kernels")
+    assert found == ["aten::_foreach_add_.List/0"]
+    for one, other, grad in zip(ours, x, grads, strict=True):
+        torch.testing.assert_close(one.cpu(), other + 0.5 * grad.cpu())
+
+
+def test_numbers_need_no_new_kernel(device: torch.device) -> None:
+    x = [torch.rand(5), torch.rand(33, 7)]
+
+    def function(place: torch.device, numbers: list[float]) -> list[torch.Tensor]:
+        y = [one.to(place) for one in x]
+        torch._foreach_mul_(y, numbers[0])
+        torch._foreach_add_(y, numbers)
+        torch._foreach_addcmul_(y, y_too := [one + 1 for one in y], y_too, value=numbers[1])
+        torch._foreach_lerp_(y, y_too, numbers[1])
+        torch._foreach_clamp_min_(y, numbers[0])
+        return y
+
+    function(device, [0.3, 0.4])
+    before = _C.built_plans()
+    for _ in range(5):
+        numbers = torch.rand(2).tolist()
+        for one, other in zip(function(device, numbers), function(torch.device("cpu"), numbers), strict=True):
+            torch.testing.assert_close(one.cpu(), other)
+    assert _C.built_plans() == before
+
+
+def test_a_table_is_found_again_and_never_stale(device: torch.device) -> None:
+    """More lists than tables are kept, each used again, on two streams."""
+    module = getattr(torch, device.type)
+    lists = [[torch.zeros(3, device=device), torch.zeros(number + 1, device=device)] for number in range(20)]
+    side = module.Stream(device)
+    for _ in range(3):
+        for one in lists:
+            torch._foreach_add_(one, 1.0)
+        side.wait_stream(module.current_stream(device))
+        with module.stream(side):
+            for one in lists[::-1]:
+                torch._foreach_add_(one, 1.0)
+        module.current_stream(device).wait_stream(side)
+    assert all((tensor.cpu() == 6).all() for one in lists for tensor in one)
+
+
+OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {"weight_decay": 0.1}),
+    "sgd-nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
+    "adam": (torch.optim.Adam, {"weight_decay": 0.1}),
+    "adam-amsgrad": (torch.optim.Adam, {"amsgrad": True, "maximize": True}),
+    "adamw": (torch.optim.AdamW, {}),
+    "adagrad": (torch.optim.Adagrad, {"lr_decay": 0.1}),
+}
+SHAPES = ((3, 5), (1,), (), (777,), (5003,))
+
+
+def steps(place: Any, kind: Any, options: dict[str, Any], scaled: bool = False, dtype: Any = torch.float32) -> Any:
+    """Trains for some steps of other rates, from numbers that are the same on each device."""
+    draw = torch.Generator().manual_seed(5)
+
+    def random() -> list[torch.Tensor]:
+        return [torch.randn(shape, generator=draw).to(dtype).to(place) for shape in SHAPES]
+
+    parameters = [one.requires_grad_() for one in random()]
+    optimizer = kind(parameters, **options)
+    # Where its kernels scale the gradients, which the operators for the CPU can't.
+    scaler = torch.amp.GradScaler(torch.device(place).type, enabled=scaled, init_scale=1024.0, growth_interval=2)
+    for step in range(5):
+        rate = 0.05 / (step + 1)
+        for group in optimizer.param_groups:
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        for one, grad in zip(parameters, random(), strict=True):
+            one.grad = scaler.scale(grad) if scaled else grad
+            if scaled and step == 2:
+                one.grad.view(-1)[0] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+        if step == 0 and torch.device(place).type != "cpu":
+            built = _C.built_plans()
+    if torch.device(place).type != "cpu":
+        assert _C.built_plans() <= built + (2 if "momentum" in options or scaled else 0)
+    state = [value for one in parameters for _, value in sorted(optimizer.state[one].items()) if value is not None]
+    return [*parameters, *state, *([torch.tensor(scaler.get_scale())] if scaled else [])]
+
+
+@pytest.mark.parametrize("way", ["foreach", "fused", "fused-tensor-lr"] if TAKES_ALL else ["fused"])
+@pytest.mark.parametrize("name", OPTIMIZERS if TAKES_ALL else ["sgd-nesterov", "adam-amsgrad"])
+def test_optimizers(name: str, way: str, device: torch.device) -> None:
+    kind, options = OPTIMIZERS[name]
+    given = {**options, way.partition("-")[0]: True, "lr": 0.05}
+    if way == "fused-tensor-lr":
+        given["lr"] = torch.tensor(0.05, device=device)
+    torch_outboard.reset_coverage()
+    got = steps(device, kind, given)
+    if way != "foreach":
+        fused = [row for row in torch_outboard.coverage() if row.op.startswith("aten::_fused")]
+        assert [(row.provider, row.calls) for row in fused] == [("compiled", 5)]
+    want = steps("cpu", kind, {**options, "lr": 0.05, "foreach": False})
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.detach().cpu(), other.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_fused_optimizer_of_halves(dtype: torch.dtype, device: torch.device) -> None:
+    options = {"fused": True, "lr": 0.05, "weight_decay": 0.1}
+    got, want = (steps(place, torch.optim.AdamW, options, dtype=dtype) for place in (device, "cpu"))
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+def test_a_scaler(way: str, device: torch.device) -> None:
+    """The third step is left out, for its gradients are infinite; growth and backoff are the CPU's."""
+    got, want = (steps(place, torch.optim.AdamW, {"lr": 0.05, way: True}, scaled=True) for place in (device, "cpu"))
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.detach().cpu(), other.detach())
+
+
+def test_check_and_unscale(device: torch.device) -> None:
+    check = torch._amp_foreach_non_finite_check_and_unscale_
+    for value in (None, float("inf"), -float("inf"), float("nan")):
+        x = [torch.randn(size) for size in SIZES]
+        if value is not None:
+            x[-1].view(-1)[-1] = value
+        ours, found = [one.to(device) for one in x], torch.zeros((), device=device)
+        torch_outboard.reset_coverage()
+        check(ours, found, torch.full((), 0.3, device=device))
+        assert {row.op for row in torch_outboard.coverage()} <= {
+            "aten::_amp_foreach_non_finite_check_and_unscale_",
+            "aten::fill_.Scalar",
+        }
+        theirs = torch.zeros(())
+        check(x, theirs, torch.full((), 0.3))
+        assert found.item() == theirs.item() == (value is not None)
+        for one, other in zip(ours, x, strict=True):
+            torch.testing.assert_close(one.cpu(), other, equal_nan=True)
+
+
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+def test_a_graph_replays_a_step(way: str, device: torch.device) -> None:
+    module = getattr(torch, device.type)
+    start = [torch.randn(shape) for shape in SHAPES]
+    gradients = [[torch.randn(shape) for shape in SHAPES] for _ in range(4)]
+
+    def train(place: Any, is_captured: bool) -> list[torch.Tensor]:
+        parameters = [one.clone().to(place).requires_grad_() for one in start]
+        # A foreach optimizer keeps its steps on the device then, as capturing wants it.
+        options = {"foreach": False} if place == "cpu" else {way: True, "capturable": True}
+        optimizer = torch.optim.Adam(parameters, lr=0.01, **options)
+        graph = None
+        for number, grads in enumerate(gradients):
+            for one, grad in zip(parameters, grads, strict=True):
+                if one.grad is None:
+                    one.grad = torch.empty_like(one)
+                one.grad.copy_(grad)
+            if is_captured and number == 1:
+                graph = module.Graph()
+                with module.graph(graph):
+                    optimizer.step()
+                # Blocks that the capture has given back are others' now.
+                poison(torch.device(place))
+            if graph is not None:
+                graph.replay()
+            else:
+                optimizer.step()
+        return [one.detach().cpu() for one in parameters]
+
+    for one, other in zip(train(device, True), train("cpu", False), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_work_of_other_streams_is_ordered_and_seen(device: torch.device) -> None:
+    """What writes a tensor late, on another stream, is waited for; the sanitizer sees who reads and writes."""
+    module = getattr(torch, device.type)
+    x = [torch.zeros(20000, device=device), torch.zeros(3, device=device)]
+    y = [torch.ones(20000, device=device), torch.ones(3, device=device)]
+    side = module.Stream(device)
+    module.synchronize(device)
+    sanitizer.enable()
+    try:
+        with module.stream(side):
+            for _ in range(20):
+                y[0].mul_(1.5)
+        module.current_stream(device).wait_stream(side)
+        torch._foreach_add_(x, y)
+        assert sanitizer.races() == []
+        with module.stream(side):
+            y[1].fill_(7)  # nothing orders it behind the read
+        assert len(sanitizer.races()) == 1
+        assert "_foreach_add_" in str(sanitizer.races()[0])
+    finally:
+        sanitizer.disable()
+    torch.testing.assert_close(x[0].cpu(), torch.full((20000,), 1.5**20))
+
+
+def test_memory_that_is_freed_at_once(device: torch.device) -> None:
+    """Lists that die with the call are reused behind it; results live on."""
+    want = torch.arange(1000.0) * 4
+    results = []
+    for _ in range(10):
+        results.append(torch._foreach_mul([torch.arange(1000.0, device=device) for _ in range(3)], 4.0))
+    assert all(torch.equal(tensor.cpu(), want) for result in results for tensor in result)
