@@ -302,6 +302,19 @@ def test_a_scaler(way: str, device: torch.device) -> None:
         torch.testing.assert_close(one.detach().cpu(), other.detach())
 
 
+def test_what_is_refused_as_by_the_cpu(device: torch.device) -> None:
+    x, y = (torch.ones(3, device=device) for _ in range(2))
+    step, scale = torch.ones((), device=device), torch.ones((), device=device)
+    for arguments in (([x.int()], scale, scale), ([x], scale.double(), scale)):
+        with pytest.raises((RuntimeError, ValueError)):
+            torch._amp_foreach_non_finite_check_and_unscale_(*arguments)
+            torch.accelerator.synchronize(device)
+    numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.0, "eps": 1e-8}
+    with pytest.raises((RuntimeError, ValueError)):
+        torch._fused_adam_([x], [y, y], [y], [x * 2], [], [step], **numbers, amsgrad=False, maximize=False)
+        torch.accelerator.synchronize(device)
+
+
 def test_check_and_unscale(device: torch.device) -> None:
     check = torch._amp_foreach_non_finite_check_and_unscale_
     for value in (None, float("inf"), -float("inf"), float("nan")):

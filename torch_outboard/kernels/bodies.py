@@ -52,6 +52,9 @@ def _update_scale(
     interval: int,
 ) -> torch.Tensor:
     """Products are computed in double and rounded once, as CUDA's kernel does; the scale stays finite."""
+    given = (self, growth_tracker, found_inf)
+    if [one.dtype for one in given] != [torch.float32, torch.int32, torch.float32] or any(one.dim() for one in given):
+        raise Refusal("the scale, its tracker and what was found are not a float32, an int32 and a float32")
     wide = self.double()
     steps = growth_tracker + 1
     is_bad, is_due = found_inf != 0, steps == interval

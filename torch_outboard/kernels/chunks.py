@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,6 +102,7 @@ def _of_formula(
         is_number = not isinstance(value, list) or declared.name in ELEMENTS
         dtype = one.dtype if isinstance(one, torch.Tensor) else real
         tensors.append(torch.empty((), dtype=dtype, device="meta") if is_number else one)
+    _check_types(dict(zip(names, tensors, strict=True)))
     order: list[str] = []
 
     def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -113,6 +114,15 @@ def _of_formula(
     places = {declared.name: place for place, declared in enumerate(schema)}
     results = [Result(places[one], is_flag=isinstance(arguments[places[one]], torch.Tensor)) for one in order]
     return traced, ChunkBody(operands, results, _shaped_by(arguments))
+
+
+def _check_types(given: Mapping[str, torch.Tensor]) -> None:
+    """Leaves to the CPU's kernels what they refuse: they say it."""
+    lists = {one.dtype for one in given.values() if one.dim() > 0}
+    if len(lists) != 1 or not all(one.is_floating_point for one in lists):
+        raise Refusal("its lists are not of one floating point type")
+    if any(given[name].dtype != torch.float32 for name in ("found_inf", "grad_scale", "inv_scale") if name in given):
+        raise Refusal("a scale, or what says that it is too large, is no float32")
 
 
 def _of_single(
