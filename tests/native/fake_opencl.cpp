@@ -64,6 +64,11 @@ void* clCreateProgramWithSource(void* context, unsigned count, const char** text
   return real(&clCreateProgramWithSource, "clCreateProgramWithSource")(context, count, texts, sizes, code);
 }
 
+int clSetKernelExecInfo(void* kernel, unsigned what, size_t size, const void* value) {
+  if (is_fault("deaf")) return -59;  // CL_INVALID_OPERATION
+  return real(&clSetKernelExecInfo, "clSetKernelExecInfo")(kernel, what, size, value);
+}
+
 int clGetPlatformIDs(unsigned count, void** platforms, unsigned* out_count) {
   if (is_fault("crash")) std::abort();
   return real(&clGetPlatformIDs, "clGetPlatformIDs")(count, platforms, out_count);

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
+#include <cstddef>
 #include <ctime>
 #include <fstream>
 #include <numeric>
@@ -233,6 +234,54 @@ void kernels_run(const char* path) {
   CHECK_STATUS(driver->program_destroy(driver.self(), 0, program), OB_INVALID_ARGUMENT);
 }
 
+void addresses_in_memory(const char* path) {
+  if (fake() == nullptr) return skip("addresses_in_memory", "OB_FAKE is not set");
+  const Library driver(path, {{"library", fake()}, {"cache", "0"}});
+  driver.open();
+  const char* text = "kernel void follow(global const ulong* table) { *(global int*)table[get_global_id(0)] += 7; }";
+  uint64_t program = 0, kernel = 0;
+  if (!CHECK_OK(build(driver, "opencl_c", text, &program))) return;
+  CHECK_OK(driver->kernel_get(driver.self(), 0, program, "follow", &kernel));
+  const uint64_t stream = driver.stream();
+  const uint64_t table = driver.alloc(4096);
+  const std::vector<ob_kernel_arg> args = {pointer_arg(table)};
+  ob_launch given = launch_of(kernel, 1, 1, args);
+  const auto copy = [&](uint64_t dst, int32_t dst_device, uint64_t src, int32_t src_device, uint64_t bytes) {
+    CHECK_OK(driver.copy(stream, dst, dst_device, src, src_device, bytes));
+    CHECK_OK(driver.sync(stream));
+  };
+  const auto launch = [&](uint64_t target) {
+    const int32_t zero = 0;
+    copy(target, 0, address_of(&zero), OB_HOST, 4);
+    copy(table, 0, address_of(&target), OB_HOST, 8);
+    return driver->kernel_launch(driver.self(), 0, stream, &given);
+  };
+  const auto found = [&](uint64_t target) {
+    int32_t number = 0;
+    copy(address_of(&number), OB_HOST, target, 0, 4);
+    return number;
+  };
+  given.follows_addresses = 1;
+  const uint64_t first = driver.alloc(4096);
+  CHECK_OK(launch(first));
+  CHECK(found(first) == 7);
+  // The runtime is told where memory has changed, and then alone.
+  setenv("FAKE_OPENCL", "deaf", 1);
+  CHECK_OK(launch(first + 64));
+  CHECK(found(first + 64) == 7);
+  const uint64_t second = driver.alloc(4096);
+  CHECK(launch(second) != OB_OK && driver.error_has("clSetKernelExecInfo"));
+  given.struct_size = offsetof(ob_launch, follows_addresses);  // of a core that knows nothing of it
+  CHECK_OK(launch(first));
+  unsetenv("FAKE_OPENCL");
+  given.struct_size = sizeof given;
+  CHECK_OK(launch(second));
+  CHECK(found(second) == 7);
+  CHECK_OK(driver->mem_free(driver.self(), 0, first));
+  CHECK_OK(launch(second));
+  CHECK(found(second) == 7);
+}
+
 void one_kernel_from_many_threads(const char* path) {
   const Library driver(path, {{"cache", "0"}});
   driver.open();
@@ -409,6 +458,7 @@ int main(int argc, char** argv) {
                           {"coarse_memory_has_no_host_address", coarse_memory_has_no_host_address},
                           {"waits_cross_devices", waits_cross_devices},
                           {"kernels_run", kernels_run},
+                          {"addresses_in_memory", addresses_in_memory},
                           {"one_kernel_from_many_threads", one_kernel_from_many_threads},
                           {"a_failed_build_shows_log_and_source", a_failed_build_shows_log_and_source},
                           {"programs_are_cached", programs_are_cached},
