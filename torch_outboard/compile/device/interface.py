@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -16,6 +17,10 @@ from torch_outboard.device import devices, memory, streams
 __all__ = ["OutboardInterface", "register_interface"]
 
 _NAME = _C.driver_name()
+
+# What Inductor is told of every device: with fewer processors it splits fewer reductions, before it asks our generators
+# (compile/simt/mapping.py), which decide from sizes alone. So what is generated is good for all devices of a kind.
+_PROCESSORS = 128
 
 
 class _Worker:
@@ -34,7 +39,8 @@ class _Worker:
     def get_device_properties(device: torch.types.Device = None) -> Any:
         known = device_interface.caching_worker_device_properties
         if _NAME not in known:
-            known[_NAME] = [devices.get_device_properties(index) for index in range(_C.device_count())]
+            own = [devices.get_device_properties(index) for index in range(_C.device_count())]
+            known[_NAME] = [dataclasses.replace(one, multi_processor_count=_PROCESSORS) for one in own]
         index = _Worker.current_device() if device is None else _index(device)
         return known[_NAME][index]
 
@@ -94,7 +100,7 @@ class OutboardInterface(DeviceInterface):
 
     @classmethod
     def get_multi_processor_count(cls, device: torch.types.Device = None) -> int:
-        return max(1, _Worker.get_device_properties(device).multi_processor_count)  # type: ignore[no-any-return]
+        return _PROCESSORS
 
     @classmethod
     def get_cache_system_info(cls) -> dict[str, object] | None:
