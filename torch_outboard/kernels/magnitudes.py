@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """For which sizes a plan that reduces is good: those of the same order as at the call that it was made for.
 
-How rows are shared by items, and into how many parts they go, is written into kernels. On a CPU that makes a small
-difference; on a GPU one group of items would sum what a thousand should.
+How rows are shared by items, and into how many parts they go, is written into kernels. On a GPU one group of items
+would sum what a thousand should; on a CPU one item would sum a long row, while other processors have nothing to do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -21,28 +22,38 @@ __all__ = ["keep_magnitudes"]
 
 # What lies between two of them is of one order.
 _BOUNDS = (16, 512, 1 << 13, 1 << 17, 1 << 21, 1 << 25)
+# On a CPU rows are split if they are longer than the first of these, and not more than so many.
+_LONG_ROWS = _BOUNDS[2:]
+_FEW_ROWS = 512
 
 
 def keep_magnitudes(graph: GraphLowering, dialect: Dialect, device: torch.device) -> None:
-    """Has the plan guard the orders of rows, of their elements and of both, for each reduction of a lowered graph."""
-    if not cooperates(dialect, device):
-        return
+    """Has the plan guard the orders of rows, of their elements and of both, for each reduction of a lowered graph.
+
+    On a CPU it is the length of rows alone, and of long ones whether they are few.
+    """
+    is_shared = cooperates(dialect, device)
     for operation in graph.operations:
         data = getattr(operation, "data", None)
         if isinstance(data, ir.Reduction):
             rows, row = (sympy.Mul(*sizes) for sizes in (data.ranges, data.reduction_ranges))
-            for size in (rows, row, rows * row):
-                _keep(graph, size)
+            if is_shared:
+                for size in (rows, row, rows * row):
+                    _keep(graph, size, _BOUNDS)
+            elif _keep(graph, row, _LONG_ROWS) > _LONG_ROWS[0]:
+                _keep(graph, rows, (_FEW_ROWS,))
 
 
-def _keep(graph: GraphLowering, size: Any) -> None:
+def _keep(graph: GraphLowering, size: Any, bounds: Sequence[int]) -> int:
+    """Guards the order of a size, and gives what it is now."""
     size = graph.sizevars.simplify(size)
     if isinstance(size, sympy.Integer):
-        return
+        return int(size)
     now = int(graph.sizevars.optimization_hint(size, fallback=0))
-    above = [bound for bound in _BOUNDS if now <= bound]
-    below = [bound for bound in _BOUNDS if now > bound]
+    above = [bound for bound in bounds if now <= bound]
+    below = [bound for bound in bounds if now > bound]
     if above:
         graph.sizevars.evaluate_expr(sympy.Le(size, above[0]))
     if below:
         graph.sizevars.evaluate_expr(sympy.Gt(size, below[-1]))
+    return now
