@@ -71,6 +71,9 @@ class Driver:
         Who generates kernels for operators of eager code: "opencl_c", or a subclass of
         torch_outboard.compile.simt.generator.SimtGenerator with a dialect that the device builds. It is used on devices
         whose memory the host can't reach, and on all with `providers` or OUTBOARD_PROVIDERS.
+    kernel_packs : sequence of paths
+        Folders that `outboard kernels pack` made, with kernels for operators of eager code that need not be generated
+        then. A relative path begins at the folder of the module whose class names it.
     providers : sequence of str or None
         The chain of providers that operators are asked of: some of "native", "compiled" and "host", in this order;
         OUTBOARD_PROVIDERS wins. None is all, "compiled" only on devices whose memory the host can't reach.
@@ -90,6 +93,7 @@ class Driver:
     kernels: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     code_generator: ClassVar[Any] = None
     kernel_generator: ClassVar[Any] = None
+    kernel_packs: ClassVar[Sequence[str | os.PathLike[str]]] = ()
     providers: ClassVar[Sequence[str] | None] = None
     autocast: ClassVar[str | Mapping[str, str] | None] = None
     autocast_dtype: ClassVar[Any] = None

@@ -59,41 +59,68 @@ std::unique_ptr<const kernels::DeviceKernel> kernel_of(const py::tuple& kernel) 
       geometry_of(kernel[6].cast<std::vector<std::string>>()), kernel[7].cast<std::vector<std::string>>());
 }
 
-// What a function of the builder's answers to an operator's name, its arguments and more.
+// (text, kernels, refusal, whether it is of the class)
+BuiltPlan plan_of(const py::tuple& answer) {
+  BuiltPlan built;
+  built.text = answer[0].cast<std::string>();
+  built.refusal = answer[2].cast<std::string>();
+  built.refuses_class = answer[3].cast<bool>();
+  for (const py::handle kernel : answer[1]) {
+    built.kernels.push_back(kernel_of(py::reinterpret_borrow<py::tuple>(kernel)));
+  }
+  return built;
+}
+
+// Calls a function of the builder's with an operator's name, its arguments and more.
+template <typename... More>
+py::object ask_about(const py::module_& builder, const char* function, const OpPlan& plan,
+                     c10::ArrayRef<c10::IValue> given, More... more) {
+  const c10::FunctionSchema& schema = plan.op.schema();
+  py::list arguments;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    arguments.append(to_kernel_argument(given[i], schema.arguments()[i]));
+  }
+  return builder.attr(function)(plan.name, arguments, more...);
+}
+
 template <typename... More>
 BuiltPlan ask_for_plan(const char* function, const OpPlan& plan, c10::ArrayRef<c10::IValue> given, More... more) {
-  BuiltPlan built;
   if (python_is_gone()) {
-    built.refusal = "the interpreter is about to go";
-    return built;
+    BuiltPlan gone;
+    gone.refusal = "the interpreter is about to go";
+    return gone;
   }
   return with_builder([&](const py::module_& builder) {
-    const c10::FunctionSchema& schema = plan.op.schema();
-    py::list arguments;
-    for (size_t i = 0; i < schema.arguments().size(); ++i) {
-      arguments.append(to_kernel_argument(given[i], schema.arguments()[i]));
-    }
-    const py::tuple answer = builder.attr(function)(plan.name, arguments, more...);
-    built.text = answer[0].cast<std::string>();
-    built.refusal = answer[2].cast<std::string>();
-    built.refuses_class = answer[3].cast<bool>();
-    for (const py::handle kernel : answer[1]) {
-      built.kernels.push_back(kernel_of(py::reinterpret_borrow<py::tuple>(kernel)));
-    }
-    return std::move(built);
+    return plan_of(ask_about(builder, function, plan, given, more...).template cast<py::tuple>());
   });
 }
 
+c10::ArrayRef<c10::IValue> arguments_of(const Call& call) {
+  return c10::ArrayRef<c10::IValue>(&call.arg(0), call.plan().args.size());
+}
+
+std::vector<BuiltPlan> ask_load(const Call& call, uint64_t numbers, bool is_aliased) {
+  std::vector<BuiltPlan> kept;
+  if (!python_is_gone()) {
+    with_builder([&](const py::module_& builder) {
+      for (const py::handle answer : ask_about(builder, "load", call.plan(), arguments_of(call), numbers, is_aliased,
+                                               static_cast<int>(call.device()))) {
+        kept.push_back(plan_of(py::reinterpret_borrow<py::tuple>(answer)));
+      }
+    });
+  }
+  return kept;
+}
+
 BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
-  const c10::ArrayRef<c10::IValue> arguments(&call.arg(0), call.plan().args.size());
-  return ask_for_plan("build", call.plan(), arguments, numbers, is_aliased, static_cast<int>(call.device()));
+  return ask_for_plan("build", call.plan(), arguments_of(call), numbers, is_aliased, static_cast<int>(call.device()));
 }
 
 BuiltPlan ask_build_chunks(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device) {
   return ask_for_plan("build_chunks", plan, arguments, static_cast<int>(device));
 }
 
-constexpr PlanBuilder kBuilder{ask_numbers, ask_build, ask_numbers_of_lists, ask_build_chunks};
+constexpr PlanBuilder kBuilder{ask_numbers, ask_load, ask_build, ask_numbers_of_lists, ask_build_chunks};
 
 // native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host can't reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

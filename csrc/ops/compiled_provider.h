@@ -4,8 +4,8 @@
 // A call is looked up by its signature: the shape cache's, and what else decides which kernels run, such as numbers that
 // are written into them. A known call runs the steps of its plan (kernels/plan.h) with all formulas computed before. Of
 // another one the recipes of its class are tried in turn: a recipe is a plan with guards, for calls of the same dtypes,
-// ranks and numbers, and mostly for all sizes. Where none holds, the builder makes one: Python code that the bindings
-// install, and that refuses what it isn't sure of. A refusal is remembered, and listed, and the call goes on down the
+// ranks and numbers, and mostly for all sizes. The first call of a class asks what is kept of it on disk. Where no guards
+// hold, the builder makes a plan: Python code that the bindings install, and that refuses what it isn't sure of. A refusal is remembered, and listed, and the call goes on down the
 // chain.
 #pragma once
 
@@ -34,8 +34,11 @@ struct BuiltPlan {
 struct PlanBuilder {
   // The arguments of an operator, a bit each, whose numbers plans take by value; the same at every call.
   uint64_t (*numbers)(const OpPlan& plan);
-  // `is_aliased`: a tensor that is written shares memory with another argument, so that it may be written only when all
-  // has been read. An exception is one for the program, such as KeyboardInterrupt.
+  // What is kept on disk for calls of this one's class: plans, for those calls for which their guards hold, or one refusal
+  // of the class; empty if nothing is. `is_aliased`: a tensor that is written shares memory with another argument, so that
+  // it may be written only when all has been read. An exception is one for the program, such as KeyboardInterrupt.
+  std::vector<BuiltPlan> (*load)(const Call& call, uint64_t numbers, bool is_aliased);
+  // A plan for this call, or why there is none; as `load`.
   BuiltPlan (*build)(const Call& call, uint64_t numbers, bool is_aliased);
   // The same of an operator over lists of tensors as one launch (kernels/chunk_plan.h). `arguments` are the call's, with
   // lists cut to their first element.
@@ -65,7 +68,7 @@ OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators(
 // Has no call on this thread compiled from now on: the builder's, which would wait for itself.
 OUTBOARD_API void forbid_compiling();
 
-// Plans that were built since the start.
+// Plans that were built or read since the start.
 OUTBOARD_API uint64_t built_plans();
 
 }  // namespace outboard

@@ -89,6 +89,20 @@ std::string obstacle(const Call& call) {
   return found;
 }
 
+// A plan and its kernels, whose programs are not built yet. ValueError for a text that is no plan.
+std::unique_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
+  std::vector<std::string> letters;
+  for (const auto& kernel : built.kernels) {
+    letters.push_back(kernel->arguments());
+    std::erase_if(letters.back(), [](char letter) { return letter == 'l' || letter == 'e'; });  // not passed
+  }
+  return std::make_unique<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
+}
+
+std::string unusable(const c10::Error& error) {
+  return std::string("its plan can't be used: ") + error.what_without_backtrace();
+}
+
 std::shared_ptr<CompiledCall> refused(const std::string& reason) {
   auto call = std::make_shared<CompiledCall>();
   call->refusal = reason;
@@ -192,6 +206,23 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, cons
   return made;
 }
 
+// Of the thread that loads or builds for a class, from when it says so to the end.
+class OperatorRecipes::Building {
+ public:
+  Building(OperatorRecipes& known, Class& group) : known_(known), group_(group) {}
+  ~Building() {
+    const std::lock_guard lock(known_.mutex_);
+    group_.is_building = false;
+    known_.built_.notify_all();
+  }
+  Building(const Building&) = delete;
+  Building& operator=(const Building&) = delete;
+
+ private:
+  OperatorRecipes& known_;
+  Class& group_;
+};
+
 std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& call, const CompiledKey& key,
                                                                    Class& group) {
   size_t tried = 0;
@@ -203,44 +234,71 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
     if (tried < group.recipes.size()) {
       const Recipe& recipe = *group.recipes[tried++];
       lock.unlock();
-      try {
-        if (auto found = instantiate(recipe, call)) {
-          return found;
-        }
-      } catch (const c10::ValueError& error) {
-        return refuse(std::string("its plan can't be used: ") + error.what_without_backtrace(), nullptr);
+      if (auto found = use(recipe, call, group)) {
+        return found;
       }
       lock.lock();
-      continue;
+    } else if (group.is_building) {
+      lock.unlock();
+      {
+        // The thread that builds needs the interpreter lock for it.
+        const BlockingRegion region;
+        std::unique_lock waiting(mutex_);
+        built_.wait(waiting, [&] { return !group.is_building; });
+      }
+      lock.lock();
+    } else {
+      group.is_building = true;
+      const bool is_loaded = group.is_loaded;
+      lock.unlock();
+      {
+        const Building until_end(*this, group);
+        if (is_loaded) {
+          return build(call, key, group);
+        }
+        load(call, key, group);
+      }
+      lock.lock();
     }
-    if (!group.is_building) {
-      break;
-    }
-    lock.unlock();
-    {
-      // The thread that builds needs the interpreter lock for it.
-      const BlockingRegion region;
-      std::unique_lock waiting(mutex_);
-      built_.wait(waiting, [&] { return !group.is_building; });
-    }
-    lock.lock();
-  }
-  group.is_building = true;
-  lock.unlock();
-  try {
-    auto result = build(call, key, group);
-    end_building(group);
-    return result;
-  } catch (...) {
-    end_building(group);
-    throw;
   }
 }
 
-void OperatorRecipes::end_building(Class& group) {
+std::shared_ptr<const CompiledCall> OperatorRecipes::use(const Recipe& recipe, const Call& call, Class& group) {
+  bool is_for_call = false;
+  try {
+    std::shared_ptr<const CompiledCall> found = instantiate(recipe, call);
+    is_for_call = true;
+    if (found != nullptr) {
+      for (const auto& kernel : recipe.kernels) {
+        kernel->program->build(call.device());
+      }
+    }
+    return found;
+  } catch (const c10::Error& error) {
+    if (is_lost(call.device())) {
+      throw;
+    }
+    // A program that can't be built can't for any call of the class.
+    return refuse(unusable(error), is_for_call ? &group : nullptr);
+  }
+}
+
+void OperatorRecipes::load(const Call& call, const CompiledKey& key, Class& group) {
+  if (const PlanBuilder* ask = builder.load()) {
+    for (BuiltPlan& kept : ask->load(call, numbers(call), key.is_aliased)) {
+      if (!kept.refusal.empty()) {
+        refuse(kept.refusal, &group);
+      } else if (!is_full()) {
+        try {
+          keep(recipe_of(kept, call), group);
+        } catch (const c10::Error& error) {
+          refuse(unusable(error), nullptr);  // is listed, and a plan is built
+        }
+      }
+    }
+  }
   const std::lock_guard lock(mutex_);
-  group.is_building = false;
-  built_.notify_all();
+  group.is_loaded = true;
 }
 
 std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, const CompiledKey& key, Class& group) {
@@ -248,43 +306,39 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   if (ask == nullptr) {
     return refuse("nobody builds plans here", nullptr);
   }
-  {
-    const std::lock_guard lock(mutex_);
-    if (recipes_.size() >= kMaxRecipes) {
-      return refused("it has " + std::to_string(kMaxRecipes) + " recipes, and more are not kept");
-    }
+  if (is_full()) {
+    return refused("it has " + std::to_string(kMaxRecipes) + " recipes, and more are not kept");
   }
   BuiltPlan built = ask->build(call, numbers(call), key.is_aliased);
   if (!built.refusal.empty()) {
     return refuse(built.refusal, built.refuses_class ? &group : nullptr);
   }
-  bool is_built = false;
+  std::unique_ptr<const Recipe> recipe;
   try {
-    std::vector<std::string> letters;
-    for (const auto& kernel : built.kernels) {
-      kernel->build(call.device());
-      letters.push_back(kernel->arguments());
-      std::erase_if(letters.back(), [](char letter) { return letter == 'l' || letter == 'e'; });  // not passed
-    }
-    auto recipe = std::make_unique<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
-    is_built = true;
-    std::shared_ptr<const CompiledCall> result = instantiate(*recipe, call);
-    if (result == nullptr) {
-      return refuse("the guards of its plan don't hold for the call that it was made for", nullptr);
-    }
-    count_plan();
-    const std::lock_guard lock(mutex_);
-    group.recipes.push_back(recipe.get());
-    recipes_.push_back(std::move(recipe));
-    return result;
+    recipe = recipe_of(built, call);
   } catch (const c10::Error& error) {
-    if (is_lost(call.device())) {
-      throw;
-    }
-    // What is wrong with the plan itself is so for each call of the class.
-    return refuse(std::string("its plan can't be used: ") + error.what_without_backtrace(),
-                  is_built ? nullptr : &group);
+    return refuse(unusable(error), &group);  // what is wrong with the plan itself is so for each call of the class
   }
+  std::shared_ptr<const CompiledCall> result = use(*recipe, call, group);
+  if (result == nullptr) {
+    return refuse("the guards of its plan don't hold for the call that it was made for", nullptr);
+  }
+  if (result->recipe != nullptr) {
+    keep(std::move(recipe), group);
+  }
+  return result;
+}
+
+bool OperatorRecipes::is_full() {
+  const std::lock_guard lock(mutex_);
+  return recipes_.size() >= kMaxRecipes;
+}
+
+void OperatorRecipes::keep(std::unique_ptr<const Recipe> recipe, Class& group) {
+  count_plan();
+  const std::lock_guard lock(mutex_);
+  group.recipes.push_back(recipe.get());
+  recipes_.push_back(std::move(recipe));
 }
 
 std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {

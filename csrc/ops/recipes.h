@@ -63,8 +63,10 @@ class OperatorRecipes {
     std::vector<const Recipe*> recipes;
     std::string refusal;
     bool is_building = false;
+    bool is_loaded = false;  // what is kept on disk is among the recipes
   };
   using Classes = std::map<std::vector<uint64_t>, Class>;
+  class Building;
 
   // They grow with what a program calls, not with how often.
   static constexpr size_t kMaxClasses = 1024;
@@ -75,9 +77,14 @@ class OperatorRecipes {
   // which most calls have, and which are worth a kernel without them.
   uint64_t numbers(const Call& call);
   std::shared_ptr<const CompiledCall> find_or_build(const Call& call, const CompiledKey& key, Class& group);
+  // A call with a recipe of its class, whose programs are built by then; null if a guard doesn't hold.
+  std::shared_ptr<const CompiledCall> use(const Recipe& recipe, const Call& call, Class& group);
+  // Makes recipes of what is kept of the class on disk, or refuses it.
+  void load(const Call& call, const CompiledKey& key, Class& group);
   std::shared_ptr<const CompiledCall> build(const Call& call, const CompiledKey& key, Class& group);
+  bool is_full();
+  void keep(std::unique_ptr<const Recipe> recipe, Class& group);
   std::shared_ptr<const CompiledCall> refuse(const std::string& reason, Class* group);
-  void end_building(Class& group);
 
   std::atomic<uint64_t> numbers_{kUnknown};
   static constexpr uint64_t kUnknown = ~uint64_t{0};

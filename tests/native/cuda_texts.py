@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 os.environ["OUTBOARD_FALLBACK"] = "error"
-os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = ""
+os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = os.environ["OUTBOARD_KERNEL_PACKS"] = ""
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch

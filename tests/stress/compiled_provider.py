@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 os.environ["OUTBOARD_FALLBACK"] = "error"
-os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = ""
+os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = os.environ["OUTBOARD_KERNEL_PACKS"] = ""
 os.environ["OUTBOARD_PROVIDERS"] = "native,compiled"
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

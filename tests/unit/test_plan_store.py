@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 import pytest
 import torch
 
+from torch_outboard.kernels import key as keys
 from torch_outboard.kernels import store as stores
-from torch_outboard.kernels.store import Answer, Store
+from torch_outboard.kernels.files import Answer
+from torch_outboard.kernels.store import Store
 from torch_outboard.testing.plugin import RunPython
 
+SIZES = [[[2, 3], [3, 1]], [[3], [1]]]
 ANSWER: Answer = (
     "plan 1\n",
     [
@@ -34,44 +38,93 @@ import torch, torch_outboard
 from torch_outboard.kernels import plan_statistics
 if torch_outboard.attach("opencl", host_access=False).device_count() == 0:
     os._exit(3)
-x, y = torch.randn(33, 70), torch.randn(70)
-i = torch.randint(0, 33, (5,))
+rows, columns = int(sys.argv[1]), int(sys.argv[2])
+x, y = torch.randn(rows, columns), torch.randn(columns)
+i = torch.randint(0, rows, (5,))
 def calls(x, y, i):
     z = x * 0.37 + y
     z.add_(x, alpha=float(i[0]) + 0.25)
     return z.softmax(1), z @ z.t(), z.sum(0), z.half().exp(), z.index_select(0, i), (z > 0).any(1)
 for ours, wanted in zip(calls(x.to("ocl"), y.to("ocl"), i.to("ocl")), calls(x, y, i), strict=True):
     torch.testing.assert_close(ours.cpu(), wanted, rtol=2e-3, atol=1e-4)
-print(json.dumps({**plan_statistics(), "inductor": "torch._inductor.lowering" in sys.modules}))
+print(json.dumps({**plan_statistics(), "inductor": "torch._inductor" in sys.modules}))
 """
 
 
-def run(run_python: RunPython, folder: Path) -> tuple[dict[str, Any], str]:
+# Eight threads that wait for each other before they call, with sizes of two kinds: for a row of one, plans are others.
+THREADS = """
+import json, os, sys, threading
+import torch, torch_outboard
+from torch_outboard.kernels import plan_statistics
+if torch_outboard.attach("opencl", host_access=False).device_count() == 0:
+    os._exit(3)
+barrier, wrong = threading.Barrier(8), []
+def call(number):
+    sizes = [(5, 1 if number % 3 == 0 else 6 + number), (6 + number,)]
+    x, y = (torch.randn(size) for size in sizes)
+    ours = [x.to("ocl"), y.to("ocl")]
+    barrier.wait()
+    if not torch.equal((ours[0] + ours[1]).cpu(), x + y):
+        wrong.append(number)
+threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(json.dumps({**plan_statistics(), "wrong": wrong, "inductor": "torch._inductor" in sys.modules}))
+"""
+
+
+def run(
+    run_python: RunPython, folder: Path, rows: int = 33, columns: int = 70, program: str = PROGRAM
+) -> tuple[dict[str, Any], str]:
     """Gives the statistics of a process, and all that it printed."""
-    done = run_python(
-        PROGRAM, env={stores.VARIABLE: str(folder), "OUTBOARD_FALLBACK": "silent"}, status=None, fresh=True
-    )
+    environment = {stores.VARIABLE: str(folder), "OUTBOARD_FALLBACK": "silent"}
+    done = run_python(program, str(rows), str(columns), env=environment, status=None, fresh=True)
     if done.returncode == 3:
         pytest.skip("capability: an OpenCL device")
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stdout
 
 
+@pytest.fixture(scope="module")
+def first_run(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """A process that finds nothing, and the folder that it leaves."""
+    folder = tmp_path_factory.mktemp("first") / "plans"
+    return run(run_python, folder)[0], folder
+
+
+@pytest.fixture
+def built(first_run: tuple[dict[str, Any], Path], tmp_path: Path) -> dict[str, Any]:
+    """What the first process said; `tmp_path` is as it left its folder."""
+    shutil.copytree(first_run[1], tmp_path, dirs_exist_ok=True)
+    return first_run[0]
+
+
 def files_of(folder: Path) -> list[Path]:
     return sorted(one for one in folder.rglob("*") if one.is_file())
 
 
-def test_a_second_process_builds_nothing(run_python: RunPython, tmp_path: Path) -> None:
-    first, _ = run(run_python, tmp_path / "plans")
-    assert first["loaded"] == 0 and first["saved"] >= 8 and first["inductor"]
-    second, output = run(run_python, tmp_path / "plans")
-    assert second == {"plans": first["plans"], "loaded": first["saved"], "saved": 0, "inductor": False}, output
-    assert len(files_of(tmp_path / "plans")) == first["saved"]
-    assert all(one.stat().st_mode & 0o077 == 0 for one in files_of(tmp_path / "plans"))
+def test_a_second_process_builds_nothing(run_python: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
+    assert built["loaded"] == 0 and built["saved"] >= 8 and built["inductor"]
+    second, output = run(run_python, tmp_path)
+    assert second == {**built, "loaded": built["saved"], "saved": 0, "inductor": False}, output
+    assert len(files_of(tmp_path)) == built["saved"]
+    assert all(one.stat().st_mode & 0o077 == 0 for one in files_of(tmp_path))
 
 
-def test_damage_is_told_and_repaired(run_python: RunPython, tmp_path: Path) -> None:
-    first, _ = run(run_python, tmp_path)
+def test_other_sizes_find_the_plans_or_add_theirs(run_python: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
+    second, output = run(run_python, tmp_path, 41, 13)
+    assert second == {**built, "loaded": built["saved"], "saved": 0, "inductor": False}, output
+    third, _ = run(run_python, tmp_path, 41, 1)  # guards fail: sizes of 1 are a case of their own
+    assert third["loaded"] >= built["saved"] and third["saved"] >= 3 and third["inductor"]
+    for rows, columns in ((7, 19), (30, 1)):
+        fourth, output = run(run_python, tmp_path, rows, columns)
+        assert fourth["saved"] == 0 and fourth["loaded"] == built["saved"] + third["saved"], output
+        assert not fourth["inductor"]
+
+
+def test_damage_is_told_and_repaired(run_python: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
     files = files_of(tmp_path)
     cut, flipped, emptied, swapped, other = files[:5]
     cut.write_bytes(cut.read_bytes()[:-7])
@@ -81,22 +134,29 @@ def test_damage_is_told_and_repaired(run_python: RunPython, tmp_path: Path) -> N
     emptied.write_bytes(b"")
     swapped.write_bytes(other.read_bytes())
     second, output = run(run_python, tmp_path)
-    assert second["loaded"] == first["saved"] - 4 and second["saved"] == 4
+    assert second["loaded"] == built["saved"] - 4 and second["saved"] == 4
     assert output.count("is damaged; it is built again") == 4
     third, _ = run(run_python, tmp_path)
-    assert third["loaded"] == first["saved"]
+    assert third["loaded"] == built["saved"]
 
 
-def test_two_processes_at_once(run_python: RunPython, tmp_path: Path) -> None:
+def test_two_processes_of_eight_threads_at_once(run_python: RunPython, tmp_path: Path) -> None:
     results: list[dict[str, Any]] = []
     # Each server of forked processes serves one thread; these are processes of their own.
-    threads = [threading.Thread(target=lambda: results.append(run(run_python, tmp_path)[0])) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: results.append(run(run_python, tmp_path, program=THREADS)[0])) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(results) == 2 and all(one["loaded"] + one["saved"] == results[0]["plans"] for one in results)
-    assert all(len(one.name) == 62 for one in files_of(tmp_path)), "a file that was being written is left"
+    assert len(results) == 2 and not any(one["wrong"] for one in results)
+    # Each has two plans, for rows of one and of more, and nobody has taken the other's away.
+    assert all(2 <= one["plans"] == one["loaded"] + one["saved"] <= 4 for one in results)
+    names = [one.name for one in files_of(tmp_path)]
+    assert len(names) == 2 and len({name.partition(".")[0] for name in names}) == 1, names
+    third, _ = run(run_python, tmp_path, program=THREADS)
+    assert third == {"plans": 2, "loaded": 2, "saved": 0, "packed": 0, "wrong": [], "inductor": False}
 
 
 # ---- The store alone ----
@@ -104,28 +164,47 @@ def test_two_processes_at_once(run_python: RunPython, tmp_path: Path) -> None:
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert store.load("a") is None
-    store.save("a", ANSWER)
-    assert store.load("a") == ANSWER and store.load("b") is None
+    assert store.plans("a") == [] and store.refusal("a", SIZES) is None
+    store.save("a", SIZES, ANSWER)
+    assert store.plans("a") == [ANSWER] and store.plans("b") == []
     assert (store.loaded, store.saved) == (1, 1)
-    refusal: Answer = ("", [], "it is random", True)
-    store.save("a", refusal)
-    assert Store(tmp_path).load("a") == refusal
+
+
+def test_a_class_has_several_plans(tmp_path: Path) -> None:
+    answers: list[Answer] = [(f"plan 1\nguard a0 {number} eq\n", ANSWER[1], "", False) for number in range(3)]
+    for answer in answers:
+        Store(tmp_path).save("a", SIZES, answer)
+    Store(tmp_path).save("a", [], answers[1])  # the same, for other sizes
+    assert sorted(Store(tmp_path).plans("a")) == answers and len(files_of(tmp_path)) == 3
+
+
+def test_refusals_are_of_classes_or_of_calls(tmp_path: Path) -> None:
+    of_class: Answer = ("", [], "it is random", True)
+    of_call: Answer = ("", [], "it is another shape", False)
+    store = Store(tmp_path)
+    store.save("a", SIZES, of_call)
+    assert store.plans("a") == [] and store.refusal("a", SIZES) == of_call
+    assert store.refusal("a", SIZES[:1]) is None and store.refusal("b", SIZES) is None
+    store.save("a", SIZES, of_class)
+    assert store.plans("a") == [of_class] and store.refusal("a", SIZES) == of_call
+    store.save("a", SIZES, ANSWER)
+    assert store.plans("a") == [ANSWER], "what was refused in one process another has a plan for"
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
     store = Store(None)
-    store.save("a", ANSWER)
-    assert store.load("a") is None and store.saved == 0 and not store.is_usable
+    store.save("a", SIZES, ANSWER)
+    assert store.plans("a") == [] and store.refusal("a", SIZES) is None
+    assert store.saved == 0 and not store.is_usable
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o770])
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, mode: int, caplog: Any) -> None:
-    Store(tmp_path / "ours").save("a", ANSWER)
+    Store(tmp_path / "ours").save("a", SIZES, ANSWER)
     (tmp_path / "ours").chmod(mode)
     store = Store(tmp_path / "ours")
-    assert store.load("a") is None and store.load("a") is None
-    store.save("b", ANSWER)
+    assert store.plans("a") == store.plans("a") == []
+    store.save("b", SIZES, ANSWER)
     assert store.saved == 0 and len(files_of(tmp_path)) == 1
     assert caplog.text.count("that its user alone may write") == 1
 
@@ -135,7 +214,7 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, caplog: Any) -> N
     (tmp_path / "ours").mkdir(mode=0o700)
     os.chown(tmp_path / "ours", 12345, 12345)
     store = Store(tmp_path / "ours")
-    store.save("a", ANSWER)
+    store.save("a", SIZES, ANSWER)
     assert store.saved == 0 and "that its user alone may write" in caplog.text
 
 
@@ -149,7 +228,7 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: Any) 
     (tmp_path / "file").write_text("")
     store = Store(tmp_path / "file" / "plans")
     for key in "abc":
-        store.save(key, ANSWER)
+        store.save(key, SIZES, ANSWER)
     assert store.saved == 0 and caplog.text.count("plans are not kept") == 1
 
 
@@ -159,8 +238,8 @@ def test_a_disk_that_is_full_is_told_once(tmp_path: Path, monkeypatch: Any, capl
 
     store = Store(tmp_path)
     monkeypatch.setattr(stores.os, "replace", fail)
-    store.save("a", ANSWER)
-    store.save("b", ANSWER)
+    store.save("a", SIZES, ANSWER)
+    store.save("b", SIZES, ANSWER)
     assert store.saved == 0 and caplog.text.count("No space left") == 1 and files_of(tmp_path) == []
 
 
@@ -168,15 +247,25 @@ def test_folders_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> N
     monkeypatch.setattr(stores, "_MOST_FILES", 3)
     for number in range(6):
         store = Store(tmp_path)
-        store.save(f"key {number}", ANSWER)
-    assert len(files_of(tmp_path)) == 3 and Store(tmp_path).load("key 5") == ANSWER
+        store.save(f"key {number}", SIZES, ANSWER)
+    assert len(files_of(tmp_path)) == 3 and Store(tmp_path).plans("key 5") == [ANSWER]
     unused, used, theirs = tmp_path / ("0" * 16), tmp_path / ("1" * 16), tmp_path / "photographs"
     for folder, age in ((unused, stores._KEPT_SECONDS + 60), (used, 60), (theirs, stores._KEPT_SECONDS + 60)):
         folder.mkdir()
         time = folder.stat().st_mtime - age
         os.utime(folder, (time, time))
-    Store(tmp_path).save("key 6", ANSWER)
+    Store(tmp_path).save("key 6", SIZES, ANSWER)
     assert not unused.exists() and used.exists() and theirs.exists()
+
+
+def test_classes_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stores, "_MOST_PLANS", 2)
+    store = Store(tmp_path)
+    for number in range(4):
+        store.save("a", SIZES, (f"plan {number}", [], "", False))
+        for age, path in enumerate(sorted(files_of(tmp_path), key=lambda one: one.stat().st_mtime_ns, reverse=True)):
+            os.utime(path, (10.0 - age, 10.0 - age))  # clocks of file systems are coarse
+    assert sorted(text for text, *_ in store.plans("a")) == ["plan 2", "plan 3"]
 
 
 def test_where_plans_are_kept(monkeypatch: Any) -> None:
@@ -196,48 +285,50 @@ def test_where_plans_are_kept(monkeypatch: Any) -> None:
 
 
 def test_what_a_plan_depends_on_is_in_its_key(monkeypatch: Any) -> None:
-    monkeypatch.setattr(stores, "_device", lambda device: {"device": f"chip {device}"})
+    monkeypatch.setattr(keys, "kind_of", lambda device: {"machine": f"machine {device}"})
     x = torch.empty(2, 3)
 
     def key(name: str = "aten::add.Tensor", arguments: Any = None, by_value: Any = (2,), aliased: bool = False) -> Any:
-        return stores.key_of(name, [x, x, 0.5] if arguments is None else arguments, by_value, aliased, 0)
+        return keys.key_of(name, [x, x, 0.5] if arguments is None else arguments, by_value, aliased, 0)
 
-    keys = [
+    found = [
         key(),
         key("aten::sub.Tensor"),
         key(arguments=[x.double(), x, 0.5]),
-        key(arguments=[x.t().contiguous().t(), x, 0.5]),
-        key(arguments=[torch.empty(2, 4), x, 0.5]),
+        key(arguments=[x[0], x, 0.5]),
+        key(arguments=[x.to("meta"), x, 0.5]),
         key(arguments=[x, 2.0, 0.5]),
         key(arguments=[x, 2, 0.5]),
         key(arguments=[x, x, 1]),
         key(by_value=()),
         key(by_value=(), arguments=[x, x, 0.25]),
         key(aliased=True),
-        stores.key_of("aten::add.Tensor", [x, x, 0.5], (2,), False, 1),
+        keys.key_of("aten::add.Tensor", [x, x, 0.5], (2,), False, 1),
     ]
     torch.use_deterministic_algorithms(True)
     try:
-        keys.append(key())
+        found.append(key())
     finally:
         torch.use_deterministic_algorithms(False)
     torch.set_default_dtype(torch.float64)
     try:
-        keys.append(key())
+        found.append(key())
     finally:
         torch.set_default_dtype(torch.float32)
     monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
-    keys.append(key())
+    found.append(key())
     monkeypatch.delenv("TORCHINDUCTOR_FREEZING")
-    assert len(set(keys)) == len(keys) and None not in keys
-    # Numbers that are read at each call, and where a cache is, make no difference.
+    assert len(set(found)) == len(found) and None not in found
+    # Numbers that are read at each call, sizes and strides, and where a cache is, make no difference.
     assert key(arguments=[x, x, 0.25]) == key() and key(arguments=[x, 7, 0.5]) == key(arguments=[x, 2, 0.5])
+    assert key(arguments=[torch.empty(9, 4).t(), x, 0.5]) == key()
+    assert keys.sizes_of([x, 1, [torch.empty(9, 4).t()]]) == [[[2, 3], [3, 1]], [[4, 9], [1, 4]]]
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
-    assert key() == keys[0]
+    assert key() == found[0]
     # A plan has its seed from each call, whatever the generator's state.
     drawn = [
-        stores.key_of("aten::bernoulli.p", [x, 0.5, torch.Generator().manual_seed(n)], (1,), False, 0) for n in (1, 2)
+        keys.key_of("aten::bernoulli.p", [x, 0.5, torch.Generator().manual_seed(n)], (1,), False, 0) for n in (1, 2)
     ]
     assert drawn[0] == drawn[1] is not None
     # Of what no text describes there is none.
-    assert stores.key_of("aten::bernoulli.p", [x, 0.5, torch.Stream], (), False, 0) is None
+    assert keys.key_of("aten::bernoulli.p", [x, 0.5, torch.Stream], (), False, 0) is None

@@ -18,11 +18,14 @@ def refused_operators() -> list[tuple[str, str]]:
 def plan_statistics() -> dict[str, int]:
     """Gives how many plans this process has ("plans"), and how many files it read ("loaded") and wrote ("saved").
 
-    Files also hold that there is no plan for a call, with the reason.
+    Those of packs that it read are counted apart ("packed"). Files also hold that there is no plan for a call, with the
+    reason. The first call of a class reads all plans of it.
     """
     from torch_outboard import _C
 
     builder = sys.modules.get("torch_outboard.kernels.builder")  # imported at the first call that needs a plan
-    store = None if builder is None else builder.store()
-    loaded, saved = (0, 0) if store is None else (store.loaded, store.saved)
-    return {"plans": _C.built_plans(), "loaded": loaded, "saved": saved}
+    plans = {"plans": _C.built_plans(), "loaded": 0, "saved": 0, "packed": 0}
+    if builder is not None:
+        store = builder.store()
+        plans.update(loaded=store.loaded, saved=store.saved, packed=builder.packs().loaded)
+    return plans

@@ -20,12 +20,15 @@ import torch
 from torch_outboard import _C
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists
+from torch_outboard.kernels.files import Answer
+from torch_outboard.kernels.key import Sizes, key_of, sizes_of
 from torch_outboard.kernels.numbers import by_value
 from torch_outboard.kernels.operators import base_name
+from torch_outboard.kernels.packs import Packs, folders_of
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.store import Answer, Store, default_folder, key_of
+from torch_outboard.kernels.store import Store, default_folder
 
-__all__ = ["build", "build_chunks", "numbers", "numbers_of_lists", "store"]
+__all__ = ["build", "build_chunks", "load", "numbers", "numbers_of_lists", "packs", "store"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,18 +41,14 @@ def numbers(name: str) -> int:
     return sum(1 << place for place in by_value(name))
 
 
+def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> list[Answer]:
+    """Gives what is kept on disk for calls of a call's class: plans, or one refusal; nothing if nothing is."""
+    return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
+
+
 def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> Answer:
     """Builds a plan for a call: its text and kernels, or why there is none."""
-    place = torch.device(generators().driver.name, device)
-    places = [index for index in range(len(arguments)) if by_value >> index & 1]
-    # The build takes the arguments out and forgets them: whoever keeps an exception of it, as handlers of logs do,
-    # keeps frames, and those would keep memory of the device.
-    held = [arguments]
-
-    def make() -> Answer:
-        return _build_or_refuse(name, held, places, is_aliased, place)
-
-    return _THREAD.run(lambda: _find(lambda: key_of(name, held[0], places, is_aliased, device), name, make))
+    return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).build)  # type: ignore[no-any-return]
 
 
 def numbers_of_lists(name: str) -> int:
@@ -58,21 +57,9 @@ def numbers_of_lists(name: str) -> int:
 
 
 def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
-    """Builds the plan of a call over lists of tensors as one launch, with one kernel, or says why there is none."""
-    place = torch.device(generators().driver.name, device)
+    """Gives the plan of a call over lists of tensors as one launch, with one kernel, or says why there is none."""
+    return _THREAD.run(lambda: _find_chunks(name, arguments, device))  # type: ignore[no-any-return]
 
-    def find() -> Answer:
-        try:
-            stand_ins = lists.canonical(name, arguments)
-        except Refusal as refusal:
-            return ("", [], str(refusal), refusal.is_of_class)
-        return _find(
-            lambda: key_of(name, stand_ins, (), False, device, form="chunks"),
-            name,
-            lambda: _build_chunks(name, stand_ins, place),
-        )
-
-    return _THREAD.run(find)
 
 
 class _Thread:
@@ -84,11 +71,11 @@ class _Thread:
     """
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Future[Answer], Callable[[], Answer]]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True).start()
 
-    def run(self, function: Callable[[], Answer]) -> Answer:
-        future: Future[Answer] = Future()
+    def run(self, function: Callable[[], Any]) -> Any:
+        future: Future[Any] = Future()
         self._waiting.put((future, function))
         return future.result()
 
@@ -97,7 +84,6 @@ class _Thread:
         _C.forbid_compiling()
         while True:
             future, function = self._waiting.get()
-            answer: Answer | BaseException
             try:
                 answer = function()
             except BaseException as error:  # whoever waits raises it
@@ -121,15 +107,74 @@ def store() -> Store:
     return Store(default_folder())
 
 
-def _find(describe: Callable[[], str | None], name: str, make: Callable[[], Answer]) -> Answer:
-    """Gives the answer that lies on disk under the key that `describe` gives, or what `make` makes."""
-    key = describe() if store().is_usable else None
-    if key is not None and (found := store().load(key)) is not None:
-        return found
-    answer, is_certain = _made(name, make)
-    if key is not None and is_certain:
-        store().save(key, answer)
-    return answer
+@functools.cache
+def packs() -> Packs:
+    """Gives the packs of the attached driver; the variable that names others is read when the first is asked for."""
+    return Packs(folders_of(type(generators().driver)))
+
+
+class _Asked:
+    """A call that is asked about, on the thread that builds."""
+
+    def __init__(self, name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> None:
+        self._name = name
+        # The build takes the arguments out and forgets them: whoever keeps an exception of it, as handlers of logs do,
+        # keeps frames, and those would keep memory of the device.
+        self._held = [arguments]
+        self._places = [index for index in range(len(arguments)) if by_value >> index & 1]
+        self._is_aliased = is_aliased
+        self._device = device
+
+    def load(self) -> list[Answer]:
+        key = self._key()
+        return [] if key is None else _kept(key, self._device)
+
+    def build(self) -> Answer:
+        key = self._key()
+        place = torch.device(generators().driver.name, self._device)
+
+        def make() -> Answer:
+            return _build_or_refuse(self._name, self._held, self._places, self._is_aliased, place)
+
+        return _made_and_kept(key, sizes_of(self._held[0]), self._name, self._device, make)
+
+    def _key(self) -> str | None:
+        if not _keeps():
+            return None
+        return key_of(self._name, self._held[0], self._places, self._is_aliased, self._device)
+
+
+def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
+    try:
+        stand_ins = lists.canonical(name, arguments)
+    except Refusal as refusal:
+        return ("", [], str(refusal), refusal.is_of_class)
+    key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
+    if key is not None and (kept := _kept(key, device)):
+        return kept[0]
+    return _made_and_kept(key, sizes_of(stand_ins), name, device, lambda: _build_chunks(name, stand_ins, device))
+
+
+def _keeps() -> bool:
+    return store().is_usable or bool(packs())
+
+
+def _kept(key: str, device: int) -> list[Answer]:
+    """Gives the plans that are kept for a class, or a refusal of the class."""
+    found = [*store().plans(key), *packs().plans(key, device)]
+    return [answer for answer in found if not answer[2]] or found[:1]
+
+
+def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: Callable[[], Answer]) -> Answer:
+    """Gives the refusal that is kept for arguments of these sizes, or what `make` makes, which is kept."""
+    if key is None:
+        return _made(name, make)[0]
+    found = store().refusal(key, sizes) or packs().refusal(key, sizes, device)
+    if found is None:
+        found, is_certain = _made(name, make)
+        if is_certain:
+            store().save(key, sizes, found)
+    return found
 
 
 def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
@@ -145,13 +190,14 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         return ("", [], f"{type(error).__name__}: {first}"[:300], False), False
 
 
-def _build_chunks(name: str, arguments: Sequence[Any], device: Any) -> Answer:
+def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
 
     from torch_outboard.kernels.chunks import chunk_generator, lower_chunks
 
     generator = chunk_generator(type(generators().eager()), generators().driver)
-    text, program = lower_chunks(name, arguments, device, generator)
+    place = torch.device(generators().driver.name, device)
+    text, program = lower_chunks(name, arguments, place, generator)
     return text, [_kernel(name, 0, program)], "", False
 
 

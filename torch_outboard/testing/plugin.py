@@ -51,7 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     # A driver whose memory the host can't touch goes through the fallback everywhere, and warnings are errors here.
     os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
-    os.environ.setdefault("OUTBOARD_KERNEL_CACHE_DIR", "")  # plans of an earlier run would be what is tested
+    # Plans of an earlier run, or of a pack, would be what is tested.
+    os.environ.setdefault("OUTBOARD_KERNEL_CACHE_DIR", "")
+    os.environ.setdefault("OUTBOARD_KERNEL_PACKS", "")
     options = dict(option.split("=", 1) for option in config.getoption("--driver-option"))
     try:
         torch_outboard.attach(name, **options)
@@ -157,8 +159,9 @@ def run_python(request: pytest.FixtureRequest) -> RunPython:
 def _environment(more: dict[str, str]) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    # Plans that an earlier run left would be what is tested.
-    return {"PYTHONFAULTHANDLER": "1", "OUTBOARD_KERNEL_CACHE_DIR": "", **environment, **more}
+    # Plans that an earlier run left, or of a pack, would be what is tested.
+    nowhere = {"OUTBOARD_KERNEL_CACHE_DIR": "", "OUTBOARD_KERNEL_PACKS": ""}
+    return {"PYTHONFAULTHANDLER": "1", **nowhere, **environment, **more}
 
 
 def _run_forked(

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Under what a plan is kept on disk: all that it depends on beside the sizes and strides, for which it has guards.
+
+Of a device that is who generates for it and which machine it is. The chip, its driver and how many processors it has
+decide nothing that is generated, so a plan serves all devices of a kind; programs are built for each by its driver.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.operators import overload_of
+
+__all__ = ["Sizes", "code_hash", "key_of", "kind_of", "settings", "sizes_of"]
+
+# Of one tensor: its sizes and its strides.
+Sizes = list[list[list[int]]]
+
+
+class _NoKey(Exception):
+    """An argument has no text that says all of it."""
+
+
+def key_of(
+    name: str, arguments: Sequence[Any], by_value: Sequence[int], is_aliased: bool, device: int, form: str = "steps"
+) -> str | None:
+    """Gives the class of a call as JSON, or None for a call whose plan no file keeps.
+
+    Of numbers that plans read at each call the type counts, of tensors type, rank and whether they are on the CPU.
+    `form` says what kind of plan it is: one of steps, or of a launch over "chunks".
+    """
+    schema = overload_of(name)._schema.arguments
+    try:
+        described = [
+            _describe(value, is_read=place in by_value or str(declared.type) in ("Tensor", "Optional[Tensor]"))
+            for place, (value, declared) in enumerate(zip(arguments, schema, strict=True))
+        ]
+    except _NoKey:
+        return None
+    return json.dumps(
+        {
+            "operator": name,
+            "form": form,
+            "arguments": described,
+            "by_value": sorted(by_value),
+            "is_aliased": is_aliased,
+            "default_dtype": str(torch.get_default_dtype()),
+            "is_deterministic": torch.are_deterministic_algorithms_enabled(),
+            "kind": kind_of(device),
+            "settings": settings(),
+        }
+    )
+
+
+def sizes_of(arguments: Sequence[Any]) -> Sizes:
+    """Gives what the class leaves out: sizes and strides of all tensors, in order."""
+    found: Sizes = []
+    for one in arguments:
+        if isinstance(one, torch.Tensor):
+            found.append([list(one.shape), list(one.stride())])
+        elif isinstance(one, (list, tuple)):
+            found += sizes_of(one)
+    return found
+
+
+@functools.cache
+def code_hash() -> str:
+    """Gives a hash of this package's code that decides what is generated."""
+    from torch_outboard.compile.own_code import own_code
+
+    return own_code(Path(__file__).parent)
+
+
+def _describe(value: Any, *, is_read: bool = False) -> Any:
+    match value:
+        case torch.Tensor():
+            return ["tensor", str(value.dtype), value.dim(), _place(value.device)]
+        case bool() | int() | float() if is_read:
+            return ["read", type(value).__name__]
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return ["float", value.hex()]
+        case list() | tuple():
+            return ["list", [_describe(one) for one in value]]
+        case torch.dtype() | torch.layout() | torch.memory_format():
+            return [type(value).__name__, str(value)]
+        case torch.device():
+            return ["device", _place(value)]
+        case torch.Generator():
+            return ["generator"]
+    raise _NoKey
+
+
+def _place(device: torch.device) -> str:
+    """Gives the device's type; drivers with one generator share plans, whatever their devices are called."""
+    return "own" if device.type == torch._C._get_privateuse1_backend_name() else device.type
+
+
+@functools.cache
+def kind_of(device: int) -> dict[str, str]:
+    """Gives what plans depend on of a device: who generates for it, what decides what that writes, its machine."""
+    from torch_outboard.compile.generators import generators
+    from torch_outboard.device.devices import get_device_properties
+
+    generator = type(generators().eager())(generators().driver)
+    generated = hashlib.sha256(json.dumps(sorted(generator.cache_key().items())).encode())
+    for path in _files_of(type(generator)):
+        generated.update(path.read_bytes())
+    return {
+        "generator": f"{type(generator).__module__}.{type(generator).__qualname__}",
+        "generated_by": generated.hexdigest(),
+        "machine": get_device_properties(device).machine,
+    }
+
+
+def _files_of(generator: type) -> Iterator[Path]:
+    """Gives the modules of a vendor's generator; those of this package are in a store's version."""
+    own = Path(__file__).parent.parent
+    for kind in generator.__mro__:
+        path = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+        if path.is_file() and own not in path.parents:
+            yield path
+
+
+def settings() -> list[str]:
+    """Gives what a user has set of Inductor's: variables, and what differs from what they and the defaults say."""
+    given = [
+        f"{name}={value}"
+        for name, value in os.environ.items()
+        if name.startswith("TORCHINDUCTOR_") and name != "TORCHINDUCTOR_CACHE_DIR"
+    ]
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        entries = config._config
+        for name, value in config.get_config_copy().items():
+            entry = entries[name]
+            if entry.alias is None and value not in (entry.default, entry.env_value_default, entry.env_value_force):
+                given.append(f"{name} = {value!r}")
+    return sorted(given)

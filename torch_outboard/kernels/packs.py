@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Packs: plans that come with a driver's package, so that whoever installs it needs not build them.
+
+A pack is a folder of files as a user's folder has them, which nobody writes to, with one more: `pack.json` says for
+which torch, which code of this package and which generator it was made. For others it is stale: that is told in the
+log, once, and it is not used. Its plans are of the kind of machine that it names, which stands in their keys too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_outboard.driver import Driver
+from torch_outboard.kernels.files import Answer, Folder
+from torch_outboard.kernels.key import Sizes, code_hash, kind_of
+
+__all__ = ["ABOUT", "VARIABLE", "Pack", "Packs", "describe", "folders_of", "read_pack"]
+
+_log = logging.getLogger(__name__)
+
+VARIABLE = "OUTBOARD_KERNEL_PACKS"
+ABOUT = "pack.json"
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A folder, what it says of itself, and why it isn't used; "" if it is."""
+
+    folder: Folder
+    about: Mapping[str, Any]
+    obstacle: str
+
+
+def describe(device: int | None = None) -> dict[str, str]:
+    """Gives what a pack is good for; without a device, what of that is known without one."""
+    return {
+        # Wheels of one release for different accelerators are of one commit.
+        "torch": torch.__version__.partition("+")[0],
+        "torch_commit": torch.version.git_version or "",
+        "code": code_hash(),
+        **({} if device is None else kind_of(device)),
+    }
+
+
+def folders_of(driver: type[Driver] | None) -> list[Path]:
+    """Gives the folders of packs: those that the variable says, else the driver's.
+
+    A relative path of a driver's begins at the folder of the module that names it.
+    """
+    if (given := os.environ.get(VARIABLE)) is not None:
+        return [Path(one) for one in given.split(os.pathsep) if one]
+    if driver is None:
+        return []
+    owner = next(one for one in driver.__mro__ if "kernel_packs" in vars(one))
+    beside = Path(getattr(sys.modules.get(owner.__module__), "__file__", None) or "").parent
+    return [beside / one for one in driver.kernel_packs]
+
+
+def read_pack(path: Path, device: int | None = None) -> Pack:
+    """Looks whether a pack is good for this process: for the generator of a device too, if one is given.
+
+    Of which machine it is stands in its plans' keys: it may be for another device of the driver.
+    """
+    folder = Folder(path, _tell_damaged)
+    try:
+        about = json.loads((path / ABOUT).read_bytes())
+        differing = [name for name, value in describe(device).items() if name != "machine" and about[name] != value]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Pack(folder, {}, f"its {ABOUT} can't be read, {type(error).__name__}: {error}")
+    if differing:
+        return Pack(folder, about, f"it was made for another {' and another '.join(differing)}")
+    return Pack(folder, about, "")
+
+
+class Packs:
+    """The packs of some folders, which are looked at when the first plan is asked for. For one thread.
+
+    Attributes
+    ----------
+    loaded : int
+        How many answers came from them.
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.loaded = 0
+        self._paths = list(folders)
+        self._used: list[Folder] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._paths)
+
+    def plans(self, key: str, device: int) -> list[Answer]:
+        """Gives the plans that there are for a class, and refusals of it."""
+        return self._count([answer for one in self._usable(device) for answer in one.plans(key)])
+
+    def refusal(self, key: str, sizes: Sizes, device: int) -> Answer | None:
+        """Gives the refusal of a call with these sizes, if there is one."""
+        found = [answer for one in self._usable(device) if (answer := one.refusal(key, sizes)) is not None]
+        return self._count(found[:1])[0] if found else None
+
+    def _count(self, found: list[Answer]) -> list[Answer]:
+        self.loaded += len(found)
+        return found
+
+    def _usable(self, device: int) -> list[Folder]:
+        if self._used is None:
+            read = [read_pack(path, device) for path in self._paths]
+            for one in read:
+                if one.obstacle:
+                    _log.warning("the pack of kernels in %s is not used: %s", one.folder.path, one.obstacle)
+            self._used = [one.folder for one in read if not one.obstacle]
+        return self._used
+
+
+def _tell_damaged(path: Path) -> None:
+    _log.warning("the plan in %s, of a pack, is damaged; it is built", path)
