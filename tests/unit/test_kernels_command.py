@@ -11,10 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from torch_outboard.cli import main
-from torch_outboard.kernels.store import VARIABLE, Answer, Store
+from torch_outboard.kernels import packs
+from torch_outboard.kernels.files import Answer
+from torch_outboard.kernels.store import VARIABLE, Store
 
-DEVICE = {"device": ["vendor", "a chip", "arch", "gpu"], "generator": "package.Generator"}
-MATRIX = ["tensor", "torch.float32", [2, 3], [3, 1], "ocl"]
+KIND = {"machine": "gpu", "generator": "package.Generator"}
+MATRIX = ["tensor", "torch.float32", 2, "own"]
+SIZES = [[[2, 3], [3, 1]]]
 PLAN: Answer = (
     "plan 1\nreturn b0\n",
     [("aten::add/0", "opencl_c", b"kernel {\n}\x1b[2J", "", "e", "r", [], [])],
@@ -24,7 +27,7 @@ PLAN: Answer = (
 
 
 def key(operator: str, *arguments: Any) -> str:
-    return json.dumps({"operator": operator, "arguments": arguments, "device": DEVICE})
+    return json.dumps({"operator": operator, "arguments": arguments, "kind": KIND})
 
 
 def run(*arguments: str) -> Result:
@@ -34,10 +37,12 @@ def run(*arguments: str) -> Result:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: Any) -> Path:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv(packs.VARIABLE, "")
     store = Store(tmp_path)
-    store.save(key("aten::add.Tensor", MATRIX, ["tensor", "torch.int64", [], [], "cpu"], ["read", "float"]), PLAN)
-    store.save(key("aten::sum.dim_IntList", MATRIX, ["list", [0, -1]], True, ["dtype", "torch.float64"]), PLAN)
-    store.save(key("aten::leaky_relu", MATRIX, ["float", (0.25).hex()]), ("", [], "it is\x1b[1m refused", True))
+    number = ["tensor", "torch.int64", 0, "cpu"]
+    store.save(key("aten::add.Tensor", MATRIX, number, ["read", "float"]), [*SIZES, [[], []]], PLAN)
+    store.save(key("aten::sum.dim_IntList", MATRIX, ["list", [0, -1]], True, ["dtype", "torch.float64"]), SIZES, PLAN)
+    store.save(key("aten::leaky_relu", MATRIX, ["float", (0.25).hex()]), SIZES, ("", [], "it is\x1b[1m refused", True))
     return tmp_path
 
 
@@ -55,7 +60,7 @@ def test_plans_are_listed(folder: Path) -> None:
 
 def test_sources_are_shown_and_escaped(folder: Path) -> None:
     output = run("list", "add.Tensor", "--source").output
-    assert "  for a chip, by package.Generator\n    plan 1\n    return b0\n" in output
+    assert "  for machines 'gpu', by package.Generator\n    plan 1\n    return b0\n" in output
     assert "  aten::add/0, in opencl_c:\n    kernel {\n    }\\x1b[2J\n" in output
     assert "\x1b" not in output
 
@@ -80,3 +85,42 @@ def test_without_a_folder_it_says_why(monkeypatch: Any) -> None:
     monkeypatch.setenv(VARIABLE, "")
     result = run("list")
     assert result.exit_code == 1 and f"plans are kept nowhere: {VARIABLE} is empty" in result.output
+
+
+def test_packs_are_listed(folder: Path, monkeypatch: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    pack, missing = tmp_path_factory.mktemp("pack"), folder / "nowhere"
+    about = {**packs.describe(), **KIND, "plans": 3}
+    (version,) = (one for one in folder.iterdir() if one.is_dir())
+    for path in version.iterdir():
+        path.rename(pack / path.name)
+    (pack / packs.ABOUT).write_text(json.dumps(about))
+    monkeypatch.setenv(packs.VARIABLE, f"{pack}:{missing}")
+    of_pack = f"in {pack} for package.Generator on machines 'gpu', 3 plans"
+    own, first, second = run("list").output.splitlines()
+    assert own.startswith("0 plans, ") and first == f"a pack of {packs.VARIABLE}, {of_pack}"
+    assert second.startswith(
+        f"a pack of {packs.VARIABLE}, in {missing}: not used, its pack.json can't be read, FileNot"
+    )
+    listed = run("list", "relu", "--pack", str(pack)).output.splitlines()
+    assert listed[0] == "aten::leaky_relu(float32[2, 3], 0.25): none, it is\\x1b[1m refused"
+    assert listed[1].startswith("1 plans, ") and listed[1].endswith(f" KiB, {of_pack}")
+    (pack / packs.ABOUT).write_text(json.dumps({**about, "torch": "1.0", "code": "old"}))
+    assert f"{of_pack}: not used, it was made for another torch and another code\n" in run("list").output
+
+
+def test_a_pack_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    result = run("pack", str(tmp_path), "--driver", "opencl")
+    assert result.exit_code == 1 and f"{tmp_path} is no pack and not empty" in result.output
+    assert [one.name for one in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_pack_is_for_nobody_s_settings(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
+    result = run("pack", str(tmp_path), "--driver", "opencl")
+    assert result.exit_code == 1 and "TORCHINDUCTOR_FREEZING=1" in result.output
+
+
+def test_dtypes_of_a_pack_are_known_ones(tmp_path: Path) -> None:
+    result = run("pack", str(tmp_path), "--driver", "opencl", "--dtypes", "float32,complex64")
+    assert result.exit_code == 2 and "there is no 'complex64', only float32, bfloat16" in result.output

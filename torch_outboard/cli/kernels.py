@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard kernels`: the plans of generated kernels that are kept on disk."""
+"""`outboard kernels`: the plans of generated kernels that are kept on disk, and packs of them."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from torch_outboard.kernels.store import Entry  # imports torch, for which `outboard --help` doesn't wait
+    from torch_outboard.kernels.files import Entry  # imports torch, for which `outboard --help` doesn't wait
 
 __all__ = ["kernels"]
 
 
 @click.group()
 def kernels() -> None:
-    """Show or remove the generated kernels that are kept on disk."""
+    """Show or remove the generated kernels that are kept on disk, or make packs of them."""
 
 
 def _folder() -> Path:
@@ -33,27 +35,62 @@ def _folder() -> Path:
 @kernels.command("list")
 @click.argument("operator", default="")
 @click.option("--source", is_flag=True, help="Print the plans, and the kernels' texts.")
-def show(operator: str, source: bool) -> None:
-    """List the plans for calls, or those of OPERATORs whose name has this text.
+@click.option("--pack", type=click.Path(path_type=Path), metavar="FOLDER", help="List the plans of a pack instead.")
+def show(operator: str, source: bool, pack: Path | None) -> None:
+    """List the plans for calls, or those of OPERATORs whose name has this text, and the packs of installed drivers.
 
-    They are those of the installed PyTorch and of this package's code; plans of others are counted.
+    They are those of the installed PyTorch and of this package's code; plans of others are counted. Sizes are those of
+    the call that a plan was made for; its guards say for which it is good.
     """
+    from torch_outboard.kernels.packs import read_pack
     from torch_outboard.kernels.store import Store, versions_in
 
+    if pack is not None:
+        found = read_pack(pack)
+        _list(found.folder.entries(), operator, source, _of_pack(found))
+        return
     folder = _folder()
     store = Store(folder)
-    entries = sorted(
-        store.entries(), key=lambda entry: (entry.key.get("operator", ""), str(entry.key.get("arguments")))
+    others = len(versions_in(folder)) - (1 if store.is_usable else 0)
+    more = f"; {others} other versions have left theirs" if others > 0 else ""
+    _list(store.entries(), operator, source, f"in {_printable(str(folder))}{more}")
+    for line in _packs():
+        click.echo(line)
+
+
+def _list(entries: Iterator[Entry], operator: str, source: bool, where: str) -> None:
+    chosen = sorted(
+        (entry for entry in entries if operator in entry.key.get("operator", "")),
+        key=lambda entry: (entry.key.get("operator", ""), str(entry.key.get("arguments")), entry.sizes),
     )
-    chosen = [entry for entry in entries if operator in entry.key.get("operator", "")]
     for entry in chosen:
         click.echo(_line(entry))
         if source:
             _print_source(entry)
-    others = len(versions_in(folder)) - (1 if store.is_usable else 0)
-    size = sum(entry.size for entry in chosen) / 1024
-    more = f"; {others} other versions have left theirs" if others > 0 else ""
-    click.echo(f"{len(chosen)} plans, {size:.0f} KiB, in {_printable(str(folder))}{more}")
+    click.echo(f"{len(chosen)} plans, {sum(entry.size for entry in chosen) / 1024:.0f} KiB, {where}")
+
+
+def _packs() -> Iterator[str]:
+    """Yields a line for each pack of an installed driver, or of those that the variable names instead."""
+    from torch_outboard._discovery import found_drivers
+    from torch_outboard._errors import RegistrationError
+    from torch_outboard.kernels.packs import VARIABLE, folders_of, read_pack
+
+    drivers = {VARIABLE: None} if VARIABLE in os.environ else dict(found_drivers())
+    for name, driver in drivers.items():
+        try:
+            folders = folders_of(None if driver is None else driver.load())
+        except RegistrationError as error:
+            yield _printable(f"the packs of {name} are unknown: {error}")
+            continue
+        for folder in folders:
+            yield f"a pack of {name}, {_of_pack(read_pack(folder))}"
+
+
+def _of_pack(pack: Any) -> str:
+    about = pack.about
+    made = f" for {about['generator']} on machines {about['machine']!r}, {about['plans']} plans" if about else ""
+    return _printable(f"in {pack.folder.path}{made}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
 
 
 @kernels.command()
@@ -67,26 +104,82 @@ def clear() -> None:
     click.echo(f"removed the plans of {len(found)} versions")
 
 
+@kernels.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--driver", required=True, metavar="NAME", help="For whose first device the kernels are.")
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--only", default="", metavar="REGEX", help="Only calls whose name, as 'add float32', it is found in.")
+@click.option("--dtypes", default="", metavar="LIST", help="Only calls of these, as float32,int64.")
+def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes: str) -> None:
+    """Make a pack in FOLDER: kernels for operators of common models, so that a driver's users needn't generate them.
+
+    The calls run on the device, and its compiler builds every kernel. A driver names the folder as `kernel_packs`. An
+    older pack there goes. Exits with 1, after all calls, if one failed.
+    """
+    from torch_outboard._attach import attach
+    from torch_outboard._errors import RegistrationError
+    from torch_outboard.cli.info import parse_options
+    from torch_outboard.kernels import key, packing, packs, store
+
+    try:
+        packing.check_target(folder)
+    except FileExistsError as error:
+        raise click.ClickException(str(error)) from error
+    if given := key.settings():
+        raise click.ClickException(f"plans would be for those alone who have set this too: {', '.join(given)}")
+    chosen = _dtypes(dtypes)
+    with tempfile.TemporaryDirectory() as kept:
+        # Of this process, which does nothing else: nothing of the user's or of other packs is taken for new.
+        os.environ.update({store.VARIABLE: kept, packs.VARIABLE: ""})
+        os.environ.setdefault("OUTBOARD_PROVIDERS", "native,compiled")
+        os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
+        try:
+            module: Any = attach(driver, **parse_options(options))
+        except RegistrationError as error:
+            raise click.ClickException(str(error)) from error
+        if module.device_count() == 0:
+            raise click.ClickException(f"the driver {driver!r} has no device here")
+        failures = list(packing.run_calls(module.current_device(), only, chosen, click.echo))
+        made = packing.write_pack(Path(kept), folder, module.current_device())
+    click.echo(f"{made} plans in {_printable(str(folder))}")
+    for label, failure in failures:
+        click.echo(_printable(f"{label} failed: {type(failure).__name__}: {failure}"), err=True)
+    if failures:
+        raise SystemExit(1)
+
+
+def _dtypes(given: str) -> Any:
+    from torch_outboard.kernels.calls import DTYPES
+
+    known = {str(one).removeprefix("torch."): one for one in DTYPES}
+    names = given.split(",") if given else list(known)
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"there is no {name!r}, only {', '.join(known)}", param_hint="--dtypes")
+    return [known[name] for name in names]
+
+
 def _line(entry: Entry) -> str:
     if entry.answer is None:
         return f"{_printable(str(entry.path))} is damaged"
     _, made, refusal, _ = entry.answer
-    arguments = ", ".join(_argument(one) for one in entry.key["arguments"])
+    sizes = iter(entry.sizes)
+    arguments = ", ".join(_argument(one, sizes) for one in entry.key["arguments"])
     what = f"none, {refusal}" if refusal else f"{len(made)} kernel{'' if len(made) == 1 else 's'}"
     return _printable(f"{entry.key['operator']}({arguments}): {what}")
 
 
-def _argument(given: Any) -> str:
-    """Gives an argument as `key_of` described it in a reader's words."""
+def _argument(given: Any, sizes: Iterator[Any]) -> str:
+    """Gives an argument as `key_of` described it, and tensors with the next sizes, in a reader's words."""
     match given:
-        case ["tensor", str(dtype), list(sizes), list(), str(device)]:
-            return f"{dtype.removeprefix('torch.')}{sizes}{' on the CPU' if device == 'cpu' else ''}"
+        case ["tensor", str(dtype), int(), str(place)]:
+            return f"{dtype.removeprefix('torch.')}{next(sizes)[0]}{' on the CPU' if place == 'cpu' else ''}"
         case ["read", kind]:
             return f"any {kind}"
         case ["float", str(text)]:
             return repr(float.fromhex(text))
         case ["list", list(values)]:
-            return f"[{', '.join(_argument(one) for one in values)}]"
+            return f"[{', '.join(_argument(one, sizes) for one in values)}]"
         case [_, value]:
             return str(value)
     return str(given)
@@ -96,8 +189,8 @@ def _print_source(entry: Entry) -> None:
     if entry.answer is None:
         return
     plan, made, _, _ = entry.answer
-    device: Mapping[str, Any] = entry.key["device"]
-    click.echo(_printable(f"  for {device['device'][1]}, by {device['generator']}"))
+    kind = entry.key["kind"]
+    click.echo(_printable(f"  for machines {kind['machine']!r}, by {kind['generator']}"))
     click.echo(_indented(plan))
     for name, language, code, *_ in made:
         click.echo(_printable(f"  {name}, in {language}:"))
