@@ -92,7 +92,7 @@ def test_statistics_of_batches_have_the_cpus_type(dtype: torch.dtype, has_runnin
 
 
 def test_a_plan_serves_sizes_of_one_order(device: torch.device) -> None:
-    """Of their rows on a CPU, of rows and their number where groups share them: parts are decided when a plan is made."""
+    """Of their rows on a CPU, of their number too where groups share rows: parts are decided when a plan is made."""
     shapes = [(50, 600), (70, 900), (40, 40_000), (20_000, 30)]
     built = []
     for shape in shapes:

@@ -61,5 +61,9 @@ class CodeGenerator:
         """
 
     def cache_key(self) -> dict[str, str]:
-        """Gives what compiled code depends on beside the driver, its devices and the version of this package."""
+        """Gives what compiled code depends on beside the driver, its devices and the version of this package.
+
+        Kernels for eager operators are kept for all devices of one `machine` that a generator of this class and module
+        writes for: what else it reads of its driver belongs here.
+        """
         return {}

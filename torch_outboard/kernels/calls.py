@@ -22,6 +22,8 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 DTYPES = (*_FLOATS, torch.int64)
 
 _SHAPES = ((7,), (5, 14), (3, 6, 10), (2, 5, 9, 14))
+# The widths of norms are numbers that are written into plans: those of common models.
+_WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
 # Rows and their lengths. On GPUs a plan that reduces is for sizes of one order: kernels/magnitudes.py.
 _ROWS_ON_CPU = ((6, 10), (600, 34), (6, 9000))
 _ROWS_ON_GPU = tuple(
@@ -313,10 +315,13 @@ def _softmax(samples: Samples) -> None:
 
 @_call("norms")
 def _norms(samples: Samples) -> None:
+    for width in _WIDTHS:
+        weight, bias = samples(width), samples(width)
+        for rows in sorted({rows for rows, _ in samples.rows()}):
+            for x in (samples(rows, width), samples(3, rows // 2, width)):
+                _train(lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias), x, weight, bias)
+                _train(lambda x, weight: F.rms_norm(x, weight.shape, weight), x, weight)
     for x in _sized(samples):
-        row = x.shape[-1]
-        _train(lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias), x, samples(row), samples(row))
-        _train(lambda x, weight: F.rms_norm(x, weight.shape, weight), x, samples(row))
         _train(lambda x: F.normalize(x, dim=-1), x)
     x = samples(2, 6, 9, 14)
     _train(lambda x, weight, bias: F.group_norm(x, 3, weight, bias), x, samples(6), samples(6))
