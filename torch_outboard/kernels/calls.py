@@ -22,10 +22,13 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 DTYPES = (*_FLOATS, torch.int64)
 
 _SHAPES = ((7,), (5, 14), (3, 6, 10), (2, 5, 9, 14))
-# The widths of norms are numbers that are written into plans: those of common models.
+# Numbers that are written into plans, as common models have them: entries of embeddings, for their gradients, and
+# widths of norms.
+_VOCABULARIES = (512, 1024, 2048, 30522, 32000, 50257, 50304, 128256, 151936)
 _WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
 # Rows and their lengths. On GPUs a plan that reduces is for sizes of one order: kernels/magnitudes.py.
 _ROWS_ON_CPU = ((6, 10), (600, 34), (6, 9000))
+_LENGTHS = (2000, 20000, 300000, 3000000)
 _ROWS_ON_GPU = tuple(
     (rows, row) for rows in (6, 100, 3000, 50000) for row in (10, 200, 3000, 50000, 400000) if rows * row <= 1 << 25
 )
@@ -267,6 +270,8 @@ def _embeddings(samples: Samples) -> None:
         where = samples.indices(30, *sizes)
         _train(functools.partial(F.embedding, where), samples(30, 12))
         _train(lambda table, at=where: table[at], samples(30, 12))
+        for entries in _VOCABULARIES:
+            torch.ops.aten.embedding_dense_backward(samples(*sizes, 12), where, entries, -1, False)
 
 
 # Reductions.
@@ -293,7 +298,7 @@ def _reductions(samples: Samples) -> None:
                     function(x, dim=dim)
                     function(x, dim=dim, keepdim=True)
         x.cumsum(-1)
-    for x in (samples(2, 5, 9, 14), *(samples(length) for length in (2000, 20000, 300000, 3000000))):
+    for x in (samples(2, 5, 9, 14), *map(samples, _LENGTHS)):
         for name in names:
             if name != "logsumexp":
                 getattr(torch, name)(x)
@@ -330,7 +335,11 @@ def _norms(samples: Samples) -> None:
         for state in (module, module.eval()):
             _train(state, one)
         _train(kind(6).to(samples.device), one)
+    # Of gradients: matrices and filters of each order, as one row.
     nn.utils.clip_grad_norm_(_with_gradients(samples), 1.0)
+    for length in _LENGTHS:
+        for x in (samples(length), samples(length // 20, 20), samples(length // 60, 5, 4, 3)):
+            torch.linalg.vector_norm(x)
 
 
 @_call("losses")
