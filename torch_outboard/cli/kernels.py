@@ -121,13 +121,13 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     from torch_outboard.cli.info import parse_options
     from torch_outboard.kernels import key, packing, packs, store
 
+    chosen = _dtypes(dtypes)
     try:
         packing.check_target(folder)
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
     if given := key.settings():
         raise click.ClickException(f"plans would be for those alone who have set this too: {', '.join(given)}")
-    chosen = _dtypes(dtypes)
     with tempfile.TemporaryDirectory() as kept:
         # Of this process, which does nothing else: nothing of the user's or of other packs is taken for new.
         os.environ.update({store.VARIABLE: kept, packs.VARIABLE: ""})
