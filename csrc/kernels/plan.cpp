@@ -214,6 +214,9 @@ class PlanReader {
     const std::string_view text = trim(rest_);
     if (text == "none") {
       rest_ = {};
+    } else if (take(rest_, " number ")) {
+      returned.is_number = true;
+      returned.formulas.push_back(formula(std::exchange(rest_, {})));
     } else {
       returned.is_list = !text.empty() && text[0] == '[';
       for (const std::string_view item : returned.is_list ? next_list() : std::vector<std::string_view>{next_word()}) {
@@ -353,10 +356,16 @@ bool Plan::holds(c10::ArrayRef<int64_t> values) const {
 
 std::vector<int64_t> Plan::numbers(c10::ArrayRef<int64_t> values) const {
   std::vector<int64_t> result;
-  for (const PlanStep& step : steps_) {
-    for (const Expression& formula : step.formulas) {
+  const auto add = [&](const std::vector<Expression>& formulas) {
+    for (const Expression& formula : formulas) {
       result.push_back(formula.evaluate(values));
     }
+  };
+  for (const PlanStep& step : steps_) {
+    add(step.formulas);
+  }
+  for (const PlanReturn& returned : returns_) {
+    add(returned.formulas);
   }
   return result;
 }

@@ -16,7 +16,8 @@
 //   copy t0 b1                              into a tensor that the operator writes
 //   free b2                                 the last step that uses it has been
 //   return b1                               what the operator returns beside the tensors that it writes, in order;
-//                                           `return none` for an undefined tensor, `return [b1, b3]` for a list
+//                                           `return none` for an undefined tensor, `return [b1, b3]` for a list,
+//                                           `return number a0` for an integer
 //
 // The arguments of a call are all of the operator's schema: a tensor, a formula where an integer stands, `real 0x1p-2`,
 // `true`, `false`, `none`, `numbers F; F` for a list of integers, `tensors t0; b1` for one of tensors.
@@ -73,7 +74,9 @@ struct PlanStep {
 
 struct PlanReturn {
   bool is_list = false;
+  bool is_number = false;
   std::vector<PlanTensor> buffers;  // none for an undefined tensor
+  std::vector<Expression> formulas;  // of a number
 };
 
 class OUTBOARD_API Plan {
@@ -90,7 +93,7 @@ class OUTBOARD_API Plan {
   // Whether the plan is for a call with these values. What a guard can't be computed for isn't.
   bool holds(c10::ArrayRef<int64_t> values) const;
 
-  // All formulas of the steps, in order. ValueError for one that can't be computed.
+  // All formulas of the steps and then of what is returned, in order. ValueError for one that can't be computed.
   std::vector<int64_t> numbers(c10::ArrayRef<int64_t> values) const;
 
  private:

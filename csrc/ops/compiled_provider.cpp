@@ -32,7 +32,8 @@ class Depth {
 // Whether a call's results have shapes that sizes tell.
 bool has_shapes(const Call& call) {
   const OpPlan& plan = call.plan();
-  return (plan.kind == OpKind::Makes || plan.kind == OpKind::Writes) && !(plan.masks_decide && has_mask(call));
+  return (plan.kind == OpKind::Makes || plan.kind == OpKind::Writes || plan.tells_sizes) &&
+         !(plan.masks_decide && has_mask(call));
 }
 
 bool may_run(const Call& call) {

@@ -293,7 +293,10 @@ class Run {
     }
   }
 
-  c10::IValue returned(const PlanReturn& returned) const {
+  c10::IValue returned(const PlanReturn& returned) {
+    if (returned.is_number) {
+      return take(1)[0];
+    }
     if (!returned.is_list) {
       return returned.buffers.empty() ? at::Tensor() : tensor(returned.buffers[0]);
     }

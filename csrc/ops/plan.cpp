@@ -202,6 +202,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
   is_random = has_generator_arg || op.hasTag(at::Tag::nondeterministic_seeded);
 
   kind = OpKind::Writes;
+  tells_sizes = true;
   for (const c10::Argument& returned : schema.returns()) {
     const ArgKind returned_kind = kind_of(returned.type());
     const c10::AliasInfo* alias = returned.alias_info();
@@ -211,6 +212,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
     viewed_arg.push_back(is_view ? source : -1);
     if (returned_kind != ArgKind::Tensor && returned_kind != ArgKind::TensorList) {
       kind = OpKind::Waits;
+      tells_sizes &= returned.real_type()->kind() == c10::TypeKind::SymIntType;
     } else if (kind != OpKind::Waits && is_view) {
       kind = OpKind::Views;
     } else if (kind == OpKind::Writes && source < 0) {
@@ -220,7 +222,9 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
   masks_decide = op.operator_name().name == "aten::index";
   if (has_misleading_meta(op.operator_name().name) || (op.hasTag(at::Tag::dynamic_output_shape) && !masks_decide)) {
     kind = OpKind::Waits;
+    tells_sizes = false;
   }
+  tells_sizes &= kind == OpKind::Waits;
   if (kind == OpKind::Makes) {
     out_variant = proven_out_form(op);
   }

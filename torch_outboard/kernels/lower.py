@@ -31,7 +31,7 @@ from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import TEMPLATES
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
 from torch_outboard.kernels.text import PlanWriter
-from torch_outboard.kernels.trace import Input, OperatorCall, Traced
+from torch_outboard.kernels.trace import Input, Number, OperatorCall, Traced
 
 __all__ = ["eager_generator", "lower", "lower_with"]
 
@@ -207,7 +207,10 @@ class _Steps(FxConverter):
         for tensor, output in self.traced.copies:
             self.plan.step(f"copy t{tensor} {outputs[output]}")
         for returned in self.traced.returns:
-            self.plan.returned(returned, outputs)
+            if isinstance(returned, Number):
+                self.plan.returned_number(*_expressions([returned.value]))
+            else:
+                self.plan.returned(returned, outputs)
         return self.plan, self.ordered
 
     def _given(self, given: Input) -> str:
@@ -354,7 +357,7 @@ class _Steps(FxConverter):
         call = TemplateCall(
             operator=kernel.op_overload,
             arguments=given,
-            results=[None if one is None else _layout_of(one) for one in results],
+            results=[_layout_of(one) if isinstance(one, ir.IRNode) else None for one in results],
             plan=self.plan,
             dialect=self.generator.dialect,  # type: ignore[attr-defined]
             is_cpu=is_cpu(self.call.device),

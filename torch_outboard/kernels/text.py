@@ -149,6 +149,9 @@ class PlanWriter:
                 return f"numbers {'; '.join(self._argument(one, operator) for one in value)}"
         raise Refusal(f"it calls {operator} with a {type(value).__name__}")
 
+    def returned_number(self, value: Any) -> None:
+        self._returns.append(f"return number {self.formula(value)}")
+
     def returned(self, value: Any, outputs: Sequence[str]) -> None:
         if value is None:
             self._returns.append("return none")

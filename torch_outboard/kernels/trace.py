@@ -22,7 +22,7 @@ from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.random import FORMULAS, drawing
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["Input", "OperatorCall", "Traced", "trace", "trace_function"]
+__all__ = ["Input", "Number", "OperatorCall", "Traced", "trace", "trace_function"]
 
 # Operators that go element by element, and promote as those do that torch says it of.
 _POINTWISE_TOO = ("aten::floor_divide",)
@@ -70,6 +70,13 @@ class Input:
     number: int | None = None
 
 
+@dataclass(frozen=True)
+class Number:
+    """An integer that an operator returns, which its call's sizes tell."""
+
+    value: int | torch.SymInt
+
+
 @dataclass
 class Traced:
     """A graph, what its placeholders are, and what becomes of its outputs.
@@ -78,7 +85,7 @@ class Traced:
     ----------
     returns : list
         What the operator returns beside the tensors that it writes: a number of an output, None for an undefined
-        tensor, or a list of numbers.
+        tensor, a list of numbers, or a Number.
     copies : list of tuple
         Tensors of the call by number, with the numbers of the outputs that are copied there at the end.
     """
@@ -337,6 +344,8 @@ def _number_outputs(value: Any, fresh: list[torch.Tensor]) -> Any:
         return None
     if isinstance(value, (list, tuple)):
         return [_number_outputs(one, fresh) for one in value]
+    if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+        return Number(value)
     if not isinstance(value, torch.Tensor):
         raise Refusal(f"it returns a {type(value).__name__}")
     fresh.append(value)
