@@ -120,7 +120,13 @@ BuiltPlan ask_build_chunks(const OpPlan& plan, const torch::jit::Stack& argument
   return ask_for_plan("build_chunks", plan, arguments, static_cast<int>(device));
 }
 
-constexpr PlanBuilder kBuilder{ask_numbers, ask_load, ask_build, ask_numbers_of_lists, ask_build_chunks};
+bool ask_attention() {
+  return !python_is_gone() &&
+         with_builder([](const py::module_& builder) { return builder.attr("has_attention")().cast<bool>(); });
+}
+
+constexpr PlanBuilder kBuilder{ask_numbers,          ask_load,         ask_build,
+                               ask_numbers_of_lists, ask_build_chunks, ask_attention};
 
 // native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host can't reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

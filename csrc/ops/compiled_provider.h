@@ -44,6 +44,8 @@ struct PlanBuilder {
   // lists cut to their first element.
   uint64_t (*numbers_of_lists)(const OpPlan& plan);
   BuiltPlan (*build_chunks)(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device);
+  // Whether plans have kernels for attention as a whole; the same at every call.
+  bool (*has_attention)();
 };
 // Kept, not copied.
 OUTBOARD_API void set_plan_builder(const PlanBuilder* builder);
@@ -67,6 +69,9 @@ OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators(
 
 // Has no call on this thread compiled from now on: the builder's, which would wait for itself.
 OUTBOARD_API void forbid_compiling();
+
+// Whether plans have kernels for attention as a whole, in the language of the devices.
+bool has_generated_attention();
 
 // Plans that were built or read since the start.
 OUTBOARD_API uint64_t built_plans();

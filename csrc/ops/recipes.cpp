@@ -123,6 +123,18 @@ void count_plan() {
   plans.fetch_add(1, std::memory_order_relaxed);
 }
 
+bool has_generated_attention() {
+  // No static of the language's: who makes it may wait for Python, and who waits for it may hold that.
+  static std::atomic<int> known{-1};
+  int answer = known.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(answer < 0)) {
+    const PlanBuilder* ask = builder.load();
+    answer = ask != nullptr && ask->has_attention() ? 1 : 0;
+    known.store(answer, std::memory_order_relaxed);
+  }
+  return answer == 1;
+}
+
 uint64_t built_plans() {
   return plans.load(std::memory_order_relaxed);
 }

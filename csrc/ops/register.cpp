@@ -25,11 +25,14 @@ torch::Library& keep(torch::Library::Kind kind, const char* space, c10::Dispatch
 
 // Composites that the chain replaces. They have no kernel of the CPU's own: its table holds the composite.
 bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
-  constexpr std::array<std::string_view, 6> kNames = {
+  constexpr std::array<std::string_view, 8> kNames = {
       // Convolution picks among the CPU's back ends, and has no composite form.
       "aten::convolution",
       "aten::convolution_backward",
       "aten::_convolution",
+      // Which attention.cpp chooses where a provider takes them.
+      "aten::_scaled_dot_product_fused_attention_overrideable",
+      "aten::_scaled_dot_product_fused_attention_overrideable_backward",
       // Written for torch's own devices by name.
       "aten::conj_physical",
       "aten::conj_physical_",

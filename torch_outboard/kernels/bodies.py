@@ -64,11 +64,21 @@ def _update_scale(
     return self.copy_(torch.where(is_bad, (wide * backoff).to(self.dtype), grown))
 
 
+def _attention_backward(*given: Any) -> Any:
+    """Gives those gradients alone that are wanted."""
+    *positional, scale = given
+    operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
+    wanted = positional[5]
+    results = operator(*positional, scale=scale)
+    return [one if is_wanted else None for one, is_wanted in zip(results, wanted, strict=True)]
+
+
 # By the operator without overload and form; they take all of its arguments.
 BODIES: dict[str, Callable[..., Any]] = {
     "aten::_amp_update_scale": _update_scale,
     "aten::_cummax_helper": _cumulative(torch.ops.aten.cummax.default),
     "aten::_cummin_helper": _cumulative(torch.ops.aten.cummin.default),
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     "aten::_logcumsumexp": _logcumsumexp,
     "aten::native_batch_norm": _batch_norm,
 }

@@ -22,13 +22,13 @@ from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists
 from torch_outboard.kernels.files import Answer
 from torch_outboard.kernels.key import Sizes, key_of, sizes_of
-from torch_outboard.kernels.numbers import by_value
+from torch_outboard.kernels.numbers import by_value, told_by_sizes
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.packs import Packs, folders_of
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.store import Store, default_folder
 
-__all__ = ["build", "build_chunks", "load", "numbers", "numbers_of_lists", "packs", "store"]
+__all__ = ["build", "build_chunks", "has_attention", "load", "numbers", "numbers_of_lists", "packs", "store"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +46,12 @@ def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, d
     return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
 
 
+def has_attention() -> bool:
+    """Says whether there are templates of attention for the language of the devices."""
+    dialect = generators().eager().dialect  # type: ignore[attr-defined]
+    return bool(dialect.vectors) or dialect.has_groups
+
+
 def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> Answer:
     """Builds a plan for a call: its text and kernels, or why there is none."""
     return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).build)  # type: ignore[no-any-return]
@@ -59,7 +65,6 @@ def numbers_of_lists(name: str) -> int:
 def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     """Gives the plan of a call over lists of tensors as one launch, with one kernel, or says why there is none."""
     return _THREAD.run(lambda: _find_chunks(name, arguments, device))  # type: ignore[no-any-return]
-
 
 
 class _Thread:
@@ -215,7 +220,8 @@ def _build_or_refuse(name: str, held: list[Sequence[Any]], places: list[int], is
     kind = type(generators().eager())
     generator = eager_generator(kind, generators().driver)
     real = generator.dialect.real  # type: ignore[attr-defined]
-    call = OperatorCall(name, held.pop(), places, is_aliased, device)
+    told = told_by_sizes(name)
+    call = OperatorCall(name, held.pop(), [one for one in places if one not in told], is_aliased, device)
     failure: Exception | None = None
     try:
         for is_static in (False, True):

@@ -16,7 +16,7 @@ import torch
 from torch_outboard.kernels import random
 from torch_outboard.kernels.operators import base_name, overload_of
 
-__all__ = ["by_value", "formula_of"]
+__all__ = ["by_value", "formula_of", "told_by_sizes"]
 
 _Formula = Callable[..., torch.Tensor]
 
@@ -65,6 +65,10 @@ _FORMULAS: dict[str, tuple[tuple[str, ...], _Formula]] = {
 }
 
 
+# Numbers that no plan reads, since sizes tell them: by the operator.
+_TOLD = {"aten::_scaled_dot_product_fused_attention_overrideable_backward": ("max_q", "max_k")}
+
+
 def _known(name: str) -> tuple[tuple[str, ...], _Formula] | None:
     return random.FORMULAS.get(name) or _FORMULAS.get(base_name(name))
 
@@ -77,7 +81,12 @@ def formula_of(name: str) -> _Formula:
 
 
 def by_value(name: str) -> tuple[int, ...]:
-    """Gives the places, among the arguments of the operator's schema, of the numbers that its plans take by value."""
+    """Gives the places, among the arguments of the operator's schema, of the numbers that its plans take by value.
+
+    So are those that no plan reads: they make no call another one.
+    """
+    if name in _TOLD:
+        return told_by_sizes(name)
     known = _known(name)
     if known is None:
         return ()
@@ -88,3 +97,9 @@ def by_value(name: str) -> tuple[int, ...]:
     places = [place for place, one in enumerate(arguments) if one.name in names and str(one.type) != "Tensor"]
     has_all = len(places) == len(names) and len(tensors) + len(names) == formula.__code__.co_argcount
     return tuple(places) if has_all else ()
+
+
+def told_by_sizes(name: str) -> tuple[int, ...]:
+    """Gives the places of the numbers that no plan of the operator reads."""
+    arguments = overload_of(name)._schema.arguments
+    return tuple(place for place, one in enumerate(arguments) if one.name in _TOLD.get(name, ()))

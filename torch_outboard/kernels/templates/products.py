@@ -13,7 +13,7 @@ from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, 
 from torch_outboard.kernels.templates.product import Operand, Product, SumType, loaded, stored
 from torch_outboard.kernels.templates.schedule import multiply
 
-__all__ = ["addmm", "baddbmm", "bmm", "mm"]
+__all__ = ["addmm", "baddbmm", "bmm", "factor_text", "mm"]
 
 
 def mm(call: TemplateCall) -> list[str | None]:
@@ -93,7 +93,7 @@ class _Names:
             kernel.number(f"{self._name}_{which}", stride)
 
 
-def _number(value: Any, sums: SumType) -> str:
+def factor_text(value: Any, sums: SumType) -> str:
     """A factor as text in the type of sums."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Refusal(f"a factor is a {type(value).__name__}")
@@ -114,7 +114,7 @@ def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType
     out = _Names("result", strides, result)
     index = f"batch * {out['batch']} + row * {out['row']} + column * {out['column']}"
     alpha, beta = call.arguments.get("alpha", 1), call.arguments.get("beta", 1)
-    value = "value" if alpha == 1 or added is None else f"{_number(alpha, sums)} * value"
+    value = "value" if alpha == 1 or added is None else f"{factor_text(alpha, sums)} * value"
     # With a factor of 0, what is added isn't read: a NaN of it is none of the result's.
     reads = added is not None and beta != 0
     declares: Sequence[_Names] = [out]
@@ -122,7 +122,7 @@ def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType
         assert added is not None
         given = _Names("added", dict(zip(("batch", "row", "column"), _strides(added, rank), strict=True)), added)
         place = f"added[batch * {given['batch']} + row * {given['row']} + column * {given['column']}]"
-        factor = "" if beta == 1 else f"{_number(beta, sums)} * "
+        factor = "" if beta == 1 else f"{factor_text(beta, sums)} * "
         value = f"{value} + {factor}{loaded(place, added.dtype, sums)}"
         declares = [out, given]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which schedule a product has on a device."""
+"""Which schedule a product or attention has on a device."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from torch_outboard.kernels.templates import strips, tiles
 from torch_outboard.kernels.templates.call import TemplateCall
 from torch_outboard.kernels.templates.product import Product
 
-__all__ = ["multiply"]
+__all__ = ["multiply", "uses_strips"]
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
     """Writes the launches of a product."""
+    schedule = strips if uses_strips(call) else tiles
+    schedule.multiply(call, product)
+
+
+def uses_strips(call: TemplateCall) -> bool:
+    """Says whether items compute strips with vectors; else groups of items compute tiles. Refusal if neither can be."""
     dialect = call.dialect
     if dialect.vectors and (call.is_cpu or not dialect.has_groups):
-        strips.multiply(call, product)
-    elif dialect.has_groups:
-        tiles.multiply(call, product)
-    else:
+        return True
+    if not dialect.has_groups:
         raise Refusal(f"the dialect {dialect.name!r} has neither vectors nor groups of items that share memory")
+    return False

@@ -8,14 +8,17 @@ of its own that stays in the second cache, and multiplies strips by panels of tw
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import sympy  # type: ignore[import-untyped]
 
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
 from torch_outboard.kernels.templates.product import Operand, Product, SumType, ceil_div, filled
 
-__all__ = ["multiply"]
+__all__ = ["STRIP", "multiply", "pack", "panel_of", "tile"]
 
-_STRIP = 6  # rows; with two vectors of columns it has 12 of 16 registers for sums
+STRIP = 6  # rows; with two vectors of columns it has 12 of 16 registers for sums
 _BLOCK = 96  # rows of an item
 _PANELS = 4  # of an item
 _STEPS = 256
@@ -25,24 +28,22 @@ _VECTOR_BYTES = 32
 def multiply(call: TemplateCall, product: Product) -> None:
     """Writes the launches of a product."""
     sums = product.sums
-    strips = ceil_div(product.rows, _STRIP)
-    size = product.batch * strips * product.depth * _STRIP
-    packed = call.allocate(Layout(sums.dtype, [size], [sympy.Integer(1)]))
-    pack = _pack(call, product, packed, strips)
-    kernel = Kernel(f"{product.name}_of_strips", _tile(sums) + product.before)
+    size = (product.batch, product.rows, product.depth)
+    packing, packed = pack(call, f"{product.name}_pack", product.left, sums, size, product.before)
+    kernel = Kernel(f"{product.name}_of_strips", tile(sums) + product.before)
     kernel.pointer("packed", packed, element=sums.kind)
     sizes = product.sizes(kernel)
     product.right.declare(kernel)
     declare, end = product.end
     declare(kernel)
-    panel = 2 * _VECTOR_BYTES // sums.size
+    panel = panel_of(sums)
     width = panel * _PANELS
     words = {
         **sizes,
         "ITEM": call.dialect.item,
         "KIND": sums.kind,
         "SUFFIX": sums.suffix,
-        "STRIP": str(_STRIP),
+        "STRIP": str(STRIP),
         "BLOCK": str(_BLOCK),
         "WIDTH": str(width),
         "PANEL": str(panel),
@@ -55,29 +56,43 @@ def multiply(call: TemplateCall, product: Product) -> None:
     }
     kernel.text = filled(_MAIN, words)
     kernel.groups = product.batch * ceil_div(product.rows, _BLOCK) * ceil_div(product.columns, width)
-    call.launch(pack, kernel)
+    call.launch(packing, kernel)
     call.free(packed)
 
 
-def _pack(call: TemplateCall, product: Product, packed: Tensor, strips: sympy.Expr) -> Kernel:
-    left, sums = product.left, product.sums
-    kernel = Kernel(f"{product.name}_pack", product.before)
+def pack(
+    call: TemplateCall, name: str, operand: Operand, sums: SumType, size: Sequence[Any], before: str = ""
+) -> tuple[Kernel, Tensor]:
+    """Gives a kernel that writes an operand of so many batches, lines and steps as strips, and where it writes them.
+
+    The element of a line's step is at `((batch * strips + line / 6) * steps + step) * 6 + line % 6`. What is behind the
+    last line is not 0, but its elements again.
+    """
+    batch, lines, steps = size
+    strips = ceil_div(lines, STRIP)
+    packed = call.allocate(Layout(sums.dtype, [batch * strips * steps * STRIP], [sympy.Integer(1)]))
+    kernel = Kernel(name, before)
     kernel.pointer("packed", packed, is_written=True, element=sums.kind)
-    sizes = product.sizes(kernel)
-    left.declare(kernel)
+    operand.declare(kernel)
     words = {
-        **sizes,
+        "ROWS": kernel.number("rows", lines),
+        "DEPTH": kernel.number("depth", steps),
         "ITEM": call.dialect.item,
-        "STRIP": str(_STRIP),
+        "STRIP": str(STRIP),
         "STEPS": str(_STEPS),
-        "ARRAYS": left.arrays(_STRIP),
-        "COMPUTED": left.computed(),
-        "KEPT": left.lines("lane"),
-        "LOOPS": _loops(left, str(_STRIP), f"packed[to + at * {_STRIP} + lane]"),
+        "ARRAYS": operand.arrays(STRIP),
+        "COMPUTED": operand.computed(),
+        "KEPT": operand.lines("lane"),
+        "LOOPS": _loops(operand, str(STRIP), f"packed[to + at * {STRIP} + lane]"),
     }
     kernel.text = filled(_PACK, words)
-    kernel.groups = product.batch * strips * ceil_div(product.depth, _STEPS)
-    return kernel
+    kernel.groups = batch * strips * ceil_div(steps, _STEPS)
+    return kernel, packed
+
+
+def panel_of(sums: SumType) -> int:
+    """Gives how many columns a panel has."""
+    return 2 * _VECTOR_BYTES // sums.size
 
 
 def _loops(operand: Operand, lanes: str, place: str) -> str:
@@ -178,14 +193,16 @@ $PACK
 """
 
 
-def _tile(sums: SumType) -> str:
-    """Adds a strip by a panel to sums: all loops over rows and vectors are written out, so that sums are registers.
+def tile(sums: SumType) -> str:
+    """Gives `ob_tile(left, right, sums, steps)`, which adds a strip by a panel to sums.
+
+    All loops over rows and vectors are written out, so that sums are registers.
 
     They begin at 0 in each part of the steps, which loses fewer digits than one long sum.
     """
     count = _VECTOR_BYTES // sums.size
     kind, suffix = sums.kind, sums.suffix
-    pairs = [(row, vector) for row in range(_STRIP) for vector in range(2)]
+    pairs = [(row, vector) for row in range(STRIP) for vector in range(2)]
     lines = [
         f"OB_DEVICE void ob_tile(OB_GLOBAL const {kind}* left, const {kind}* right, {kind}* sums, int steps) {{",
         *(f"  ob_vec_{suffix} s{row}{one} = ob_vec_splat_{suffix}(0);" for row, one in pairs),
@@ -193,8 +210,8 @@ def _tile(sums: SumType) -> str:
         f"    const ob_vec_{suffix} r0 = ob_vec_load_{suffix}(right + at * {2 * count});",
         f"    const ob_vec_{suffix} r1 = ob_vec_load_{suffix}(right + at * {2 * count} + {count});",
     ]
-    for row in range(_STRIP):
-        lines.append(f"    const {kind} l{row} = left[at * {_STRIP} + {row}];")
+    for row in range(STRIP):
+        lines.append(f"    const {kind} l{row} = left[at * {STRIP} + {row}];")
         lines += [f"    s{row}{one} = ob_vec_add_product_{suffix}(l{row}, r{one}, s{row}{one});" for one in range(2)]
     lines.append("  }")
     for row, one in pairs:

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attention as a whole, and its gradients, without a matrix of all queries by all keys.
+
+    scores[q, k]      = scale * sum over d of query[q, d] * key[k, d] + mask[q, k]; if it is causal, for k <= q alone
+    weights[q, k]     = exp(scores[q, k] - logsumexp[q])
+    result[q, d]      = sum over k of weights[q, k] * value[k, d]
+
+The schedules take blocks of queries through blocks of keys, with the greatest score and the sum of the weights of each
+query so far; what was summed is scaled where a greater one comes. Gradients compute the weights again:
+
+    delta[q]          = sum over d of grad[q, d] * result[q, d]
+    slopes[q, k]      = weights[q, k] * (sum over d of grad[q, d] * value[k, d] - delta[q])
+    query's gradient  = scale * sum over k of slopes[q, k] * key[k, d]
+    key's gradient    = scale * sum over q of slopes[q, k] * query[q, d]
+    value's gradient  = sum over q of weights[q, k] * grad[q, d]
+
+Where a head of keys serves several of queries, its gradients are sums over them all. A query for which no key is left
+has weights of 0, as on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor.virtualized import V
+
+from torch_outboard.compile.simt.dialect import HALVES
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates import attention_strips, attention_tiles
+from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
+from torch_outboard.kernels.templates.heads import FLOAT, Attention, Gradients, Rows
+from torch_outboard.kernels.templates.product import ceil_div, filled
+from torch_outboard.kernels.templates.products import factor_text
+from torch_outboard.kernels.templates.schedule import uses_strips
+
+__all__ = ["backward", "forward"]
+
+# Beyond it the sums of a row don't stay in registers. csrc/ops/attention.cpp has the same.
+_MAX_HEAD = 256
+_GROUP = 64
+
+
+def forward(call: TemplateCall) -> list[str | None]:
+    """aten::_scaled_dot_product_fused_attention_overrideable."""
+    given = _attention(call)
+    result, logsumexp, seed, offset = (call.allocate(one) for one in call.results if one is not None)
+    schedule = attention_strips if uses_strips(call) else attention_tiles
+    schedule.attend(call, given, Rows("result", result, is_written=True), Rows("logsumexp", _column(logsumexp), True))
+    # Nothing is drawn, and what is there instead of numbers of a generator nobody reads.
+    return [result.name, logsumexp.name, None, None, None, None, seed.name, offset.name, None]
+
+
+def backward(call: TemplateCall) -> list[str | None]:
+    """aten::_scaled_dot_product_fused_attention_overrideable_backward."""
+    given = _attention(call)
+    wanted = call.arguments["grad_input_mask"]
+    if wanted[3]:
+        raise Refusal("there is no gradient of the mask")
+    names = ("grad_query", "grad_key", "grad_value")
+    targets = [
+        Rows(name, call.allocate(layout), is_written=True) if is_wanted and layout is not None else None
+        for name, is_wanted, layout in zip(names, wanted, call.results, strict=False)
+    ]
+    grad = Rows("grad", call.tensor("grad_out"))
+    size = [given.batch, given.heads, given.queries]
+    strides = [given.heads * given.queries, given.queries, sympy.Integer(1)]
+    delta = call.allocate(Layout(torch.float32, size, strides))
+    gradients = Gradients(
+        grad, Rows("logsumexp", _column(call.tensor("logsumexp"))), Rows("delta", _column(delta)), *targets
+    )
+    call.launch(_delta(call, given, gradients))
+    schedule = attention_strips if uses_strips(call) else attention_tiles
+    schedule.differentiate(call, given, gradients)
+    call.free(delta)
+    return [*(None if one is None else one.tensor.name for one in targets), None]
+
+
+def _attention(call: TemplateCall) -> Attention:
+    query, key, value = (Rows(name, call.tensor(name)) for name in ("query", "key", "value"))
+    dtypes = {one.tensor.dtype for one in (query, key, value)}
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, *HALVES}:
+        raise Refusal(f"there is no attention of {' and '.join(sorted(map(str, dtypes)))}")
+    if any(len(one.tensor.size) != 4 for one in (query, key, value)) or call.arguments["dropout_p"] != 0:
+        raise Refusal("it has no batches of heads, or it drops weights")
+    head, value_head = (int(V.graph.sizevars.guard_int(one.tensor.size[3])) for one in (query, value))
+    if not (0 < head <= _MAX_HEAD and 0 < value_head <= _MAX_HEAD):
+        raise Refusal(f"heads of {head} and {value_head} elements are none of 1 to {_MAX_HEAD}")
+    scale = call.arguments["scale"]
+    return Attention(
+        query,
+        key,
+        value,
+        None if call.arguments["attn_bias"] is None else Rows("mask", call.tensor("attn_bias")),
+        bool(call.arguments["is_causal"]),
+        factor_text(1 / math.sqrt(head) if scale is None else float(scale), FLOAT),
+        head,
+        value_head,
+    )
+
+
+def _column(tensor: Tensor) -> Tensor:
+    """A tensor of numbers of rows as one that has a column."""
+    return Tensor(tensor.dtype, [*tensor.size, sympy.Integer(1)], [*tensor.stride, sympy.Integer(1)], tensor.name)
+
+
+def _delta(call: TemplateCall, given: Attention, gradients: Gradients) -> Kernel:
+    result = Rows("result", call.tensor("out"))
+    delta = Rows("delta", gradients.delta.tensor, is_written=True)
+    kernel = Kernel("ob_attention_delta", group=_GROUP)
+    for one in (gradients.grad, result, delta):
+        one.declare(kernel)
+    words: dict[str, Any] = {
+        "ITEM": call.dialect.item,
+        "ROWS": kernel.number("rows", given.batch * given.heads * given.queries),
+        "HEADS": kernel.number("heads", given.heads),
+        "QUERIES": kernel.number("queries", given.queries),
+        "VALUE_HEAD": str(given.value_head),
+        "PRODUCT": f"{gradients.grad.load('grad_from', 'query', 'at')} * {result.load('result_from', 'query', 'at')}",
+        "GRAD": gradients.grad.begin(),
+        "RESULT": result.begin(),
+        "STORE": delta.store(delta.begin(), "query", "0", "sum"),
+    }
+    kernel.text = filled(_DELTA, words)
+    kernel.groups = ceil_div(given.batch * given.heads * given.queries, _GROUP)
+    return kernel
+
+
+_DELTA = """\
+  const ob_i64 number = $ITEM;
+  if (number >= $ROWS) return;
+  const ob_i64 query = number % $QUERIES, head = number / $QUERIES % $HEADS, batch = number / $QUERIES / $HEADS;
+  const ob_i64 grad_from = $GRAD, result_from = $RESULT;
+  float sum = 0;
+  for (int at = 0; at < $VALUE_HEAD; ++at) sum += $PRODUCT;
+  $STORE
+"""

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The schedule of attention for CPUs: strips of six rows by panels of two vectors, as of products.
+
+Lanes of vectors are queries, and keys where their gradients are computed; so what is greatest, and sums, go lane by
+lane. What is on the other side of products is packed by launches before, in the order in which it is read, whatever its
+strides and type. An item has some panels in memory of its own, with their sums, and goes through blocks of rows.
+"""
+
+from __future__ import annotations
+
+import sympy  # type: ignore[import-untyped]
+
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
+from torch_outboard.kernels.templates.heads import FLOAT, Attention, Gradients, Rows
+from torch_outboard.kernels.templates.product import Operand, ceil_div, filled, loaded
+from torch_outboard.kernels.templates.strips import STRIP, pack, panel_of, tile
+
+__all__ = ["attend", "differentiate"]
+
+_PANEL = panel_of(FLOAT)
+_BLOCK = 96  # rows; a multiple of a strip's
+_WIDTH = 64  # lanes of an item, or half as many where heads are large
+_LARGE = 128
+
+
+def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
+    """Writes the launches of attention."""
+    packs, packed = _packs(call, given, {"key": (given.key, "row"), "value": (given.value, "column")})
+    kernel = Kernel("ob_attention", tile(FLOAT))
+    words = _words(call, given, kernel, packed, given.query, result, logsumexp)
+    words |= {
+        "PACK_QUERY": _panel("query_part", given.query, "query_from", given.head, "QUERIES"),
+        "PRODUCT": _tiles("key_packed", "pair", given.head, "first_key", "query_part"),
+        "MASK": _mask(given, "first_key", "KEYS", "first_query", "QUERIES", is_lane_query=True),
+        "SUM": _sum("value_packed", "pair", given.value_head, "KEYS", "first_key", "scores", "sums"),
+        "QUERY_BEGIN": given.query.begin(),
+        "RESULT_BEGIN": result.begin(),
+        "STORE": result.store("result_from", "query", "at", f"{_summed('sums', given.value_head)} * share"),
+        "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(total[lane])"),
+    }
+    kernel.text = filled(_ATTEND, words)
+    kernel.groups = given.batch * given.heads * ceil_div(given.queries, int(words["WIDTH"]))
+    call.launch(*packs, kernel)
+    _free(call, packed)
+
+
+def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+    """Writes the launches of the gradients: of queries, and of keys and values."""
+    if gradients.of_query is not None:
+        _of_queries(call, given, gradients, gradients.of_query)
+    if gradients.of_key is not None or gradients.of_value is not None:
+        _of_keys(call, given, gradients)
+
+
+def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, target: Rows) -> None:
+    grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
+    operands = {"key": (given.key, "row"), "key_columns": (given.key, "column"), "value": (given.value, "row")}
+    packs, packed = _packs(call, given, operands)
+    kernel = Kernel("ob_attention_of_queries", tile(FLOAT))
+    words = _words(call, given, kernel, packed, given.query, grad, logsumexp, delta, target)
+    words |= {
+        "PACK_QUERY": _panel("query_part", given.query, "query_from", given.head, "QUERIES"),
+        "PACK_GRAD": _panel("grad_part", grad, "grad_from", given.value_head, "QUERIES", is_scaled=False),
+        "PRODUCT": _tiles("key_packed", "pair", given.head, "first_key", "query_part"),
+        "GRAD_PRODUCT": _tiles("value_packed", "pair", given.value_head, "first_key", "grad_part", "slopes"),
+        "MASK": _mask(given, "first_key", "KEYS", "first_query", "QUERIES", is_lane_query=True),
+        "SUM": _sum("key_columns_packed", "pair", given.head, "KEYS", "first_key", "slopes", "sums"),
+        "QUERY_BEGIN": given.query.begin(),
+        "GRAD_BEGIN": grad.begin(),
+        "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
+        "DELTA": delta.load(delta.begin(), "query"),
+        "TARGET_BEGIN": target.begin(),
+        "STORE": target.store("target_from", "query", "at", f"{_summed('sums', given.head)} * $SCALE"),
+    }
+    kernel.text = filled(_OF_QUERIES, words)
+    kernel.groups = given.batch * given.heads * ceil_div(given.queries, int(words["WIDTH"]))
+    call.launch(*packs, kernel)
+    _free(call, packed)
+
+
+def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+    grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
+    of_key, of_value = gradients.of_key, gradients.of_value
+    operands = {"query": (given.query, "row"), "grad": (grad, "row")}
+    operands |= {"query_columns": (given.query, "column")} if of_key else {}
+    operands |= {"grad_columns": (grad, "column")} if of_value else {}
+    packs, packed = _packs(call, given, operands)
+    kernel = Kernel("ob_attention_of_keys", tile(FLOAT))
+    targets = [one for one in (of_key, of_value) if one is not None]
+    words = _words(call, given, kernel, packed, given.key, given.value, logsumexp, delta, *targets)
+    sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
+    words |= {
+        "PACK_KEY": _panel("key_part", given.key, "key_from", given.head, "KEYS"),
+        "PACK_VALUE": _panel("value_part", given.value, "value_from", given.value_head, "KEYS", is_scaled=False),
+        "PRODUCT": _tiles("query_packed", "outer", given.head, "first_query", "key_part"),
+        "GRAD_PRODUCT": _tiles("grad_packed", "outer", given.value_head, "first_query", "value_part", "slopes"),
+        "MASK": _mask(given, "first_query", "QUERIES", "first_key", "KEYS", is_lane_query=False),
+        "SUM_KEY": _sum("query_columns_packed", "outer", given.head, "QUERIES", "first_query", "slopes", "key_sums")
+        if of_key
+        else "",
+        "SUM_VALUE": _sum(
+            "grad_columns_packed", "outer", given.value_head, "QUERIES", "first_query", "scores", "value_sums"
+        )
+        if of_value
+        else "",
+        "KEY_BEGIN": given.key.begin("key_head"),
+        "VALUE_BEGIN": given.value.begin("key_head"),
+        "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "first_query + row"),
+        "DELTA": delta.load(delta.begin(), "first_query + row"),
+        "ARRAYS": " ".join(f"float {name}[$WIDTH * {_rounded(head)}];" for name, (one, head) in sums.items() if one),
+        "CLEAR": " ".join(
+            f"for (int i = 0; i < panels * {_rounded(head) * _PANEL}; ++i) {name}[i] = 0;"
+            for name, (one, head) in sums.items()
+            if one
+        ),
+        "STORE": "\n".join(
+            f"    for (int at = 0; at < {head}; ++at) {{ "
+            + one.store(
+                one.begin("key_head"), "key", "at", _summed(name, head) + (" * $SCALE" if one is of_key else "")
+            )
+            + " }"
+            for name, (one, head) in sums.items()
+            if one
+        ),
+    }
+    kernel.text = filled(_OF_KEYS, words)
+    kernel.groups = given.batch * given.key_heads * ceil_div(given.keys, int(words["WIDTH"]))
+    call.launch(*packs, kernel)
+    _free(call, packed)
+
+
+# What the kernels have in common.
+
+
+def _packs(
+    call: TemplateCall, given: Attention, operands: dict[str, tuple[Rows, str]]
+) -> tuple[list[Kernel], dict[str, Tensor]]:
+    """Gives kernels that pack operands, whose lines are their rows or their columns."""
+    kernels: list[Kernel] = []
+    packed: dict[str, Tensor] = {}
+    texts: dict[tuple[str, ...], int] = {}
+    for name, (rows, line) in operands.items():
+        one = Rows("given", rows.tensor)
+        step = "column" if line == "row" else "row"
+        heads = rows.tensor.size[1]
+
+        def declare(kernel: Kernel, one: Rows = one, heads: sympy.Expr = heads) -> None:
+            one.declare(kernel)
+            kernel.parameter("heads", heads)
+
+        begin = f"batch / heads * {one.stride('batch')} + batch % heads * {one.stride('head')}"
+        operand = Operand(
+            declare=declare,
+            of_line=(("ob_i64", "given_from", f"{begin} + line * {one.stride(line)}"),),
+            of_step="",
+            element=loaded(f"given[given_from + step * {one.stride(step)}]", rows.tensor.dtype, FLOAT),
+            is_dense_along_steps=one.is_dense_along(step) and not one.is_dense_along(line),
+        )
+        sizes = {"row": rows.tensor.size[2], "column": rows.tensor.size[3]}
+        size = (rows.tensor.size[0] * heads, sizes[line], sizes[step])
+        kernel, packed[f"{name}_packed"] = pack(call, "", operand, FLOAT, size)
+        # Those that are the same text are one.
+        kernel.name = f"ob_attention_pack{texts.setdefault((kernel.text, *kernel.parameters), len(texts))}"
+        kernels.append(kernel)
+    return kernels, packed
+
+
+def _free(call: TemplateCall, packed: dict[str, Tensor]) -> None:
+    for one in packed.values():
+        call.free(one)
+
+
+def _words(
+    call: TemplateCall, given: Attention, kernel: Kernel, packed: dict[str, Tensor], *others: Rows
+) -> dict[str, str]:
+    for name, tensor in packed.items():
+        kernel.pointer(name, tensor)
+    width = _WIDTH if max(given.head, given.value_head) <= _LARGE else _WIDTH // 2
+    return given.declare(kernel, *others) | {
+        "ITEM": call.dialect.item,
+        "PANEL": str(_PANEL),
+        "WIDTH": str(width),
+        "BLOCK": str(_BLOCK),
+        "STRIP": str(STRIP),
+        "HEAD_ROWS": str(_rounded(given.head)),
+        "VALUE_ROWS": str(_rounded(given.value_head)),
+    }
+
+
+def _rounded(size: int) -> int:
+    return (size + STRIP - 1) // STRIP * STRIP
+
+
+def _panel(part: str, rows: Rows, begin: str, head: int, lines: str, is_scaled: bool = True) -> str:
+    """The loops that bring an item's lanes: what is behind the last line is the last line again."""
+    first = "first_query" if lines == "QUERIES" else "first_key"
+    value = rows.load(begin, "line", "at") + (" * $SCALE" if is_scaled else "")
+    return f"""\
+  for (int lane = 0; lane < panels * $PANEL; ++lane) {{
+    const ob_i64 line = {first} + lane < ${lines} ? {first} + lane : ${lines} - 1;
+    for (int at = 0; at < {head}; ++at) {part}[(lane / $PANEL * {head} + at) * $PANEL + lane % $PANEL] = {value};
+  }}"""
+
+
+def _tiles(packed: str, outer: str, head: int, first: str, part: str, into: str = "scores") -> str:
+    """Products of a block's rows with a panel."""
+    lines = "$KEYS" if first == "first_key" else "$QUERIES"
+    return f"""\
+      for (int i = 0; i < (steps + $STRIP - 1) / $STRIP * $STRIP * $PANEL; ++i) {into}[i] = 0;
+      for (int at = 0; at * $STRIP < steps; ++at)
+        ob_tile({packed} + ({outer} * (({lines} + $STRIP - 1) / $STRIP) + {first} / $STRIP + at) * {head * STRIP},
+                {part} + panel * {head} * $PANEL, {into} + at * $STRIP * $PANEL, {head});"""
+
+
+def _sum(packed: str, outer: str, head: int, steps: str, first: str, part: str, into: str) -> str:
+    """Adds the products of columns with a block's rows of a panel."""
+    strips = _rounded(head) // STRIP
+    return f"""\
+      for (int at = 0; at < {strips}; ++at)
+        ob_tile({packed} + (({outer} * {strips} + at) * ${steps} + {first}) * $STRIP, {part},
+                {into} + (panel * {strips} + at) * $STRIP * $PANEL, steps);"""
+
+
+def _summed(sums: str, head: int) -> str:
+    return f"{sums}[(lane / $PANEL * {_rounded(head)} + at) * $PANEL + lane % $PANEL]"
+
+
+def _mask(given: Attention, row: str, rows: str, lane: str, lanes: str, *, is_lane_query: bool) -> str:
+    """Adds the mask to a panel's scores, and takes out what comes after a query."""
+    text = ""
+    if given.mask is not None:
+        line = f"({lane} + panel * $PANEL + lane < ${lanes} ? {lane} + panel * $PANEL + lane : ${lanes} - 1)"
+        places = (line, f"{row} + row") if is_lane_query else (f"{row} + row", line)
+        loops = ["for (int lane = 0; lane < $PANEL; ++lane)", "for (int row = 0; row < steps; ++row)"]
+        # What lies beside one another in memory is what a query has.
+        first, second = loops if is_lane_query else reversed(loops)
+        text += f"""\
+      {first}
+        {second} scores[row * $PANEL + lane] += {given.mask_at(*places)};
+"""
+    if given.is_causal:
+        last, at = f"{row} + steps - 1 > {lane} + panel * $PANEL", f"{row} + row > {lane} + panel * $PANEL + lane"
+        if not is_lane_query:
+            last, at = f"{row} < {lane} + panel * $PANEL + $PANEL - 1", f"{row} + row < {lane} + panel * $PANEL + lane"
+        text += f"""\
+      if ({last})
+        for (int row = 0; row < steps; ++row)
+          for (int lane = 0; lane < $PANEL; ++lane)
+            if ({at}) scores[row * $PANEL + lane] = $NONE;
+"""
+    return text
+
+
+_QUERIES = """\
+  const ob_i64 ob_number = $ITEM;
+  if (ob_number >= ob_groups) return;
+  const ob_i64 blocks = ($QUERIES + $WIDTH - 1) / $WIDTH;
+  const ob_i64 outer = ob_number / blocks, batch = outer / $HEADS, head = outer % $HEADS;
+  const ob_i64 pair = batch * ($HEADS / $GROUP) + head / $GROUP;
+  // The last ones first: where it is causal, they take longest.
+  const ob_i64 first_query = (blocks - 1 - ob_number % blocks) * $WIDTH;
+  const int lanes = $QUERIES - first_query < $WIDTH ? (int)($QUERIES - first_query) : $WIDTH;
+  const int panels = (lanes + $PANEL - 1) / $PANEL;
+  const ob_i64 end = $IS_CAUSAL && first_query + lanes < $KEYS ? first_query + lanes : $KEYS;
+  const ob_i64 query_from = $QUERY_BEGIN;
+  $MASK_BEGIN
+  float query_part[$WIDTH * $HEAD];
+$PACK_QUERY
+"""
+
+_ATTEND = (
+    _QUERIES
+    + """\
+  const ob_i64 result_from = $RESULT_BEGIN;
+  float scores[$BLOCK * $PANEL];
+  float sums[$WIDTH * $VALUE_ROWS];
+  float most[$WIDTH], total[$WIDTH];
+  for (int i = 0; i < panels * $VALUE_ROWS * $PANEL; ++i) sums[i] = 0;
+  for (int lane = 0; lane < $WIDTH; ++lane) {
+    most[lane] = $NONE;
+    total[lane] = 0;
+  }
+  for (ob_i64 first_key = 0; first_key < end; first_key += $BLOCK) {
+    const int steps = end - first_key < $BLOCK ? (int)(end - first_key) : $BLOCK;
+    for (int panel = 0; panel < panels; ++panel) {
+      if ($IS_CAUSAL && first_key >= first_query + (panel + 1) * $PANEL) continue;
+$PRODUCT
+$MASK
+      float base[$PANEL], sum[$PANEL], factor[$PANEL];
+      for (int lane = 0; lane < $PANEL; ++lane) {
+        base[lane] = most[panel * $PANEL + lane];
+        sum[lane] = 0;
+      }
+      for (int row = 0; row < steps; ++row)
+        for (int lane = 0; lane < $PANEL; ++lane) {
+          const float score = scores[row * $PANEL + lane];
+          base[lane] = score > base[lane] ? score : base[lane];
+        }
+      for (int lane = 0; lane < $PANEL; ++lane) {
+        const float before = most[panel * $PANEL + lane];
+        most[panel * $PANEL + lane] = base[lane];
+        // Where no key is left so far, all weights are 0.
+        base[lane] = base[lane] == $NONE ? 0.0f : base[lane];
+        factor[lane] = OB_LIB(exp)(before - base[lane]);
+      }
+      for (int row = 0; row < steps; ++row)
+        for (int lane = 0; lane < $PANEL; ++lane) {
+          const float weight = OB_LIB(exp)(scores[row * $PANEL + lane] - base[lane]);
+          scores[row * $PANEL + lane] = weight;
+          sum[lane] += weight;
+        }
+      for (int lane = 0; lane < $PANEL; ++lane)
+        total[panel * $PANEL + lane] = total[panel * $PANEL + lane] * factor[lane] + sum[lane];
+      for (int at = 0; at < $VALUE_ROWS; ++at)
+        for (int lane = 0; lane < $PANEL; ++lane)
+          sums[(panel * $VALUE_ROWS + at) * $PANEL + lane] *= factor[lane];
+$SUM
+    }
+  }
+  for (int lane = 0; lane < lanes; ++lane) {
+    const ob_i64 query = first_query + lane;
+    const float base = most[lane] == $NONE ? 0.0f : most[lane];
+    const float share = total[lane] == 0 ? 0.0f : 1.0f / total[lane];
+    for (int at = 0; at < $VALUE_HEAD; ++at) { $STORE }
+    $STORE_LOGSUMEXP
+  }
+"""
+)
+
+_OF_QUERIES = (
+    _QUERIES
+    + """\
+  const ob_i64 grad_from = $GRAD_BEGIN, target_from = $TARGET_BEGIN;
+  float grad_part[$WIDTH * $VALUE_HEAD];
+$PACK_GRAD
+  float base[$WIDTH], delta_part[$WIDTH];
+  for (int lane = 0; lane < panels * $PANEL; ++lane) {
+    const ob_i64 query = lane < lanes ? first_query + lane : $QUERIES - 1;
+    base[lane] = $LOGSUMEXP;
+    base[lane] = base[lane] == $NONE ? 0.0f : base[lane];
+    delta_part[lane] = $DELTA;
+  }
+  float scores[$BLOCK * $PANEL], slopes[$BLOCK * $PANEL];
+  float sums[$WIDTH * $HEAD_ROWS];
+  for (int i = 0; i < panels * $HEAD_ROWS * $PANEL; ++i) sums[i] = 0;
+  for (ob_i64 first_key = 0; first_key < end; first_key += $BLOCK) {
+    const int steps = end - first_key < $BLOCK ? (int)(end - first_key) : $BLOCK;
+    for (int panel = 0; panel < panels; ++panel) {
+      if ($IS_CAUSAL && first_key >= first_query + (panel + 1) * $PANEL) continue;
+$PRODUCT
+$GRAD_PRODUCT
+$MASK
+      for (int row = 0; row < steps; ++row)
+        for (int lane = 0; lane < $PANEL; ++lane) {
+          const float weight = OB_LIB(exp)(scores[row * $PANEL + lane] - base[panel * $PANEL + lane]);
+          slopes[row * $PANEL + lane] = weight * (slopes[row * $PANEL + lane] - delta_part[panel * $PANEL + lane]);
+        }
+$SUM
+    }
+  }
+  for (int lane = 0; lane < lanes; ++lane) {
+    const ob_i64 query = first_query + lane;
+    for (int at = 0; at < $HEAD; ++at) { $STORE }
+  }
+"""
+)
+
+_OF_KEYS = """\
+  const ob_i64 ob_number = $ITEM;
+  if (ob_number >= ob_groups) return;
+  const ob_i64 blocks = ($KEYS + $WIDTH - 1) / $WIDTH;
+  const ob_i64 batch = ob_number / blocks / ($HEADS / $GROUP), key_head = ob_number / blocks % ($HEADS / $GROUP);
+  const ob_i64 first_key = ob_number % blocks * $WIDTH;
+  const int lanes = $KEYS - first_key < $WIDTH ? (int)($KEYS - first_key) : $WIDTH;
+  const int panels = (lanes + $PANEL - 1) / $PANEL;
+  const ob_i64 key_from = $KEY_BEGIN, value_from = $VALUE_BEGIN;
+  float key_part[$WIDTH * $HEAD], value_part[$WIDTH * $VALUE_HEAD];
+$PACK_KEY
+$PACK_VALUE
+  float scores[$BLOCK * $PANEL], slopes[$BLOCK * $PANEL];
+  $ARRAYS
+  $CLEAR
+  for (ob_i64 head = key_head * $GROUP; head < (key_head + 1) * $GROUP; ++head) {
+    const ob_i64 outer = batch * $HEADS + head;
+    $MASK_BEGIN
+    // Where it is causal, no query before the first key sees one.
+    for (ob_i64 first_query = $IS_CAUSAL ? first_key / $BLOCK * $BLOCK : 0; first_query < $QUERIES;
+         first_query += $BLOCK) {
+      const int steps = $QUERIES - first_query < $BLOCK ? (int)($QUERIES - first_query) : $BLOCK;
+      float base[$BLOCK], delta_part[$BLOCK];
+      for (int row = 0; row < steps; ++row) {
+        base[row] = $LOGSUMEXP;
+        base[row] = base[row] == $NONE ? 0.0f : base[row];
+        delta_part[row] = $DELTA;
+      }
+      for (int panel = 0; panel < panels; ++panel) {
+        if ($IS_CAUSAL && first_query + steps <= first_key + panel * $PANEL) continue;
+$PRODUCT
+$GRAD_PRODUCT
+$MASK
+        for (int row = 0; row < steps; ++row)
+          for (int lane = 0; lane < $PANEL; ++lane) {
+            const float weight = OB_LIB(exp)(scores[row * $PANEL + lane] - base[row]);
+            scores[row * $PANEL + lane] = weight;
+            slopes[row * $PANEL + lane] = weight * (slopes[row * $PANEL + lane] - delta_part[row]);
+          }
+$SUM_VALUE
+$SUM_KEY
+      }
+    }
+  }
+  for (int lane = 0; lane < lanes; ++lane) {
+    const ob_i64 key = first_key + lane;
+$STORE
+  }
+"""

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The schedule of attention for GPUs: tiles in the memory of a group of items, as of products.
+
+A group of 256 items has 64 queries of a head, or 64 keys where their gradients are computed, and goes through the
+others 64 at a time. An item has 4 by 4 scores of such a tile; of the sums it has the same four rows, and of each 64
+columns four. Both operands of a product are brought to local memory sixteen steps at a time; weights go through it too.
+"""
+
+from __future__ import annotations
+
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall
+from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
+from torch_outboard.kernels.templates.product import ceil_div, filled
+
+__all__ = ["attend", "differentiate"]
+
+_TILE = 64
+_STEPS = 16
+_GROUP = 256
+
+
+def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
+    """Writes the launch of attention."""
+    kernel = Kernel("ob_attention", group=_GROUP)
+    words = _words(given, kernel, given.query, given.key, given.value, result, logsumexp)
+    words |= {
+        "WIDE": str(_wide(given.value_head)),
+        "BEGINS": _begins(head=(given.query, result), key_head=(given.key, given.value)),
+        "PRODUCT": _product("scores", (given.query, "query"), (given.key, "key"), given.head),
+        "SCORE": _score(given, "down + i", "across + j"),
+        "SUMS": _cleared("sums", given.value_head),
+        "PUT": _put("scores"),
+        "SUM": _sum("sums", (given.value, "key"), given.value_head),
+        "STORE": _store(result, "query", "sums", given.value_head, "sum * shares[i]"),
+        "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(sum_of_weights)"),
+    }
+    kernel.text = filled(_ATTEND, words)
+    kernel.groups = given.batch * given.heads * ceil_div(given.queries, _TILE)
+    call.launch(kernel)
+
+
+def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+    """Writes the launches of the gradients: of queries, and of keys and values."""
+    kernels = []
+    if gradients.of_query is not None:
+        kernels.append(_of_queries(given, gradients, gradients.of_query))
+    if gradients.of_key is not None or gradients.of_value is not None:
+        kernels.append(_of_keys(given, gradients))
+    if kernels:
+        call.launch(*kernels)
+
+
+def _of_queries(given: Attention, gradients: Gradients, target: Rows) -> Kernel:
+    grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
+    kernel = Kernel("ob_attention_of_queries", group=_GROUP)
+    words = _words(given, kernel, given.query, given.key, given.value, grad, logsumexp, delta, target)
+    words |= {
+        "WIDE": str(_wide(given.head)),
+        "BEGINS": _begins(head=(given.query, grad, target), key_head=(given.key, given.value)),
+        "PRODUCT": _product("scores", (given.query, "query"), (given.key, "key"), given.head),
+        "GRAD_PRODUCT": _product("slopes", (grad, "query"), (given.value, "key"), given.value_head),
+        "SCORE": _score(given, "down + i", "across + j"),
+        "SUMS": _cleared("sums", given.head),
+        "PUT": _put("slopes"),
+        "SUM": _sum("sums", (given.key, "key"), given.head),
+        "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
+        "DELTA": delta.load(delta.begin(), "query"),
+        "STORE": _store(target, "query", "sums", given.head, "sum * $SCALE"),
+    }
+    kernel.text = filled(_OF_QUERIES, words)
+    kernel.groups = given.batch * given.heads * ceil_div(given.queries, _TILE)
+    return kernel
+
+
+def _of_keys(given: Attention, gradients: Gradients) -> Kernel:
+    grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
+    of_key, of_value = gradients.of_key, gradients.of_value
+    kernel = Kernel("ob_attention_of_keys", group=_GROUP)
+    targets = [one for one in (of_key, of_value) if one is not None]
+    words = _words(given, kernel, given.query, given.key, given.value, grad, logsumexp, delta, *targets)
+    sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
+    wanted = [(name, one, head) for name, (one, head) in sums.items() if one is not None]
+    words |= {
+        "WIDE": str(max(_wide(head) for _, _, head in wanted)),
+        "BEGINS": _begins(key_head=(given.key, given.value, *targets)),
+        "OF_HEAD": _begins(head=(given.query, grad)),
+        "SUMS": "\n".join(_cleared(name, head) for name, _, head in wanted),
+        "PRODUCT": _product("scores", (given.key, "key"), (given.query, "query"), given.head),
+        "GRAD_PRODUCT": _product("slopes", (given.value, "key"), (grad, "query"), given.value_head),
+        "SCORE": _score(given, "across + j", "down + i"),
+        "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
+        "DELTA": delta.load(delta.begin(), "query"),
+        "PUT_WEIGHTS": _put("scores") if of_value else "",
+        "SUM_VALUE": _sum("value_sums", (grad, "query"), given.value_head) if of_value else "",
+        "PUT_SLOPES": _put("slopes") if of_key else "",
+        "SUM_KEY": _sum("key_sums", (given.query, "query"), given.head) if of_key else "",
+        "STORE": "\n".join(
+            _store(one, "key", name, head, "sum * $SCALE" if one is of_key else "sum") for name, one, head in wanted
+        ),
+    }
+    kernel.text = filled(_OF_KEYS, words)
+    kernel.groups = given.batch * given.key_heads * ceil_div(given.keys, _TILE)
+    return kernel
+
+
+# What the kernels have in common.
+
+
+def _words(given: Attention, kernel: Kernel, *tensors: Rows) -> dict[str, str]:
+    return given.declare(kernel, *tensors) | {
+        "TILE": str(_TILE),
+        "STEPS": str(_STEPS),
+        "PITCH": str(_TILE + 4),
+        "GROUP_ITEMS": str(_GROUP),
+        "LOCALS": _LOCALS,
+    }
+
+
+def _wide(head: int) -> int:
+    """Columns of sums that a group has room for."""
+    return (head + _TILE - 1) // _TILE * _TILE
+
+
+def _begins(**tensors: tuple[Rows, ...]) -> str:
+    """Where heads begin, by the names of the heads' numbers."""
+    return " ".join(
+        f"const ob_i64 {one.name}_from = {one.begin(head)};" for head, rows in tensors.items() for one in rows
+    )
+
+
+def _cleared(sums: str, head: int) -> str:
+    count = _wide(head) // 4
+    return f"""\
+  float {sums}[{count}];
+  #pragma unroll
+  for (int i = 0; i < {count}; ++i) {sums}[i] = 0;"""
+
+
+def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: int) -> str:
+    """Products of the tile's rows: of each of the left with each of the right."""
+    return f"""\
+    float {into}[16];
+    #pragma unroll
+    for (int i = 0; i < 16; ++i) {into}[i] = 0;
+    for (int first = 0; first < {head}; first += $STEPS) {{
+      OB_BARRIER;
+{_bring("left_tile", *left, head)}
+{_bring("right_tile", *right, head)}
+      OB_BARRIER;
+      #pragma unroll 4
+      for (int at = 0; at < $STEPS; ++at) {{
+        const float4 l = *(OB_LOCAL_AT const float4*)(left_tile + at * $PITCH + down);
+        const float4 r = *(OB_LOCAL_AT const float4*)(right_tile + at * $PITCH + across);
+{_outer(into, "4", "0")}
+      }}
+    }}"""
+
+
+def _bring(tile: str, rows: Rows, of: str, head: int) -> str:
+    """Brings some columns of a tile's rows to local memory, column by column; 0 where there are none."""
+    limit = "$QUERIES" if of == "query" else "$KEYS"
+    return f"""\
+      #pragma unroll
+      for (int load = 0; load < $TILE * $STEPS / $GROUP_ITEMS; ++load) {{
+        const int line = (item + load * $GROUP_ITEMS) / $STEPS, step = first + item % $STEPS;
+        const ob_i64 row = first_{of} + line;
+        {tile}[item % $STEPS * $PITCH + line] =
+            row < {limit} && step < {head} ? {rows.load(f"{rows.name}_from", "row", "step")} : 0.0f;
+      }}"""
+
+
+def _sum(sums: str, right: tuple[Rows, str], head: int) -> str:
+    """Adds the products of the tile's weights with rows that lie below one another."""
+    rows, of = right
+    wide, limit = _wide(head), "$QUERIES" if of == "query" else "$KEYS"
+    return f"""\
+    for (int first = 0; first < $TILE; first += $STEPS) {{
+      OB_BARRIER;
+      #pragma unroll
+      for (int load = 0; load < {wide} * $STEPS / $GROUP_ITEMS; ++load) {{
+        const int column = (item + load * $GROUP_ITEMS) % {wide}, step = (item + load * $GROUP_ITEMS) / {wide};
+        const ob_i64 row = first_{of} + first + step;
+        wide_tile[step * {wide} + column] =
+            row < {limit} && column < {head} ? {rows.load(f"{rows.name}_from", "row", "column")} : 0.0f;
+      }}
+      OB_BARRIER;
+      #pragma unroll 4
+      for (int at = 0; at < $STEPS; ++at) {{
+        const float4 l = *(OB_LOCAL_AT const float4*)(weights + (first + at) * $PITCH + down);
+        #pragma unroll
+        for (int part = 0; part < {wide // _TILE}; ++part) {{
+          const float4 r = *(OB_LOCAL_AT const float4*)(wide_tile + at * {wide} + part * $TILE + across);
+{_outer(sums, str(wide // 16), "part * 4")}
+        }}
+      }}
+    }}"""
+
+
+def _outer(into: str, pitch: str, first: str) -> str:
+    """Adds the products of four and four."""
+    return "\n".join(
+        f"          {into}[{i} * {pitch} + {first} + {j}] ="
+        f" OB_LIB(fma)(l.{one}, r.{other}, {into}[{i} * {pitch} + {first} + {j}]);"
+        for i, one in enumerate("xyzw")
+        for j, other in enumerate("xyzw")
+    )
+
+
+def _score(given: Attention, query: str, key: str) -> str:
+    """A score of the tile, or that there is none."""
+    condition = "query < $QUERIES && key < $KEYS" + (" && key <= query" if given.is_causal else "")
+    mask = f" + {given.mask_at('query', 'key')}" if given.mask is not None else ""
+    return f"""\
+        const ob_i64 query = first_query + {query}, key = first_key + {key};
+        const float score = {condition} ? scores[i * 4 + j] * $SCALE{mask} : $NONE;"""
+
+
+def _put(values: str) -> str:
+    """Stores an item's part of the tile, column by column."""
+    return f"""\
+    #pragma unroll
+    for (int j = 0; j < 4; ++j) {{
+      float4 four;
+      four.x = {values}[j];
+      four.y = {values}[4 + j];
+      four.z = {values}[8 + j];
+      four.w = {values}[12 + j];
+      *(OB_LOCAL_AT float4*)(weights + (across + j) * $PITCH + down) = four;
+    }}"""
+
+
+def _store(rows: Rows, of: str, sums: str, head: int, value: str) -> str:
+    """Stores an item's sums."""
+    wide, limit = _wide(head), "$QUERIES" if of == "query" else "$KEYS"
+    return f"""\
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {{
+    const ob_i64 {of} = first_{of} + down + i;
+    #pragma unroll
+    for (int j = 0; j < {wide // 16}; ++j) {{
+      const int column = j / 4 * $TILE + across + j % 4;
+      if ({of} < {limit} && column < {head}) {{
+        const float sum = {sums}[i * {wide // 16} + j];
+        {rows.store(f"{rows.name}_from", of, "column", value)}
+      }}
+    }}
+  }}"""
+
+
+_LOCALS = """\
+  OB_LOCAL float left_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
+  OB_LOCAL float right_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
+  OB_LOCAL float weights[$TILE * $PITCH] __attribute__((aligned(16)));
+  OB_LOCAL float wide_tile[$STEPS * $WIDE] __attribute__((aligned(16)));
+  const int item = OB_ITEM_OF_GROUP;
+  const int across = item % 16 * 4, down = item / 16 * 4;
+"""
+
+_QUERIES = """\
+$LOCALS
+  const ob_i64 blocks = ($QUERIES + $TILE - 1) / $TILE;
+  const ob_i64 number = OB_GROUP_NUMBER, batch = number / blocks / $HEADS, head = number / blocks % $HEADS;
+  const ob_i64 key_head = head / $GROUP;
+  // The last ones first: where it is causal, they take longest.
+  const ob_i64 first_query = (blocks - 1 - number % blocks) * $TILE;
+  const ob_i64 end = $IS_CAUSAL && first_query + $TILE < $KEYS ? first_query + $TILE : $KEYS;
+  $BEGINS
+  $MASK_BEGIN
+"""
+
+_ATTEND = (
+    _QUERIES
+    + """\
+  OB_LOCAL float of_items[$TILE * 17];
+$SUMS
+  float most[4], total[4];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    most[i] = $NONE;
+    total[i] = 0;
+  }
+  for (ob_i64 first_key = 0; first_key < end; first_key += $TILE) {
+$PRODUCT
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float greatest = $NONE;
+      #pragma unroll
+      for (int j = 0; j < 4; ++j) {
+$SCORE
+        scores[i * 4 + j] = score;
+        greatest = score > greatest ? score : greatest;
+      }
+      of_items[(down + i) * 17 + item % 16] = greatest;
+    }
+    OB_BARRIER;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float greatest = most[i];
+      for (int one = 0; one < 16; ++one) {
+        const float other = of_items[(down + i) * 17 + one];
+        greatest = other > greatest ? other : greatest;
+      }
+      // Where no key is left so far, all weights are 0.
+      const float base = greatest == $NONE ? 0.0f : greatest;
+      const float factor = OB_LIB(exp)(most[i] - base);
+      most[i] = greatest;
+      total[i] *= factor;
+      #pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        scores[i * 4 + j] = OB_LIB(exp)(scores[i * 4 + j] - base);
+        total[i] += scores[i * 4 + j];
+      }
+      #pragma unroll
+      for (int j = 0; j < $WIDE / 16; ++j) sums[i * ($WIDE / 16) + j] *= factor;
+    }
+$PUT
+$SUM
+  }
+  OB_BARRIER;
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) of_items[(down + i) * 17 + item % 16] = total[i];
+  OB_BARRIER;
+  float shares[4];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float sum_of_weights = 0;
+    for (int one = 0; one < 16; ++one) sum_of_weights += of_items[(down + i) * 17 + one];
+    shares[i] = sum_of_weights == 0 ? 0.0f : 1.0f / sum_of_weights;
+    const ob_i64 query = first_query + down + i;
+    const float base = most[i] == $NONE ? 0.0f : most[i];
+    if (item % 16 == 0 && query < $QUERIES) { $STORE_LOGSUMEXP }
+  }
+$STORE
+"""
+)
+
+_OF_QUERIES = (
+    _QUERIES
+    + """\
+$SUMS
+  float base[4], deltas[4];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const ob_i64 query = first_query + down + i < $QUERIES ? first_query + down + i : $QUERIES - 1;
+    base[i] = $LOGSUMEXP;
+    base[i] = base[i] == $NONE ? 0.0f : base[i];
+    deltas[i] = $DELTA;
+  }
+  for (ob_i64 first_key = 0; first_key < end; first_key += $TILE) {
+$PRODUCT
+$GRAD_PRODUCT
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      #pragma unroll
+      for (int j = 0; j < 4; ++j) {
+$SCORE
+        slopes[i * 4 + j] = OB_LIB(exp)(score - base[i]) * (slopes[i * 4 + j] - deltas[i]);
+      }
+    }
+$PUT
+$SUM
+  }
+$STORE
+"""
+)
+
+_OF_KEYS = """\
+$LOCALS
+  const ob_i64 blocks = ($KEYS + $TILE - 1) / $TILE, key_heads = $HEADS / $GROUP;
+  const ob_i64 number = OB_GROUP_NUMBER, batch = number / blocks / key_heads, key_head = number / blocks % key_heads;
+  const ob_i64 first_key = number % blocks * $TILE;
+  $BEGINS
+$SUMS
+  for (ob_i64 head = key_head * $GROUP; head < (key_head + 1) * $GROUP; ++head) {
+    $OF_HEAD
+    $MASK_BEGIN
+    // Where it is causal, no query before the first key sees one.
+    for (ob_i64 first_query = $IS_CAUSAL ? first_key : 0; first_query < $QUERIES; first_query += $TILE) {
+$PRODUCT
+      float deltas[4];
+      #pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float base;
+        {
+          const ob_i64 query = first_query + across + j < $QUERIES ? first_query + across + j : $QUERIES - 1;
+          base = $LOGSUMEXP;
+          base = base == $NONE ? 0.0f : base;
+          deltas[j] = $DELTA;
+        }
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+$SCORE
+          scores[i * 4 + j] = OB_LIB(exp)(score - base);
+        }
+      }
+$PUT_WEIGHTS
+$SUM_VALUE
+$GRAD_PRODUCT
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) slopes[i] = scores[i] * (slopes[i] - deltas[i % 4]);
+$PUT_SLOPES
+$SUM_KEY
+    }
+  }
+$STORE
+"""

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attention as text: what it reads and writes, whatever the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.utils._sympy.functions import FloorDiv
+
+from torch_outboard.kernels.templates.call import Kernel, Tensor, number_text
+from torch_outboard.kernels.templates.product import SumType, loaded, stored
+
+__all__ = ["FLOAT", "NONE", "Attention", "Gradients", "Rows"]
+
+FLOAT = SumType.of(torch.float32)
+# The score of what takes no part.
+NONE = "-(float)OB_INFINITY"
+
+
+class Rows:
+    """A tensor of batches, heads, rows and columns, by the texts of its strides; leading dimensions may be missing."""
+
+    def __init__(self, name: str, tensor: Tensor, is_written: bool = False) -> None:
+        self.name, self.tensor, self._is_written = name, tensor, is_written
+        strides = [
+            sympy.Integer(0) if size == 1 else stride for size, stride in zip(tensor.size, tensor.stride, strict=True)
+        ]
+        missing = [sympy.Integer(0)] * (4 - len(strides))
+        self._strides = dict(zip(("batch", "head", "row", "column"), [*missing, *strides], strict=True))
+
+    def declare(self, kernel: Kernel) -> None:
+        kernel.pointer(self.name, self.tensor, self._is_written)
+        for which, stride in self._strides.items():
+            kernel.number(f"{self.name}_{which}_stride", stride)
+
+    def stride(self, which: str) -> str:
+        return number_text(f"{self.name}_{which}_stride", self._strides[which])
+
+    def is_dense_along(self, which: str) -> bool:
+        return bool(self._strides[which] == 1)
+
+    def begin(self, head: str = "head") -> str:
+        """Gives where a head's elements begin."""
+        return f"batch * {self.stride('batch')} + {head} * {self.stride('head')}"
+
+    def place(self, begin: str, row: str, column: str = "0") -> str:
+        return f"{self.name}[{begin} + ({row}) * {self.stride('row')} + ({column}) * {self.stride('column')}]"
+
+    def load(self, begin: str, row: str, column: str = "0") -> str:
+        """Gives an element as a float; of a bool what it adds to a score."""
+        place = self.place(begin, row, column)
+        if self.tensor.dtype == torch.bool:
+            return f"({place} ? 0.0f : {NONE})"
+        return loaded(place, self.tensor.dtype, FLOAT)
+
+    def store(self, begin: str, row: str, column: str, value: str) -> str:
+        return stored(self.place(begin, row, column), value, self.tensor.dtype)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A call of attention.
+
+    Attributes
+    ----------
+    head, value_head : int
+        Elements of a row of queries and keys, and of values, which kernels know.
+    scale : str
+        A number's text.
+    """
+
+    query: Rows
+    key: Rows
+    value: Rows
+    mask: Rows | None
+    is_causal: bool
+    scale: str
+    head: int
+    value_head: int
+
+    @property
+    def batch(self) -> sympy.Expr:
+        return self.query.tensor.size[0]
+
+    @property
+    def heads(self) -> sympy.Expr:
+        return self.query.tensor.size[1]
+
+    @property
+    def key_heads(self) -> sympy.Expr:
+        return self.key.tensor.size[1]
+
+    @property
+    def queries(self) -> sympy.Expr:
+        return self.query.tensor.size[2]
+
+    @property
+    def keys(self) -> sympy.Expr:
+        return self.key.tensor.size[2]
+
+    def declare(self, kernel: Kernel, *others: Rows) -> dict[str, str]:
+        """Declares the sizes, the mask, and what is given; gives the words for all of it."""
+        for one in (*others, *([self.mask] if self.mask else [])):
+            one.declare(kernel)
+        return {
+            "QUERIES": kernel.number("queries", self.queries),
+            "KEYS": kernel.number("keys", self.keys),
+            "HEADS": kernel.number("heads", self.heads),
+            # Heads of queries that one of keys serves.
+            "GROUP": kernel.number("group", FloorDiv(self.heads, self.key_heads)),
+            "HEAD": str(self.head),
+            "VALUE_HEAD": str(self.value_head),
+            "SCALE": self.scale,
+            "NONE": NONE,
+            "IS_CAUSAL": "1" if self.is_causal else "0",
+            "MASK_BEGIN": f"const ob_i64 mask_from = {self.mask.begin()};" if self.mask else "",
+        }
+
+    def mask_at(self, query: str, key: str) -> str:
+        assert self.mask is not None
+        return self.mask.load("mask_from", query, key)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What the gradients of a call are made of, and where they go; None for one that nobody wants.
+
+    `logsumexp` and `delta` have a column.
+    """
+
+    grad: Rows
+    logsumexp: Rows
+    delta: Rows
+    of_query: Rows | None
+    of_key: Rows | None
+    of_value: Rows | None
