@@ -67,8 +67,13 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-ON_GPU = ("gpu",)
-HEADS = ((8, 12, 1024, 64),) * 3
+def attention_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    given = [one.detach().requires_grad_() for one in (q, k, v)]
+    return torch.autograd.grad(attention(*given), given, q)[0]
+
+
+ON_GPU, ON_CPU = ("gpu",), ("cpu",)
+HEADS, FEW_HEADS = ((8, 12, 1024, 64),) * 3, ((1, 8, 1024, 64),) * 3
 CASES: dict[str, Case] = {
     "product 1024³ float32": Case(torch.mm, (SQUARE, SQUARE), cpu_bar=1.3),
     "product 1024³, transposed": Case(lambda x, y: x @ y.t(), (SQUARE, SQUARE)),
@@ -78,7 +83,10 @@ CASES: dict[str, Case] = {
     "convolution 3×3, 64 channels of 56², 8 images": Case(
         lambda x, w: F.conv2d(x, w, padding=1), ((8, 64, 56, 56), (64, 64, 3, 3))
     ),
+    "attention, causal, 8 heads of 1024 × 64": Case(attention, FEW_HEADS, machines=ON_CPU),
+    "the same and its gradients": Case(attention_gradients, FEW_HEADS, machines=ON_CPU),
     "attention, causal, 8 × 12 heads of 1024 × 64, bfloat16": Case(attention, HEADS, torch.bfloat16, machines=ON_GPU),
+    "that and its gradients": Case(attention_gradients, HEADS, torch.bfloat16, machines=ON_GPU),
     "gelu·mul·add 16 M, three calls": Case(fused, (BIG, BIG, BIG), gpu_bar=1.1),
     "add 16 M bfloat16": Case(torch.add, (BIG, BIG), torch.bfloat16, gpu_bar=1.1, machines=ON_GPU),
     "row sums 4096²": Case(lambda x: x.sum(1), (BIG,), gpu_bar=1.1),

@@ -162,8 +162,8 @@ def test_half_precision_where_the_cpus_kernels_keep_float32(device, name, dtype)
 
     ours, expected = run(device), run("cpu")
     torch.accelerator.synchronize(device)
-    # Where attention is made of operators, each rounds.
-    is_rounded = "attention" in name and not attends(device)
+    # Where attention is made of operators, each rounds; a generated kernel adds in another order.
+    is_rounded = "attention" in name and not (attends(device) and reaches_memory(device))
     tolerance = {"atol": 2e-3, "rtol": 2e-2} if is_rounded else {}
     for a, b in zip(ours, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ import torch_outboard
 from torch_outboard import _C
 from torch_outboard.kernels import lower
 
+takes_long = pytest.mark.skipif(
+    os.environ.get("OUTBOARD_TEST_MODELS") != "all", reason="capability: time. Its kernels take long to compile"
+)
 WHOLE = "aten::_scaled_dot_product_fused_attention_overrideable"
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 r = torch.randn
@@ -91,18 +95,18 @@ def test_masks(device: torch.device) -> None:
     check(query, key, value, r(120, 100).t(), device=device)
 
 
+@takes_long
 def test_large_heads(device: torch.device) -> None:
     check(r(1, 2, 70, 256), r(1, 2, 80, 256), r(1, 2, 80, 250), device=device)
 
 
 def test_the_schedule_for_groups_of_items(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    # With factors that no other test has, since plans are kept.
+    # With a factor that no other test has, since plans are kept.
     monkeypatch.setattr(lower, "is_cpu", lambda device: False)
     mask = torch.rand(70, 130) > 0.3
     mask[7] = False
-    given = heads(2, 4, 70, 72, torch.bfloat16), *(heads(2, 2, 130, 72, torch.bfloat16) for _ in range(2))
+    given = heads(2, 4, 70, 64, torch.bfloat16), *(heads(2, 2, 130, 64, torch.bfloat16) for _ in range(2))
     check(*given, mask, scale=0.31, enable_gqa=True, device=device)
-    check(r(1, 2, 100, 24), r(1, 2, 90, 24), r(1, 2, 90, 24), is_causal=True, scale=0.33, device=device)
 
 
 def test_infinities_and_nans_stay_where_they_are(device: torch.device) -> None:
@@ -154,6 +158,14 @@ def test_other_calls_take_the_composite_form(device: torch.device) -> None:
         F.scaled_dot_product_attention(ours, ours[:, :, :, :4], ours)
 
 
+def test_the_workaround_is_there_where_torch_needs_it() -> None:
+    from torch_outboard._compat.torch_2_11 import needs_attention_backward
+
+    minor = tuple(map(int, torch.__version__.split(".")[:2]))
+    if minor != (2, 12):  # which is asked at run time
+        assert needs_attention_backward() == (minor == (2, 11)), "torch_outboard/_compat/torch_2_11.py can go"
+
+
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +176,7 @@ class Layer(nn.Module):
         return self.out(self.inner(x, x, x, need_weights=False)[0])
 
 
-@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=takes_long)], ids=["eager", "compiled"])
 def test_a_layer_trains(is_compiled: bool, device: torch.device) -> None:
     def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

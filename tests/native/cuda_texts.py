@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compiles generated kernels as CUDA C++ with NVRTC, on a fake CUDA, whose kernels do nothing.
 
-    python cuda_texts.py LIBCUDA SHARE    # a SHARE-th of torch's operator database
+    python cuda_texts.py LIBCUDA SHARE    # a SHARE-th of torch's operator database, and attention
 
 Prints the entries that have kernels though they are in the list of what is not generated, or have none though they
 aren't, with the compiler's words; then how many had some.
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from kernels.entries import run_entry, share_of_database
 from kernels.not_generated import NOT_GENERATED
+from torch.nn import functional
 
 import torch_outboard
 
@@ -30,6 +31,24 @@ def state_of(info: object, device: torch.device) -> tuple[str, str]:
         return run_entry(info, torch.float32, 1, device)
     except Exception as error:  # what memory happened to hold was no index
         return "wrong", str(error)
+
+
+def attend(device: torch.device) -> None:
+    """Calls attention in ways that are texts of their own, with gradients."""
+    for dtype, head, mask, options in (
+        (torch.float32, 256, None, {"is_causal": True}),
+        (torch.bfloat16, 72, torch.randn(70, 1, device=device), {"enable_gqa": True}),
+    ):
+        heads = (
+            [(2, 4, 70, head), (2, 2, 90, head), (2, 2, 90, head)]
+            if options.get("enable_gqa")
+            else [(1, 2, 80, head)] * 3
+        )
+        given = [torch.randn(size, dtype=dtype, device=device, requires_grad=True) for size in heads]
+        functional.scaled_dot_product_attention(*given, attn_mask=mask, **options).sum().backward()
+    rows = [row for row in torch_outboard.coverage() if "attention" in row.op]
+    if len(rows) != 2 or any(row.provider != "compiled" for row in rows):
+        print(f"attention has no kernels: {rows}")
 
 
 def main() -> None:
@@ -43,6 +62,7 @@ def main() -> None:
         count += state != "refused"
         if "does not compile" in reason or (state == "refused") != (name in NOT_GENERATED):
             print(f"{name} is {state}: {reason}")
+    attend(device)
     print(f"{count} entries have kernels")
 
 

@@ -18,6 +18,12 @@ def test_they_train_and_generate(target: str) -> None:
 
 
 @TARGETS
+def test_attention(target: str) -> None:
+    skip_without_device(target)
+    run_suite(str(TESTS / "kernels" / "test_attention.py"), f"--driver={target}", OUTBOARD_TEST_MODELS="all")
+
+
+@TARGETS
 def test_the_operator_database(target: str) -> None:
     skip_without_device(target)
     tests = str(TESTS / "kernels" / "test_operator_database.py")

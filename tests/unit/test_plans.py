@@ -25,6 +25,7 @@ free b2
 return b1
 return none
 return [b1, b3]
+return number a0 2 mul
 """
 
 
@@ -61,6 +62,7 @@ def test_a_plan_is_read() -> None:
         ("plan 1\ncopy b0 t0", "there is no buffer b0"),
         ("plan 1\nfree t0", "a tensor of the call is not the plan's to free"),
         ("plan 1\nreturn t0", "a tensor of the call is returned as the schema says"),
+        ("plan 1\nreturn number a0", "line 2 of a plan: the formula 'a0' reads a0, and there are 0 values"),
         ("plan 1\nreturn none\nfree b0", "steps stand before what is returned"),
         ("plan 1\nrun", "there is no step 'run'"),
         ("plan 1\n\n", "something is missing at its end"),

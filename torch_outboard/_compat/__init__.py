@@ -26,3 +26,4 @@ def apply(device: str) -> None:
         from torch_outboard._compat import torch_2_11
 
         torch_2_11.register_autocast(device)
+        torch_2_11.register_attention_backward()

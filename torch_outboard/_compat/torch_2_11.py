@@ -9,7 +9,28 @@ from typing import Any
 import torch
 from torch._library.custom_ops import CustomOpDef
 
-__all__ = ["needs_register_autocast", "register_autocast"]
+__all__ = ["needs_attention_backward", "needs_register_autocast", "register_attention_backward", "register_autocast"]
+
+_ATTENTION_BACKWARD = "_scaled_dot_product_fused_attention_overrideable_backward"
+
+
+def needs_attention_backward() -> bool:
+    """Whether the gradients of attention have no meta kernel, though attention has one."""
+    return not hasattr(torch._meta_registrations, f"meta_{_ATTENTION_BACKWARD}")
+
+
+def register_attention_backward() -> None:
+    """Gives the gradients of attention a meta kernel, without which they can't be traced; newer versions have it."""
+    if not needs_attention_backward():
+        return
+
+    def shapes(grad_out: Any, query: Any, key: Any, value: Any, attn_bias: Any, *rest: Any, **named: Any) -> Any:
+        given = (query, key, value, attn_bias)
+        return tuple(None if one is None else torch.empty_like(one) for one in given)
+
+    library = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
+    library.impl(_ATTENTION_BACKWARD, shapes)  # type: ignore[no-untyped-call]
+    torch.library._keep_alive.append(library)
 
 
 def needs_register_autocast() -> bool:

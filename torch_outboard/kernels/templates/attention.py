@@ -59,6 +59,9 @@ def backward(call: TemplateCall) -> list[str | None]:
     wanted = call.arguments["grad_input_mask"]
     if wanted[3]:
         raise Refusal("there is no gradient of the mask")
+    logsumexp = call.tensor("logsumexp")
+    if logsumexp.dtype != torch.float32 or len(logsumexp.size) != 3:
+        raise Refusal("the sums that it is given are not those of the generated kernels")
     names = ("grad_query", "grad_key", "grad_value")
     targets = [
         Rows(name, call.allocate(layout), is_written=True) if is_wanted and layout is not None else None
@@ -68,9 +71,7 @@ def backward(call: TemplateCall) -> list[str | None]:
     size = [given.batch, given.heads, given.queries]
     strides = [given.heads * given.queries, given.queries, sympy.Integer(1)]
     delta = call.allocate(Layout(torch.float32, size, strides))
-    gradients = Gradients(
-        grad, Rows("logsumexp", _column(call.tensor("logsumexp"))), Rows("delta", _column(delta)), *targets
-    )
+    gradients = Gradients(grad, Rows("logsumexp", _column(logsumexp)), Rows("delta", _column(delta)), *targets)
     call.launch(_delta(call, given, gradients))
     schedule = attention_strips if uses_strips(call) else attention_tiles
     schedule.differentiate(call, given, gradients)

@@ -147,7 +147,7 @@ def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: i
 {_bring("left_tile", *left, head)}
 {_bring("right_tile", *right, head)}
       OB_BARRIER;
-      #pragma unroll 4
+      #pragma unroll
       for (int at = 0; at < $STEPS; ++at) {{
         const float4 l = *(OB_LOCAL_AT const float4*)(left_tile + at * $PITCH + down);
         const float4 r = *(OB_LOCAL_AT const float4*)(right_tile + at * $PITCH + across);
@@ -184,7 +184,7 @@ def _sum(sums: str, right: tuple[Rows, str], head: int) -> str:
             row < {limit} && column < {head} ? {rows.load(f"{rows.name}_from", "row", "column")} : 0.0f;
       }}
       OB_BARRIER;
-      #pragma unroll 4
+      #pragma unroll
       for (int at = 0; at < $STEPS; ++at) {{
         const float4 l = *(OB_LOCAL_AT const float4*)(weights + (first + at) * $PITCH + down);
         #pragma unroll
