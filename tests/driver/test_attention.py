@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""scaled_dot_product_attention takes the driver's own kernel, a generated one, or the CPU's on memory that it reaches."""
+"""scaled_dot_product_attention takes the driver's own kernel, a generated one, or the CPU's where it can."""
 
 from __future__ import annotations
 
