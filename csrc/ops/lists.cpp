@@ -149,7 +149,7 @@ class ListCall {
     for (const c10::IValue& value : arguments_) {
       if (value.isTensorList() && !value.toListRef().empty()) {
         types.push_back(value.toListRef()[0].toTensor().scalar_type());
-      } else if (value.isTensor() && value.toTensor().defined()) {
+      } else if (value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0) {
         types.push_back(value.toTensor().scalar_type());
       }
     }
