@@ -17,10 +17,13 @@ class OpenCLC(find_driver("opencl")):
 
 
 class Apart(find_driver("opencl")):
-    """OpenCL devices whose memory the host can't reach, so that operators run as generated kernels."""
+    """OpenCL devices whose memory the host can't reach, so that operators run as generated kernels.
+
+    The driver keeps no programs: PoCL keeps its own, and compiles each kernel once more for a binary that it hands out.
+    """
 
     def __init__(self, **options):
-        super().__init__(**{"host_access": False, **options})
+        super().__init__(**{"host_access": False, "cache": False, **options})
 
 
 class GroupsGenerator(OpenCLGenerator):
