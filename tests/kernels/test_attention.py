@@ -149,10 +149,13 @@ def test_other_calls_take_the_composite_form(device: torch.device) -> None:
     F.scaled_dot_product_attention(ours, ours, ours, attn_mask=mask).sum().backward()
     assert mask.grad is not None
     F.scaled_dot_product_attention(ours, ours, ours, dropout_p=0.5)
-    F.scaled_dot_product_attention(ours[0], ours[0], ours[0])
     F.scaled_dot_product_attention(*[ours.double()] * 3)
     assert F.scaled_dot_product_attention(ours, ours[:, :, :0], ours[:, :, :0]).shape == x.shape
     assert calls() == 0, torch_outboard.coverage()
+    # Torch 2.15 adds a dimension to three before it asks, earlier ones don't.
+    torch.testing.assert_close(
+        F.scaled_dot_product_attention(*[ours[0]] * 3).cpu(), F.scaled_dot_product_attention(*[x[0]] * 3)
+    )
     with pytest.raises(RuntimeError, match="Expected size for first two dimensions"):
         F.scaled_dot_product_attention(ours, ours[:, :, :, :4], ours)
 

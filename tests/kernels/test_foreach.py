@@ -178,6 +178,7 @@ def kernels(work: Callable[[], object], device: torch.device, folder: Path) -> l
     return [event["name"] for event in events if event.get("cat") == "kernel"]
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_two_hundred_tensors_are_one_launch(device: torch.device, tmp_path: Path) -> None:
     x = [torch.randn(number + 1) for number in range(200)]
     ours, grads = [one.to(device) for one in x], [torch.randn(one.shape, device=device) for one in x]
