@@ -125,8 +125,7 @@ bool ask_attention() {
          with_builder([](const py::module_& builder) { return builder.attr("has_attention")().cast<bool>(); });
 }
 
-constexpr PlanBuilder kBuilder{ask_numbers,          ask_load,         ask_build,
-                               ask_numbers_of_lists, ask_build_chunks, ask_attention};
+constexpr PlanBuilder kBuilder{ask_numbers, ask_load, ask_build, ask_numbers_of_lists, ask_build_chunks, ask_attention};
 
 // native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host can't reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

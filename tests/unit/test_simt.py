@@ -247,7 +247,6 @@ check(lambda x, y, z: (x.softmax(-1), x.var(0), x.argmax(1), x.sum(), x.cumsum(1
 check(lambda x, w: F.layer_norm(x, (x.shape[-1],), w), r(33, 70), r(70), dynamic=True)
 raises(IndexError, "aten::gather: index 5 is out", lambda x, i: x.gather(0, i) + 1, r(5), torch.tensor([0, 5]))
 """,
-    "special_functions": SPECIAL,
 }
 
 CASES_APART = {

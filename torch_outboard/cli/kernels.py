@@ -119,11 +119,11 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     from torch_outboard._attach import attach
     from torch_outboard._errors import RegistrationError
     from torch_outboard.cli.info import parse_options
-    from torch_outboard.kernels import key, packing, packs, store
+    from torch_outboard.kernels import key, packs, store
 
     chosen = _dtypes(dtypes)
     try:
-        packing.check_target(folder)
+        packs.check_target(folder)
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
     if given := key.settings():
@@ -139,6 +139,8 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
             raise click.ClickException(str(error)) from error
         if module.device_count() == 0:
             raise click.ClickException(f"the driver {driver!r} has no device here")
+        from torch_outboard.kernels import packing  # imports the device's module
+
         failures = list(packing.run_calls(module.current_device(), only, chosen, click.echo))
         made = packing.write_pack(Path(kept), folder, module.current_device())
     click.echo(f"{made} plans in {_printable(str(folder))}")

@@ -17,15 +17,9 @@ from torch_outboard.device.devices import get_device_properties
 from torch_outboard.kernels.calls import CALLS, Samples
 from torch_outboard.kernels.packs import ABOUT, describe
 
-__all__ = ["check_target", "remove_files", "run_calls", "write_pack"]
+__all__ = ["run_calls", "write_pack"]
 
 _FOLDER = re.compile("[0-9a-f]{2}")
-
-
-def check_target(folder: Path) -> None:
-    """Raises FileExistsError for a folder that has other things than a pack."""
-    if folder.exists() and not (folder / ABOUT).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is no pack and not empty: name another folder")
 
 
 def run_calls(
@@ -50,7 +44,7 @@ def run_calls(
                 yield label, error
 
 
-def remove_files(folder: Path) -> None:
+def _remove_files(folder: Path) -> None:
     """Removes the files of a pack, of which others may lie beside them."""
     (folder / ABOUT).unlink(missing_ok=True)
     if folder.is_dir():
@@ -61,7 +55,7 @@ def remove_files(folder: Path) -> None:
 
 def write_pack(source: Path, folder: Path, device: int) -> int:
     """Makes a pack of the plans in a store's folder, and gives how many they are. An older pack goes."""
-    remove_files(folder)
+    _remove_files(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files = sorted(source.glob("*/??/*.*"))
     for path in files:

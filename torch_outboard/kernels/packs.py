@@ -23,7 +23,7 @@ from torch_outboard.driver import Driver
 from torch_outboard.kernels.files import Answer, Folder
 from torch_outboard.kernels.key import Sizes, code_hash, kind_of
 
-__all__ = ["ABOUT", "VARIABLE", "Pack", "Packs", "describe", "folders_of", "read_pack"]
+__all__ = ["ABOUT", "VARIABLE", "Pack", "Packs", "check_target", "describe", "folders_of", "read_pack"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,12 @@ class Pack:
     folder: Folder
     about: Mapping[str, Any]
     obstacle: str
+
+
+def check_target(folder: Path) -> None:
+    """Raises FileExistsError for a folder that has other things than a pack."""
+    if folder.exists() and not (folder / ABOUT).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is no pack and not empty: name another folder")
 
 
 def describe(device: int | None = None) -> dict[str, str]:
