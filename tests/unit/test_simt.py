@@ -7,9 +7,6 @@ Each case is a process of its own, forked from one that has imported what takes 
 
 from __future__ import annotations
 
-import json
-import textwrap
-
 import pytest
 
 from torch_outboard.testing.plugin import RunPython
@@ -329,38 +326,9 @@ def _programs() -> dict[str, str]:
     return {name: BEGIN + text.replace("INDICES\n", INDICES) for name, text in {**host, **opencl, **apart}.items()}
 
 
-# Forks for each program, and prints the status and what was written of all.
-SERVER = """
-import json, os, sys, tempfile
-import torch._inductor.compile_fx, torch._inductor.codegen.simd, torch._inductor.codegen.cpp_wrapper_cpu
-
-outcomes = {}
-for name, program in json.loads(sys.argv[1]).items():
-    with tempfile.TemporaryFile("w+") as file:
-        if (process := os.fork()) == 0:
-            for target in (1, 2):
-                os.dup2(file.fileno(), target)
-            exec(compile(program, name, "exec"), {"__name__": "__main__"})
-            os._exit(0)
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        file.seek(0)
-        outcomes[name] = status, file.read()
-print(json.dumps(outcomes))
-"""
-
-
-@pytest.fixture(scope="module")
-def outcomes(run_python: RunPython, request: pytest.FixtureRequest) -> dict[str, tuple[int, str]]:
-    """The exit status of each case that was asked for, and what it wrote."""
-    wanted = {item.callspec.params["case"] for item in request.session.items if item.module is request.module}
-    programs = {name: program for name, program in _programs().items() if name in wanted}
-    answer = run_python(SERVER, json.dumps(programs))
-    return {name: (status, text) for name, (status, text) in json.loads(answer.stdout.splitlines()[-1]).items()}
-
-
 @pytest.mark.parametrize("case", _programs())
-def test_values(outcomes: dict[str, tuple[int, str]], case: str) -> None:
-    status, text = outcomes[case]
-    if status == 3:
+def test_values(run_compiler: RunPython, case: str) -> None:
+    answer = run_compiler(_programs()[case], status=None)
+    if answer.returncode == 3:
         pytest.skip("capability: a device of OpenCL")
-    assert status == 0, f"status {status}\n{textwrap.indent(text, '  ')}"
+    assert answer.returncode == 0, f"status {answer.returncode}\n{answer.stdout}\n{answer.stderr}"

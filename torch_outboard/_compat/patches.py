@@ -73,6 +73,12 @@ PATCHES: tuple[Patch, ...] = (
         "torch_2_11.needs_register_autocast",
     ),
     Patch(
+        "the meta kernel of _scaled_dot_product_fused_attention_overrideable_backward",
+        "trace the gradients of attention",
+        "done in torch 2.13",
+        "torch_2_11.needs_attention_backward",
+    ),
+    Patch(
         "a finder on sys.meta_path",
         "tell when torch's compiler is imported",
         f"{_ISSUE}189138",
