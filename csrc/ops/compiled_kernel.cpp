@@ -91,10 +91,6 @@ c10::DeviceIndex device_of(const CompiledKernel& kernel, c10::ArrayRef<CompiledA
   return device;
 }
 
-uint64_t offset_of(const c10::TensorImpl& tensor) {
-  return static_cast<uint64_t>(tensor.storage_offset()) * tensor.itemsize();
-}
-
 uint64_t host_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   void* base = nullptr;
@@ -103,13 +99,7 @@ uint64_t host_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
                                             ", which the cpp code generator made for memory that the host can reach,");
   }
   // No memory, no elements: the kernel touches nothing.
-  return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_of(impl);
-}
-
-uint64_t device_word(const at::Tensor& tensor) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  const void* base = impl.unsafe_storage().data();
-  return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_of(impl);
+  return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_bytes(impl);
 }
 
 void copy_scalar(const CompiledKernel& kernel, char kind, const at::Tensor& tensor, Scalar* out_scalar) {
@@ -203,11 +193,11 @@ void launch_on_device(const CompiledKernel& kernel, Stream& stream, c10::ArrayRe
     if (tensor == nullptr) {
       words.push_back(arguments[i].bits);
     } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
-      words.push_back(device_word(*tensor));
+      words.push_back(device_address(*tensor));
       record_use(*tensor, stream);
     } else {
       moved.push_back(number_on_device(kernel, stream, kernel.arguments[i], *tensor));
-      words.push_back(device_word(moved.back()));
+      words.push_back(device_address(moved.back()));
     }
   }
   if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream) == nullptr)) {

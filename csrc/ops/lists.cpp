@@ -88,21 +88,9 @@ std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype
   }
 }
 
-uint64_t address_of(const at::Tensor& tensor) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  const void* base = impl.unsafe_storage().data();
-  return base == nullptr
-             ? 0
-             : reinterpret_cast<uint64_t>(base) + static_cast<uint64_t>(impl.storage_offset()) * impl.itemsize();
-}
-
 bool is_plain(const at::Tensor& tensor, c10::DeviceIndex device) {
-  static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
-                                           c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor,
-                                           c10::DispatchKey::ZeroTensor, c10::DispatchKey::Conjugate,
-                                           c10::DispatchKey::Negative});
   return tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl()) && tensor.device().index() == device &&
-         !tensor.key_set().has_any(others);
+         has_plain_elements(tensor) && !tensor._is_zerotensor();
 }
 
 // Whether elements of the same numbers lie at the same places.
@@ -170,7 +158,7 @@ class ListCall {
       accesses_.push_back({reinterpret_cast<uint64_t>(table_->memory.storage().data()), false});
       active->access(name_.c_str(), stream_, accesses_.data(), accesses_.size());
     }
-    c10::SmallVector<uint64_t, 12> words{address_of(table_->memory), static_cast<uint64_t>(table_->chunks),
+    c10::SmallVector<uint64_t, 12> words{device_address(table_->memory), static_cast<uint64_t>(table_->chunks),
                                          static_cast<uint64_t>(table_->elements)};
     words.append(words_.begin(), words_.end());
     recipe_.kernel->launch(stream_, words);
@@ -187,7 +175,7 @@ class ListCall {
         if (!value.isTensor() || !is_plain(value.toTensor(), stream_.device) || value.toTensor().numel() != 1) {
           return false;
         }
-        words_.push_back(address_of(value.toTensor()));
+        words_.push_back(device_address(value.toTensor()));
         use(value.toTensor(), source.is_written);
         continue;
       }
@@ -249,7 +237,7 @@ class ListCall {
         (source.kind == Kind::Element ? tensor.numel() != 1 : !is_laid_out_alike(tensor, like))) {
       return false;
     }
-    *out_word = address_of(tensor);
+    *out_word = device_address(tensor);
     use(tensor, source.is_written);
     return true;
   }
@@ -278,7 +266,7 @@ class ListCall {
       for (size_t place = 0; place < first.size(); ++place) {
         const at::Tensor& like = first[place].toTensor();
         at::Tensor made = make_device_tensor(stream_, source.dtype, like.sizes(), like.strides());
-        rows_.words[place * rows_.width + column] = address_of(made);
+        rows_.words[place * rows_.width + column] = device_address(made);
         if (trace() != nullptr && made.numel() > 0) {
           accesses_.push_back({reinterpret_cast<uint64_t>(made.storage().data()), true});
         }
@@ -292,7 +280,7 @@ class ListCall {
     if (tensor.numel() == 0) {
       return;
     }
-    const uint64_t begin = address_of(tensor);
+    const uint64_t begin = device_address(tensor);
     extents_.push_back({begin, begin + tensor.nbytes(), is_written});
     record_stream(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream_);
     if (C10_UNLIKELY(trace() != nullptr)) {

@@ -9,6 +9,7 @@
 
 #include <ATen/core/stack.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>

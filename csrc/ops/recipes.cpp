@@ -66,18 +66,12 @@ std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_alias
   return words;
 }
 
-bool is_plain(const at::Tensor& tensor) {
-  static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
-                                           c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor});
-  return !tensor.key_set().has_any(others) && !tensor.is_conj() && !tensor.is_neg();
-}
-
 // Why no plan can serve the call's tensors; "" if one may.
 std::string obstacle(const Call& call) {
   std::string found;
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
-      if (!is_plain(tensor)) {
+      if (!has_plain_elements(tensor)) {
         found = "an argument is no plain strided tensor";
       } else if (tensor.is_cpu() && tensor.dim() > 0) {
         found = "an argument with dimensions is on the CPU";

@@ -31,6 +31,12 @@ bool is_dense(const c10::TensorImpl& tensor) {
   return tensor.is_non_overlapping_and_dense();
 }
 
+bool has_plain_elements(const at::Tensor& tensor) {
+  static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                                           c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor});
+  return !tensor.key_set().has_any(others) && !tensor.is_conj() && !tensor.is_neg();
+}
+
 bool storage_host_address(const c10::Storage& storage, void** out_address) {
   const c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   if (impl->nbytes() == 0 || impl->data() == nullptr) {

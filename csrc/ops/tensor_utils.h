@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <cstdint>
+
 #include "core/driver.h"
 #include "core/stream.h"
 
@@ -26,6 +28,21 @@ size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t eleme
 
 // Whether the elements fill one gapless range, each element once, in whatever order.
 bool is_dense(const c10::TensorImpl& tensor);
+
+// Whether the elements lie in one storage as sizes and strides say, each as it is.
+bool has_plain_elements(const at::Tensor& tensor);
+
+// Where the element of index 0 lies in the storage, in bytes.
+inline uint64_t offset_bytes(const c10::TensorImpl& tensor) {
+  return static_cast<uint64_t>(tensor.storage_offset()) * tensor.itemsize();
+}
+
+// Where it lies on the device; 0 for a storage without memory.
+inline uint64_t device_address(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const void* base = impl.unsafe_storage().data();
+  return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_bytes(impl);
+}
 
 // Host address of the storage's first byte, or false if the host cannot reach it. Null for an empty storage.
 bool storage_host_address(const c10::Storage& storage, void** out_address);

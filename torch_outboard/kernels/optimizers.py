@@ -26,12 +26,16 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in HALVES else tensor
 
 
-def _gradient(grads: torch.Tensor, grad_scale: torch.Tensor | None, maximize: bool, values: Values) -> torch.Tensor:
-    """Gives the gradient, without the scale, with which it is written back, and in the direction of the step."""
-    grad = _wide(grads)
-    if grad_scale is not None:
-        grad = values["grads"] = grad / grad_scale.to(grad.dtype)
-    return -grad if maximize else grad
+def _begun(given: dict[str, Given]) -> tuple[torch.Tensor, torch.Tensor, Values]:
+    """Gives the parameter, its gradient in the direction of the step, and what is written by now.
+
+    That is the gradient without the scale, if there is one.
+    """
+    values: Values = {}
+    grad = _wide(given["grads"])
+    if given["grad_scale"] is not None:
+        grad = values["grads"] = grad / given["grad_scale"].to(grad.dtype)
+    return _wide(given["self"]), -grad if given["maximize"] else grad, values
 
 
 def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Tensor) -> torch.Tensor:
@@ -51,9 +55,7 @@ def _written(values: Values, given: dict[str, Given]) -> Values:
 
 
 def _adam(given: dict[str, Given], is_decoupled: bool) -> Values:
-    values: Values = {}
-    parameter = _wide(given["self"])
-    grad = _gradient(given["grads"], given["grad_scale"], given["maximize"], values)
+    parameter, grad, values = _begun(given)
     kind = parameter.dtype
     beta1, beta2, decay = given["beta1"], given["beta2"], given["weight_decay"]
     lr, step = given["lr"].to(beta1.dtype), given["state_steps"].to(beta1.dtype)
@@ -74,9 +76,7 @@ def _adam(given: dict[str, Given], is_decoupled: bool) -> Values:
 
 
 def _sgd(given: dict[str, Given]) -> Values:
-    values: Values = {}
-    parameter = _wide(given["self"])
-    grad = _gradient(given["grads"], given["grad_scale"], given["maximize"], values)
+    parameter, grad, values = _begun(given)
     kind = parameter.dtype
     grad = _decayed(grad, parameter, given["weight_decay"])
     buffer = given["momentum_buffer_list"]
@@ -91,9 +91,7 @@ def _sgd(given: dict[str, Given]) -> Values:
 
 
 def _adagrad(given: dict[str, Given]) -> Values:
-    values: Values = {}
-    parameter = _wide(given["self"])
-    grad = _gradient(given["grads"], given["grad_scale"], given["maximize"], values)
+    parameter, grad, values = _begun(given)
     kind = parameter.dtype
     grad = _decayed(grad, parameter, given["weight_decay"])
     decay = given["lr_decay"]
