@@ -3,6 +3,7 @@
 #include "torch/hooks.h"
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/Context.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Storage.h>
 
@@ -97,6 +98,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 void register_hooks() {
   at::RegisterPrivateUse1HooksInterface(new Hooks());  // torch keeps it for good
+  // Until a device type counts as initialised, no memory of the host is pinned for it, whatever isPinnedPtr would say; a
+  // driver's own pinned memory and what is registered exist without torch's asking first.
+  at::globalContext().lazyInitDevice(kDeviceType);
 }
 
 }  // namespace outboard

@@ -349,3 +349,16 @@ for stream in (module.Stream(), module.Stream()):
     assert "StreamRaceError: a possible race" in raised
     wrong = run_python(code, env={"OUTBOARD_SANITIZER": "yes"}, status=1).stderr
     assert "ValueError: OUTBOARD_SANITIZER is 0, 1 or raise, not 'yes'" in wrong
+
+
+def test_registered_memory_is_pinned_before_anything_else_is_done(run_python):
+    """torch takes nothing for pinned while the device type has not been initialised through it."""
+    run_python(
+        """
+import torch, torch_outboard
+module = torch_outboard.attach("sim")
+host = torch.arange(10.0)
+module.memory.host_register(host)
+assert host.is_pinned() and not torch.ones(4).is_pinned()
+"""
+    )
