@@ -3,9 +3,18 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from .support import mark
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> None:
+    """Keeps what lives anyway, torch and what it imports, out of the collections that tests ask for: 0.3 s each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
