@@ -117,10 +117,10 @@ def run(environment: dict[str, str], driver: str, options: str, rows: int, what:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(driver: str, options: str, rounds: int) -> dict[str, dict[str, float]]:
+def measure(driver: str, options: str, rounds: int, cases: list[str]) -> dict[str, dict[str, float]]:
     """Gives the milliseconds of each case for each way of having plans, or not."""
     samples: dict[str, dict[str, list[float]]] = {
-        name: {way: [] for way in ("nothing", "disk", "pack")} for name in ("neg", *CASES)
+        name: {way: [] for way in ("nothing", "disk", "pack")} for name in ("neg", *cases)
     }
     with tempfile.TemporaryDirectory() as root:
         folders = Folders(Path(root))
@@ -128,7 +128,7 @@ def measure(driver: str, options: str, rounds: int) -> dict[str, dict[str, float
         run(kept, driver, options, 33, "all", str(folders.pack))
         run(kept, driver, options, 57, "all")  # runtimes compile for sizes of launches too
         for number in range(rounds):
-            for name in CASES:
+            for name in cases:
                 fresh = f"{number}-{name}"
                 ways = {
                     "nothing": folders.environment(f"{fresh}-plans", f"{fresh}-nothing", None),
@@ -150,9 +150,10 @@ def main() -> int:
     parser.add_argument("--option", "-o", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, default=RESULTS / "first_call.json")
+    parser.add_argument("--only", action="append", choices=list(CASES), help="of these operators; may be repeated")
     options = parser.parse_args()
     given = json.dumps(dict(one.split("=", 1) for one in options.option))
-    figures = measure(options.driver, given, options.rounds)
+    figures = measure(options.driver, given, options.rounds, options.only or list(CASES))
     print("| first call | nothing, ms | plans on disk, ms | to reach | a pack, ms | to reach | reached |")
     print("|---|---:|---:|---:|---:|---:|---|")
     for name, ways in figures.items():
