@@ -2,8 +2,8 @@
 // What ATen asks of an accelerator as a whole.
 #include "torch/hooks.h"
 
-#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Storage.h>
 
