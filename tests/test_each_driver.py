@@ -8,11 +8,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from torch_outboard._discovery import find_driver, found_drivers
+from torch_outboard.testing.fork_server import ForkServer
 
 TESTS = Path(__file__).resolve().parent
 
@@ -23,20 +25,41 @@ EXAMPLES = ["examples.pure_python_driver:PythonDriver"]
 SCHEDULED = [name for name in OWN if "schedule" in find_driver(name).options]
 
 
+# What `python -m pytest` does.
+PYTEST = "import runpy; runpy.run_module('pytest', run_name='__main__', alter_sys=True)"
+# Longer than any suite takes: a test that hangs ends by its own limit.
+SUITE_LIMIT = 3600.0
+
+
+@functools.cache
+def fork_server() -> ForkServer:
+    """The process from which suites are forked, so that torch, seconds of each of thirty, is imported once."""
+    return ForkServer(environment(), TESTS.parent)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _closes_the_fork_server() -> Iterator[None]:
+    yield
+    if fork_server.cache_info().currsize:
+        fork_server().close()
+
+
 def run_pytest(*arguments: str) -> None:
-    run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
+    given = ("-q", "-p", "no:cacheprovider", *arguments)
+    check(fork_server().run(PYTEST, given, environment(), SUITE_LIMIT), f"pytest {' '.join(given)}")
 
 
 def run_python(*arguments: str, env: dict[str, str] | None = None) -> str:
     """Runs Python and gives what it prints."""
     command = [sys.executable, *arguments]
     env = environment() | (env or {})
-    answer = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env)
+    return check(subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env), " ".join(command))
+
+
+def check(answer: subprocess.CompletedProcess[str], command: str) -> str:
     print(answer.stdout[-20_000:], answer.stderr[-20_000:], sep="\n")
     if answer.returncode != 0:
-        pytest.fail(
-            f"{' '.join(command)} ended with status {answer.returncode}; its output stands above", pytrace=False
-        )
+        pytest.fail(f"{command} ended with status {answer.returncode}; its output stands above", pytrace=False)
     return answer.stdout
 
 
@@ -67,13 +90,9 @@ if torch_outboard.attach(sys.argv[1]).device_count() == 0:
 
 def run_snippet(code: str, driver: str) -> subprocess.CompletedProcess[str]:
     """Runs a snippet that answers a question with its status: 0 for yes, 3 for no."""
-    path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
-    answer = subprocess.run(
-        [sys.executable, "-c", code, driver],
-        env={**environment(), "PYTHONPATH": path, "OUTBOARD_FALLBACK": "silent"},
-        capture_output=True,
-        text=True,
-    )
+    # The drivers of the examples lie beside the tests.
+    code = f"import sys; sys.path.append({str(TESTS.parent)!r})\n{code}"
+    answer = fork_server().run(code, (driver,), {**environment(), "OUTBOARD_FALLBACK": "silent"}, SUITE_LIMIT)
     assert answer.returncode in (0, 3), answer.stderr
     return answer
 
