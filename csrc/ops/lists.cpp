@@ -119,6 +119,19 @@ bool are_apart(std::vector<Extent>& extents) {
   return true;
 }
 
+// Whether the first `count` have nothing that is written in common with any other.
+bool are_first_apart(const std::vector<Extent>& extents, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const Extent& one = extents[i];
+    if (std::any_of(extents.begin() + static_cast<std::ptrdiff_t>(i) + 1, extents.end(), [&one](const Extent& other) {
+          return one.begin < other.end && other.begin < one.end && (one.is_written || other.is_written);
+        })) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // One call: what its kernel gets, gathered from the arguments.
 class ListCall {
  public:
@@ -147,7 +160,11 @@ class ListCall {
   // The same, of what is asked of memory and of the table.
   bool prepare() {
     table_ = recipe_.tables.find(stream_, rows_);
-    if (!table_.has_value() && are_apart(extents_)) {
+    if (table_.has_value()) {
+      // Its rows are known to be apart, of the tensors beside the lists it says nothing.
+      return are_first_apart(extents_, beside_lists_);
+    }
+    if (are_apart(extents_)) {
       table_ = recipe_.tables.make(stream_, std::move(rows_));
     }
     return table_.has_value();
@@ -186,6 +203,7 @@ class ListCall {
       }
       words_.push_back(*bits);
     }
+    beside_lists_ = extents_.size();
     return true;
   }
 
@@ -295,6 +313,7 @@ class ListCall {
   c10::SmallVector<uint64_t, 8> words_;
   ChunkRows rows_;
   std::vector<Extent> extents_;
+  size_t beside_lists_ = 0;  // how many of the extents, the first, are of tensors beside the lists
   std::vector<TraceAccess> accesses_;
   std::vector<c10::List<at::Tensor>> results_;
   std::optional<ChunkTable> table_;

@@ -229,6 +229,22 @@ def test_a_table_is_found_again_and_never_stale(device: torch.device) -> None:
     assert all((tensor.cpu() == 6).all() for one in lists for tensor in one)
 
 
+def test_a_known_table_says_nothing_of_tensors_beside_the_lists(device: torch.device) -> None:
+    x = [torch.full((5,), 2.0, device=device), torch.full((7,), 3.0, device=device)]
+    factor, found = torch.full((), 2.0, device=device), torch.zeros((), device=device)
+    check = torch._amp_foreach_non_finite_check_and_unscale_
+    torch._foreach_mul_(x, factor)  # from here on the table of each is known
+    check(x, found, factor)
+    check([found.view(1)], torch.zeros((), device=device), factor)
+    torch_outboard.reset_coverage()
+    with pytest.raises(RuntimeError, match="single memory location"):
+        torch._foreach_mul_(x, x[0][3])
+    check([found.view(1)], found, factor)
+    assert not any(row.op.startswith("aten::_foreach") for row in torch_outboard.coverage())
+    assert not torch_outboard.coverage().calls("aten::_amp_foreach_non_finite_check_and_unscale_", "compiled")
+    assert [one[0].item() for one in x] == [8.0, 12.0]
+
+
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"weight_decay": 0.1}),
     "sgd-nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
