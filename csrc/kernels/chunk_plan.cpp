@@ -33,6 +33,10 @@ ChunkSource read_source(std::string_view line, bool is_column) {
   if (kind == "fresh") {
     source.kind = ChunkSource::Kind::Fresh;
     source.is_written = true;
+  } else if (kind == "chunk") {
+    source.kind = ChunkSource::Kind::Chunk;
+    require(is_column && next_word(line).empty());
+    return source;
   } else {
     const std::string_view word = next_word(line);
     const auto [last, error] = std::from_chars(word.data(), word.data() + word.size(), source.argument);
@@ -56,6 +60,15 @@ ChunkSource read_source(std::string_view line, bool is_column) {
   return source;
 }
 
+ChunkJoin read_join(std::string_view line) {
+  const std::string whole(line);
+  const ChunkJoin join{dtype_named(next_word(line)), dtype_named(next_word(line)), line == " some"};
+  TORCH_CHECK_VALUE(join.kept != c10::ScalarType::Undefined && join.result != c10::ScalarType::Undefined &&
+                        (join.needs_elements || line == " any"),
+                    "'", whole, "' says no way to join chunks");
+  return join;
+}
+
 char letter_of(const ChunkSource& source) {
   if (source.kind == ChunkSource::Kind::Tensor) {
     return source.is_written ? 'w' : 'r';
@@ -68,7 +81,7 @@ char letter_of(const ChunkSource& source) {
 
 }  // namespace
 
-ChunkPlan::ChunkPlan(std::string_view text, std::string_view letters) {
+ChunkPlan::ChunkPlan(std::string_view text, const std::vector<std::string>& letters) {
   bool is_first = true;
   while (!text.empty()) {
     const size_t end = text.find('\n');
@@ -79,17 +92,29 @@ ChunkPlan::ChunkPlan(std::string_view text, std::string_view letters) {
       continue;
     }
     const std::string_view word = next_word(line);
+    if (word == "join") {
+      join = read_join(line);
+      continue;
+    }
     TORCH_CHECK_VALUE(word == "column" || word == "argument", "'", word, "' is no column and no argument");
     (word == "column" ? columns : arguments).push_back(read_source(line, word == "column"));
   }
   TORCH_CHECK_VALUE(!columns.empty() && columns[0].kind == ChunkSource::Kind::List,
                     "the first column of a launch over chunks is a list of tensors");
-  std::string wanted = "tii";
+  std::vector<std::string> wanted{"tii"};
   for (const ChunkSource& source : arguments) {
-    wanted.push_back(letter_of(source));
+    wanted[0].push_back(letter_of(source));
   }
-  TORCH_CHECK_VALUE(letters == wanted, "the kernel over chunks takes '", letters, "', and its plan passes '", wanted,
-                    "'");
+  const bool is_fresh = std::ranges::count(columns, ChunkSource::Kind::Fresh, &ChunkSource::kind) > 0;
+  const auto chunks = std::ranges::count(columns, ChunkSource::Kind::Chunk, &ChunkSource::kind);
+  TORCH_CHECK_VALUE(chunks == (join.has_value() ? 1 : 0) && !(join.has_value() && is_fresh),
+                    "a launch over chunks that joins them has a column of first chunks, and results of rows alone");
+  if (join.has_value()) {
+    wanted[0].push_back('w');
+    wanted.emplace_back("riiirw");
+  }
+  TORCH_CHECK_VALUE(letters == wanted, "the kernels over chunks take '", c10::Join("', '", letters),
+                    "', and their plan passes '", c10::Join("', '", wanted), "'");
 }
 
 }  // namespace outboard::kernels

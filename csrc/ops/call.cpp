@@ -160,13 +160,15 @@ void Call::add_constant(const c10::IValue& value, Decides decides) {
   }
 }
 
+bool is_mask(const at::Tensor& index) {
+  return index.scalar_type() == c10::kBool || index.scalar_type() == c10::kByte;
+}
+
 bool has_mask(const Call& call) {
   bool result = false;
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
     if (call.plan().args[i].kind == ArgKind::OptionalTensorList) {
-      call.for_each_tensor(i, [&result](size_t, const at::Tensor& index) {
-        result |= index.scalar_type() == c10::kBool || index.scalar_type() == c10::kByte;
-      });
+      call.for_each_tensor(i, [&result](size_t, const at::Tensor& index) { result |= is_mask(index); });
     }
   }
   return result;

@@ -97,7 +97,10 @@ class Call {
   SignatureWords words_;
 };
 
-// Whether an index is a mask.
+// Whether a tensor that indexes is a mask.
+bool is_mask(const at::Tensor& index);
+
+// Whether an index of the call is one.
 bool has_mask(const Call& call);
 
 // The shapes of what a call makes, from the meta kernel, remembered by signature. `must_wait` where it cannot know.

@@ -72,15 +72,20 @@ std::optional<ChunkTable> ChunkTables::make(Stream& stream, ChunkRows rows) {
   if (is_captured && !is_pinned(host.const_data_ptr())) {
     return std::nullopt;
   }
-  auto* next = reinterpret_cast<uint64_t*>(host.mutable_data_ptr<int64_t>());
+  auto* const first = reinterpret_cast<uint64_t*>(host.mutable_data_ptr<int64_t>());
+  uint64_t* const words_of_rows = first + table.chunks;
+  std::memcpy(words_of_rows, rows.words.data(), rows.words.size() * sizeof(uint64_t));
+  uint64_t* next = first;
   uint64_t row = 0;
   for_each_size(rows, [&](int64_t size) {
+    if (rows.chunk_column.has_value()) {
+      words_of_rows[row * rows.width + *rows.chunk_column] = static_cast<uint64_t>(next - first);
+    }
     for (int64_t chunk = 0; chunk * table.elements < size; ++chunk) {
       *next++ = row << 32 | static_cast<uint64_t>(chunk);
     }
     ++row;
   });
-  std::memcpy(next, rows.words.data(), rows.words.size() * sizeof(uint64_t));
   table.memory = make_device_tensor(stream, c10::kLong, {words}, {1});
   copy_from(host, table.memory, /*non_blocking=*/true);
   if (!is_captured) {

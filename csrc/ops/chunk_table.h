@@ -24,6 +24,7 @@ struct ChunkTable {
 struct ChunkRows {
   std::vector<uint64_t> words;
   size_t width = 0;
+  std::optional<size_t> chunk_column;  // where the table has the number of a row's first chunk; 0 in `words`
 };
 
 // The tables of one kernel that were used last. In training the same tensors come at each step: then a table lies there.

@@ -111,6 +111,9 @@ bool run_compiled(const Call& call, torch::jit::Stack* stack) {
     return run_in_parts(call, stack);
   }
   ensure_open(call.device());
+  if (call.plan().joins_list && run_in_parts(call, stack)) {
+    return true;
+  }
   if (!has_outputs(call.plan())) {
     return run_known(call, stack) || run_in_parts(call, stack);
   }

@@ -178,7 +178,17 @@ class ListCall {
     c10::SmallVector<uint64_t, 12> words{device_address(table_->memory), static_cast<uint64_t>(table_->chunks),
                                          static_cast<uint64_t>(table_->elements)};
     words.append(words_.begin(), words_.end());
-    recipe_.kernel->launch(stream_, words);
+    if (!recipe_.plan->join.has_value()) {
+      recipe_.kernels[0]->launch(stream_, words);
+      return;
+    }
+    const kernels::ChunkJoin& join = *recipe_.plan->join;
+    const auto rows = static_cast<int64_t>(results_[0].size());
+    const at::Tensor joined = make_device_tensor(stream_, join.kept, {table_->chunks}, {1});
+    words.push_back(device_address(joined));
+    recipe_.kernels[0]->launch(stream_, words);
+    recipe_.kernels[1]->launch(stream_, {words[0], words[1], words[2], static_cast<uint64_t>(rows), words.back(),
+                                         device_address(results_[0].get(0))});
   }
 
   // The lists of results, one for each column of fresh tensors.
@@ -186,7 +196,7 @@ class ListCall {
 
  private:
   bool gather_arguments() {
-    for (const ChunkSource& source : recipe_.arguments) {
+    for (const ChunkSource& source : recipe_.plan->arguments) {
       const c10::IValue& value = arguments_[source.argument];
       if (source.kind == Kind::Tensor) {
         if (!value.isTensor() || !is_plain(value.toTensor(), stream_.device) || value.toTensor().numel() != 1) {
@@ -208,11 +218,15 @@ class ListCall {
   }
 
   bool gather_rows() {
-    const auto first = arguments_[recipe_.columns[0].argument].toListRef();
+    const auto first = arguments_[recipe_.plan->columns[0].argument].toListRef();
     if (!have_lengths(first.size())) {
       return false;
     }
-    rows_.width = recipe_.columns.size() + 1;
+    rows_.width = recipe_.plan->columns.size() + 1;
+    if (recipe_.plan->join.has_value()) {
+      const auto chunk = std::ranges::find(recipe_.plan->columns, Kind::Chunk, &ChunkSource::kind);
+      rows_.chunk_column = static_cast<size_t>(chunk - recipe_.plan->columns.begin());
+    }
     rows_.words.resize(rows_.width * first.size());
     for (size_t place = 0; place < first.size(); ++place) {
       uint64_t* row = rows_.words.data() + place * rows_.width;
@@ -220,10 +234,13 @@ class ListCall {
       if (!is_plain(like, stream_.device) || !like.unsafeGetTensorImpl()->is_non_overlapping_and_dense()) {
         return false;
       }
-      for (size_t column = 0; column < recipe_.columns.size(); ++column) {
-        if (!gather_word(recipe_.columns[column], place, like, row + column)) {
+      for (size_t column = 0; column < recipe_.plan->columns.size(); ++column) {
+        if (!gather_word(recipe_.plan->columns[column], place, like, row + column)) {
           return false;
         }
+      }
+      if (like.numel() == 0 && recipe_.plan->join.has_value() && recipe_.plan->join->needs_elements) {
+        return false;
       }
       row[rows_.width - 1] = static_cast<uint64_t>(like.numel());
       has_numbers_ |= like.dim() == 0;
@@ -240,7 +257,7 @@ class ListCall {
   }
 
   bool gather_word(const ChunkSource& source, size_t place, const at::Tensor& like, uint64_t* out_word) {
-    if (source.kind == Kind::Fresh) {
+    if (source.kind == Kind::Fresh || source.kind == Kind::Chunk) {
       return true;  // made once all else is known to be right
     }
     const c10::IValue& value = arguments_[source.argument];
@@ -274,8 +291,11 @@ class ListCall {
   }
 
   void gather_results(c10::ArrayRef<c10::IValue> first) {
-    for (size_t column = 0; column < recipe_.columns.size(); ++column) {
-      const ChunkSource& source = recipe_.columns[column];
+    if (recipe_.plan->join.has_value()) {
+      gather_results_of_rows(recipe_.plan->join->result, first.size());
+    }
+    for (size_t column = 0; column < recipe_.plan->columns.size(); ++column) {
+      const ChunkSource& source = recipe_.plan->columns[column];
       if (source.kind != Kind::Fresh) {
         continue;
       }
@@ -292,6 +312,22 @@ class ListCall {
       }
       results_.push_back(std::move(list));
     }
+  }
+
+  // Beside each other, as a kernel writes them: one allocation, and a table that doesn't change with their places.
+  void gather_results_of_rows(c10::ScalarType dtype, size_t rows) {
+    const at::Tensor all = make_device_tensor(stream_, dtype, {static_cast<int64_t>(rows)}, {1});
+    c10::List<at::Tensor> list;
+    list.reserve(rows);
+    for (size_t row = 0; row < rows; ++row) {
+      at::Tensor one =
+          at::detail::make_tensor<c10::TensorImpl>(c10::Storage(all.storage()), all.key_set(), all.dtype());
+      one.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(), c10::IntArrayRef(),
+                                                       static_cast<int64_t>(row));
+      list.push_back(std::move(one));
+    }
+    accesses_.push_back({reinterpret_cast<uint64_t>(all.storage().data()), true});
+    results_.push_back(std::move(list));
   }
 
   void use(const at::Tensor& tensor, bool is_written) {
@@ -400,23 +436,26 @@ std::unique_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
   if (!built.refusal.empty()) {
     return recipe;
   }
-  TORCH_CHECK_VALUE(built.kernels.size() == 1, "a plan of ", plan_.name, " over chunks has ", built.kernels.size(),
-                    " kernels: it is one launch");
-  kernels::ChunkPlan plan(built.text, built.kernels[0]->arguments());
+  std::vector<std::string> letters;
+  for (const auto& kernel : built.kernels) {
+    letters.push_back(kernel->arguments());
+  }
+  kernels::ChunkPlan plan(built.text, letters);
   for (const auto* sources : {&plan.columns, &plan.arguments}) {
     for (const ChunkSource& source : *sources) {
       const bool is_list = source.kind == Kind::List || source.kind == Kind::Element;
       TORCH_CHECK_VALUE(
-          source.kind == Kind::Fresh ||
+          source.kind == Kind::Fresh || source.kind == Kind::Chunk ||
               (source.argument < arguments.size() && (!is_list || (arguments[source.argument].isTensorList() &&
                                                                    !arguments[source.argument].toListRef().empty()))),
           "a plan of ", plan_.name, " over chunks reads argument ", source.argument, ", which is no such list");
     }
   }
-  built.kernels[0]->build(device);
-  recipe->kernel = std::move(built.kernels[0]);
-  recipe->columns = std::move(plan.columns);
-  recipe->arguments = std::move(plan.arguments);
+  for (const auto& kernel : built.kernels) {
+    kernel->build(device);
+  }
+  recipe->kernels = std::move(built.kernels);
+  recipe->plan = std::move(plan);
   count_plan();
   return recipe;
 }
@@ -429,7 +468,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
   }
   ensure_open(device);
   ListRecipe* recipe = recipe_for(arguments, device);
-  if (recipe == nullptr || recipe->kernel == nullptr) {
+  if (recipe == nullptr || recipe->kernels.empty()) {
     return false;
   }
   ListCall call(*recipe, plan_.name, arguments, current_stream(device));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators over lists of tensors (_foreach_*, fused optimizers, the check of AMP's scaler) as one launch over chunks of all
-// tensors' elements, on devices that have generated kernels and whose kernels follow addresses.
+// tensors' elements, or as two where each tensor is reduced, on devices that have generated kernels and whose kernels follow addresses.
 //
 // The lists must be as torch's own fast ways want them: of one device, each of one dtype, with tensors of the same sizes
 // and strides at the same places, without gaps, and none that is written shares memory with another. Any other call, and
@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "kernels/chunk_plan.h"
@@ -22,12 +23,11 @@
 
 namespace outboard {
 
-// A kernel over chunks with what it is passed; without a kernel: there is none for such calls. Kept for good, since
+// The kernels over chunks with what they are passed; without any: there are none for such calls. Kept for good, since
 // captured graphs name the kernels.
 struct ListRecipe {
-  std::unique_ptr<const kernels::DeviceKernel> kernel;
-  std::vector<kernels::ChunkSource> columns;
-  std::vector<kernels::ChunkSource> arguments;
+  std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
+  std::optional<kernels::ChunkPlan> plan;
   ChunkTables tables;
 };
 

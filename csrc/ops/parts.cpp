@@ -2,6 +2,7 @@
 #include "ops/parts.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -12,11 +13,14 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "ops/tensor_utils.h"
 
 namespace outboard {
 
@@ -74,10 +78,6 @@ bool masked_select(const Call& call, torch::jit::Stack& results) {
   const at::Tensor places = places_of(mask.expand(sizes));
   results.emplace_back(self.expand(sizes).reshape({-1}).index_select(0, places));
   return true;
-}
-
-bool is_mask(const at::Tensor& index) {
-  return index.scalar_type() == c10::kBool || index.scalar_type() == c10::kByte;
 }
 
 // Indices with the coordinates of what is set in the place of each mask; nothing if a mask doesn't fit.
@@ -164,12 +164,82 @@ bool equal(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
+// How many tensors are copied as lists: of fewer, a launch each costs no more.
+constexpr size_t kMany = 8;
+
+at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length) {
+  constexpr int64_t kStep = 1;
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(of.storage()),
+                                                             of.key_set(), of.dtype());
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(length), c10::IntArrayRef(kStep),
+                                                    of.storage_offset() + offset);
+  return view;
+}
+
+// Tensors that lie one behind the other in the result. Where they do already, as the results of _foreach_norm, it is one
+// copy.
+bool cat_of_many(const Call& call, torch::jit::Stack& results) {
+  const c10::List<at::Tensor> list = call.arg(0).toTensorList();
+  if (list.size() < kMany) {
+    return false;
+  }
+  const std::vector<at::Tensor> tensors = list.vec();
+  const at::Tensor& first = tensors[0];
+  const int64_t dim = call.arg(1).toInt() + (call.arg(1).toInt() < 0 ? first.dim() : 0);
+  if (dim < 0 || dim >= first.dim()) {
+    return false;  // the operator says what is wrong, here and below
+  }
+  std::vector<int64_t> sizes = first.sizes().vec();
+  const auto outside = sizes.begin() + dim;
+  if (std::any_of(sizes.begin(), outside, [](int64_t size) { return size != 1; })) {
+    return false;
+  }
+  sizes[static_cast<size_t>(dim)] = 0;
+  bool is_one = true;
+  std::vector<at::Tensor> sources;
+  sources.reserve(tensors.size());
+  int64_t length = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (!is_ours(*tensor.unsafeGetTensorImpl()) || tensor.scalar_type() != first.scalar_type() ||
+        !has_plain_elements(tensor) || tensor.dim() != first.dim() || !tensor.is_contiguous() ||
+        tensor.suggest_memory_format() != at::MemoryFormat::Contiguous) {
+      return false;
+    }
+    for (int64_t other = 0; other < tensor.dim(); ++other) {
+      if (other != dim && tensor.size(other) != first.size(other)) {
+        return false;
+      }
+    }
+    is_one &=
+        tensor.storage().is_alias_of(first.storage()) && tensor.storage_offset() == first.storage_offset() + length;
+    sizes[static_cast<size_t>(dim)] += tensor.size(dim);
+    sources.push_back(flat_view(tensor, 0, tensor.numel()));
+    length += tensor.numel();
+  }
+  at::Tensor result = at::empty(sizes, first.options());
+  if (is_one) {
+    flat_view(result, 0, length).copy_(flat_view(first, 0, length));
+  } else {
+    std::vector<at::Tensor> targets;
+    targets.reserve(sources.size());
+    int64_t offset = 0;
+    for (const at::Tensor& source : sources) {
+      targets.push_back(flat_view(result, offset, source.numel()));
+      offset += source.numel();
+    }
+    at::_foreach_copy_(targets, sources);
+  }
+  results.emplace_back(std::move(result));
+  return true;
+}
+
 using Parts = bool (*)(const Call& call, torch::jit::Stack& results);
 
 Parts parts_of(const OpPlan& plan) {
   static const std::unordered_map<std::string, Parts> known{
       {"aten::_index_put_impl_", put_by_masks},
       {"aten::_unique2", unique},
+      {"aten::cat", cat_of_many},
       {"aten::equal", equal},
       {"aten::index.Tensor", index_by_masks},
       {"aten::masked_select", masked_select},

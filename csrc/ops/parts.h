@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators whose results' sizes are told by values, such as nonzero, for the provider 'compiled': made of operators for
-// which kernels can be generated. The caller waits for a count, as it does anywhere.
+// For the provider 'compiled', operators that are made of operators for which kernels can be generated: those whose
+// results' sizes are told by values, such as nonzero, where the caller waits for a count, as it does anywhere; and cat of
+// many tensors, a copy of lists.
 #pragma once
 
 #include <ATen/core/stack.h>

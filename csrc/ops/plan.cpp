@@ -220,6 +220,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
     }
   }
   masks_decide = op.operator_name().name == "aten::index";
+  joins_list = op.operator_name() == c10::OperatorName("aten::cat", "");
   if (has_misleading_meta(op.operator_name().name) || (op.hasTag(at::Tag::dynamic_output_shape) && !masks_decide)) {
     kind = OpKind::Waits;
     tells_sizes = false;

@@ -62,6 +62,7 @@ struct OpPlan {
   bool is_random = false;          // draws random numbers
   bool has_generator_arg = false;
   bool masks_decide = false;       // where an index is a mask, its values decide the result's shape
+  bool joins_list = false;         // cat: of many tensors its plans would be a launch each
   bool tells_sizes = false;        // of OpKind::Waits: sizes tell the numbers that it returns, no values do
 
   // The `out=` overload that runs in the operator's place on the host, writing to its outputs; only of OpKind::Makes.

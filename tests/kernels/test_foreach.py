@@ -50,6 +50,7 @@ def _cases() -> dict[str, Case]:
     cases["lerp.List"] = lambda x, n: (x(), x(), x())
     cases["pow.Scalar"] = lambda x, n: (x(), 3)
     cases["pow.List"] = lambda x, n: (x(), x())
+    cases["pow.ScalarList"] = lambda x, n: (x(), n())
     return cases
 
 
@@ -116,6 +117,165 @@ def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
         assert one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
         torch.testing.assert_close(one.cpu(), other, equal_nan=True)
         assert torch.equal(bits(one), bits(single))
+
+
+def test_powers_of_a_number_and_by_lists(device: torch.device) -> None:
+    x = [torch.randn(9), torch.tensor([-0.0, 0.0, -float("inf"), float("inf"), float("nan")]), torch.rand(3, 5000)]
+    ours = [one.to(device) for one in x]
+    torch._foreach_pow(ours, [1.5, 0.3, -2.5])
+    before = _C.built_plans()
+    torch_outboard.reset_coverage()
+    for exponents in ([0.5, 0.5, 0.5], [-0.5, -0.5, -0.5], [2.0, -1.0, 3.0], [1.0, -2.0, 0.0], [0.7, 3.0, 2.0]):
+        for one, other in zip(torch._foreach_pow(ours, exponents), torch._foreach_pow(x, exponents), strict=True):
+            torch.testing.assert_close(one.cpu(), other, equal_nan=True)
+    assert _C.built_plans() == before
+    for one, other in zip(torch._foreach_pow(0.9, ours), torch._foreach_pow(0.9, x), strict=True):
+        torch.testing.assert_close(one.cpu(), other, equal_nan=True)
+    assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarList", "compiled") == 5
+    assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarAndTensor", "compiled") == 1
+    assert torch_outboard.coverage().calls() == 6
+
+
+INFINITY = float("inf")
+REDUCTIONS = {
+    "norm1": lambda x: torch._foreach_norm(x, 1),
+    "norm2": lambda x: torch._foreach_norm(x),
+    "norm2-wide": lambda x: torch._foreach_norm(x, 2.0, torch.float64 if x[0].dtype.itemsize > 2 else torch.float32),
+    "norm-count": lambda x: torch._foreach_norm(x, 0),
+    "norm-inf": lambda x: torch._foreach_norm(x, INFINITY),
+    "powsum1": lambda x: torch._foreach_powsum(x, 1),
+    "powsum2": lambda x: torch._foreach_powsum(x, 2),
+    "max": lambda x: torch._foreach_max(x),
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        *((torch.float32, name) for name in REDUCTIONS if TAKES_ALL or name in ("norm2", "norm-inf", "max")),
+        *((torch.float16, name) for name in REDUCTIONS if TAKES_ALL or name == "powsum2"),
+        *((torch.bfloat16, name) for name in REDUCTIONS if TAKES_ALL or name == "norm2-wide"),
+    ],
+    ids=str,
+)
+def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None:
+    """Twice, so that the table of the second call is known; no elements, NaN, infinities, results that overflow."""
+    function, needs_elements = REDUCTIONS[name], name in ("max", "norm-inf")
+    x = [torch.randn(size).to(dtype) for size in SIZES[needs_elements:]]
+    ours = [one.to(device) for one in x]
+    for step in range(2):
+        if step == 1:
+            for at, value in enumerate((float("nan"), -INFINITY, INFINITY, torch.finfo(dtype).max)):
+                x[-1 - at].view(-1)[-1] = value
+            for one, other in zip(ours, x, strict=True):
+                one.copy_(other)
+        poison(device)
+        torch_outboard.reset_coverage()
+        got = function(ours)
+        assert [(row.provider, row.calls) for row in torch_outboard.coverage()] == [("compiled", 1)]
+        # Sums in float are compared with those in float64, which torch's own are not always as near to.
+        want = function(x)
+        exact = REDUCTIONS[name.removesuffix("-wide")]([one.double() for one in x])
+        for one, other, near in zip(got, want, exact, strict=True):
+            near = other if other.isinf() else near  # a sum that overflows
+            assert one.dtype == other.dtype and one.shape == other.shape
+            torch.testing.assert_close(one.cpu(), near.to(one.dtype), equal_nan=True)
+    if needs_elements:
+        with pytest.raises(RuntimeError, match="empty tensor"):
+            function([*ours, ours[0][:0]])
+
+
+def test_a_maximum_of_whole_numbers(device: torch.device) -> None:
+    for x in (
+        [torch.tensor([-3, -4]), torch.tensor(-(2**63)), torch.randint(-9, 9, (40, 300))],
+        [torch.tensor([True, False]), torch.tensor(False), torch.zeros(5000, dtype=torch.bool)],
+        [torch.tensor([200, 255], dtype=torch.uint8), torch.tensor(0, dtype=torch.uint8)],
+    ):
+        ours = [one.to(device) for one in x]
+        torch_outboard.reset_coverage()
+        got = torch._foreach_max(ours)
+        assert torch_outboard.coverage().calls("aten::_foreach_max", "compiled") == 1
+        for one, other in zip(got, torch._foreach_max(x), strict=True):
+            assert torch.equal(one.cpu(), other)
+
+
+def test_norms_that_the_cpu_refuses(device: torch.device) -> None:
+    for x, dtype in ((torch.arange(3), None), (torch.arange(3), torch.float32), (torch.rand(3), torch.float16)):
+        with pytest.raises(RuntimeError, match="vector_norm"):
+            torch._foreach_norm([x.to(device)], 2, dtype)
+            torch.accelerator.synchronize(device)
+
+
+def test_results_of_norms_are_tensors_of_their_own(device: torch.device) -> None:
+    x = [torch.randn(7, device=device, requires_grad=True) for _ in range(3)]
+    norms = torch._foreach_norm(x)
+    sum(norms).backward()
+    for one, norm in zip(x, norms, strict=True):
+        torch.testing.assert_close(one.grad, (one / norm).detach())
+    first = norms[0].item()
+    with torch.no_grad():
+        norms[1].fill_(5.0)
+        torch._foreach_mul_(norms, 2.0)
+    assert norms[0].item() == 2 * first and norms[1].item() == 10.0
+
+
+def test_a_graph_replays_norms(device: torch.device) -> None:
+    module = getattr(torch, device.type)
+    x = [torch.randn(5, device=device), torch.randn(9000, device=device)]
+    torch._foreach_norm(x)
+    graph = module.Graph()
+    with module.graph(graph):
+        norms = torch._foreach_norm(x)
+    poison(device)
+    for _ in range(2):
+        for one in x:
+            one.copy_(torch.randn(one.shape))
+        graph.replay()
+        for one, norm in zip(x, norms, strict=True):
+            torch.testing.assert_close(norm.cpu(), one.cpu().double().norm().float())
+
+
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
+def test_clipping_gradients_is_a_few_launches(device: torch.device, tmp_path: Path) -> None:
+    parameters = [torch.zeros(number + 1, requires_grad=True) for number in range(100)]
+    ours = [one.detach().to(device).requires_grad_() for one in parameters]
+    for one, other in zip(parameters, ours, strict=True):
+        one.grad = torch.randn(one.shape)
+        other.grad = one.grad.to(device)
+
+    def clip(bound: float) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(ours, bound, foreach=True)
+
+    torch.testing.assert_close(clip(50.0).cpu(), torch.nn.utils.clip_grad_norm_(parameters, 50.0))
+    found = kernels(lambda: clip(1.0), device, tmp_path)
+    if not found:
+        pytest.skip("capability: times of work, without which profiles show no kernels")
+    assert len(found) <= 8, found
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    for one, other in zip(parameters, ours, strict=True):
+        torch.testing.assert_close(other.grad.cpu(), one.grad)
+
+
+def test_cat_of_many_tensors(device: torch.device) -> None:
+    def check(count: int, *tensors: torch.Tensor, dim: int = 0) -> None:
+        ours = [one.to(device) for one in tensors]
+        torch_outboard.reset_coverage()
+        got, want = torch.cat(ours, dim), torch.cat(tensors, dim)
+        assert torch_outboard.coverage().calls("aten::_foreach_copy_", "compiled") == count
+        assert torch.equal(got.cpu(), want) and got.stride() == want.stride()
+
+    check(1, *(torch.randn(number, 3) for number in range(20)))
+    check(1, *(torch.randint(9, (1, number, 2)) for number in range(1, 20)), dim=-2)
+    check(0, *(torch.randn(2, 3) for _ in range(9)), dim=1)  # rows of several
+    check(0, *(torch.randn(2, 2, 3, 3).to(memory_format=torch.channels_last) for _ in range(9)))
+    whole = torch.randn(90, device=device)
+    torch_outboard.reset_coverage()
+    assert torch.equal(torch.cat(whole.split(7)[1:]), whole[7:])  # parts that lie there in order
+    assert torch.equal(torch.stack(whole.unbind()[::-1]).flip(0), whole)
+    assert torch_outboard.coverage().calls("aten::_foreach_copy_", "compiled") == 1
+    for tensors, dim in (([whole] * 10, 1), ([whole[0]] * 10, 0), ([whole.view(9, 10), *[whole.view(10, 9)] * 9], 0)):
+        with pytest.raises((IndexError, RuntimeError)):
+            torch.cat(tensors, dim)
 
 
 def test_results_of_other_types(device: torch.device) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compiles generated kernels as CUDA C++ with NVRTC, on a fake CUDA, whose kernels do nothing.
 
-    python cuda_texts.py LIBCUDA SHARE    # a SHARE-th of torch's operator database, and attention
+    python cuda_texts.py LIBCUDA SHARE    # a SHARE-th of torch's operator database, attention, and lists
 
 Prints the entries that have kernels though they are in the list of what is not generated, or have none though they
 aren't, with the compiler's words; then how many had some.
@@ -51,6 +51,18 @@ def attend(device: torch.device) -> None:
         print(f"attention has no kernels: {rows}")
 
 
+def reduce_lists(device: torch.device) -> None:
+    torch_outboard.reset_coverage()
+    for dtype in (torch.float32, torch.float16):
+        x = [torch.ones(5, dtype=dtype, device=device), torch.ones(3000, dtype=dtype, device=device)]
+        torch._foreach_norm(x), torch._foreach_norm(x, 1, torch.float32), torch._foreach_norm(x, float("inf"))
+        torch._foreach_max(x), torch._foreach_pow(x, [0.5, 3.0])
+    torch._foreach_max([torch.ones(3, dtype=torch.bool, device=device), torch.ones(2, dtype=torch.bool, device=device)])
+    rows = [row for row in torch_outboard.coverage() if "foreach" in row.op]
+    if sum(row.calls for row in rows) != 11 or any(row.provider != "compiled" for row in rows):
+        print(f"lists have no kernels: {rows}")
+
+
 def main() -> None:
     library, share = sys.argv[1], int(sys.argv[2])
     torch_outboard.attach("nv", library=library)
@@ -63,6 +75,7 @@ def main() -> None:
         if "does not compile" in reason or (state == "refused") != (name in NOT_GENERATED):
             print(f"{name} is {state}: {reason}")
     attend(device)
+    reduce_lists(device)
     print(f"{count} entries have kernels")
 
 

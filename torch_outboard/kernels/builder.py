@@ -63,7 +63,7 @@ def numbers_of_lists(name: str) -> int:
 
 
 def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
-    """Gives the plan of a call over lists of tensors as one launch, with one kernel, or says why there is none."""
+    """Gives the plan of a call over lists of tensors as one launch, or two, or says why there is none."""
     return _THREAD.run(lambda: _find_chunks(name, arguments, device))  # type: ignore[no-any-return]
 
 
@@ -202,8 +202,8 @@ def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
 
     generator = chunk_generator(type(generators().eager()), generators().driver)
     place = torch.device(generators().driver.name, device)
-    text, program = lower_chunks(name, arguments, place, generator)
-    return text, [_kernel(name, 0, program)], "", False
+    text, programs = lower_chunks(name, arguments, place, generator)
+    return text, [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
 
 
 def _build_or_refuse(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> Answer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Plans of operators over lists of tensors: one kernel over chunks of all elements (csrc/kernels/chunk_plan.h)."""
+"""Plans of operators over lists of tensors: a kernel over chunks of all elements (csrc/kernels/chunk_plan.h)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.simt.chunks import ChunkBody, Operand, Result, chunk_scheduling
+from torch_outboard.kernels.list_reductions import reduction_of
 from torch_outboard.kernels.lists import ELEMENTS, single_of
 from torch_outboard.kernels.lower import lower_with
 from torch_outboard.kernels.numbers import by_value
@@ -47,16 +48,16 @@ class _NoWrapper(OutboardFxWrapper):
 
 def lower_chunks(
     name: str, arguments: Sequence[Any], device: torch.device, generator: CodeGenerator
-) -> tuple[str, DeviceProgram]:
-    """Gives the plan and the program for canonical arguments. A Refusal, or what tracing and Inductor raise."""
+) -> tuple[str, list[DeviceProgram]]:
+    """Gives the plan and its programs for canonical arguments. A Refusal, or what tracing and Inductor raise."""
     real = generator.dialect.real  # type: ignore[attr-defined]
     make = _of_formula if base_name(name) in FORMULAS else _of_single
     traced, body = make(name, arguments, device, real)
     _check_results(name, arguments, traced, body)
     lower_with(generator, device, traced, body, _IN_ONE_KERNEL)
-    if body.program is None:
+    if not body.programs:
         raise Refusal("there is nothing to compute")
-    return body.text, body.program
+    return body.text, body.programs
 
 
 def _operand(name: str, place: int, value: Any) -> Operand:
@@ -128,7 +129,7 @@ def _check_types(given: Mapping[str, torch.Tensor]) -> None:
 def _of_single(
     name: str, arguments: Sequence[Any], device: torch.device, real: torch.dtype
 ) -> tuple[Traced, ChunkBody]:
-    single = single_of(name)
+    single, join = reduction_of(name, arguments) or (single_of(name), None)
     schema = overload_of(name)._schema.arguments
     values: list[Any] = []
     for place in single.arguments:
@@ -145,9 +146,10 @@ def _of_single(
     result = Result(shaped_by if schema[shaped_by].alias_info is not None else None)
     of_place = {at: _operand(name, place, arguments[place]) for at, place in enumerate(single.arguments)}
     if not isinstance(single.operator, str):
-        traced = trace_function(single.operator, values, device)
+        given = [one if isinstance(one, torch.Tensor) else _number(one, real) for one in values]
+        traced = trace_function(single.operator, given, device)
         return traced, ChunkBody(
-            [of_place[one.tensor] for one in traced.inputs if one.tensor is not None], [result], shaped_by
+            [of_place[one.tensor] for one in traced.inputs if one.tensor is not None], [result], shaped_by, join
         )
     declared_too = overload_of(single.operator)._schema.arguments[len(values) :]
     read = [place for place in by_value(single.operator) if place < len(values)]
@@ -166,6 +168,10 @@ def _of_single(
     if traced.returns != [0]:
         raise Refusal("its single operator gives no single result")
     return traced, ChunkBody(operands, [result], shaped_by)
+
+
+def _number(value: int | float, real: torch.dtype) -> torch.Tensor:
+    return torch.empty((), dtype=torch.int64 if isinstance(value, int) else real, device="meta")
 
 
 def _check_results(name: str, arguments: Sequence[Any], traced: Traced, body: ChunkBody) -> None:

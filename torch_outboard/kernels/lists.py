@@ -17,7 +17,7 @@ import torch
 from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["ELEMENTS", "Single", "canonical", "is_by_value", "numbers_of_lists", "single_of"]
+__all__ = ["ELEMENTS", "Single", "canonical", "changed", "is_by_value", "numbers_of_lists", "single_of"]
 
 # Lists of tensors of one element, of which each row has one.
 ELEMENTS = ("state_steps",)
@@ -40,8 +40,8 @@ _BINARY = {
     "maximum": ("aten::maximum", "aten::clamp_min.Tensor"),
     "minimum": ("aten::minimum", "aten::clamp_max.Tensor"),
 }
-# What writes exponents and bases into kernels, as the operators for one tensor do.
-_WRITTEN_IN = ("aten::_foreach_pow",)
+# What writes an exponent, a base or an order into kernels, as the operators for one tensor do; not lists of exponents.
+_WRITTEN_IN = ("aten::_foreach_norm", "aten::_foreach_pow", "aten::_foreach_powsum")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ def single_of(name: str) -> Single:
         return Single(f"aten::{base}", arguments)
     if base in _BINARY:
         return Single(_BINARY[base][overload != "List"], arguments)
-    if base == "pow" and overload != "ScalarList":
+    if base == "pow" and overload == "ScalarList":
+        return Single(_power, arguments)
+    if base == "pow":
         kinds = {"List": "Tensor_Tensor", "Scalar": "Tensor_Scalar", "ScalarAndTensor": "Scalar"}
         return Single(f"aten::pow.{kinds[overload]}", arguments)
     if base in ("addcmul", "addcdiv"):
@@ -78,8 +80,25 @@ def single_of(name: str) -> Single:
     raise Refusal("it is no operator of single elements")
 
 
+def changed(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Gives a new tensor of a type."""
+    return self.to(dtype) if self.dtype != dtype else self.clone()
+
+
+def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
+    """Of a number by value, with those exponents singled out of which the CPU's kernels have other formulas."""
+    if not self.dtype.is_floating_point:
+        raise Refusal("of integers, the exponent decides whether there is a power")
+    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    found = torch.pow(x, exponent.to(x.dtype))
+    own = ((1, x), (0.5, x.sqrt()), (-0.5, x.rsqrt()), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x))
+    for one, value in own:
+        found = torch.where(exponent == one, value, found)
+    return [found.to(self.dtype)]
+
+
 def _copy(self: torch.Tensor, source: torch.Tensor) -> list[torch.Tensor]:
-    return [source.to(self.dtype) if source.dtype != self.dtype else source.clone()]
+    return [changed(source, self.dtype)]
 
 
 def _zero(self: torch.Tensor) -> list[torch.Tensor]:
@@ -92,8 +111,8 @@ def _clone(self: torch.Tensor) -> list[torch.Tensor]:
 
 def is_by_value(name: str, argument: torch.Argument) -> bool:
     """Whether launches get the number of an argument, or the numbers, and kernels serve all of them."""
-    kinds = ("number", "List[number]", "float")
-    return str(argument.type) in kinds and base_name(name) not in _WRITTEN_IN
+    kind = str(argument.type)
+    return kind == "List[number]" or (kind in ("number", "float") and base_name(name) not in _WRITTEN_IN)
 
 
 def numbers_of_lists(name: str) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch._inductor.codegen.common import DeferredLine
 from torch._inductor.virtualized import V
 
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.compile.simt import chunk_joins
 from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, STORAGE_TYPES, Dialect
 from torch_outboard.compile.simt.groups import ITEMS
 from torch_outboard.compile.simt.kernel import SimtKernel
@@ -28,7 +29,7 @@ from torch_outboard.compile.simt.values import cast
 
 __all__ = ["ChunkBody", "Operand", "Result", "chunk_scheduling"]
 
-# A declaration of a variable, or a store: what a loop may be divided into.
+# A declaration of a variable, or a store or a join: what a loop may be divided into.
 _DECLARATION = re.compile(r"const \w+ (\w+) = (.*);")
 _STORE = re.compile(r"\w+\[.*\] = .*;|if \(.*\) \*\w+ = 1;")
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
@@ -74,20 +75,22 @@ class Result:
 
 @dataclass
 class ChunkBody:
-    """What a graph computes of lists, which its lowering fills with the plan and the program.
+    """What a graph computes of lists, which its lowering fills with the plan and the programs.
 
     Attributes
     ----------
     shaped_by : int
         The argument whose tensors say how many elements each row has.
+    join : chunk_joins.Join, optional
+        How the one result of each element becomes that of its tensor, by a second kernel.
     """
 
     operands: Sequence[Operand]
     results: Sequence[Result]
     shaped_by: int
+    join: chunk_joins.Join | None = None
     text: str = ""
-    program: DeviceProgram | None = None
-    kernels: int = 0
+    programs: list[DeviceProgram] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,10 @@ class ChunkKernel(SimtKernel):
         return super().load(name, index)
 
     def store(self, name: str, index: Any, value: Any, mode: Any = None) -> None:
-        if any(one.is_flag for one in self._results(name)):
+        if self.wanted.join is not None:
+            line = self.wanted.join.joined("ob_parts[lane]", cast(value, self.wanted.join.kept))
+            self.compute.writeline(DeferredLine(name, line))
+        elif any(one.is_flag for one in self._results(name)):
             line = f"if ({cast(value, torch.bool)}) *{self.args.output(name)} = 1;"
             self.compute.writeline(DeferredLine(name, line))
         else:
@@ -149,17 +155,23 @@ class ChunkKernel(SimtKernel):
             raise NotImplementedError("a kernel over chunks stores what is no result, or one result is two")
         plan = _Plan(self)
         before, body = _divided(self.body.getvalue().splitlines())
-        index, items = self.index_dtype, self.items_of_group
+        index, items, join = self.index_dtype, self.items_of_group, self.wanted.join
         loop = [f"const {index} ob_item", f"const {index} xnumel", *(one.declared for one in plan.parameters)]
         kernel = ["OB_GLOBAL const ob_u64* ob_table", "const ob_i64 ob_chunks", "const ob_i64 ob_elements"]
+        kind, whole = "void", ""
+        turns = [
+            f"for ({index} xindex = ob_item; xindex < xnumel; xindex += {items}) {{",
+            *(f"  {line}" for line in body),
+            "}",
+        ]
+        if join is not None:
+            kind, whole = join.type, f"{join.type} ob_part = "
+            turns = chunk_joins.loop(join, self.dialect, body, index, items)
         head = self.dialect.kernel.format(name=name or "KERNEL_NAME", parameters=", ".join([*kernel, *plan.given]))
         passed = [f"({index})(ob_number % {items})", f"({index})(ob_rest < ob_elements ? ob_rest : ob_elements)"]
         lines = [
-            f"OB_DEVICE void ob_chunk({', '.join(loop)}) {{",
-            *(f"  {line}" for line in [*plan.first, *before]),
-            f"  for ({index} xindex = ob_item; xindex < xnumel; xindex += {items}) {{",
-            *(f"    {line}" for line in body),
-            "  }",
+            f"OB_DEVICE {kind} ob_chunk({', '.join(loop)}) {{",
+            *(f"  {line}" for line in [*plan.first, *before, *turns]),
             "}",
             f"{head} {{",
             f"  const ob_i64 ob_number = {self.dialect.item};",
@@ -167,10 +179,11 @@ class ChunkKernel(SimtKernel):
             f"  OB_GLOBAL const ob_u64* ob_row = ob_table + ob_chunks + (ob_i64)(ob_place >> 32) * {plan.width};",
             "  const ob_i64 ob_first = (ob_i64)(ob_u32)ob_place * ob_elements;",
             f"  const ob_i64 ob_rest = (ob_i64)ob_row[{plan.width - 1}] - ob_first;",
-            f"  ob_chunk({', '.join([*passed, *(one.passed for one in plan.parameters)])});",
+            f"  {whole}ob_chunk({', '.join([*passed, *(one.passed for one in plan.parameters)])});",
+            *(f"  {line}" for line in (chunk_joins.store_of_chunk(join, items) if join is not None else [])),
             "}",
         ]
-        self.wanted.text = plan.text()
+        self.wanted.text, self.width = plan.text(), plan.width
         self.types_of_launch = ("table", "int64_t", "int64_t", *plan.types)
         return "\n".join(lines) + "\n"
 
@@ -194,6 +207,11 @@ class _Plan:
         for operand in self.inputs:
             if operand != shape:
                 (self._add_list if operand.kind == "list" else self._add_other)(operand)
+        if kernel.wanted.join is not None:
+            self._column("chunk")
+            self.given.append(f"OB_GLOBAL {STORAGE_TYPES[kernel.wanted.join.kept]}* ob_joined")
+            self.types.append("void*")
+            return
         for node, result in zip(V.graph.graph_outputs, kernel.wanted.results, strict=True):
             self._add_result(node.get_name(), result)
 
@@ -203,6 +221,8 @@ class _Plan:
 
     def text(self) -> str:
         lines = [*(f"column {one}" for one in self.columns), *(f"argument {one}" for one in self.arguments)]
+        if self.kernel.wanted.join is not None:
+            lines.append(self.kernel.wanted.join.text())
         return "\n".join(["chunks 1", *lines]) + "\n"
 
     def _inner(self, operand: Operand) -> tuple[str, torch.dtype]:
@@ -296,21 +316,27 @@ class _ChunkScheduling(SimtScheduling):
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         wanted: ChunkBody = kernel.wanted
-        wanted.kernels += 1
-        if wanted.kernels > 1 or any(isinstance(one, ir.ExternKernel) for one in V.graph.operations):
-            raise NotImplementedError("a launch over chunks is one kernel")
+        if wanted.programs or any(isinstance(one, ir.ExternKernel) for one in V.graph.operations):
+            raise NotImplementedError("chunks of elements are one kernel's")
         name = "ob_chunks"
         dialect = kernel.dialect
-        wanted.program = DeviceProgram(
+        items = kernel.items_of_group
+        program = DeviceProgram(
             name=name,
             language=dialect.language or dialect.name,
             types=kernel.types_of_launch,
             code=dialect.source(src_code.replace("KERNEL_NAME", name)),
             entry=name,
             grid=("a1",),
-            block=(str(kernel.items_of_group),),
+            block=(str(items),),
             options=dialect.options,
         )
+        wanted.programs.append(program)
+        if wanted.join is not None:
+            # The number of its first chunk is the last column of a row.
+            wanted.programs.append(
+                chunk_joins.rows_program(wanted.join, dialect, kernel.width, kernel.width - 2, items)
+            )
         return name
 
 

@@ -18,7 +18,7 @@ from torch_outboard.compile.simt.values import cast, literal, suffix
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 
-__all__ = ["reduce", "scan", "sort"]
+__all__ = ["accumulated_in", "joiner", "reduce", "scan", "sort", "start_of"]
 
 _LIMITS = {
     torch.bool: (False, True),
@@ -52,18 +52,24 @@ def _simple(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: s
         kept = torch.bool
     elif kept == torch.bool and kind in ("sum", "prod", "xor_sum"):
         kept = torch.int64
-    start: Any = {"sum": 0, "prod": 1, "xor_sum": 0, "any": False, "fmax": float("nan")}.get(kind)
-    if start is None or (kind == "fmax" and not kept.is_floating_point):
-        low, high = _LIMITS[kept]
-        start = high if kind == "min" else low
-    array = kernel.accumulator(kept, literal(start, kept))
-    join = _joiner(kind, kept)
+    array = kernel.accumulator(kept, start_of(kind, kept))
+    join = joiner(kind, kept)
     kernel.compute.writeline(f"{array}[lane] = {join(f'{array}[lane]', cast(value, kept))};")
     kernel.join_lanes([(array, kept)], lambda a, b: [f"{array}[{a}] = {join(f'{array}[{a}]', f'{array}[{b}]')};"])
     return kernel.result(dtype, array, kept)
 
 
-def _joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
+def start_of(kind: str, kept: torch.dtype) -> str:
+    """Gives what an accumulator begins with."""
+    start: Any = {"sum": 0, "prod": 1, "xor_sum": 0, "any": False, "fmax": float("nan")}.get(kind)
+    if start is None or (kind == "fmax" and not kept.is_floating_point):
+        low, high = _LIMITS[kept]
+        start = high if kind == "min" else low
+    return literal(start, kept)
+
+
+def joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
+    """Gives what writes two accumulators joined as an expression."""
     name = suffix(kept)
     if kind == "any":
         return lambda a, b: f"{a} || {b}"

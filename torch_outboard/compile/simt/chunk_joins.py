@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reductions of each tensor of a list: two kernels, of which the first joins the elements of a chunk.
+
+Its items join theirs in a few accumulators, as reductions of rows do (reduction.py), then those of a group by way of
+its memory. The second kernel joins what the chunks of a row have, always in the same order, and stores its
+result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES, Dialect
+from torch_outboard.compile.simt.reduction import joiner, start_of
+
+__all__ = ["Join", "loop", "rows_program", "store_of_chunk"]
+
+# Accumulators of an item that shares a chunk with others: so many loads are under way at once.
+_LANES_OF_GROUP = 4
+
+
+@dataclass(frozen=True)
+class Join:
+    """How the elements of a tensor become one result.
+
+    Attributes
+    ----------
+    kind : str
+        "sum" or "max", of which NaN is the greatest.
+    kept : torch.dtype
+        In which elements are joined.
+    result : torch.dtype
+        Of the row's result.
+    has_root : bool
+        Whether that is the square root of what was joined.
+    needs_elements : bool
+        Whether there is no result of no elements.
+    """
+
+    kind: str
+    kept: torch.dtype
+    result: torch.dtype
+    has_root: bool = False
+    needs_elements: bool = False
+
+    @property
+    def type(self) -> str:
+        return COMPUTE_TYPES[self.kept]
+
+    @property
+    def start(self) -> str:
+        return start_of(self.kind, self.kept)
+
+    def joined(self, a: str, b: str) -> str:
+        """Gives the statement that joins b into a."""
+        return f"{a} = {joiner(self.kind, self.kept)(a, b)};"
+
+    def text(self) -> str:
+        """Gives the line of a plan, as csrc/kernels/chunk_plan.h says it."""
+        kept, result = (str(one).removeprefix("torch.") for one in (self.kept, self.result))
+        return f"join {kept} {result} {'some' if self.needs_elements else 'any'}"
+
+
+def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: int) -> list[str]:
+    """Gives the lines that join an item's elements of a chunk; `body` joins one into `ob_parts[lane]`."""
+    is_shared = items > 1
+    lanes = _LANES_OF_GROUP if is_shared else dialect.lanes
+    unroll = ["#pragma unroll"] * is_shared
+    each = f"for (int lane = 0; lane < {lanes}; ++lane)"
+    return [
+        f"{join.type} ob_parts[{lanes}];",
+        f"{each} ob_parts[lane] = {join.start};",
+        f"const {index} ob_whole = xnumel - xnumel % {lanes * items};",
+        f"for ({index} ob_base = ob_item; ob_base < ob_whole; ob_base += {lanes * items})",
+        *unroll,
+        f"  {each} {{",
+        f"    const {index} xindex = ob_base + lane * {items};",
+        *(f"    {line}" for line in body),
+        "  }",
+        *unroll,
+        f"{each} {{",
+        f"  const {index} xindex = ob_whole + lane * {items} + ob_item;",
+        "  if (xindex < xnumel) {",
+        *(f"    {line}" for line in body),
+        "  }",
+        "}",
+        *unroll,
+        f"for (int lane = 1; lane < {lanes}; ++lane) {join.joined('ob_parts[0]', 'ob_parts[lane]')}",
+        "return ob_parts[0];",
+    ]
+
+
+def _of_group(join: Join, items: int, store: Sequence[str]) -> list[str]:
+    """Gives the lines that join the `ob_part` of all items of a group, and have one of them store it."""
+    if items == 1:
+        return list(store)
+    return [
+        f"OB_LOCAL {join.type} ob_shared[{items}];",
+        "ob_shared[OB_ITEM_OF_GROUP] = ob_part;",
+        f"for (int span = {items // 2}; span > 0; span /= 2) {{",
+        "  OB_BARRIER;",
+        "  if (OB_ITEM_OF_GROUP < span) {",
+        f"    {join.joined('ob_shared[OB_ITEM_OF_GROUP]', 'ob_shared[OB_ITEM_OF_GROUP + span]')}",
+        "  }",
+        "}",
+        "if (OB_ITEM_OF_GROUP == 0) {",
+        "  ob_part = ob_shared[0];",
+        *(f"  {line}" for line in store),
+        "}",
+    ]
+
+
+def store_of_chunk(join: Join, items: int) -> list[str]:
+    """Gives the end of the first kernel, whose items have their `ob_part`."""
+    return _of_group(join, items, [f"ob_joined[ob_number / {items}] = ob_part;"])
+
+
+def rows_program(join: Join, dialect: Dialect, width: int, first: int, items: int) -> DeviceProgram:
+    """Gives the second kernel. `first` is the column of a row's first chunk."""
+    name = "ob_rows_of_chunks"
+    memory = f"OB_GLOBAL const {STORAGE_TYPES[join.kept]}* OB_RESTRICT ob_joined"
+    parameters = (
+        *("OB_GLOBAL const ob_u64* ob_table", "const ob_i64 ob_chunks", "const ob_i64 ob_elements"),
+        *("const ob_i64 ob_rows", memory, f"OB_GLOBAL {STORAGE_TYPES[join.result]}* ob_results"),
+    )
+    found = f"{dialect.function('sqrt')}(ob_part)" if join.has_root else "ob_part"
+    stored = {torch.bool: f"{found} != 0"}.get(join.result, f"({COMPUTE_TYPES[join.result]}){found}")
+    if join.result in HALVES:
+        stored = f"ob_to_{SUFFIXES[join.result]}({stored})"
+    lines = [
+        f"const ob_i64 ob_number = {dialect.item};",
+        f"const ob_i64 ob_place = ob_number / {items};",
+        f"OB_GLOBAL const ob_u64* ob_row = ob_table + ob_chunks + ob_place * {width};",
+        f"const ob_i64 ob_first = (ob_i64)ob_row[{first}];",
+        f"const ob_i64 ob_end = ob_first + ((ob_i64)ob_row[{width - 1}] + ob_elements - 1) / ob_elements;",
+        f"{join.type} ob_part = {join.start};",
+        f"for (ob_i64 at = ob_first + ob_number % {items}; at < ob_end; at += {items}) "
+        f"{join.joined('ob_part', 'ob_joined[at]')}",
+        *_of_group(join, items, [f"ob_results[ob_place] = {stored};"]),
+    ]
+    head = dialect.kernel.format(name=name, parameters=", ".join(parameters))
+    kernel = "\n".join([f"{head} {{", *(f"  {line}" for line in lines), "}", ""])
+    return DeviceProgram(
+        name=name,
+        language=dialect.language or dialect.name,
+        types=("const void*", "int64_t", "int64_t", "int64_t", "const void*", "void*"),
+        code=dialect.source(kernel),
+        entry=name,
+        grid=("a3",),
+        block=(str(items),),
+        options=dialect.options,
+    )
