@@ -18,10 +18,10 @@
 #include "core/trace.h"
 #include "memory/caching_allocator.h"
 #include "ops/boxed.h"
-#include "ops/compiled_provider.h"
 #include "ops/constant_words.h"
 #include "ops/factories.h"
 #include "ops/providers.h"
+#include "ops/recipes.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -433,9 +433,25 @@ std::unique_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
     return recipe;
   }
   BuiltPlan built = ask->build_chunks(plan_, first_elements(arguments), device);
-  if (!built.refusal.empty()) {
-    return recipe;
+  std::string reason = built.refusal;
+  if (reason.empty()) {
+    try {
+      fill(*recipe, std::move(built), arguments, device);
+      count_plan();
+      return recipe;
+    } catch (const c10::Error& error) {
+      if (is_lost(device)) {
+        throw;
+      }
+      reason = unusable(error);
+    }
   }
+  OperatorRecipes::of(plan_).list(reason);
+  return recipe;
+}
+
+void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::IValue> arguments,
+                        c10::DeviceIndex device) const {
   std::vector<std::string> letters;
   for (const auto& kernel : built.kernels) {
     letters.push_back(kernel->arguments());
@@ -454,10 +470,8 @@ std::unique_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
   for (const auto& kernel : built.kernels) {
     kernel->build(device);
   }
-  recipe->kernels = std::move(built.kernels);
-  recipe->plan = std::move(plan);
-  count_plan();
-  return recipe;
+  recipe.kernels = std::move(built.kernels);
+  recipe.plan = std::move(plan);
 }
 
 bool ListOperator::run(torch::jit::Stack* stack) {

@@ -19,6 +19,7 @@
 #include "kernels/chunk_plan.h"
 #include "kernels/device_kernel.h"
 #include "ops/chunk_table.h"
+#include "ops/compiled_provider.h"
 #include "ops/plan.h"
 
 namespace outboard {
@@ -48,7 +49,9 @@ class ListOperator {
 
   uint64_t numbers();
   ListRecipe* recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
+  // A recipe without kernels, and a reason that is listed, where the builder refuses or what it builds can't be used.
   std::unique_ptr<ListRecipe> build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
+  void fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) const;
 
   OpPlan& plan_;
   const bool promotes_;

@@ -93,10 +93,6 @@ std::unique_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
   return std::make_unique<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
 }
 
-std::string unusable(const c10::Error& error) {
-  return std::string("its plan can't be used: ") + error.what_without_backtrace();
-}
-
 std::shared_ptr<CompiledCall> refused(const std::string& reason) {
   auto call = std::make_shared<CompiledCall>();
   call->refusal = reason;
@@ -104,6 +100,10 @@ std::shared_ptr<CompiledCall> refused(const std::string& reason) {
 }
 
 }  // namespace
+
+std::string unusable(const c10::Error& error) {
+  return std::string("its plan can't be used: ") + error.what_without_backtrace();
+}
 
 void set_plan_builder(const PlanBuilder* given) {
   builder.store(given);
@@ -348,14 +348,19 @@ void OperatorRecipes::keep(std::unique_ptr<const Recipe> recipe, Class& group) {
 }
 
 std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {
-  const std::lock_guard lock(mutex_);
+  list(reason);
   if (group != nullptr) {
+    const std::lock_guard lock(mutex_);
     group->refusal = reason;
   }
+  return refused(reason);
+}
+
+void OperatorRecipes::list(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
   if (refusals_.size() < kMaxRefusals) {
     refusals_.insert(reason);
   }
-  return refused(reason);
 }
 
 std::set<std::string> OperatorRecipes::refusals() {

@@ -56,6 +56,8 @@ class OperatorRecipes {
   // Finds a recipe for the call, or has one built; remembers what came of it.
   std::shared_ptr<const CompiledCall> make(const Call& call, const CompiledKey& key);
 
+  // Has a reason listed why calls were refused.
+  void list(const std::string& reason);
   std::set<std::string> refusals();
 
  private:
@@ -96,6 +98,9 @@ class OperatorRecipes {
   std::vector<std::unique_ptr<const Recipe>> recipes_;
   std::set<std::string> refusals_;
 };
+
+// The reason for which a plan, or a program of it, can't be used.
+std::string unusable(const c10::Error& error);
 
 // A call with a recipe: null if a guard doesn't hold. ValueError for a recipe that makes no sense for the call.
 std::shared_ptr<const CompiledCall> instantiate(const Recipe& recipe, const Call& call);

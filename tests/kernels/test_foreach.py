@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_outboard
 from torch_outboard import _C, sanitizer
+from torch_outboard.kernels import builder, refused_operators
 
 # None, one, fewer than a group of items has, several chunks.
 SIZES = ((0,), (1,), (), (7, 3), (129,), (5000,), (3, 4099))
@@ -197,6 +198,27 @@ def test_a_maximum_of_whole_numbers(device: torch.device) -> None:
         assert torch_outboard.coverage().calls("aten::_foreach_max", "compiled") == 1
         for one, other in zip(got, torch._foreach_max(x), strict=True):
             assert torch.equal(one.cpu(), other)
+
+
+def test_what_is_refused_is_listed(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = [torch.rand(5), torch.rand(3)]
+    ours = [one.to(device) for one in x]
+    for one, other in zip(torch._foreach_norm(ours, 3), torch._foreach_norm(x, 3), strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+    assert ("aten::_foreach_norm.Scalar", "its order is 3") in refused_operators()
+    # Nor do kernels that don't compile end a program.
+    made = builder._kernel
+
+    def broken(*arguments: Any) -> Any:
+        name, language, code, *rest = made(*arguments)
+        return name, language, code.replace(b"xindex", b"nowhere", 1), *rest
+
+    monkeypatch.setattr(builder, "_kernel", broken)
+    monkeypatch.setattr(builder, "_keeps", lambda: False)
+    for one, other in zip(torch._foreach_pow(ours, 2.125), torch._foreach_pow(x, 2.125), strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+    (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_pow.Scalar"]
+    assert "program_build (aten::_foreach_pow.Scalar/0)" in reason and "nowhere" in reason
 
 
 def test_norms_that_the_cpu_refuses(device: torch.device) -> None:

@@ -9,7 +9,10 @@ __all__ = ["plan_statistics", "refused_operators"]
 
 
 def refused_operators() -> list[tuple[str, str]]:
-    """Gives the operators of which calls were refused by the provider 'compiled', each with a reason; sorted."""
+    """Gives the operators of which calls were refused by the provider 'compiled', each with a reason; sorted.
+
+    Operators over lists of tensors (`torch._foreach_*`) that were refused run as an operator for each tensor.
+    """
     from torch_outboard import _C
 
     return _C.refused_operators()
