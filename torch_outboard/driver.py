@@ -321,6 +321,11 @@ class Driver:
         raise NotImplementedError
 
     @_optional
+    def program_binary(self, device: int, program: int) -> bytes | None:
+        """Gives what program_build takes again in the language "binary"; None if there is nothing to keep."""
+        raise NotImplementedError
+
+    @_optional
     def program_destroy(self, device: int, program: int) -> None:
         """Destroys a program and its kernels."""
         raise NotImplementedError
@@ -342,8 +347,12 @@ class Driver:
         shared_memory: int,
         cluster: tuple[int, int, int],
         is_cooperative: bool,
+        follows_addresses: bool,
     ) -> None:
-        """Queues a launch; an argument is (0, device address), (1, value as bytes) or (2, bytes of local memory)."""
+        """Queues a launch; an argument is (0, device address), (1, value as bytes) or (2, bytes of local memory).
+
+        A method of version 1.1, which ends before `follows_addresses`, is called without it.
+        """
         raise NotImplementedError
 
     @_optional
@@ -415,6 +424,8 @@ def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
         if value is None or getattr(value, "__func__", value) is getattr(Driver, name):
             continue
         entries[name] = _address(value) if _is_ctypes(value) else value
+    if callable(launch := entries.get("kernel_launch")):
+        entries["kernel_launch"] = _of_any_version(launch)
     _check_spelling(driver)
     if driver.library is None:
         missing = [name for name in REQUIRED_ENTRIES if name not in entries]
@@ -424,6 +435,17 @@ def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
                 "Define them as methods (see torch_outboard.Driver), bind addresses, or name a `library`."
             )
     return entries
+
+
+def _of_any_version(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a kernel_launch that takes what the contract's newest version passes, for a method of an earlier one."""
+    import inspect
+
+    try:
+        inspect.signature(launch).bind(*range(10))
+    except TypeError:
+        return lambda *arguments: launch(*arguments[:9])
+    return launch
 
 
 def _check_spelling(driver: Driver) -> None:

@@ -24,7 +24,8 @@ namespace {
   X(event_synchronize) X(event_elapsed) X(event_timestamp) X(peer_access) X(mem_reserve) X(mem_release) X(mem_map)  \
   X(mem_unmap) X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(program_build) X(program_destroy)          \
   X(kernel_get) X(kernel_launch) X(graph_capture_begin) X(graph_capture_end) X(graph_instantiate) X(graph_launch)   \
-  X(graph_destroy) X(graph_executable_destroy) X(activity_enable) X(activity_correlate) X(activity_read)
+  X(graph_destroy) X(graph_executable_destroy) X(activity_enable) X(activity_correlate) X(activity_read)             \
+  X(program_binary)
 
 enum class Entry : int {
 #define X(name) name,
@@ -589,6 +590,23 @@ ob_status on_program_destroy(void*, int32_t device, uint64_t program) {
   return call(Entry::program_destroy, [&] { return arguments(device, program); }, nothing);
 }
 
+ob_status on_program_binary(void*, int32_t device, uint64_t program, void* context, ob_take_fn take) {
+  return call(
+      Entry::program_binary, [&] { return arguments(device, program); },
+      [&](PyObject* result) {
+        char* data = nullptr;
+        Py_ssize_t size = 0;
+        if (result == Py_None) {
+          return OB_UNIMPLEMENTED;
+        }
+        if (PyBytes_AsStringAndSize(result, &data, &size) < 0) {
+          return OB_INTERNAL;
+        }
+        take(context, data, static_cast<size_t>(size));
+        return OB_OK;
+      });
+}
+
 ob_status on_kernel_get(void*, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel) {
   return call(Entry::kernel_get, [&] { return arguments(device, program, name); }, into(out_kernel));
 }
@@ -616,7 +634,8 @@ ob_status on_kernel_launch(void*, int32_t device, uint64_t stream, const ob_laun
       [&] {
         return arguments(device, stream, launch->kernel, to_tuple(launch->grid, 3), to_tuple(launch->block, 3),
                          kernel_arguments(*launch), launch->shared_memory, to_tuple(launch->cluster, 3),
-                         Object(PyBool_FromLong(static_cast<long>(launch->is_cooperative))));
+                         Object(PyBool_FromLong(static_cast<long>(launch->is_cooperative))),
+                         Object(PyBool_FromLong(static_cast<long>(launch->follows_addresses))));
       },
       nothing);
 }

@@ -96,6 +96,9 @@ void check_groups(const std::string& name, const ob_driver& t) {
                      {"program_destroy", t.program_destroy},
                      {"kernel_get", t.kernel_get},
                      {"kernel_launch", t.kernel_launch}});
+  if (t.program_binary != nullptr && t.program_build == nullptr) {
+    refuse(name, "entry `program_binary` is there without `program_build`, which takes what it hands out.");
+  }
   check_group(name, {{"graph_capture_begin", t.graph_capture_begin},
                      {"graph_capture_end", t.graph_capture_end},
                      {"graph_instantiate", t.graph_instantiate},

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "core/blocking.h"
 #include "core/device.h"
@@ -15,6 +16,7 @@
 #include "core/error.h"
 #include "core/lost_device.h"
 #include "core/named_error.h"
+#include "kernels/program_store.h"
 
 namespace outboard::kernels {
 
@@ -39,17 +41,51 @@ Table& table() {
   return *made;
 }
 
-uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
+ob_status ask_for(c10::DeviceIndex device, const ProgramText& text, uint64_t* out_program) {
   ob_program_source source{};
   source.struct_size = sizeof(source);
   source.language = text.language.c_str();
   source.code = text.code.c_str();
   source.code_size = text.code.size();
   source.options = text.options.c_str();
+  return driver().program_build(driver().self, device, &source, out_program);
+}
+
+// What an earlier process kept of the program, built; 0 if that can't be. The driver may have reasons of its own.
+uint64_t build_kept(c10::DeviceIndex device, const ProgramText& text, const std::string& key) {
+  std::string bytes = read_program(key);
   uint64_t program = 0;
-  const ob_status status = driver().program_build(driver().self, device, &source, &program);
+  if (bytes.empty() || ask_for(device, {OB_LANGUAGE_BINARY, std::move(bytes), text.options}, &program) != OB_OK) {
+    return 0;
+  }
+  return program;
+}
+
+void keep(c10::DeviceIndex device, uint64_t program, const std::string& key) {
+  std::string bytes;
+  const auto take = [](void* context, const void* given, size_t size) {
+    static_cast<std::string*>(context)->assign(static_cast<const char*>(given), size);
+  };
+  // A program without bytes is as good as one with.
+  if (driver().program_binary(driver().self, device, program, &bytes, take) == OB_OK && !bytes.empty()) {
+    write_program(key, bytes);
+  }
+}
+
+uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
+  const std::string key = program_key(device, text);
+  if (!key.empty()) {
+    if (const uint64_t kept = build_kept(device, text, key); kept != 0) {
+      return kept;
+    }
+  }
+  uint64_t program = 0;
+  const ob_status status = ask_for(device, text, &program);
   if (status != OB_OK) {
     raise_status_of(name, status, "program_build", device);
+  }
+  if (!key.empty()) {
+    keep(device, program, key);
   }
   return program;
 }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "memory/caching_allocator.h"
 #include "ops/call.h"
 #include "ops/native.h"
 #include "ops/results.h"
@@ -155,8 +157,86 @@ struct Outputs {
   size_t count;
 };
 
+// The memory that a kernel asks for while it is called, of the stream's pool: whoever has it next comes behind the call's
+// work. In a capture of the driver's it is the graph's.
+class Scratch {
+ public:
+  explicit Scratch(Stream& stream) : stream_(stream) {}
+  virtual ~Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // As an entry: the driver's code knows no exceptions.
+  static ob_status take(void* context, uint64_t bytes, uint64_t* out_address) {
+    auto& self = *static_cast<Scratch*>(context);
+    try {
+      *out_address = self.get(bytes);
+      self.sizes_.push_back(bytes);
+      return OB_OK;
+    } catch (const c10::OutOfMemoryError&) {
+      self.failure_ = std::current_exception();
+      return OB_OUT_OF_MEMORY;
+    } catch (...) {
+      self.failure_ = std::current_exception();
+      return OB_FAILED_PRECONDITION;
+    }
+  }
+
+  // Raises what a kernel could not be given, if it failed for that.
+  void check(ob_status status, const OpPlan& plan) const {
+    if (C10_LIKELY(status == OB_OK || failure_ == nullptr)) {
+      outboard::check(status, plan.name.c_str(), stream_.device);
+      return;
+    }
+    try {
+      std::rethrow_exception(failure_);
+    } catch (c10::Error& error) {
+      error.add_context("The driver's kernel for " + plan.name + " asked for it, as scratch memory.");
+      throw;
+    }
+  }
+
+  bool has_failed() const { return failure_ != nullptr; }
+  const std::vector<uint64_t>& sizes() const { return sizes_; }
+
+ protected:
+  virtual uint64_t get(uint64_t bytes) {
+    return reinterpret_cast<uint64_t>(held_.emplace_back(allocate(stream_, bytes)).get());
+  }
+
+ private:
+  Stream& stream_;
+  std::vector<c10::DataPtr> held_;
+  std::vector<uint64_t> sizes_;
+  std::exception_ptr failure_;
+};
+
+// That of a replay: what the graph's pool had for it when the call was recorded.
+struct Reserved {
+  uint64_t address;
+  uint64_t bytes;
+};
+
+class ReservedScratch final : public Scratch {
+ public:
+  ReservedScratch(Stream& stream, const std::vector<Reserved>& reserved) : Scratch(stream), reserved_(reserved) {}
+
+ private:
+  uint64_t get(uint64_t bytes) override {
+    const size_t at = sizes().size();
+    TORCH_CHECK(at < reserved_.size() && bytes <= reserved_[at].bytes, "In a replay of a graph, ", bytes,
+                " bytes are asked for; when it was recorded, calls alike had asked for ",
+                at < reserved_.size() ? std::to_string(reserved_[at].bytes) + " bytes there"
+                                      : "memory " + std::to_string(reserved_.size()) + " times",
+                ". What a kernel asks for must depend on dtypes, sizes, strides and numbers alone.");
+    return reserved_[at].address;
+  }
+
+  const std::vector<Reserved>& reserved_;
+};
+
 ob_status call_kernel(ob_operator_fn fn, void* user, const OpPlan& plan, Stream& stream, const DriverValues& values,
-                      Outputs outputs) {
+                      Outputs outputs, Scratch& scratch) {
   ob_kernel_call call{};
   call.struct_size = sizeof(call);
   call.op = plan.name.c_str();
@@ -168,17 +248,26 @@ ob_status call_kernel(ob_operator_fn fn, void* user, const OpPlan& plan, Stream&
   call.output_count = outputs.count;
   call.output_stride = sizeof(ob_tensor);
   call.outputs = outputs.tensors;
+  call.scratch_context = &scratch;
+  call.scratch = Scratch::take;
   return fn(user, &call);
 }
 
 // A call in a graph.
 class KernelCommand final : public DriverCommand {
  public:
-  KernelCommand(ob_operator_fn fn, void* user, const OpPlan& plan, DriverValues values, Outputs outputs)
-      : fn_(fn), user_(user), plan_(plan), values_(std::move(values)), outputs_(outputs) {}
+  KernelCommand(ob_operator_fn fn, void* user, const OpPlan& plan, DriverValues values, Outputs outputs,
+                std::vector<Reserved> scratch)
+      : fn_(fn),
+        user_(user),
+        plan_(plan),
+        values_(std::move(values)),
+        outputs_(outputs),
+        scratch_(std::move(scratch)) {}
   void queue(Stream& stream) override {
     ActivityScope activity(stream, {ActivityKind::Kernel, "native kernel", plan_.name.c_str()});
-    check(call_kernel(fn_, user_, plan_, stream, values_, outputs_), plan_.name.c_str(), stream.device);
+    ReservedScratch scratch(stream, scratch_);
+    scratch.check(call_kernel(fn_, user_, plan_, stream, values_, outputs_, scratch), plan_);
     activity.finish();
   }
   std::string describe() const override { return plan_.name; }
@@ -189,29 +278,37 @@ class KernelCommand final : public DriverCommand {
   const OpPlan& plan_;
   DriverValues values_;
   Outputs outputs_;
+  std::vector<Reserved> scratch_;
 };
 
-// Whether the kernel took the calls that it was asked about, by what it saw of them. It bounds itself: a loop over sizes
-// must not grow for ever.
+// Whether a kernel took a call, and what memory it asked for then.
+struct Answer {
+  bool is_taken = false;
+  std::vector<uint64_t> scratch;
+};
+
+// Those to the calls that it was asked about, by what it saw of them. It bounds itself: a loop over sizes must not grow for
+// ever.
 class Answers {
  public:
-  void add(uint64_t key, bool is_taken) {
+  void add(uint64_t key, Answer answer) {
     const std::lock_guard lock(mutex_);
     if (answers_.size() >= kMaxAnswers) {
       answers_.clear();
     }
-    answers_[key] = is_taken;
+    answers_[key] = std::make_shared<const Answer>(std::move(answer));
   }
-  std::optional<bool> find(uint64_t key) {
+  // Null if it was not asked.
+  std::shared_ptr<const Answer> find(uint64_t key) {
     const std::lock_guard lock(mutex_);
     const auto found = answers_.find(key);
-    return found == answers_.end() ? std::nullopt : std::optional<bool>(found->second);
+    return found == answers_.end() ? nullptr : found->second;
   }
 
  private:
   static constexpr size_t kMaxAnswers = 1024;
   std::mutex mutex_;
-  std::unordered_map<uint64_t, bool> answers_;
+  std::unordered_map<uint64_t, std::shared_ptr<const Answer>> answers_;
 };
 
 class DriverKernel {
@@ -239,10 +336,10 @@ class DriverKernel {
       return false;
     }
     const uint64_t key = values.key(plan.name);
-    const std::optional<bool> known = answers_->find(key);
+    const std::shared_ptr<const Answer> known = answers_->find(key);
     // While the core records a graph nothing may run, so the kernel can't be asked: a call that it isn't known to take
     // goes on, since a graph that failed in its replay would be of no use.
-    if (!known.value_or(!is_kept)) {
+    if (known == nullptr ? is_kept : !known->is_taken) {
       return false;
     }
     if (C10_UNLIKELY(capture != nullptr)) {
@@ -251,7 +348,8 @@ class DriverKernel {
     const std::vector<at::Tensor> outputs = make_outputs(call, *shape);
     const Outputs described{values.add_tensors(outputs), outputs.size()};
     if (C10_UNLIKELY(is_kept)) {
-      capture->add(stream, std::make_unique<KernelCommand>(fn_, user_, plan, std::move(values), described));
+      capture->add(stream, std::make_unique<KernelCommand>(fn_, user_, plan, std::move(values), described,
+                                                           reserve(stream, known->scratch)));
     } else if (!ask(plan, stream, values, described, known ? std::nullopt : std::optional(key))) {
       return false;
     } else {
@@ -262,19 +360,32 @@ class DriverKernel {
   }
 
  private:
+  // Memory of the pool of the graph that the stream captures. Given back at once: what is captured behind may have it.
+  static std::vector<Reserved> reserve(Stream& stream, const std::vector<uint64_t>& sizes) {
+    std::vector<c10::DataPtr> held;
+    std::vector<Reserved> result;
+    for (const uint64_t bytes : sizes) {
+      held.push_back(allocate(stream, bytes));
+      result.push_back({reinterpret_cast<uint64_t>(held.back().get()), bytes});
+    }
+    return result;
+  }
+
   // Queues the call; `new_key` is that of an answer that is not known yet.
   bool ask(const OpPlan& plan, Stream& stream, const DriverValues& values, Outputs outputs,
            std::optional<uint64_t> new_key) const {
-    const ob_status status = call_kernel(fn_, user_, plan, stream, values, outputs);
+    Scratch scratch(stream);
+    const ob_status status = call_kernel(fn_, user_, plan, stream, values, outputs, scratch);
+    // An answer that it gave for want of memory says nothing of the next call.
     if (is_unimplemented(status)) {
-      if (new_key) {  // else it took one alike before, against the contract: nothing is known of the next
-        answers_->add(*new_key, false);
+      if (new_key && !scratch.has_failed()) {  // else it took one alike before, against the contract
+        answers_->add(*new_key, {});
       }
       return false;
     }
-    check(status, plan.name.c_str(), stream.device);
-    if (new_key) {
-      answers_->add(*new_key, true);
+    scratch.check(status, plan);
+    if (new_key && !scratch.has_failed()) {
+      answers_->add(*new_key, {true, scratch.sizes()});
     }
     return true;
   }

@@ -369,6 +369,11 @@ static ob_status kernel_launch(void* self, int32_t device, uint64_t stream, cons
   return UNIMPLEMENTED();
 }
 
+/* What was built is not kept on disk. */
+static ob_status program_binary(void* self, int32_t device, uint64_t program, void* context, ob_take_fn take) {
+  return UNIMPLEMENTED();
+}
+
 static ob_status kernel_register(void* self, const ob_registrar* registrar) {
   return UNIMPLEMENTED();
 }
@@ -502,6 +507,7 @@ OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_dr
       .activity_enable = activity_enable,
       .activity_correlate = activity_correlate,
       .activity_read = activity_read,
+      .program_binary = program_binary,
   };
   /* A core that is older than this header has a shorter table: it gets the part that it knows. */
   const size_t size = out_driver->struct_size < sizeof table ? out_driver->struct_size : sizeof table;

@@ -34,6 +34,7 @@ struct Module {
   CUmodule module = nullptr;
   std::mutex mutex;
   std::map<std::string, uint64_t> kernels;
+  std::string cubin;  // what NVRTC made, until a kernel is asked for
 };
 
 struct Kernel {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "../support/source_lines.h"
 #include "driver.h"
@@ -34,8 +35,15 @@ ob_status program_build(void* self, int32_t index, const ob_program_source* sour
       std::string image;
       const ob_status status = compile_cuda(driver.options.nvrtc, std::string(code, source->code_size), source->options,
                                             architecture, &image);
-      return status == OB_OK ? build_image(driver, device, image.data(), nullptr, out_program) : status;
+      if (status != OB_OK) return status;
+      const ob_status built = build_image(driver, device, image.data(), nullptr, out_program);
+      Module* module = nullptr;
+      if (built == OB_OK && find_module(driver, index, *out_program, &module) == OB_OK)
+        module->cubin = std::move(image);
+      return built;
     }
+    // What program_binary handed out is a cubin, and the options were NVRTC's.
+    if (language == OB_LANGUAGE_BINARY) return build_image(driver, device, code, nullptr, out_program);
     if (language != "ptx" && language != "cubin" && language != "fatbin") {
       return fail(OB_INVALID_ARGUMENT, "programs are built from 'ptx', 'cubin', 'fatbin' or 'cuda', not '%s'",
                   language.c_str());
@@ -47,6 +55,17 @@ ob_status program_build(void* self, int32_t index, const ob_program_source* sour
     if (language != "ptx") return build_image(driver, device, code, nullptr, out_program);
     const std::string text(code, source->code_size);
     return build_image(driver, device, text.c_str(), text.c_str(), out_program);
+  });
+}
+
+ob_status program_binary(void* self, int32_t index, uint64_t program, void* context, ob_take_fn take) {
+  return on_device(self, index, "program_binary", [&](Driver& driver, Device&) -> ob_status {
+    Module* module = nullptr;
+    if (const ob_status status = find_module(driver, index, program, &module); status != OB_OK) return status;
+    const std::lock_guard lock(module->mutex);
+    if (module->cubin.empty()) return fail(OB_UNIMPLEMENTED, "NVRTC made no cubin of the program, or it is forgotten");
+    take(context, module->cubin.data(), module->cubin.size());
+    return OB_OK;
   });
 }
 
@@ -203,6 +222,7 @@ ob_status kernel_get(Driver& driver, Device& device, uint64_t handle, const char
   Module* module = nullptr;
   if (const ob_status status = find_module(driver, device.index, handle, &module); status != OB_OK) return status;
   const std::lock_guard lock(module->mutex);
+  module->cubin = std::string();
   if (const auto known = module->kernels.find(name); known != module->kernels.end()) {
     *out_kernel = known->second;
     return OB_OK;
@@ -261,6 +281,7 @@ void fill_program_entries(ob_driver* table) {
   table->program_destroy = program_destroy;
   table->kernel_get = get_kernel;
   table->kernel_launch = kernel_launch;
+  table->program_binary = program_binary;
 }
 
 }  // namespace nv

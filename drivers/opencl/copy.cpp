@@ -117,7 +117,7 @@ ob_status own_kernel(Driver& driver, Device& device, const std::string& name, ui
     return OB_OK;
   }
   if (device.own_program == 0) {
-    const ob_status status = program_build(driver, device, kStridedSource, "", &device.own_program);
+    const ob_status status = program_build(driver, device, kStridedSource, "", false, &device.own_program);
     if (status != OB_OK) return status;
   }
   const ob_status status = kernel_get(driver, device.index, device.own_program, name.c_str(), out_kernel);

@@ -53,6 +53,7 @@ struct Kernel {
 struct Program {
   int32_t device = -1;
   cl_program program = nullptr;
+  std::string options;
   std::mutex mutex;
   std::map<std::string, uint64_t> kernels;
 };
@@ -123,8 +124,9 @@ inline void note_queued(Stream& stream) {
   stream.queued.fetch_add(1, std::memory_order_release);
 }
 
+// From OpenCL C, or with `is_binary` from what program_binary handed out.
 ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
-                        uint64_t* out_program);
+                        bool is_binary, uint64_t* out_program);
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel);
 // Measures the device's clock again where the last time is long ago.
 ob_status follow_clock(Driver& driver, Device& device);

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "../support/source_lines.h"
-#include "cache.h"
 #include "driver.h"
 
 namespace opencl {
@@ -23,34 +22,39 @@ std::string build_log(const Api& api, cl_program program, cl_device_id device) {
   return log;
 }
 
-// Everything that the binary depends on.
-std::string cache_key(const Api& api, const FoundDevice& found, const std::string& source, const std::string& options) {
-  std::string key = "program 1";
-  for (const std::string& part :
-       {platform_text(api, found.platform, CL_PLATFORM_NAME), platform_text(api, found.platform, CL_PLATFORM_VERSION),
-        device_text(api, found.device, CL_DEVICE_NAME), device_text(api, found.device, CL_DEVICE_VENDOR),
-        device_text(api, found.device, CL_DEVICE_VERSION), device_text(api, found.device, CL_DRIVER_VERSION), options,
-        source}) {
-    key += '\0' + std::to_string(part.size()) + '\0' + part;
-  }
-  return key;
+// What a binary depends on beside what the core compares, in front of it.
+std::string binary_head(const Api& api, const FoundDevice& found, const std::string& options) {
+  return platform_text(api, found.platform, CL_PLATFORM_NAME) + '\0' +
+         platform_text(api, found.platform, CL_PLATFORM_VERSION) + '\0' +
+         device_text(api, found.device, CL_DEVICE_VERSION) + '\0' + options + '\0';
 }
 
-// The program of a cached binary, built; null if the runtime does not take it.
-cl_program from_binary(const Api& api, const Device& device, const std::string& binary, const std::string& options) {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(binary.data());
-  const size_t size = binary.size();
+// The program of a binary, built.
+ob_status from_binary(Driver& driver, Device& device, const std::string& given, const std::string& options,
+                      cl_program* out_program) {
+  const Api& api = driver.api;
+  const std::string head = binary_head(api, device.found, options);
+  if (!given.starts_with(head)) {
+    return fail(OB_INVALID_ARGUMENT, "%s: the binary is of another platform, or of other options",
+                where(driver, device.index).c_str());
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given.data() + head.size());
+  const size_t size = given.size() - head.size();
   cl_int status = CL_SUCCESS;
   cl_int code = CL_SUCCESS;
   const cl_program program =
       api.CreateProgramWithBinary(device.context, 1, &device.found.device, &size, &bytes, &status, &code);
-  if (program == nullptr) return nullptr;
-  if (code == CL_SUCCESS && status == CL_SUCCESS &&
-      api.BuildProgram(program, 1, &device.found.device, options.c_str(), nullptr, nullptr) == CL_SUCCESS) {
-    return program;
+  if (program == nullptr) return cl_fail(code, "clCreateProgramWithBinary", where(driver, device.index));
+  if (code == CL_SUCCESS) code = status;
+  if (code == CL_SUCCESS) {
+    code = api.BuildProgram(program, 1, &device.found.device, options.c_str(), nullptr, nullptr);
+  }
+  if (code == CL_SUCCESS) {
+    *out_program = program;
+    return OB_OK;
   }
   api.ReleaseProgram(program);
-  return nullptr;
+  return cl_fail(code, "clBuildProgram", where(driver, device.index) + ", of a binary");
 }
 
 std::string to_binary(const Api& api, cl_program program) {
@@ -106,11 +110,28 @@ ob_status build(void* self, int32_t index, const ob_program_source* source, uint
     Driver& driver = *static_cast<Driver*>(self);
     Device* device = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if (std::strcmp(source->language, "opencl_c") != 0) {
+    const bool is_binary = std::strcmp(source->language, OB_LANGUAGE_BINARY) == 0;
+    if (!is_binary && std::strcmp(source->language, "opencl_c") != 0) {
       return fail(OB_INVALID_ARGUMENT, "programs are built from 'opencl_c', not '%s'", source->language);
     }
     const std::string code(static_cast<const char*>(source->code), source->code_size);
-    return program_build(driver, *device, code, source->options, out_program);
+    return program_build(driver, *device, code, source->options, is_binary, out_program);
+  });
+}
+
+ob_status program_binary(void* self, int32_t index, uint64_t handle, void* context, ob_take_fn take) {
+  return guarded("program_binary", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Device* device = nullptr;
+    Program* program = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    if (const ob_status status = find_program(driver, index, handle, &program); status != OB_OK) return status;
+    if (!driver.options.cache) return fail(OB_UNIMPLEMENTED, "the option 'cache' says that no programs are kept");
+    const std::string binary = to_binary(driver.api, program->program);
+    if (binary.empty()) return fail(OB_UNIMPLEMENTED, "the runtime has no binary of the program");
+    const std::string bytes = binary_head(driver.api, device->found, program->options) + binary;
+    take(context, bytes.data(), bytes.size());
+    return OB_OK;
   });
 }
 
@@ -215,27 +236,14 @@ cl_int follow_addresses(const Api& api, const Device& device, Kernel& kernel) {
 }  // namespace
 
 ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
-                        uint64_t* out_program) {
-  const std::string options = precise_options(driver.api, device.found.device, given);
-  std::string key;
-  cl_program built = nullptr;
-  if (driver.options.cache) {
-    key = cache_key(driver.api, device.found, source, options);
-    if (const std::string binary = cache_read(key); !binary.empty()) {
-      built = from_binary(driver.api, device, binary, options);
-    }
-  }
-  if (built == nullptr) {
-    if (const ob_status status = from_source(driver, device, source, options, &built); status != OB_OK) return status;
-    if (driver.options.cache) {
-      if (const std::string binary = to_binary(driver.api, built); !binary.empty()) cache_write(key, binary);
-    }
-  }
+                        bool is_binary, uint64_t* out_program) {
   auto program = std::make_unique<Program>();
   program->device = device.index;
-  program->program = built;
-  *out_program = driver.programs.make(std::move(program));
-  return OB_OK;
+  program->options = precise_options(driver.api, device.found.device, given);
+  const auto make = is_binary ? from_binary : from_source;
+  const ob_status status = make(driver, device, source, program->options, &program->program);
+  if (status == OB_OK) *out_program = driver.programs.make(std::move(program));
+  return status;
 }
 
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char* name, uint64_t* out_kernel) {
@@ -307,6 +315,7 @@ void fill_program_entries(ob_driver* table) {
   table->program_destroy = program_destroy;
   table->kernel_get = get_kernel;
   table->kernel_launch = kernel_launch;
+  table->program_binary = program_binary;
 }
 
 }  // namespace opencl

@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 2u
+#define OB_ABI_MINOR 3u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -217,6 +217,12 @@ typedef struct ob_program_source {
   const char* options;  /* compiler options; "" for none */
 } ob_program_source;
 
+/* The language of what program_binary handed out. */
+#define OB_LANGUAGE_BINARY "binary"
+
+/* Takes bytes that a driver hands out; they are copied before it returns. */
+typedef void (*ob_take_fn)(void* context, const void* bytes, size_t size);
+
 enum {
   OB_ARG_POINTER = 0, /* `pointer`: a device address, or 0 */
   OB_ARG_VALUE = 1,   /* `size` bytes at `value`, copied during the call */
@@ -289,7 +295,15 @@ typedef struct ob_value {
    stand in the order of its schema. Outputs are allocated, with the sizes, strides and dtypes of the operator's meta
    kernel; an operator that only writes its arguments has none, and an `out` argument has the result's size. Tensors are
    strided: calls with sparse, quantized, nested, conjugated or negated ones pass by, as do those whose shapes depend on
-   data. */
+   data.
+
+   `scratch(scratch_context, bytes, &address)` gives device memory for the call alone, from the core's allocator, aligned
+   to 512 bytes: work that the kernel queues on `stream` may use it, and nothing else, and there is nothing to free. 0
+   bytes give the address 0. It is called by the thread of the call, before the kernel returns. OB_OUT_OF_MEMORY: return
+   it, and the caller gets an error with the numbers and the operator's name; or decline, or do without. Calls that are
+   alike ask for the same bytes in the same order: a graph that the core records has the memory of each replay from its
+   own pool, as much as a call alike asked for before, and more than that is OB_FAILED_PRECONDITION. A core of an earlier
+   version has a struct_size that ends before it. */
 typedef struct ob_kernel_call {
   size_t struct_size;
   const char* op; /* "aten::relu", "aten::add.out" */
@@ -302,6 +316,8 @@ typedef struct ob_kernel_call {
   size_t output_count;
   size_t output_stride;
   const ob_tensor* outputs;
+  void* scratch_context; /* this and the next since version 1.3 */
+  ob_status (*scratch)(void* scratch_context, uint64_t bytes, uint64_t* out_address);
 } ob_kernel_call;
 
 /* Queues. OB_UNIMPLEMENTED, before anything is queued or written, declines: the call goes to the next provider, and calls
@@ -526,6 +542,14 @@ typedef struct ob_driver {
   ob_status (*activity_enable)(void* self, uint32_t kinds);
   ob_status (*activity_correlate)(void* self, uint64_t correlation);
   ob_status (*activity_read)(void* self, size_t capacity, size_t stride, ob_activity* out_records, size_t* out_count);
+
+  /* Calls `take(context, bytes, size)` once with what a compiler made of a program, so that the core keeps it on disk.
+     program_build gets it again in a later process, in the language OB_LANGUAGE_BINARY with the options of the text, on a
+     device of the same name, vendor, architecture and driver_version; where it fails, for whatever reason, the core
+     builds the text. What else the bytes depend on, the driver puts into them and compares. Asked once, right after
+     program_build and before kernel_get. OB_UNIMPLEMENTED for a program that was no text. Null: nothing is kept. Since
+     version 1.3. */
+  ob_status (*program_binary)(void* self, int32_t device, uint64_t program, void* context, ob_take_fn take);
 } ob_driver;
 
 /* The one symbol that a driver library exports, under the name "ob_driver_table". It opens no device. On entry

@@ -78,6 +78,16 @@ inline ob_status build(const Library& driver, const char* language, const std::s
   return driver->program_build(driver.self(), 0, &source, out_program);
 }
 
+// What program_binary hands out.
+inline std::string binary_of(const Library& driver, uint64_t program, ob_status expected = OB_OK) {
+  std::string bytes;
+  const auto take = [](void* context, const void* given, size_t size) {
+    static_cast<std::string*>(context)->append(static_cast<const char*>(given), size);
+  };
+  CHECK_STATUS(driver->program_binary(driver.self(), 0, program, &bytes, take), expected);
+  return bytes;
+}
+
 // A device buffer's bytes.
 inline std::vector<unsigned char> read(const Library& driver, uint64_t stream, uint64_t address, size_t bytes) {
   std::vector<unsigned char> host(bytes);

@@ -95,7 +95,7 @@ def opencl():
 
 def test_the_opencl_driver(programs, fakes, opencl, tmp_path):
     fake = fakes("fake_opencl", "libfake_opencl.so", "-l:libOpenCL.so.1")
-    env = {"OB_FAKE": str(fake), "XDG_CACHE_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / "pocl")}
+    env = {"OB_FAKE": str(fake), "POCL_CACHE_DIR": str(tmp_path / "pocl")}
     run(programs("test_driver"), opencl, env=env)
     run(programs("test_opencl"), opencl, env=env, timeout=600)
 

@@ -84,6 +84,7 @@ void kernels_run(const char* path) {
   driver.open();
   uint64_t program = 0, kernel = 0, again = 0;
   if (!CHECK_OK(build(driver, "ptx", kPtx, &program))) return;
+  CHECK(binary_of(driver, program, OB_UNIMPLEMENTED).empty());
   CHECK_STATUS(driver->kernel_get(driver.self(), 0, program, "missing", &kernel), OB_NOT_FOUND);
   CHECK_OK(driver->kernel_get(driver.self(), 0, program, "scale", &kernel));
   CHECK_OK(driver->kernel_get(driver.self(), 0, program, "scale", &again));
@@ -192,6 +193,8 @@ void cuda_cpp_is_compiled_where_nvrtc_is(const char* path) {
             "--std=c++17");
   if (status == OB_UNAVAILABLE) return skip("cuda_cpp_is_compiled_where_nvrtc_is", "there is no NVRTC");
   CHECK_OK(status);
+  const std::string bytes = binary_of(driver, program);
+  CHECK_OK(build(driver, OB_LANGUAGE_BINARY, bytes, &program, "--std=c++17"));
   CHECK_OK(driver->kernel_get(driver.self(), 0, program, "put", &kernel));
   const uint64_t memory = driver.alloc(256);
   const uint64_t stream = driver.stream();

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The OpenCL driver: faults of its surroundings, programs and their cache, launches, strided copies. Needs an OpenCL
+// The OpenCL driver: faults of its surroundings, programs and their binaries, launches, strided copies. Needs an OpenCL
 // loader and a device. OB_FAKE names the built fake_opencl.cpp; without it the tests that need it say so.
-#include <dirent.h>
-#include <sys/stat.h>
-
 #include <cstddef>
 #include <ctime>
-#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -322,65 +318,37 @@ void a_failed_build_shows_log_and_source(const char* path) {
   CHECK(driver.error_has("opencl_c"));
 }
 
-std::vector<std::string> files_of(const std::string& folder) {
-  std::vector<std::string> names;
-  if (DIR* opened = opendir(folder.c_str())) {
-    while (const dirent* entry = readdir(opened)) {
-      if (entry->d_name[0] != '.') names.push_back(folder + "/" + entry->d_name);
-    }
-    closedir(opened);
-  }
-  return names;
-}
-
-unsigned mode_of(const std::string& path) {
-  struct stat about = {};
-  return stat(path.c_str(), &about) == 0 ? about.st_mode & 0777u : 0;
-}
-
-void programs_are_cached(const char* path) {
-  if (fake() == nullptr) return skip("programs_are_cached", "OB_FAKE is not set");
-  char root[] = "/tmp/outboard-cache-XXXXXX";
-  if (!CHECK(mkdtemp(root) != nullptr)) return;
-  setenv("XDG_CACHE_HOME", root, 1);
-  const std::string folder = std::string(root) + "/torch_outboard/opencl";
-  // Builds without a compiler: only the cache can give the program.
-  const auto builds = [&](const char* fault, const char* options) {
-    setenv("FAKE_OPENCL", fault, 1);
+void binaries_are_taken_again(const char* path) {
+  if (fake() == nullptr) return skip("binaries_are_taken_again", "OB_FAKE is not set");
+  std::string bytes;
+  {
     const Library driver(path, {{"library", fake()}});
     driver.open();
-    uint64_t program = 0, kernel = 0;
-    if (build(driver, "opencl_c", kProgram, &program, options) != OB_OK) return false;
-    return CHECK_OK(driver->kernel_get(driver.self(), 0, program, "scale", &kernel));
-  };
-  CHECK(!builds("no_compiler", ""));
-  CHECK(builds("", ""));
-  const std::vector<std::string> files = files_of(folder);
-  if (!CHECK(files.size() == 1)) return;
-  CHECK(mode_of(folder) == 0700 && mode_of(files[0]) == 0600);
-  CHECK(builds("no_compiler", ""));
-  CHECK(!builds("no_compiler", "-DOTHER"));  // options are part of the key
-  chmod(files[0].c_str(), 0622);             // others could have written it
-  CHECK(!builds("no_compiler", ""));
-  chmod(files[0].c_str(), 0600);
-  CHECK(builds("no_compiler", ""));
-  {
-    std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(200);
-    file.put('!');
+    uint64_t program = 0;
+    if (!CHECK_OK(build(driver, "opencl_c", kProgram, &program))) return;
+    bytes = binary_of(driver, program);
+    CHECK(!bytes.empty());
+    CHECK_STATUS(driver->program_binary(driver.self(), 0, 12345, nullptr, nullptr), OB_INVALID_ARGUMENT);
   }
-  CHECK(!builds("no_compiler", ""));
-  CHECK(builds("", ""));  // and it is written afresh
-  CHECK(builds("no_compiler", ""));
-  CHECK(truncate(files[0].c_str(), 10) == 0);
-  CHECK(!builds("no_compiler", "") && builds("", ""));
-  chmod(folder.c_str(), 0777);
-  CHECK(!builds("no_compiler", "") && builds("", ""));
-  chmod(folder.c_str(), 0700);
-  for (const std::string& file : files_of(folder)) unlink(file.c_str());
-  rmdir(folder.c_str());
-  rmdir((std::string(root) + "/torch_outboard").c_str());
-  rmdir(root);
+  // Where nothing can be compiled, only the binary can give the program.
+  setenv("FAKE_OPENCL", "no_compiler", 1);
+  const Library driver(path, {{"library", fake()}});
+  driver.open();
+  uint64_t program = 0, kernel = 0;
+  CHECK(build(driver, "opencl_c", kProgram, &program) != OB_OK);
+  if (!CHECK_OK(build(driver, OB_LANGUAGE_BINARY, bytes, &program))) return;
+  CHECK_OK(driver->kernel_get(driver.self(), 0, program, "scale", &kernel));
+  CHECK_STATUS(build(driver, OB_LANGUAGE_BINARY, bytes, &program, "-DOTHER"), OB_INVALID_ARGUMENT);
+  CHECK(driver.error_has("of other options"));
+  CHECK_STATUS(build(driver, OB_LANGUAGE_BINARY, "x" + bytes, &program), OB_INVALID_ARGUMENT);
+}
+
+void no_binary_if_nothing_is_kept(const char* path) {
+  const Library driver(path, {{"cache", "0"}});
+  driver.open();
+  uint64_t program = 0;
+  if (!CHECK_OK(build(driver, "opencl_c", kProgram, &program))) return;
+  CHECK(binary_of(driver, program, OB_UNIMPLEMENTED).empty() && driver.error_has("cache"));
 }
 
 void strided_copies_are_right(const char* path) {
@@ -461,7 +429,8 @@ int main(int argc, char** argv) {
                           {"addresses_in_memory", addresses_in_memory},
                           {"one_kernel_from_many_threads", one_kernel_from_many_threads},
                           {"a_failed_build_shows_log_and_source", a_failed_build_shows_log_and_source},
-                          {"programs_are_cached", programs_are_cached},
+                          {"binaries_are_taken_again", binaries_are_taken_again},
+                          {"no_binary_if_nothing_is_kept", no_binary_if_nothing_is_kept},
                           {"strided_copies_are_right", strided_copies_are_right},
                           {"fills_are_right", fills_are_right},
                           {"queries_end", queries_end},

@@ -75,9 +75,14 @@ def test_other_versions_are_counted_and_cleared(folder: Path) -> None:
     other, theirs = folder / ("0" * 16), folder / "notes"
     other.mkdir()
     theirs.mkdir()
+    programs = folder / "programs"
+    programs.mkdir(exist_ok=True)
+    (programs / "one").write_bytes(bytes(3000))
+    count = len(list(programs.iterdir()))
+    assert f"{count} compiled programs, " in run("list").output
     assert "; 1 other versions have left theirs" in run("list").output
-    assert run("clear").output == "removed the plans of 2 versions\n"
-    assert list(folder.iterdir()) == [theirs]
+    assert run("clear").output == f"removed the plans of 2 versions, and {count} compiled programs\n"
+    assert sorted(folder.iterdir()) == [theirs, programs] and not any(programs.iterdir())
     assert run("list").output.startswith("0 plans, 0 KiB")
 
 

@@ -406,3 +406,118 @@ agree("LSTM")
 assert len(seen) == 5
 """
     )
+
+
+# cos that copies its argument by way of scratch memory: `sizes` says how many bytes it asks for, in order, -1 for as
+# many as it needs; `addresses` is what it was given, `failed` counts what it wasn't: then it declines, if it may.
+SCRATCH = """
+#include <torch_outboard/driver.h>
+#include <string.h>
+#define SHOWN __attribute__((visibility("default")))
+SHOWN long long sizes[4] = {-1, 0, -1, -2};
+SHOWN uint64_t addresses[4];
+SHOWN int failed = 0, may_decline = 0;
+static ob_status copy_by_way(void* user, const ob_kernel_call* call) {
+  const ob_tensor* out = call->outputs;
+  const ob_tensor* in = call->args[0].tensors;
+  const uint64_t bytes = (uint64_t)out->sizes[0] * 4;
+  if (out->dtype != OB_FLOAT32) return OB_UNIMPLEMENTED;
+  for (int i = 0; i < 4 && sizes[i] != -2; ++i) {
+    const uint64_t wanted = sizes[i] < 0 ? bytes : (uint64_t)sizes[i];
+    const ob_status status = call->scratch(call->scratch_context, wanted, addresses + i);
+    if (status != OB_OK) {
+      ++failed;
+      return may_decline ? OB_UNIMPLEMENTED : status;
+    }
+  }
+  memcpy((void*)addresses[0], (void*)in->data, bytes);
+  memcpy((void*)addresses[2], (void*)addresses[0], bytes);
+  memcpy((void*)out->data, (void*)addresses[2], bytes);
+  return OB_OK;
+}
+OB_EXPORT ob_status kernel_register(void* self, const ob_registrar* registrar) {
+  return registrar->add(registrar->context, "aten::cos", copy_by_way, 0);
+}
+"""
+
+WITH_SCRATCH = """
+sizes = (ctypes.c_longlong * 4).in_dll(library, "sizes")
+addresses = (ctypes.c_uint64 * 4).in_dll(library, "addresses")
+failed, may_decline = (ctypes.c_int.in_dll(library, name) for name in ("failed", "may_decline"))
+x = torch.randn(1000).to(device)
+"""
+
+
+def test_scratch_memory(run_python, compile_c):
+    run_python(
+        attach(compile_c(SCRATCH))
+        + WITH_SCRATCH
+        + """
+before = module.memory_allocated()
+module.reset_peak_memory_stats()
+y = x.cos()
+assert torch.equal(x, y)
+first, none, third = addresses[:3]
+assert none == 0 and first and third and not (first % 512 or third % 512) and abs(first - third) >= 4000
+assert module.memory_allocated() == before + 4096, "scratch is given back with the call"
+assert module.max_memory_allocated() == before + 3 * 4096
+# It is the stream's: a call on another stream gets other memory.
+reserved = module.memory_reserved()
+for _ in range(1000):
+    x.cos()
+assert module.memory_reserved() == reserved
+with module.stream(module.Stream()):
+    x.cos()
+assert not {first, third} & {addresses[0], addresses[2]}
+""",
+    )
+
+
+def test_scratch_memory_that_there_is_not(run_python, compile_c):
+    run_python(
+        attach(compile_c(SCRATCH))
+        + WITH_SCRATCH
+        + """
+sizes[1] = 1 << 40
+before = module.memory_allocated()
+with pytest.raises(torch.OutOfMemoryError, match=r"(?s)1024.00 GiB.*aten::cos asked for it, as scratch"):
+    x.cos()
+assert failed.value == 1 and module.memory_allocated() == before
+# A kernel may decline for it, and is asked again by the next call.
+may_decline.value = 1
+torch.testing.assert_close(x.cos().cpu(), x.cpu().cos())
+sizes[1] = 0
+assert torch.equal(x.cos(), x) and failed.value == 2
+""",
+        env={"OUTBOARD_FALLBACK": "silent"},
+    )
+
+
+def test_scratch_memory_of_a_graph(run_python, compile_c):
+    run_python(
+        attach(compile_c(SCRATCH))
+        + WITH_SCRATCH
+        + """
+x.cos()
+graph = module.Graph()
+with module.graph(graph):
+    y = x.cos()
+    z = x.cos()
+# What the capture has given back is the graph's still.
+others = [torch.full((1000,), 5.0, device=device) for _ in range(50)]
+for _ in range(3):
+    x.copy_(torch.randn(1000))
+    graph.replay()
+    assert torch.equal(x, y) and torch.equal(x, z)
+    assert all((one == 5).all() for one in others)
+sizes[1] = 4096
+with pytest.raises(RuntimeError, match=r"(?s)4096 bytes are asked for; .* had asked for 0 bytes.*aten::cos"):
+    graph.replay()
+sizes[1], sizes[3] = 0, -1
+with pytest.raises(RuntimeError, match=r"(?s)4000 bytes .* memory 3 times.*aten::cos"):
+    graph.replay()
+sizes[3] = -2
+graph.replay()
+assert torch.equal(x, y)
+""",
+    )

@@ -359,6 +359,7 @@ WITHOUT = {
     "program_destroy": _NO_PROGRAMS,
     "kernel_get": _NO_PROGRAMS,
     "kernel_launch": _NO_PROGRAMS,
+    "program_binary": "programs are compiled anew in each process",
     "graph_capture_begin": _NO_GRAPHS,
     "graph_capture_end": _NO_GRAPHS,
     "graph_instantiate": _NO_GRAPHS,

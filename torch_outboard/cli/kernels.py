@@ -54,6 +54,8 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     others = len(versions_in(folder)) - (1 if store.is_usable else 0)
     more = f"; {others} other versions have left theirs" if others > 0 else ""
     _list(store.entries(), operator, source, f"in {_printable(str(folder))}{more}")
+    if programs := _programs(folder):
+        click.echo(f"{len(programs)} compiled programs, {sum(one.stat().st_size for one in programs) / 1024:.0f} KiB")
     for line in _packs():
         click.echo(line)
 
@@ -93,15 +95,24 @@ def _of_pack(pack: Any) -> str:
     return _printable(f"in {pack.folder.path}{made}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
 
 
+def _programs(folder: Path) -> list[Path]:
+    """Gives the files of programs that drivers' compilers made (csrc/kernels/program_store.cpp)."""
+    place = folder / "programs"
+    return sorted(place.iterdir()) if place.is_dir() else []
+
+
 @kernels.command()
 def clear() -> None:
-    """Remove the plans of all versions."""
+    """Remove the plans of all versions, and compiled programs."""
     from torch_outboard.kernels.store import versions_in
 
-    found = versions_in(_folder())
+    folder = _folder()
+    found, programs = versions_in(folder), _programs(folder)
     for version in found:
         shutil.rmtree(version)
-    click.echo(f"removed the plans of {len(found)} versions")
+    for program in programs:
+        program.unlink()
+    click.echo(f"removed the plans of {len(found)} versions, and {len(programs)} compiled programs")
 
 
 @kernels.command()

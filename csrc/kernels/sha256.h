@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace outboard::kernels {
+
+// The 32 bytes of SHA-256 (FIPS 180-4).
+std::string sha256(std::string_view data);
+
+// Bytes as hexadecimal digits.
+std::string hex(std::string_view bytes);
+
+}  // namespace outboard::kernels
