@@ -189,6 +189,7 @@ def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
 GENERATED = "tests.simt_drivers:Apart"
 DATABASE = str(TESTS / "kernels" / "test_operator_database.py")
 REDUCTIONS = str(TESTS / "kernels" / "test_reductions.py")
+OF_LISTS = str(TESTS / "kernels" / "test_foreach.py") + "::test_reductions"
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
@@ -200,7 +201,7 @@ def test_generated_kernels(driver: str) -> None:
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Groups"])
 def test_reductions_by_groups(driver: str) -> None:
     """The kernels of a GPU, on a CPU."""
-    run_pytest(REDUCTIONS, f"--driver={driver}")
+    run_pytest(REDUCTIONS, OF_LISTS, f"--driver={driver}")
 
 
 @pytest.mark.parametrize("driver", [GENERATED])

@@ -50,8 +50,8 @@ def test_the_header_is_the_newest_version(compiler: str, tmp_path: Path) -> None
     subprocess.run(command, cwd=tmp_path, check=True)
 
 
-@pytest.mark.parametrize("minor", MINORS)
-def test_a_driver_of_each_version_attaches(minor: int, compiler: str, tmp_path: Path, run_python) -> None:
+@pytest.mark.parametrize("minor", MINORS[:-1])
+def test_a_driver_of_each_earlier_version_attaches(minor: int, compiler: str, tmp_path: Path, run_python) -> None:
     sizes = SIZES[minor]
     flags = [
         f"-DOLD_MINOR={minor}",
