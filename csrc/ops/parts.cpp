@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/attention_parts.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -237,6 +238,8 @@ using Parts = bool (*)(const Call& call, torch::jit::Stack& results);
 
 Parts parts_of(const OpPlan& plan) {
   static const std::unordered_map<std::string, Parts> known{
+      {"aten::_scaled_dot_product_fused_attention_overrideable", attention_in_parts},
+      {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_gradients_in_parts},
       {"aten::_index_put_impl_", put_by_masks},
       {"aten::_unique2", unique},
       {"aten::cat", cat_of_many},

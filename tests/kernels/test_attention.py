@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_outboard
 from torch_outboard import _C
-from torch_outboard.kernels import lower
+from torch_outboard.kernels import builder, lower, refused_operators
 
 takes_long = pytest.mark.skipif(
     os.environ.get("OUTBOARD_TEST_MODELS") != "all", reason="capability: time. Its kernels take long to compile"
@@ -158,6 +158,29 @@ def test_other_calls_take_the_composite_form(device: torch.device) -> None:
     )
     with pytest.raises(RuntimeError, match="Expected size for first two dimensions"):
         F.scaled_dot_product_attention(ours, ours[:, :, :, :4], ours)
+
+
+def test_what_does_not_compile_is_made_of_parts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = builder._kernel
+
+    def broken(name: str, *arguments: Any) -> Any:
+        kernel, language, code, *rest = made(name, *arguments)
+        return kernel, language, code.replace(b"score", b"@") if WHOLE in name else code, *rest
+
+    monkeypatch.setattr(builder, "_kernel", broken)
+    monkeypatch.setattr(builder, "_keeps", lambda: False)
+    # A head's size that no other test has, so that no plan is known.
+    half = torch.float16
+    grouped = [heads(2, 4, 9, 12, half), heads(2, 2, 11, 12, half), heads(2, 2, 11, 20, half)]
+    check(*grouped, is_causal=True, enable_gqa=True, device=device)
+    equal = [heads(2, 3, 7, 12) for _ in range(3)]
+    mask = torch.rand(7, 7) > 0.3
+    mask[2] = False
+    check(*equal, mask, scale=0.3, device=device)
+    check(*equal, r(3, 7, 7), device=device)
+    reasons = [reason for op, reason in refused_operators() if op == WHOLE]
+    assert any("program_build" in reason for reason in reasons), reasons
+    assert any(op == f"{WHOLE}_backward" and "program_build" in reason for op, reason in refused_operators())
 
 
 def test_the_workaround_is_there_where_torch_needs_it() -> None:
