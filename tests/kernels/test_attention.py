@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from operators.outcome import poison
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_outboard
 from torch_outboard import _C
 from torch_outboard.kernels import builder, lower, refused_operators
+from torch_outboard.testing.database.calls import poison
 
 takes_long = pytest.mark.skipif(
     os.environ.get("OUTBOARD_TEST_MODELS") != "all", reason="capability: time. Its kernels take long to compile"

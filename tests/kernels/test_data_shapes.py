@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from operators.outcome import poison
 from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_outboard
+from torch_outboard.testing.database.calls import poison
 
 
 def run(function: Any, *arguments: Any, device: torch.device) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from operators.outcome import poison
 from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_outboard
 from torch_outboard import _C, sanitizer
 from torch_outboard.kernels import builder, refused_operators
+from torch_outboard.testing.database.calls import poison
 
 # None, one, fewer than a group of items has, several chunks.
 SIZES = ((0,), (1,), (), (7, 3), (129,), (5000,), (3, 4099))

@@ -15,8 +15,9 @@ import torch
 from torch.testing._internal.opinfo.core import OpInfo
 
 from torch_outboard import _C
+from torch_outboard.testing.database.entries import entries_of, run_entry
+from torch_outboard.testing.database.lists import ON_NO_DEVICE
 
-from .entries import ON_NO_DEVICE, run_entry, share_of_database
 from .not_generated import NOT_GENERATED
 
 # Of all that have values to compare.
@@ -24,7 +25,7 @@ REQUIRED_SHARE = 0.77
 
 
 def _taken() -> list[OpInfo]:
-    return share_of_database(1 if os.environ.get("OUTBOARD_TEST_SAMPLES") == "all" else 4)
+    return entries_of(torch.float32, parts=1 if os.environ.get("OUTBOARD_TEST_SAMPLES") == "all" else 4)
 
 
 @pytest.fixture(autouse=True)
@@ -51,4 +52,4 @@ def test_entry(info: OpInfo, device: torch.device) -> None:
 
 
 def test_most_are_generated() -> None:
-    assert 1 - (len(NOT_GENERATED) + len(ON_NO_DEVICE)) / len(share_of_database(1)) >= REQUIRED_SHARE
+    assert 1 - (len(NOT_GENERATED) + len(ON_NO_DEVICE)) / len(entries_of(torch.float32)) >= REQUIRED_SHARE

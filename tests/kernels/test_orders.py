@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from operators.outcome import poison
 
 import torch_outboard
 from torch_outboard import _C
+from torch_outboard.testing.database.calls import poison
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from operators.outcome import poison
 from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_outboard
 from torch_outboard import _C
 from torch_outboard.kernels import builder, refused_operators
+from torch_outboard.testing.database.calls import poison
 
 
 def run(function: Callable[..., Any], *arguments: Any, device: torch.device) -> Any:

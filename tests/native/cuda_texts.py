@@ -19,11 +19,11 @@ os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = os.environ["OUTBOARD_KERNEL_PACKS"] = 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from kernels.entries import run_entry, share_of_database
 from kernels.not_generated import NOT_GENERATED
 from torch.nn import functional
 
 import torch_outboard
+from torch_outboard.testing.database.entries import entries_of, run_entry
 
 
 def state_of(info: object, device: torch.device) -> tuple[str, str]:
@@ -68,7 +68,7 @@ def main() -> None:
     torch_outboard.attach("nv", library=library)
     warnings.simplefilter("ignore")
     device, count = torch.device("nv", 0), 0
-    for info in share_of_database(share):
+    for info in entries_of(torch.float32, share):
         name = info.full_name
         state, reason = state_of(info, device)
         count += state != "refused"

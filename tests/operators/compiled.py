@@ -14,11 +14,12 @@ from torch._inductor import config as inductor_config
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves
 
+from torch_outboard.testing.database.calls import Call, poison
+from torch_outboard.testing.database.lists import UNINITIALISED
+
 from .compiled_lists import CLOSE
 from .harness import Failure, Report, seeds_free
-from .lists import UNINITIALISED
-from .outcome import poison
-from .samples import MAX_SAMPLES, Call, samples_of
+from .samples import MAX_SAMPLES, samples_of
 
 SEED = 11
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import torch
 from torch.utils._pytree import tree_leaves
 
+from torch_outboard.testing.database.calls import Copier, poison
+
 from .harness import Check, Side
-from .outcome import Outcome, poison
-from .samples import Copier
+from .outcome import Outcome
 
 
 def _as_made(tensor: torch.Tensor) -> torch.Tensor:

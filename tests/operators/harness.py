@@ -15,7 +15,8 @@ from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves
 
-from .compare import (
+from torch_outboard.testing.database.calls import CPU, Call, all_samples_of, poison, seed
+from torch_outboard.testing.database.compare import (
     Bounds,
     TorchsBounds,
     metadata_difference,
@@ -24,19 +25,11 @@ from .compare import (
     stride_difference,
     value_difference,
 )
-from .lists import NOTHING_TO_COMPARE, RANDOM, TOLERANCES, UNINITIALISED
-from .outcome import CPU, Outcome, poison, seed
-from .samples import (
-    ALL_SAMPLES,
-    MAX_SAMPLES,
-    Call,
-    all_samples_of,
-    broad_samples_of,
-    distinct,
-    dtype_name,
-    dtypes_of,
-    few_dtypes_of,
-)
+from torch_outboard.testing.database.lists import RANDOM, UNINITIALISED
+
+from .lists import NOTHING_TO_COMPARE, TOLERANCES
+from .outcome import Outcome
+from .samples import ALL_SAMPLES, MAX_SAMPLES, broad_samples_of, distinct, dtype_name, dtypes_of, few_dtypes_of
 
 SEED = 11
 

@@ -44,47 +44,8 @@ NEVER: dict[str, Gap] = {
     "nn.functional.batch_norm.without_cudnn": _NO_CPU_KERNEL,
 }
 
-# Entries that draw random numbers. Seeds cannot agree between two kinds of device: where the CPU's result depends on
-# the seed, the device's is checked for shape, type, reproducibility and its mean; where it doesn't, like all others.
-RANDOM: frozenset[str] = frozenset(
-    {
-        "bernoulli",
-        "cauchy",
-        "exponential",
-        "geometric",
-        "log_normal",
-        "multinomial",
-        "nn.functional.alpha_dropout",
-        "nn.functional.dropout",
-        "nn.functional.dropout2d",
-        "nn.functional.dropout3d",
-        "nn.functional.feature_alpha_dropout.with_train",
-        "nn.functional.fractional_max_pool2d",
-        "nn.functional.fractional_max_pool3d",
-        "nn.functional.multi_head_attention_forward",
-        "nn.functional.rrelu",
-        "nn.functional.scaled_dot_product_attention",
-        "normal",
-        "normal.in_place",
-        "normal.number_mean",
-        "pca_lowrank",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "svd_lowrank",
-        "uniform",
-    }
-)
-
 # Random entries whose mean says nothing: the mean does not exist, or the sign of the result is free.
 NO_MEAN: frozenset[str] = frozenset({"cauchy", "pca_lowrank", "svd_lowrank"})
-
-# Entries whose result is memory that nobody wrote: shape, strides, type and device are compared, values are not.
-UNINITIALISED: frozenset[str] = frozenset(
-    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-)
 
 # Entries that make a tensor in place larger than its storage where it is a view of less: nobody wrote what is added.
 ENLARGED_IN_PLACE: frozenset[str] = frozenset({"resize_", "resize_as_"})
@@ -113,12 +74,6 @@ NOTHING_TO_COMPARE: dict[str, frozenset[str]] = {
     "out": frozenset({"equal"}),
     "sparse": frozenset({"randn_like", "zeros_like"}),
     "errors": frozenset(_WITHOUT_ERRORS.split()),
-}
-
-# Entries that torch wants to be given some tensors on the CPU: which of their arguments, by position after the input.
-HOST_ARGUMENTS: dict[str, frozenset[int]] = {
-    # "tensor_split expected tensor_indices_or_sections to be on cpu"
-    "tensor_split": frozenset({0}),
 }
 
 # Operators that no provider need run: allocation, fills, copies and reading one element are native code of the core for

@@ -30,7 +30,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .compare import value_difference
+from torch_outboard.testing.database.compare import value_difference
 
 LIST = Path(__file__).resolve().parent.parent.parent / "csrc" / "ops" / "_generated" / "out_forms.inc"
 ROW = re.compile(r'^OUT_FORM\("(?P<op>[^"]+)", "(?P<out>[^"]+)"\)  // (?P<entries>.*)$', re.M)

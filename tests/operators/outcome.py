@@ -16,8 +16,6 @@ from torch.utils._pytree import tree_leaves
 
 import torch_outboard
 
-CPU = torch.device("cpu")
-
 
 class Outcome:
     """The result of one call: the tensors or the exception, and which providers ran how many calls for it."""
@@ -109,15 +107,3 @@ def reaches_memory(device: torch.device) -> bool:
     before = calls_by_operator()
     x.lgamma()
     return ("fallback", "aten::lgamma") not in calls_by_operator() - before
-
-
-def seed(value: int, device: torch.device) -> None:
-    """Seeds the CPU's generator and the device's; torch.manual_seed would note a traceback for each other device."""
-    torch.default_generator.manual_seed(value)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed_all(value)
-
-
-def poison(device: torch.device) -> None:
-    """Leaves 0xFF in the cached memory that small results will get, so that no stale result can look right."""
-    torch.full((1 << 20,), 0xFF, dtype=torch.uint8, device=device)

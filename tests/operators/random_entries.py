@@ -6,11 +6,13 @@ from __future__ import annotations
 import torch
 from torch.testing._internal.opinfo.core import SampleInput
 
-from .compare import value_difference
+from torch_outboard.testing.database.calls import CPU
+from torch_outboard.testing.database.compare import value_difference
+
 from .gradients import gradients
 from .harness import SEED, Check, Side
 from .lists import NO_MEAN
-from .outcome import CPU, Outcome
+from .outcome import Outcome
 
 MEAN_SEEDS = tuple(range(40, 56))
 

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import re
 import sys
 import time
 from collections import defaultdict
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
-HANG_SECONDS = 300
+from torch_outboard.testing.children import Lost, run_in_children
 
 
 def _todo(compiled: str) -> list[Any]:
@@ -58,69 +57,19 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], compiled: str,
         except Exception as error:  # the harness itself failed on this entry: told like any other cause
             result = {"failures": [("harness", "-", f"{type(error).__name__}: {error}")], "samples": 0}
         result["seconds"] = time.perf_counter() - start
-        pipe.send((number, result))
-
-
-class _Child:
-    """A child process, the entry it is busy with and since when."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        threads = max(1, (os.cpu_count() or 1) // options.jobs)
-        arguments = (theirs, options.driver, dict(options.option), options.compiled, threads)
-        self.process = context.Process(target=_work, args=arguments, daemon=True)
-        self.process.start()
-        theirs.close()
-        self.number: int | None = None
-        self.since = time.monotonic()
-
-    def give(self, number: int | None) -> None:
-        self.number = number
-        self.since = time.monotonic()
-        self.pipe.send(number)
-
-    def end(self) -> int | None:
-        self.process.kill()
-        self.process.join()
-        return self.process.exitcode
-
-
-def _lost(kind: str, message: str) -> dict[str, Any]:
-    return {"failures": [(kind, "-", message)], "samples": 0, "seconds": 0.0}
+        pipe.send((number, result, True))
 
 
 def run_all(numbers: list[int], options: argparse.Namespace) -> dict[int, dict[str, Any]]:
     """Gives what came of each entry, by its number."""
-    results: dict[int, dict[str, Any]] = {}
-    todo = list(reversed(numbers))
-    children = []
-    for _ in range(min(options.jobs, len(todo))):
-        children.append(_Child(options))
-        children[-1].give(todo.pop())
-    while children:
-        ready = wait([child.pipe for child in children], timeout=5)
-        for child in list(children):
-            if child.pipe in ready:
-                try:
-                    number, results_of = child.pipe.recv()
-                    results[number] = results_of
-                except (EOFError, ConnectionResetError):
-                    child.process.join()
-                    results[child.number] = _lost("crash", f"the process ended with {child.process.exitcode}")
-                    children[children.index(child)] = child = _Child(options)
-            elif time.monotonic() - child.since > HANG_SECONDS:
-                child.end()
-                results[child.number] = _lost("hang", f"no answer in {HANG_SECONDS} s")
-                children[children.index(child)] = child = _Child(options)
-            else:
-                continue
-            if todo:
-                child.give(todo.pop())
-            else:
-                child.end()
-                children.remove(child)
-    return results
+    threads = max(1, (os.cpu_count() or 1) // options.jobs)
+    arguments = (options.driver, dict(options.option), options.compiled, threads)
+    return {
+        number: {"failures": [(result.kind, "-", result.message)], "samples": 0, "seconds": 0.0}
+        if isinstance(result, Lost)
+        else result
+        for number, result in run_in_children(_work, arguments, numbers, options.jobs)
+    }
 
 
 def cause(kind: str, message: str) -> str:

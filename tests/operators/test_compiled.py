@@ -15,10 +15,10 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
 import torch_outboard
+from torch_outboard.testing.database.lists import RANDOM, UNINITIALISED
 
 from . import compiled_lists
 from .compiled import check_compiled, check_compiled_together
-from .lists import RANDOM, UNINITIALISED
 
 # The share of what passes on the CPU that must pass on the device.
 REQUIRED_SHARE = 0.95

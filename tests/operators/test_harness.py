@@ -10,6 +10,16 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
+from torch_outboard.testing.database.calls import Copier
+from torch_outboard.testing.database.compare import (
+    TorchsBounds,
+    metadata_difference,
+    sharing,
+    storage_difference,
+    stride_difference,
+    value_difference,
+)
+
 from .checks import errors
 from .checks.broadcasting import Broadcasting
 from .checks.errors import Errors
@@ -20,11 +30,9 @@ from .checks.memory_layouts import MemoryLayouts
 from .checks.out import Out
 from .checks.settings import Settings
 from .checks.sparse import Sparse
-from .compare import TorchsBounds, metadata_difference, sharing, storage_difference, stride_difference, value_difference
 from .layouts import LAYOUTS
 from .lists import Tolerance
 from .outcome import Outcome
-from .samples import Copier
 
 
 def entry(name):

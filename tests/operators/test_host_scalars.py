@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .compare import difference
-from .outcome import CPU
+from torch_outboard.testing.database.calls import CPU
+from torch_outboard.testing.database.compare import difference
 
 SCALARS = {
     "real": lambda: torch.tensor(1.5),

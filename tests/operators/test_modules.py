@@ -12,11 +12,13 @@ import torch
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_outboard.testing.database.calls import CPU, Copier, seed
+from torch_outboard.testing.database.compare import Bounds, TorchsBounds, difference
+
 from . import lists
-from .compare import Bounds, TorchsBounds, difference
 from .harness import every_warning, tensors_in
-from .outcome import CPU, Outcome, seed
-from .samples import ALL_SAMPLES, Copier, dtype_name
+from .outcome import Outcome
+from .samples import ALL_SAMPLES, dtype_name
 
 DTYPES = (torch.float32, torch.bfloat16)
 

@@ -16,6 +16,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
 
+from torch_outboard.testing.database.lists import HOST_ARGUMENTS, RANDOM
+
 from . import lists
 from .checks import CHECKS, Case, cases
 from .harness import Failure, Report
@@ -74,9 +76,9 @@ def test_lists_name_checks_and_entries_that_exist(name: str) -> None:
     "names",
     [
         lists.NEVER,
-        lists.RANDOM,
+        RANDOM,
         lists.TOLERANCES,
-        lists.HOST_ARGUMENTS,
+        HOST_ARGUMENTS,
         lists.ENLARGED_IN_PLACE,
         lists.DIE_ON_THE_CPU,
         lists.UNDEFINED_INTO_EMPTY,

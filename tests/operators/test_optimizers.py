@@ -12,10 +12,12 @@ import torch
 from torch.testing._internal.common_optimizers import OptimizerInfo, OptimizerInput, optim_db
 from torch.utils._pytree import tree_leaves
 
+from torch_outboard.testing.database.calls import CPU, Copier
+from torch_outboard.testing.database.compare import TorchsBounds, difference
+
 from . import lists
-from .compare import TorchsBounds, difference
-from .outcome import CPU, Outcome
-from .samples import ALL_SAMPLES, Copier
+from .outcome import Outcome
+from .samples import ALL_SAMPLES
 
 STEPS = 3
 

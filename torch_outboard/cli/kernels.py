@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torch_outboard.cli.kernels_check import check
+from torch_outboard.cli.shown import printable
+
 if TYPE_CHECKING:
     from torch_outboard.kernels.files import Entry  # imports torch, for which `outboard --help` doesn't wait
 
@@ -20,7 +23,10 @@ __all__ = ["kernels"]
 
 @click.group()
 def kernels() -> None:
-    """Show or remove the generated kernels that are kept on disk, or make packs of them."""
+    """Check generated kernels, show or remove those that are kept on disk, or make packs of them."""
+
+
+kernels.add_command(check)
 
 
 def _folder() -> Path:
@@ -53,7 +59,7 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     store = Store(folder)
     others = len(versions_in(folder)) - (1 if store.is_usable else 0)
     more = f"; {others} other versions have left theirs" if others > 0 else ""
-    _list(store.entries(), operator, source, f"in {_printable(str(folder))}{more}")
+    _list(store.entries(), operator, source, f"in {printable(str(folder))}{more}")
     if programs := _programs(folder):
         click.echo(f"{len(programs)} compiled programs, {sum(one.stat().st_size for one in programs) / 1024:.0f} KiB")
     for line in _packs():
@@ -83,7 +89,7 @@ def _packs() -> Iterator[str]:
         try:
             folders = folders_of(None if driver is None else driver.load())
         except RegistrationError as error:
-            yield _printable(f"the packs of {name} are unknown: {error}")
+            yield printable(f"the packs of {name} are unknown: {error}")
             continue
         for folder in folders:
             yield f"a pack of {name}, {_of_pack(read_pack(folder))}"
@@ -92,7 +98,7 @@ def _packs() -> Iterator[str]:
 def _of_pack(pack: Any) -> str:
     about = pack.about
     made = f" for {about['generator']} on machines {about['machine']!r}, {about['plans']} plans" if about else ""
-    return _printable(f"in {pack.folder.path}{made}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
+    return printable(f"in {pack.folder.path}{made}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
 
 
 def _programs(folder: Path) -> list[Path]:
@@ -154,9 +160,9 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
 
         failures = list(packing.run_calls(module.current_device(), only, chosen, click.echo))
         made = packing.write_pack(Path(kept), folder, module.current_device())
-    click.echo(f"{made} plans in {_printable(str(folder))}")
+    click.echo(f"{made} plans in {printable(str(folder))}")
     for label, failure in failures:
-        click.echo(_printable(f"{label} failed: {type(failure).__name__}: {failure}"), err=True)
+        click.echo(printable(f"{label} failed: {type(failure).__name__}: {failure}"), err=True)
     if failures:
         raise SystemExit(1)
 
@@ -174,12 +180,12 @@ def _dtypes(given: str) -> Any:
 
 def _line(entry: Entry) -> str:
     if entry.answer is None:
-        return f"{_printable(str(entry.path))} is damaged"
+        return f"{printable(str(entry.path))} is damaged"
     _, made, refusal, _ = entry.answer
     sizes = iter(entry.sizes)
     arguments = ", ".join(_argument(one, sizes) for one in entry.key["arguments"])
     what = f"none, {refusal}" if refusal else f"{len(made)} kernel{'' if len(made) == 1 else 's'}"
-    return _printable(f"{entry.key['operator']}({arguments}): {what}")
+    return printable(f"{entry.key['operator']}({arguments}): {what}")
 
 
 def _argument(given: Any, sizes: Iterator[Any]) -> str:
@@ -203,10 +209,10 @@ def _print_source(entry: Entry) -> None:
         return
     plan, made, _, _ = entry.answer
     kind = entry.key["kind"]
-    click.echo(_printable(f"  for machines {kind['machine']!r}, by {kind['generator']}"))
+    click.echo(printable(f"  for machines {kind['machine']!r}, by {kind['generator']}"))
     click.echo(_indented(plan))
     for name, language, code, *_ in made:
-        click.echo(_printable(f"  {name}, in {language}:"))
+        click.echo(printable(f"  {name}, in {language}:"))
         click.echo(_indented(code.decode()) if _is_text(code) else f"    {len(code)} bytes")
 
 
@@ -219,9 +225,4 @@ def _is_text(code: bytes) -> bool:
 
 
 def _indented(text: str) -> str:
-    return "\n".join("    " + _printable(line) for line in text.rstrip().split("\n"))
-
-
-def _printable(text: str) -> str:
-    """Gives a line without what a terminal would obey."""
-    return "".join(one if one.isprintable() or one == "\t" else f"\\x{ord(one):02x}" for one in text)
+    return "\n".join("    " + printable(line) for line in text.rstrip().split("\n"))

@@ -47,6 +47,15 @@ def suite(name: str = "driver") -> Suite:
     return Suite(_SOURCE / "tests" / name, _SOURCE / "pyproject.toml")
 
 
+def check_installed(what: str, *names: str) -> None:
+    """Raises ModuleNotFoundError, with the command that installs them, unless `what` finds the modules it needs."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"{what} need {' and '.join(missing)}: {sys.executable} -m pip install 'torch-outboard[test]'"
+        )
+
+
 def driver_test_command(
     driver: str,
     options: Mapping[str, str] | None = None,
@@ -60,12 +69,7 @@ def driver_test_command(
     An argument may name a file of the tests instead of all: "test_streams.py", "test_streams.py::test_timing".
     ModuleNotFoundError if what they need is missing.
     """
-    needed = ("pytest", "hypothesis", *(("numpy", "expecttest") if operators else ()))
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"the driver tests need {' and '.join(missing)}: {sys.executable} -m pip install 'torch-outboard[test]'"
-        )
+    check_installed("the driver tests", "pytest", "hypothesis", *(("numpy", "expecttest") if operators else ()))
     tests = suite("operators" if operators else "driver")
     own = [tests.folder / argument.split("::")[0] for argument in arguments]
     places = [

@@ -12,8 +12,9 @@ from torch.testing._internal.opinfo.core import (
     generate_elementwise_binary_with_scalar_samples,
 )
 
+from torch_outboard.testing.database.calls import CPU, seed
+
 from ..harness import Check, tensors_in
-from ..outcome import CPU, seed
 from ..samples import few_dtypes_of
 
 

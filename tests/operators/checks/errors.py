@@ -7,8 +7,10 @@ from collections import defaultdict
 import torch
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
+from torch_outboard.testing.database.calls import CPU, seed
+
 from ..harness import Check, Report, every_warning, seeds_free
-from ..outcome import CPU, Outcome, seed
+from ..outcome import Outcome
 
 
 class Errors(Check):

@@ -4,12 +4,15 @@ from __future__ import annotations
 import torch
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
+from torch_outboard.testing.database.calls import CPU, Call
+from torch_outboard.testing.database.lists import RANDOM
+
 from ..gradients import compare_gradients
 from ..harness import Check
-from ..lists import RANDOM, UNCOUNTED_OPERATORS
-from ..outcome import CPU, OperatorNames, reaches_memory
+from ..lists import UNCOUNTED_OPERATORS
+from ..outcome import OperatorNames, reaches_memory
 from ..random_entries import Draws
-from ..samples import Call, dtypes_of
+from ..samples import dtypes_of
 
 
 class Forward(Check):

@@ -9,9 +9,10 @@ from torch.autograd import forward_ad
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_outboard.testing.database.calls import CPU, Call, Copier, seed
+
 from ..harness import Check
-from ..outcome import CPU, seed
-from ..samples import Call, Copier, few_dtypes_of
+from ..samples import few_dtypes_of
 
 
 class ForwardAD(Check):

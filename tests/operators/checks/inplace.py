@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
+from torch_outboard.testing.database.calls import Call
+
 from ..gradients import compare_gradients
 from ..harness import Check, tensors_in
 from ..layouts import LAYOUTS, laid_out, with_arguments
 from ..lists import ENLARGED_IN_PLACE
-from ..samples import ALL_SAMPLES, Call, dtypes_of, few_and_complex_dtypes_of
+from ..samples import ALL_SAMPLES, dtypes_of, few_and_complex_dtypes_of
 
 
 class InPlace(Check):

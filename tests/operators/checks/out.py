@@ -6,10 +6,11 @@ from collections.abc import Callable
 import torch
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
+from torch_outboard.testing.database.calls import CPU
+
 from ..harness import Check
 from ..layouts import LAYOUTS, channels_last, cropped, expanded, laid_out, stepped, transposed, with_arguments
 from ..lists import DIE_ON_THE_CPU, UNDEFINED_INTO_EMPTY
-from ..outcome import CPU
 from ..samples import ALL_SAMPLES, dtypes_of, few_and_complex_dtypes_of
 
 # Gives a tensor to write a result like this one to, or None where there is none of the kind.

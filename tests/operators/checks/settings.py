@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-from ..compare import Bounds
+from torch_outboard.testing.database.calls import Call
+from torch_outboard.testing.database.compare import Bounds
+
 from ..harness import Check
 from ..lists import SETTINGS_TOLERANCES
 from ..outcome import Outcome
-from ..samples import Call, few_dtypes_of
+from ..samples import few_dtypes_of
 
 
 @contextlib.contextmanager

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
+from torch_outboard.testing.database.calls import CPU, Call, all_samples_of, seed
+
 from ..harness import Check
 from ..layouts import with_arguments
-from ..outcome import CPU, seed
-from ..samples import ALL_SAMPLES, Call, all_samples_of, distinct, dtypes_of, few_dtypes_of
+from ..samples import ALL_SAMPLES, distinct, dtypes_of, few_dtypes_of
 
 
 class Sparse(Check):

@@ -9,31 +9,30 @@ import zlib
 from typing import Any
 
 import torch
-from operators.compare import Bounds, TorchsBounds, value_difference
-from operators.lists import RANDOM, UNINITIALISED
-from operators.outcome import CPU, poison, seed
-from operators.samples import Call, all_samples_of
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torch_outboard import NotSupportedError
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.testing.database.calls import CPU, Call, all_samples_of, poison, seed
+from torch_outboard.testing.database.compare import Bounds, TorchsBounds, value_difference
+from torch_outboard.testing.database.lists import ON_NO_DEVICE, RANDOM, UNINITIALISED
 
-__all__ = ["ON_NO_DEVICE", "run_entry", "share_of_database"]
-
-# They multiply compressed sparse matrices, and fail where nothing may run on the CPU.
-ON_NO_DEVICE = ("sparse.mm.reduce", "sparse.sampled_addmm")
+__all__ = ["STATES", "entries_of", "run_entry"]
 
 # The worst first, which is that of an entry whose samples differ. 'ran' is right of what nothing can be compared with.
 STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 
 
-def share_of_database(parts: int) -> list[OpInfo]:
-    """Gives one of so many parts of the entries that take float32, always the same ones."""
+def entries_of(dtype: torch.dtype, parts: int = 1) -> list[OpInfo]:
+    """Gives the entries that take this type on the CPU and need nothing there on a device.
+
+    Of these one of so many parts, always the same one.
+    """
     return [
         info
         for info in op_db
-        if torch.float32 in info.supported_dtypes("cpu")
+        if dtype in info.supported_dtypes("cpu")  # type: ignore[no-untyped-call]
         and info.full_name not in ON_NO_DEVICE
         and zlib.crc32(info.full_name.encode()) % parts == 0
     ]

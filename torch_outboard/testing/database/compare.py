@@ -41,7 +41,8 @@ def _overrides(decorator: toleranceOverride) -> dict[torch.dtype, Any]:
     def decorated() -> None:
         """What the decorator leaves its bounds on."""
 
-    return decorator(decorated).tolerance_overrides
+    overrides: dict[torch.dtype, Any] = decorator(decorated).tolerance_overrides
+    return overrides
 
 
 def metadata_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard kernels check` over the whole operator database, with gradients, and past processes that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_outboard.testing.children import Lost, run_in_children
+
+RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
+
+
+def check(run_python: Any, report: Path, *arguments: str, status: int) -> list[dict[str, Any]]:
+    given = ("--no-figures", "--json", str(report), *arguments)
+    run_python(RUN, "kernels", "check", *given, status=status)
+    return json.loads(report.read_text())["entries"]
+
+
+@pytest.mark.parametrize("driver", ["Apart", "Groups"])
+@pytest.mark.parametrize("more", [(), ("--gradients",)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_nothing_is_wrong(driver: str, more: tuple[str, ...], dtype: str, run_python: Any, tmp_path: Path) -> None:
+    # By the first letter of an entry's name, so that no process is longer than one of a test may be.
+    found = []
+    for letters in ("[a-e_A-D]", "[f-l]", "[mopq]", "nn", "n[^n]", "[r-t]", "[u-zE-Z]"):
+        arguments = ("--driver", f"tests.simt_drivers:{driver}", "--dtypes", dtype, "--only", f"^{letters}")
+        found += check(run_python, tmp_path / "report.json", *arguments, *more, status=0)
+    assert len(found) > 400 and not [one for one in found if one["state"] in ("wrong", "failed", "crash", "hang")]
+
+
+def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
+    """Kernels that are right, wrong, don't compile and aren't there. Of figures their bars: this machine is busy."""
+    report = tmp_path / "report.json"
+    given = ("--driver", "unit.bad_kernels:Bad", "--only", "^(exp|neg|sinh|svd)$", "--dtypes", "float32")
+    more = ("--side", "64", "--json", str(report))
+    answer = run_python(RUN, "kernels", "check", *given, *more, status=1, env={"COLUMNS": "80"})
+    if "has no device here" in answer.stderr:
+        pytest.skip("capability: an OpenCL device")
+    written = json.loads(report.read_text())
+    found = {row["entry"]: (row["state"], row["reason"]) for row in written["entries"]}
+    assert {entry: state for entry, (state, _) in found.items()} == {
+        "exp": "wrong",
+        "neg": "right",
+        "sinh": "failed",
+        "svd": "refused",
+    }
+    assert "elements differ by up to" in found["exp"][1] and "its plan can't be used" in found["sinh"][1]
+    assert written["failure"] == ""
+    units = [(one["unit"], one["bar"]) for one in written["figures"]]
+    assert units == [("GB/s", None), ("", 0.85), ("", 0.8), ("µs", None), ("µs", 1.2), ("ms", 150)]
+    assert all(one["value"] > 0 for one in written["figures"] if one["bar"] != 1.2)
+    tables = [line for line in answer.stdout.splitlines() if line.startswith("  ")]
+    assert len(tables) > 10 and max(map(len, tables)) <= 80
+    assert "  float32         4       1          0            1       1        1" in answer.stdout
+    assert "wrong: exp (float32): " in answer.stdout and "failed: sinh (float32): " in answer.stdout
+    assert "1 aten::_linalg_svd: there is no lowering of it" in answer.stdout
+    assert "≥ 85%" in answer.stdout and "≤ 1.2 µs" in answer.stdout and "≤ 150 ms" in answer.stdout
+
+
+def test_an_entry_that_ends_its_process_is_told(run_python: Any, tmp_path: Path) -> None:
+    arguments = ("--driver", "unit.bad_kernels:Bad", "--only", "^(cosh|neg)$", "--dtypes", "float32")
+    found = check(run_python, tmp_path / "report.json", *arguments, status=1)
+    assert {one["entry"]: one["state"] for one in found} == {"cosh": "crash", "neg": "right"}
+    assert "ended with 9" in found[0]["reason"]
+
+
+def _work(pipe: Any, seconds: float) -> None:
+    while (item := pipe.recv()) is not None:
+        if item == "dies":
+            os._exit(9)
+        if item == "hangs":
+            time.sleep(seconds)
+        pipe.send((item, f"{item} in {os.getpid()}", item != "is the last"))
+
+
+def test_children_take_one_item_along() -> None:
+    items = ["a", "dies", "is the last", "b"]
+    found = dict(run_in_children(_work, (0.0,), items, jobs=1))
+    assert list(found) == items
+    assert found["dies"] == Lost("crash", "the process ended with 9")
+    assert len({found[name].rpartition(" ")[2] for name in ("a", "is the last", "b")}) == 3
+    assert dict(run_in_children(_work, (600.0,), ["hangs"], jobs=1, hang_seconds=0.1)) == {
+        "hangs": Lost("hang", "no answer in 0.1 s")
+    }

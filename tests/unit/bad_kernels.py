@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Drivers whose generated kernels are at fault, or that have no device to run them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+
+from simt_drivers import Apart
+
+from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.compile.simt.generator import OpenCLGenerator
+from torch_outboard.compile.simt.opencl_c import OPENCL_C
+
+from .toys import Toy
+
+
+class _Dialect(Dialect):
+    def source(self, kernel):
+        if "ob_ends_the_process" in kernel:
+            os._exit(9)
+        return super().source(kernel)
+
+
+class BadGenerator(OpenCLGenerator):
+    """exp is wrong, sinh is no function, and cosh ends the process that asks for it."""
+
+    dialect = _Dialect(
+        **{one.name: getattr(OPENCL_C, one.name) for one in fields(Dialect)}
+        | {
+            "name": "bad",
+            "language": "opencl_c",
+            "functions": {"exp": "1.001f * exp", "sinh": "ob_is_nowhere", "cosh": "ob_ends_the_process"},
+        }
+    )
+
+
+class Bad(Apart):
+    kernel_generator = BadGenerator
+
+
+class Empty(Toy):
+    """Has a generator and no device."""
+
+    kernel_generator = "opencl_c"
+
+    def device_count(self):
+        return 0

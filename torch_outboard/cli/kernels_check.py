@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard kernels check`: the numbers of a bring-up."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torch_outboard.cli.shown import json_to, printable, progress, table
+from torch_outboard.testing.children import HANG_SECONDS
+
+if TYPE_CHECKING:
+    from torch_outboard.kernels.bringup import Figure  # imports torch, for which `outboard --help` doesn't wait
+    from torch_outboard.testing.database.check import Found
+
+__all__ = ["check"]
+
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+# Of a kind of what is wrong, and of reasons why nothing is generated.
+_MOST_LINES = 20
+_MOST_REASONS = 8
+
+
+@click.command()
+@click.option("--driver", required=True, metavar="NAME", help="Whose first device is checked.")
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--only", default="", metavar="REGEX", help="Only entries whose name, as 'nn.functional.gelu', it is in.")
+@click.option(
+    "--dtypes", default="float32,bfloat16,int64", show_default=True, metavar="LIST", help="Of the entries; or all."
+)
+@click.option("--gradients", is_flag=True, help="Check gradients too.")
+@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Of each entry.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that run entries.")
+@click.option("--entries/--no-entries", default=True, help="Whether to run the operator database.")
+@click.option("--figures/--no-figures", default=True, help="Whether to measure.")
+@click.option(
+    "--side",
+    type=click.IntRange(min=16),
+    default=4096,
+    show_default=True,
+    help="Rows and columns of what is measured. Three matrices of float32 must have room.",
+)
+@click.option("--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="A file for the details.")
+def check(
+    driver: str,
+    options: tuple[str, ...],
+    only: str,
+    dtypes: str,
+    gradients: bool,
+    samples: int,
+    jobs: int,
+    entries: bool,
+    figures: bool,
+    side: int,
+    target: Path | None,
+) -> None:
+    """Check generated kernels: torch's operator database against the CPU, and what they reach of the device.
+
+    Nothing but generated kernels runs: not the driver's own, and nothing on the CPU. Entries run in other processes, so
+    that one which dies takes one entry along. Exits with 1 if a value is wrong, a kernel fails or a bar is missed.
+    """
+    from torch_outboard._errors import NotSupportedError, RegistrationError
+    from torch_outboard.cli.info import parse_options
+    from torch_outboard.kernels.alone import attach_alone
+    from torch_outboard.testing import check_installed
+
+    given = parse_options(options)
+    chosen = _chosen(dtypes)
+    _check_pattern(only)
+    try:
+        if entries:
+            check_installed("checks of the operator database", "numpy", "expecttest")
+        device = attach_alone(driver, given)
+    except (ModuleNotFoundError, NotSupportedError, RegistrationError) as error:
+        raise click.ClickException(str(error)) from error
+    found: list[Found] = []
+    measured: list[Figure] = []
+    failure = ""
+    if entries:
+        found = _run_entries(driver, given, only, chosen, gradients, samples, jobs)
+        _print_entries(found)
+    if figures:
+        from torch_outboard.kernels.bringup import figures as measure
+
+        try:
+            with progress("measuring") as step:
+                for figure in measure(device, side):
+                    measured.append(figure)
+                    step(figure.name)
+        except Exception as error:  # whatever stops a driver's kernels is what was asked for
+            failure = f"{type(error).__name__}: {error}"
+        _print_figures(measured, failure)
+    is_good = not any(one.is_bad for one in found) and all(one.is_reached for one in measured) and not failure
+    if target is not None:
+        json_to(target, _report(device, found, measured, failure))
+    if not is_good:
+        raise SystemExit(1)
+
+
+def _chosen(given: str) -> list[Any]:
+    import torch
+
+    names = _DTYPES if given == "all" else given.split(",")
+    for name in names:
+        if name not in _DTYPES:
+            raise click.BadParameter(f"there is no {name!r}, only all, {', '.join(_DTYPES)}", param_hint="--dtypes")
+    return [getattr(torch, name) for name in names]
+
+
+def _check_pattern(only: str) -> None:
+    try:
+        re.compile(only)
+    except re.error as error:
+        raise click.BadParameter(f"{only!r} is no regular expression: {error}", param_hint="--only") from error
+
+
+def _run_entries(
+    driver: str, options: dict[str, str], only: str, dtypes: Sequence[Any], gradients: bool, samples: int, jobs: int
+) -> list[Found]:
+    from torch_outboard.testing.database.check import asked
+    from torch_outboard.testing.database.check import check as run
+
+    todo = asked(dtypes, only, gradients)
+    if not todo:
+        raise click.BadParameter(f"{only!r} is in no entry's name", param_hint="--only")
+    found = []
+    with progress("operator database", len(todo)) as step:
+        for one in run(todo, driver, options, samples, jobs, HANG_SECONDS):
+            found.append(one)
+            step(one.asked.entry)
+    order = {one: place for place, one in enumerate(todo)}
+    return sorted(found, key=lambda one: order[one.asked])
+
+
+def _print_entries(found: Sequence[Found]) -> None:
+    groups: dict[str, list[Found]] = {}
+    for one in found:
+        groups.setdefault(f"{one.asked.dtype}{', gradients' if one.asked.is_gradient else ''}", []).append(one)
+    rows = []
+    for name, ones in groups.items():
+        states = Counter(one.state for one in ones)
+        failed = states["failed"] + states["crash"] + states["hang"]
+        counts = (len(ones), states["right"], states["ran"], states["refused"], states["wrong"], failed)
+        rows.append((name, *counts))
+    heads = ("type", "entries", "right", "only run", "no kernels", "wrong", "failed")
+    table("Operator database", heads, rows)
+    bad = [one for one in found if one.is_bad]
+    for one in bad[:_MOST_LINES]:
+        of = f"{one.asked.dtype}{', gradients' if one.asked.is_gradient else ''}"
+        click.echo(printable(f"{one.state}: {one.asked.entry} ({of}): {one.gist}"))
+    if len(bad) > _MOST_LINES:
+        click.echo(f"and {len(bad) - _MOST_LINES} more; --json FILE keeps all")
+    reasons = Counter(one.gist for one in found if one.state == "refused")
+    if reasons:
+        click.echo("\nNo kernels, most often since")
+    for reason, count in reasons.most_common(_MOST_REASONS):
+        click.echo(printable(f"{count:5} {reason}"))
+    if reasons:
+        click.echo("")
+
+
+def _print_figures(measured: Sequence[Figure], failure: str) -> None:
+    rows = []
+    for one in measured:
+        bar = "" if one.bar is None else f"{'≥' if one.is_least else '≤'} {_amount(one.bar, one.unit)}"
+        reached = "" if one.bar is None else "yes" if one.is_reached else "no"
+        rows.append((one.name, _amount(one.value, one.unit), bar, reached))
+    table("Figures", ("what", "measured", "to reach", "reached"), rows)
+    if failure:
+        click.echo(printable(f"The rest could not be measured: {failure}"))
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:.0%}" if unit == "" else f"{value:.3g} {unit}"
+
+
+def _report(device: Any, found: Sequence[Found], measured: Sequence[Figure], failure: str) -> dict[str, Any]:
+    import torch
+
+    from torch_outboard._version import __version__
+
+    return {
+        "outboard": __version__,
+        "torch": str(torch.__version__),
+        "device": _about(device),
+        "entries": [one.as_row() for one in found],
+        "figures": [
+            {"name": one.name, "value": one.value, "unit": one.unit, "bar": one.bar, "is_reached": one.is_reached}
+            for one in measured
+        ],
+        "failure": failure,
+    }
+
+
+def _about(device: Any) -> dict[str, str]:
+    import torch
+
+    properties = torch.get_device_module(device).get_device_properties(device)
+    return {name: getattr(properties, name) for name in ("name", "architecture", "driver_version", "machine")}

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How commands show what they do and find, on terminals of 80 columns."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["json_to", "printable", "progress", "table"]
+
+
+def printable(text: str) -> str:
+    """Gives a line without what a terminal would obey."""
+    return "".join(one if one.isprintable() or one == "\t" else f"\\x{ord(one):02x}" for one in text)
+
+
+def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Prints a table. The first column takes what is left and wraps, the others never do; numbers stand right."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    is_number = [bool(rows) and all(isinstance(row[place], int) for row in rows) for place in range(len(heads))]
+    first, *rest = (
+        Column(head, no_wrap=place > 0, overflow="fold", justify="right" if number else "left")
+        for place, (head, number) in enumerate(zip(heads, is_number, strict=True))
+    )
+    made = Table(first, *rest, title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for row in rows:
+        made.add_row(*(escape(printable(str(one))) for one in row))
+    Console().print(made)
+
+
+@contextlib.contextmanager
+def progress(what: str, count: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Shows a bar while its block runs, on a terminal, beside what is printed. It gives what tells a step's name."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, TextColumn("{task.fields[step]}"), console=console, transient=True, disable=not console.is_terminal
+    ) as shown:
+        task = shown.add_task(what, total=count, step="")
+        yield lambda name: shown.update(task, advance=1, step=escape(printable(name)[:30]))
+
+
+def json_to(path: Path, report: Any) -> None:
+    """Writes a report. click.ClickException if the file can't be written."""
+    try:
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"the report can't be written: {error}") from error

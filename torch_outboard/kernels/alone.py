@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A process in which generated kernels are alone: what the commands measure and check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard._attach import attach
+from torch_outboard._errors import NotSupportedError, RegistrationError
+from torch_outboard.kernels import packs, store
+
+__all__ = ["attach_alone"]
+
+
+def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
+    """Attaches a driver for whose operators nothing but generated kernels run, and gives its first device.
+
+    What they don't do is an error: neither the driver's own kernels nor the CPU do it. No plan of another process is
+    used, and none is kept.
+
+    Raises
+    ------
+    RegistrationError
+        There is no such driver, or it can't be attached.
+    NotSupportedError
+        It has no generator of kernels, or no device.
+    """
+    os.environ.update({store.VARIABLE: "", packs.VARIABLE: ""})
+    try:
+        module: Any = attach(driver, **options)
+    except ImportError as error:
+        raise RegistrationError(str(error)) from error
+    from torch_outboard.compile.generators import generators
+
+    if not generators().has_eager:
+        raise NotSupportedError(
+            f"the driver {driver!r} has no generator of kernels: set `kernel_generator` in its Driver class to a "
+            "name, as 'opencl_c', or to a SimtGenerator with a dialect of your own"
+        )
+    if module.device_count() == 0:
+        raise NotSupportedError(f"the driver {driver!r} has no device here: {_C.probe_error() or 'it counts none'}")
+    _C.set_providers(0, 1, 0)
+    _C.set_fallback_mode("error")
+    return torch.device(_C.driver_name(), 0)

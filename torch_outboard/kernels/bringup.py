@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The figures of a good bring-up: what generated kernels reach of the device, and what calls cost the host."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from torch_outboard.compile.generators import generators
+from torch_outboard.compile.runtime.device_kernel import device_kernel
+from torch_outboard.kernels.timing import median_ratio, rounds_of
+
+__all__ = ["SIDE", "Figure", "figures"]
+
+SIDE = 4096
+_BURST = 50
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was measured. `bar` is to be reached, from below with `is_least`; None where it is told for the others.
+
+    `unit` is "GB/s", "" for a share, "µs" or "ms".
+    """
+
+    name: str
+    value: float
+    unit: str
+    bar: float | None = None
+    is_least: bool = False
+
+    @property
+    def is_reached(self) -> bool:
+        if self.bar is None:
+            return True
+        return self.value >= self.bar if self.is_least else self.value <= self.bar
+
+
+def figures(device: torch.device, side: int = SIDE, rounds: int = 11) -> Iterator[Figure]:
+    """Measures, figure by figure, on matrices of so many rows and columns, of which three must have room."""
+    yield from _bandwidths(device, side, rounds)
+    yield from _host_times(device, rounds)
+    yield from _first_calls(device)
+
+
+def _bandwidths(device: torch.device, side: int, rounds: int) -> Iterator[Figure]:
+    x, y, out = (torch.ones(side, side, device=device) for _ in range(3))
+    calls: dict[str, Callable[[], object]] = {
+        "copy": lambda: out.copy_(x),
+        "add": lambda: torch.add(x, y, out=out),
+        "softmax": lambda: torch.softmax(x, 1, out=out),
+    }
+    for call in calls.values():
+        call()
+    seconds = rounds_of(calls, device, rounds, least_seconds=0.01)
+    size = x.numel() * x.element_size()
+    # A copy reads and writes a matrix, and so does softmax; the addition reads two.
+    yield Figure("copy on the device", 2 * size / statistics.median(seconds["copy"]) / 1e9, "GB/s")
+    count = f"{x.numel() / 2**20:g} M"
+    add = 1.5 * median_ratio(seconds["copy"], seconds["add"])
+    yield Figure(f"add of {count} float32, share of that", add, "", 0.85, is_least=True)
+    softmax = median_ratio(seconds["copy"], seconds["softmax"])
+    yield Figure(f"softmax of {side} rows, share of that", softmax, "", 0.8, is_least=True)
+
+
+def _host_times(device: torch.device, rounds: int) -> Iterator[Figure]:
+    x, y = torch.ones(1, device=device), torch.ones(1, device=device)
+    dialect = generators().eager().dialect  # type: ignore[attr-defined]
+    kernel = dialect.kernel.format(name="ob_nothing", parameters="OB_GLOBAL float* OB_RESTRICT where")
+    launch = device_kernel(
+        "nothing",
+        dialect.language or dialect.name,
+        ("float*",),
+        dialect.source(f"{kernel} {{\n}}\n"),
+        entry="ob_nothing",
+        grid=("1",),
+        options=dialect.options,
+        device=device.index,
+    )
+
+    def burst(call: Callable[[], object]) -> float:
+        torch.accelerator.synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(_BURST):
+            call()
+        return (time.perf_counter() - begin) / _BURST
+
+    calls: list[Callable[[], object]] = [lambda: launch(x), lambda: torch.neg(x, out=y)]
+    for call in calls:
+        burst(call)
+    pairs = [[burst(call) for call in calls] for _ in range(10 * rounds)]
+    empty = statistics.median(pair[0] for pair in pairs) * 1e6
+    yield Figure("empty launch, until it returns", empty, "µs")
+    added = statistics.median(pair[1] - pair[0] for pair in pairs) * 1e6
+    yield Figure("known call, beyond an empty launch", added, "µs", 1.2)
+
+
+# With numbers that are written into kernels: no plan and no program of an earlier process is for another one.
+_FIRST: tuple[Callable[[torch.Tensor, float], object], ...] = (
+    lambda x, number: x.clamp(min=number),
+    lambda x, number: F.leaky_relu(x, number),
+    lambda x, number: F.elu(x, number),
+    lambda x, number: F.layer_norm(x, x.shape[1:], eps=number),
+    lambda x, number: torch.linalg.vector_norm(x, 1 + number, 1),
+    lambda x, number: F.softplus(x, number),
+    lambda x, number: F.hardshrink(x, number),
+)
+
+
+def _first_calls(device: torch.device) -> Iterator[Figure]:
+    x = torch.ones(60, 96, device=device)
+    seconds = []
+    x.clamp(max=random.random())  # imports what builds plans
+    for call in _FIRST:
+        torch.accelerator.synchronize(device)
+        begin = time.perf_counter()
+        call(x, random.random())
+        torch.accelerator.synchronize(device)
+        seconds.append(time.perf_counter() - begin)
+    yield Figure("first call of an operator", statistics.median(seconds) * 1e3, "ms", 150)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Work in child processes, of which one that dies or hangs takes a single item along."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any
+
+__all__ = ["HANG_SECONDS", "Lost", "run_in_children"]
+
+HANG_SECONDS = 300
+_END_SECONDS = 20  # of a child that has nothing left to do
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What came of an item whose process gave no answer: `kind` is "crash" or "hang"."""
+
+    kind: str
+    message: str
+
+
+class _Child:
+    """A child process, the item it is busy with and since when."""
+
+    def __init__(self, work: Callable[..., None], arguments: tuple[Any, ...], item: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.give(item)
+
+    def give(self, item: Any) -> None:
+        self.item = item
+        self.since = time.monotonic()
+        self.pipe.send(item)
+
+    def end(self, seconds: float = 0) -> None:
+        """Ends the process, at once or by itself within so many seconds."""
+        if seconds > 0:
+            with contextlib.suppress(OSError):  # it has ended
+                self.pipe.send(None)
+            self.process.join(seconds)
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def run_in_children(
+    work: Callable[..., None],
+    arguments: tuple[Any, ...],
+    items: Sequence[Any],
+    jobs: int,
+    hang_seconds: float = HANG_SECONDS,
+) -> Iterator[tuple[Any, Any]]:
+    """Yields each item with its result, or with a `Lost`, in no order.
+
+    Parameters
+    ----------
+    work : function of a Connection and `arguments`
+        Runs in each child, which are fresh Pythons. It receives items until None comes, and sends for each (item,
+        result, whether it takes another one): a child that can't go on is followed by another.
+    jobs : int
+        How many children there are at a time.
+    hang_seconds : float
+        Of one item; beyond, its child is ended.
+    """
+    todo = list(reversed(items))
+    children = [_Child(work, arguments, todo.pop()) for _ in range(min(jobs, len(todo)))]
+    try:
+        while children:
+            ready = wait([child.pipe for child in children], timeout=min(5, hang_seconds))
+            for place, child in reversed(list(enumerate(children))):
+                goes_on = False
+                if child.pipe in ready:
+                    try:
+                        item, result, goes_on = child.pipe.recv()
+                    except (EOFError, ConnectionResetError):
+                        child.process.join()
+                        item, result = child.item, Lost("crash", f"the process ended with {child.process.exitcode}")
+                elif time.monotonic() - child.since > hang_seconds:
+                    item, result = child.item, Lost("hang", f"no answer in {hang_seconds:g} s")
+                else:
+                    continue
+                if todo and goes_on:
+                    child.give(todo.pop())
+                else:
+                    child.end(_END_SECONDS if goes_on else 0)
+                    children[place : place + 1] = [_Child(work, arguments, todo.pop())] if todo else []
+                yield item, result
+    finally:
+        for child in children:
+            child.end()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs entries of the operator database by generated kernels, in processes that may die."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.alone import attach_alone
+from torch_outboard.testing.children import Lost, run_in_children
+from torch_outboard.testing.database.entries import entries_of, run_entry
+
+__all__ = ["Asked", "Found", "asked", "check"]
+
+
+# In a refusal: of what the builder made, as a program that doesn't compile.
+_UNUSABLE = "its plan can't be used"
+_REFUSAL = r"operator (\S+) has .*?None was generated: (.*?)\. OUTBOARD_FALLBACK"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An entry, its element type, and whether its gradients are asked for."""
+
+    entry: str
+    dtype: str
+    is_gradient: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of an entry: a state of `entries.STATES`, "crash" or "hang", and why."""
+
+    asked: Asked
+    state: str
+    reason: str
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether kernels are at fault; not where there are none."""
+        return self.state in ("wrong", "failed", "crash", "hang")
+
+    @property
+    def gist(self) -> str:
+        """The reason in a line; of a refusal the operator that has no kernels, and why."""
+        if not self.is_bad and (found := re.search(_REFUSAL, self.reason, re.DOTALL)):
+            return f"{found[1]}: {found[2]}"
+        if found := re.search(r"operator (\S+) has no kernel", self.reason):
+            return f"{found[1]}: not asked"
+        return self.reason.partition("\n")[0][:200]
+
+    def as_row(self) -> dict[str, Any]:
+        return {**asdict(self.asked), "state": self.state, "reason": self.reason}
+
+
+def asked(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list[Asked]:
+    """Gives what there is to ask of entries in whose name the regular expression is found."""
+    found = [
+        Asked(info.full_name, str(dtype).removeprefix("torch."), is_gradient)
+        for dtype in dtypes
+        for is_gradient in ((False, True) if has_gradients and dtype.is_floating_point else (False,))
+        for info in entries_of(dtype)
+        if (info.supports_autograd or not is_gradient) and re.search(only, info.full_name)
+    ]
+    return found
+
+
+def check(
+    todo: Sequence[Asked], driver: str, options: Mapping[str, str], samples: int, jobs: int, hang_seconds: float
+) -> Iterator[Found]:
+    """Yields what came of each, in no order. The children have this process's environment and attach the driver."""
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    arguments = (driver, dict(options), samples, threads)
+    for one, result in run_in_children(_work, arguments, todo, jobs, hang_seconds):
+        yield Found(one, result.kind, result.message) if isinstance(result, Lost) else Found(one, *result)
+
+
+def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, threads: int) -> None:
+    """A child: a device that doesn't work any more after a failure is left to the next one."""
+    device = attach_alone(driver, options)
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    entries: dict[str, dict[str, Any]] = {}
+    while (one := pipe.recv()) is not None:
+        dtype = getattr(torch, one.dtype)
+        if one.dtype not in entries:
+            entries[one.dtype] = {info.full_name: info for info in entries_of(dtype)}
+        info = entries[one.dtype][one.entry]
+        try:
+            state, reason = run_entry(info, dtype, samples, device, has_gradients=one.is_gradient)
+        except Exception as error:  # of the comparison: results of another number or kind
+            state, reason = "failed", f"{type(error).__name__}: {error}"
+        if state == "refused" and _UNUSABLE in reason:
+            state = "failed"
+        goes_on = state != "failed" or _works(device)
+        pipe.send((one, (state, reason), goes_on))
+        if not goes_on:
+            return
+
+
+def _works(device: torch.device) -> bool:
+    try:
+        torch.zeros(1, device=device).item()
+    except Exception:
+        return False
+    return True

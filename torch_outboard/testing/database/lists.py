@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is known of single entries of torch's operator database. Keys are `OpInfo.full_name`."""
+
+from __future__ import annotations
+
+__all__ = ["HOST_ARGUMENTS", "ON_NO_DEVICE", "RANDOM", "UNINITIALISED"]
+
+# Entries that draw random numbers. Seeds cannot agree between two kinds of device: where the CPU's result depends on
+# the seed, the device's is checked for shape, type, reproducibility and its mean; where it doesn't, like all others.
+RANDOM: frozenset[str] = frozenset(
+    {
+        "bernoulli",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "multinomial",
+        "nn.functional.alpha_dropout",
+        "nn.functional.dropout",
+        "nn.functional.dropout2d",
+        "nn.functional.dropout3d",
+        "nn.functional.feature_alpha_dropout.with_train",
+        "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d",
+        "nn.functional.multi_head_attention_forward",
+        "nn.functional.rrelu",
+        "nn.functional.scaled_dot_product_attention",
+        "normal",
+        "normal.in_place",
+        "normal.number_mean",
+        "pca_lowrank",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "svd_lowrank",
+        "uniform",
+    }
+)
+
+# Entries whose result is memory that nobody wrote: shape, strides, type and device are compared, values are not.
+UNINITIALISED: frozenset[str] = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+
+# Entries that torch wants to be given some tensors on the CPU: which of their arguments, by position after the input.
+HOST_ARGUMENTS: dict[str, frozenset[int]] = {
+    # "tensor_split expected tensor_indices_or_sections to be on cpu"
+    "tensor_split": frozenset({0}),
+}
+
+# They multiply compressed sparse matrices, and fail where nothing may run on the CPU.
+ON_NO_DEVICE: frozenset[str] = frozenset({"sparse.mm.reduce", "sparse.sampled_addmm"})
