@@ -165,6 +165,17 @@ PyObject* py_built_plans(PyObject*, PyObject*) {
   return PyLong_FromUnsignedLongLong(built_plans());
 }
 
+PyObject* py_set_plan_variant(PyObject*, PyObject* given) {
+  return guarded([&]() -> PyObject* {
+    int64_t value = 0;
+    if (!to_int64(given, &value)) {
+      return nullptr;
+    }
+    set_plan_variant(static_cast<uint32_t>(value));
+    return none();
+  });
+}
+
 PyObject* py_forbid_compiling(PyObject*, PyObject*) {
   forbid_compiling();
   return none();
@@ -190,6 +201,7 @@ PyMethodDef kernels_methods[] = {
     {"refused_operators", py_refused_operators, METH_NOARGS,
      PyDoc_STR("(operator, reason) of each operator for which no plan was built.")},
     {"built_plans", py_built_plans, METH_NOARGS, PyDoc_STR("How many plans were built since the start.")},
+    {"set_plan_variant", py_set_plan_variant, METH_O, PyDoc_STR("Calls have plans of their own for each number.")},
     {"forbid_compiling", py_forbid_compiling, METH_NOARGS,
      PyDoc_STR("No call of this thread is compiled from now on.")},
     OUTBOARD_FASTCALL("check_plan", py_check_plan, "The number of steps of a plan: (text, letters of its kernels)."),

@@ -75,5 +75,7 @@ bool has_generated_attention();
 
 // Plans that were built or read since the start.
 OUTBOARD_API uint64_t built_plans();
+// Calls from now on have plans of their own for each number, 0 at first: what is tried out beside what is there.
+OUTBOARD_API void set_plan_variant(uint32_t variant);
 
 }  // namespace outboard

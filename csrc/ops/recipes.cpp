@@ -17,6 +17,7 @@ namespace {
 
 std::atomic<const PlanBuilder*> builder{nullptr};
 std::atomic<uint64_t> plans{0};
+std::atomic<uint32_t> variant{0};
 
 bool is_by_value(uint64_t numbers, size_t index) {
   return index < 64 && (numbers >> index & 1) != 0;
@@ -48,8 +49,10 @@ bool is_aliased(const Call& call) {
 
 // What decides which recipes may serve a call: everything but sizes, strides and numbers by value.
 std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
-  std::vector<uint64_t> words{static_cast<uint64_t>(call.device()), is_aliased ? 1u : 0u, is_deterministic() ? 1u : 0u,
-                              static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
+  std::vector<uint64_t> words{
+      static_cast<uint64_t>(call.device()) | uint64_t{variant.load(std::memory_order_relaxed)} << 32,
+      is_aliased ? 1u : 0u, is_deterministic() ? 1u : 0u,
+      static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
     words.push_back(i);
     if (call.plan().args[i].kind == ArgKind::Other) {
@@ -129,6 +132,10 @@ bool has_generated_attention() {
   return answer == 1;
 }
 
+void set_plan_variant(uint32_t given) {
+  variant.store(given, std::memory_order_relaxed);
+}
+
 uint64_t built_plans() {
   return plans.load(std::memory_order_relaxed);
 }
@@ -179,7 +186,8 @@ CompiledKey OperatorRecipes::key_of(const Call& call) {
   CompiledKey key{call.hash(), call.words(), is_aliased(call)};
   const size_t begin = key.words.size();
   key.words.push_back((key.is_aliased ? 1u : 0u) | (is_deterministic() ? 2u : 0u) |
-                      static_cast<uint64_t>(call.device()) << 8);
+                      static_cast<uint64_t>(call.device()) << 8 |
+                      uint64_t{variant.load(std::memory_order_relaxed)} << 32);
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
     if (call.plan().args[i].kind == ArgKind::Other && call.plan().args[i].decides != Decides::Value) {
       add_constant(key.words, call.arg(i), !is_by_value(by_value, i));

@@ -192,6 +192,8 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
 
 
 def _device(module: Any, index: int) -> dict[str, Any]:
+    from torch_outboard.kernels.tuned import told
+
     try:
         properties = module.get_device_properties(index)
         free, total = module.mem_get_info(index)
@@ -204,6 +206,7 @@ def _device(module: Any, index: int) -> dict[str, Any]:
         "driver_version": properties.driver_version,
         "total_memory": total,
         "free_memory": free,
+        "schedules": told(index),
         "error": None,
     }
 
@@ -266,7 +269,8 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
             if device["error"]:
                 table.add_row(*_cells(device["index"], "", "", f"unusable: {device['error']}"))
                 continue
-            about = [device["name"], device["architecture"], device["driver_version"]]
+            tuned = f"tuned schedules: {device['schedules']}" if device["schedules"] else ""
+            about = [device["name"], device["architecture"], device["driver_version"], tuned]
             sizes = _size(device["total_memory"]), _size(device["free_memory"])
             table.add_row(*_cells(device["index"], *sizes, ", ".join(filter(None, about))))
         console.print(table)

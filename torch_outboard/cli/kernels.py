@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torch_outboard.cli.kernels_check import check
+from torch_outboard.cli.kernels_tune import tune
 from torch_outboard.cli.shown import printable
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def kernels() -> None:
 
 
 kernels.add_command(check)
+kernels.add_command(tune)
 
 
 def _folder() -> Path:
@@ -62,7 +64,7 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     _list(store.entries(), operator, source, f"in {printable(str(folder))}{more}")
     if programs := _programs(folder):
         click.echo(f"{len(programs)} compiled programs, {sum(one.stat().st_size for one in programs) / 1024:.0f} KiB")
-    for line in _packs():
+    for line in (*_packs(), *_tables(folder)):
         click.echo(line)
 
 
@@ -93,6 +95,16 @@ def _packs() -> Iterator[str]:
             continue
         for folder in folders:
             yield f"a pack of {name}, {_of_pack(read_pack(folder))}"
+
+
+def _tables(folder: Path) -> Iterator[str]:
+    """Yields a line for each device whose schedules were tuned."""
+    from torch_outboard.kernels.tuned import tables_in
+
+    for one in tables_in(folder):
+        of = f" of {one.device['name']} ({one.device['machine']})" if one.device else ""
+        used = f"not used, {one.obstacle}" if one.obstacle else f"{len(one.schedules)} of them"
+        yield printable(f"tuned schedules{of}, in {one.path}: {used}")
 
 
 def _of_pack(pack: Any) -> str:
@@ -185,7 +197,8 @@ def _line(entry: Entry) -> str:
     sizes = iter(entry.sizes)
     arguments = ", ".join(_argument(one, sizes) for one in entry.key["arguments"])
     what = f"none, {refusal}" if refusal else f"{len(made)} kernel{'' if len(made) == 1 else 's'}"
-    return printable(f"{entry.key['operator']}({arguments}): {what}")
+    tuned = ", with tuned schedules" if "schedules" in entry.key else ""
+    return printable(f"{entry.key['operator']}({arguments}): {what}{tuned}")
 
 
 def _argument(given: Any, sizes: Iterator[Any]) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torch_outboard.cli.shown import json_to, printable, progress, table
+from torch_outboard.cli.shown import check_pattern, json_to, printable, progress, table
 from torch_outboard.testing.children import HANG_SECONDS
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def check(
 
     given = parse_options(options)
     chosen = _chosen(dtypes)
-    _check_pattern(only)
+    check_pattern(only)
     try:
         if entries:
             check_installed("checks of the operator database", "numpy", "expecttest")
@@ -110,13 +109,6 @@ def _chosen(given: str) -> list[Any]:
         if name not in _DTYPES:
             raise click.BadParameter(f"there is no {name!r}, only all, {', '.join(_DTYPES)}", param_hint="--dtypes")
     return [getattr(torch, name) for name in names]
-
-
-def _check_pattern(only: str) -> None:
-    try:
-        re.compile(only)
-    except re.error as error:
-        raise click.BadParameter(f"{only!r} is no regular expression: {error}", param_hint="--only") from error
 
 
 def _run_entries(

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["json_to", "printable", "progress", "table"]
+__all__ = ["check_pattern", "json_to", "printable", "progress", "table"]
 
 
 def printable(text: str) -> str:
@@ -51,6 +52,14 @@ def progress(what: str, count: int | None = None) -> Iterator[Callable[[str], No
     ) as shown:
         task = shown.add_task(what, total=count, step="")
         yield lambda name: shown.update(task, advance=1, step=escape(printable(name)[:30]))
+
+
+def check_pattern(only: str) -> None:
+    """Raises click.BadParameter for an option --only that is no regular expression."""
+    try:
+        re.compile(only)
+    except re.error as error:
+        raise click.BadParameter(f"{only!r} is no regular expression: {error}", param_hint="--only") from error
 
 
 def json_to(path: Path, report: Any) -> None:

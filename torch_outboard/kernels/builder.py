@@ -21,12 +21,14 @@ from torch_outboard import _C
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists
 from torch_outboard.kernels.files import Answer
-from torch_outboard.kernels.key import Sizes, key_of, sizes_of
+from torch_outboard.kernels.key import Sizes, key_of, sizes_of, tuned_key
 from torch_outboard.kernels.numbers import by_value, told_by_sizes
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.packs import Packs, folders_of
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.schedules import SCHEDULE
 from torch_outboard.kernels.store import Store, default_folder
+from torch_outboard.kernels.tuned import schedules_of
 
 __all__ = ["build", "build_chunks", "has_attention", "load", "numbers", "numbers_of_lists", "packs", "store"]
 
@@ -167,6 +169,8 @@ def _keeps() -> bool:
 def _kept(key: str, device: int) -> list[Answer]:
     """Gives the plans that are kept for a class, or a refusal of the class."""
     found = [*store().plans(key), *packs().plans(key, device)]
+    if digest := schedules_of(device).digest:
+        found = [answer for answer in found if not _has_schedule(answer)] + store().plans(tuned_key(key, digest))
     return [answer for answer in found if not answer[2]] or found[:1]
 
 
@@ -178,8 +182,14 @@ def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: 
     if found is None:
         found, is_certain = _made(name, make)
         if is_certain:
-            store().save(key, sizes, found)
+            digest = schedules_of(device).digest
+            store().save(tuned_key(key, digest) if digest and _has_schedule(found) else key, sizes, found)
     return found
+
+
+def _has_schedule(answer: Answer) -> bool:
+    """Whether some kernel has a schedule that may be tuned: other plans are for tuned and untuned devices."""
+    return any(SCHEDULE.encode() in kernel[2] for kernel in answer[1])
 
 
 def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:

@@ -20,7 +20,7 @@ import torch
 
 from torch_outboard.kernels.operators import overload_of
 
-__all__ = ["Sizes", "code_hash", "key_of", "kind_of", "settings", "sizes_of"]
+__all__ = ["Sizes", "code_hash", "key_of", "kind_of", "settings", "sizes_of", "tuned_key"]
 
 # Of one tensor: its sizes and its strides.
 Sizes = list[list[list[int]]]
@@ -59,6 +59,11 @@ def key_of(
             "settings": settings(),
         }
     )
+
+
+def tuned_key(key: str, digest: str) -> str:
+    """Gives the class of a call whose plan has schedules that were tuned: those of a table with this digest."""
+    return json.dumps({**json.loads(key), "schedules": digest})
 
 
 def sizes_of(arguments: Sequence[Any]) -> Sizes:

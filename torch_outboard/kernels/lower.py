@@ -32,6 +32,7 @@ from torch_outboard.kernels.templates import TEMPLATES
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
 from torch_outboard.kernels.text import PlanWriter
 from torch_outboard.kernels.trace import Input, Number, OperatorCall, Traced
+from torch_outboard.kernels.tuned import schedules_of
 
 __all__ = ["eager_generator", "lower", "lower_with"]
 
@@ -362,6 +363,7 @@ class _Steps(FxConverter):
             dialect=self.generator.dialect,  # type: ignore[attr-defined]
             is_cpu=is_cpu(self.call.device),
             add_program=self._add_program,
+            schedule_of=schedules_of(self.call.device.index).of,
         )
         return TEMPLATES[kernel.op_overload](call)
 

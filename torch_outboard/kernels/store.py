@@ -14,7 +14,6 @@ import hashlib
 import logging
 import os
 import re
-import stat
 import sys
 import tempfile
 import threading
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from torch_outboard.kernels.files import Answer, Entry, Folder, written
+from torch_outboard.kernels.files import Answer, Entry, Folder, check_private, written
 from torch_outboard.kernels.key import Sizes, code_hash
 
 __all__ = ["Store", "default_folder", "versions_in"]
@@ -149,7 +148,7 @@ class Store:
                     path.parent.parent.mkdir(parents=True, exist_ok=True)
                     for folder in (path.parent, path):
                         folder.mkdir(mode=0o700, exist_ok=True)
-                        _check_private(folder)
+                        check_private(folder)
                     os.utime(path)
                     self._is_open_here = True
                 except OSError as error:
@@ -177,9 +176,3 @@ def _remove_damaged(path: Path) -> None:
     _log.warning("the plan in %s is damaged; it is built again", path)
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
-
-
-def _check_private(folder: Path) -> None:
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{folder} is no folder that its user alone may write")

@@ -18,8 +18,6 @@ from torch_outboard.kernels.templates.strips import STRIP, pack, panel_of, tile
 __all__ = ["attend", "differentiate"]
 
 _PANEL = panel_of(FLOAT)
-_BLOCK = 96  # rows; a multiple of a strip's
-_WIDTH = 64  # lanes of an item, or half as many where heads are large
 _LARGE = 128
 
 
@@ -175,12 +173,13 @@ def _words(
 ) -> dict[str, str]:
     for name, tensor in packed.items():
         kernel.pointer(name, tensor)
-    width = _WIDTH if max(given.head, given.value_head) <= _LARGE else _WIDTH // 2
+    schedule = call.schedule("strips")
+    width = schedule["width"] if max(given.head, given.value_head) <= _LARGE else schedule["width"] // 2
     return given.declare(kernel, *others) | {
         "ITEM": call.dialect.item,
         "PANEL": str(_PANEL),
         "WIDTH": str(width),
-        "BLOCK": str(_BLOCK),
+        "BLOCK": str(schedule["block"]),
         "STRIP": str(STRIP),
         "HEAD_ROWS": str(_rounded(given.head)),
         "VALUE_ROWS": str(_rounded(given.value_head)),

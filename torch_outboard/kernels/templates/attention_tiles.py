@@ -15,14 +15,13 @@ from torch_outboard.kernels.templates.product import ceil_div, filled
 __all__ = ["attend", "differentiate"]
 
 _TILE = 64
-_STEPS = 16
 _GROUP = 256
 
 
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
     """Writes the launch of attention."""
     kernel = Kernel("ob_attention", group=_GROUP)
-    words = _words(given, kernel, given.query, given.key, given.value, result, logsumexp)
+    words = _words(call, given, kernel, given.query, given.key, given.value, result, logsumexp)
     words |= {
         "WIDE": str(_wide(given.value_head)),
         "BEGINS": _begins(head=(given.query, result), key_head=(given.key, given.value)),
@@ -43,17 +42,17 @@ def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) ->
     """Writes the launches of the gradients: of queries, and of keys and values."""
     kernels = []
     if gradients.of_query is not None:
-        kernels.append(_of_queries(given, gradients, gradients.of_query))
+        kernels.append(_of_queries(call, given, gradients, gradients.of_query))
     if gradients.of_key is not None or gradients.of_value is not None:
-        kernels.append(_of_keys(given, gradients))
+        kernels.append(_of_keys(call, given, gradients))
     if kernels:
         call.launch(*kernels)
 
 
-def _of_queries(given: Attention, gradients: Gradients, target: Rows) -> Kernel:
+def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, target: Rows) -> Kernel:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
     kernel = Kernel("ob_attention_of_queries", group=_GROUP)
-    words = _words(given, kernel, given.query, given.key, given.value, grad, logsumexp, delta, target)
+    words = _words(call, given, kernel, given.query, given.key, given.value, grad, logsumexp, delta, target)
     words |= {
         "WIDE": str(_wide(given.head)),
         "BEGINS": _begins(head=(given.query, grad, target), key_head=(given.key, given.value)),
@@ -72,12 +71,12 @@ def _of_queries(given: Attention, gradients: Gradients, target: Rows) -> Kernel:
     return kernel
 
 
-def _of_keys(given: Attention, gradients: Gradients) -> Kernel:
+def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kernel:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
     of_key, of_value = gradients.of_key, gradients.of_value
     kernel = Kernel("ob_attention_of_keys", group=_GROUP)
     targets = [one for one in (of_key, of_value) if one is not None]
-    words = _words(given, kernel, given.query, given.key, given.value, grad, logsumexp, delta, *targets)
+    words = _words(call, given, kernel, given.query, given.key, given.value, grad, logsumexp, delta, *targets)
     sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
     wanted = [(name, one, head) for name, (one, head) in sums.items() if one is not None]
     words |= {
@@ -106,10 +105,10 @@ def _of_keys(given: Attention, gradients: Gradients) -> Kernel:
 # What the kernels have in common.
 
 
-def _words(given: Attention, kernel: Kernel, *tensors: Rows) -> dict[str, str]:
+def _words(call: TemplateCall, given: Attention, kernel: Kernel, *tensors: Rows) -> dict[str, str]:
     return given.declare(kernel, *tensors) | {
         "TILE": str(_TILE),
-        "STEPS": str(_STEPS),
+        "STEPS": str(call.schedule("tiles")["steps"]),
         "PITCH": str(_TILE + 4),
         "GROUP_ITEMS": str(_GROUP),
         "LOCALS": _LOCALS,

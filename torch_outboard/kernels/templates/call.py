@@ -14,6 +14,7 @@ from torch._inductor.virtualized import V
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.simt.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.schedules import SCHEDULE, Schedule, family_of, tuned_name
 from torch_outboard.kernels.text import PlanWriter
 
 __all__ = ["Kernel", "Layout", "TemplateCall", "Tensor", "number_text", "simplified"]
@@ -58,6 +59,10 @@ class TemplateCall:
         What the operator gives, as its meta kernel tells; None for an undefined tensor.
     is_cpu : bool
         Whether the device is a CPU, whose kernels use vectors where others use groups of items.
+    schedule_of : function of str
+        Gives the device's schedule of a name, as tuned.py keeps it.
+    taken : str
+        The schedule that was taken, which the kernels of the next launches name.
     """
 
     operator: torch._ops.OpOverload
@@ -67,6 +72,8 @@ class TemplateCall:
     dialect: Dialect
     is_cpu: bool
     add_program: Callable[[DeviceProgram], int]
+    schedule_of: Callable[[str], Schedule]
+    taken: str = ""
 
     def tensor(self, name: str) -> Tensor:
         """Gives an argument that is a tensor of a type that the dialect has."""
@@ -75,6 +82,14 @@ class TemplateCall:
         if not self.dialect.supports(given.dtype):
             raise Refusal(f"the dialect {self.dialect.name!r} has no {given.dtype}")
         return given
+
+    def schedule(self, way: str) -> Schedule:
+        """Gives the parameters of the schedule, "strips" or "tiles", for the operator and its elements' type."""
+        given = next(one for one in self.arguments.values() if isinstance(one, Tensor))
+        name = tuned_name(family_of(self.operator._schema.name), way, given.dtype)
+        chosen = self.schedule_of(name)
+        self.taken = f"{SCHEDULE}{name}: {', '.join(f'{one} {value}' for one, value in chosen.items())}\n"
+        return chosen
 
     def allocate(self, layout: Layout) -> Tensor:
         sizes, strides = ([simplified(one) for one in numbers] for numbers in (layout.size, layout.stride))
@@ -90,7 +105,7 @@ class TemplateCall:
         A kernel that is launched several times is written once.
         """
         texts = dict.fromkeys(one.written(self.dialect) for one in kernels)
-        code = self.dialect.source("\n".join(texts))
+        code = self.dialect.source(self.taken + "\n".join(texts))
         for kernel in kernels:
             program = DeviceProgram(
                 name=kernel.name,

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from torch_outboard.compile.simt.dialect import Dialect
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import strips, tiles
 from torch_outboard.kernels.templates.call import TemplateCall
 from torch_outboard.kernels.templates.product import Product
 
-__all__ = ["multiply", "uses_strips"]
+__all__ = ["multiply", "uses_strips", "way_of"]
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
@@ -19,9 +20,13 @@ def multiply(call: TemplateCall, product: Product) -> None:
 
 def uses_strips(call: TemplateCall) -> bool:
     """Says whether items compute strips with vectors; else groups of items compute tiles. Refusal if neither can be."""
-    dialect = call.dialect
-    if dialect.vectors and (call.is_cpu or not dialect.has_groups):
-        return True
+    return way_of(call.dialect, call.is_cpu) == "strips"
+
+
+def way_of(dialect: Dialect, is_cpu: bool) -> str:
+    """Gives "strips" or "tiles"; Refusal if neither can be."""
+    if dialect.vectors and (is_cpu or not dialect.has_groups):
+        return "strips"
     if not dialect.has_groups:
         raise Refusal(f"the dialect {dialect.name!r} has neither vectors nor groups of items that share memory")
-    return False
+    return "tiles"

@@ -19,15 +19,14 @@ from torch_outboard.kernels.templates.product import Operand, Product, SumType, 
 __all__ = ["STRIP", "multiply", "pack", "panel_of", "tile"]
 
 STRIP = 6  # rows; with two vectors of columns it has 12 of 16 registers for sums
-_BLOCK = 96  # rows of an item
-_PANELS = 4  # of an item
-_STEPS = 256
+_PACKED = 256  # steps that an item of the first launch writes
 _VECTOR_BYTES = 32
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
     """Writes the launches of a product."""
-    sums = product.sums
+    sums, schedule = product.sums, call.schedule("strips")
+    block, steps = schedule["block"], schedule["steps"]
     size = (product.batch, product.rows, product.depth)
     packing, packed = pack(call, f"{product.name}_pack", product.left, sums, size, product.before)
     kernel = Kernel(f"{product.name}_of_strips", tile(sums) + product.before)
@@ -37,17 +36,17 @@ def multiply(call: TemplateCall, product: Product) -> None:
     declare, end = product.end
     declare(kernel)
     panel = panel_of(sums)
-    width = panel * _PANELS
+    width = panel * schedule["panels"]
     words = {
         **sizes,
         "ITEM": call.dialect.item,
         "KIND": sums.kind,
         "SUFFIX": sums.suffix,
         "STRIP": str(STRIP),
-        "BLOCK": str(_BLOCK),
+        "BLOCK": str(block),
         "WIDTH": str(width),
         "PANEL": str(panel),
-        "STEPS": str(_STEPS),
+        "STEPS": str(steps),
         "COMPUTED": product.right.computed(),
         "KEPT": product.right.lines("lane"),
         "ARRAYS": product.right.arrays(width),
@@ -55,7 +54,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "END": end,
     }
     kernel.text = filled(_MAIN, words)
-    kernel.groups = product.batch * ceil_div(product.rows, _BLOCK) * ceil_div(product.columns, width)
+    kernel.groups = product.batch * ceil_div(product.rows, block) * ceil_div(product.columns, width)
     call.launch(packing, kernel)
     call.free(packed)
 
@@ -79,14 +78,14 @@ def pack(
         "DEPTH": kernel.number("depth", steps),
         "ITEM": call.dialect.item,
         "STRIP": str(STRIP),
-        "STEPS": str(_STEPS),
+        "STEPS": str(_PACKED),
         "ARRAYS": operand.arrays(STRIP),
         "COMPUTED": operand.computed(),
         "KEPT": operand.lines("lane"),
         "LOOPS": _loops(operand, str(STRIP), f"packed[to + at * {STRIP} + lane]"),
     }
     kernel.text = filled(_PACK, words)
-    kernel.groups = batch * strips * ceil_div(steps, _STEPS)
+    kernel.groups = batch * strips * ceil_div(steps, _PACKED)
     return kernel, packed
 
 

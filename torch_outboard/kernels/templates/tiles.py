@@ -18,23 +18,23 @@ from torch_outboard.kernels.templates.product import Operand, Product, ceil_div,
 
 __all__ = ["multiply"]
 
-_STEPS = 16
 _GROUP = 256
 _SMALL, _LARGE = 64, 128
-# Large tiles that are enough.
-_MANY = 256
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
     """Writes the launch of a product."""
-    tile = _LARGE if product.sums.size == 4 and _tiles(product, _LARGE, has_numbers=True) >= _MANY else _SMALL
+    schedule = call.schedule("tiles")
+    steps = schedule["steps"]
+    has_many = product.sums.size == 4 and _tiles(product, _LARGE, has_numbers=True) >= schedule["many"]
+    tile = _LARGE if has_many else _SMALL
     kernel = Kernel(f"{product.name}_of_tiles", product.before)
     sizes = product.sizes(kernel)
     product.left.declare(kernel)
     product.right.declare(kernel)
     declare, end = product.end
     declare(kernel)
-    loads = tile * _STEPS // _GROUP
+    loads = tile * steps // _GROUP
     words = {
         **sizes,
         "KIND": product.sums.kind,
@@ -42,7 +42,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "PITCH": str(tile + 4),
         "SIDE": str(tile // 16),
         "LOADS": str(loads),
-        "STEPS": str(_STEPS),
+        "STEPS": str(steps),
         "FIND_LEFT": _find(product.left, "first_row", "$ROWS", tile),
         "FIND_RIGHT": _find(product.right, "first_column", "$COLUMNS", tile),
         "FETCH_LEFT": _fetch(product.left, "left_next", tile),
@@ -71,7 +71,7 @@ def _tiles(product: Product, tile: int, has_numbers: bool = False) -> Any:
 def _place(operand: Operand, tile: int) -> str:
     """Which line and step of the tile an item brings."""
     if operand.is_dense_along_steps:
-        return f"const int at_line = (item + load * {_GROUP}) / {_STEPS}, at_step = item % {_STEPS};"
+        return f"const int at_line = (item + load * {_GROUP}) / $STEPS, at_step = item % $STEPS;"
     return f"const int at_line = (item + load * {_GROUP}) % {tile}, at_step = (item + load * {_GROUP}) / {tile};"
 
 

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Schedules that were chosen for a device: that each computes the same, how one is chosen, and when a table is used."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.kernels import builder, tuned, tuning
+from torch_outboard.kernels.packs import Packs
+from torch_outboard.kernels.schedules import PARAMETERS, SCHEDULE, Schedule, default_of
+from torch_outboard.kernels.store import Store
+from torch_outboard.testing.database.calls import poison
+
+_NUMBERS = itertools.count(1000)
+
+
+@pytest.fixture(autouse=True)
+def _own_plans() -> Iterator[None]:
+    """Plans of these tests are no other tests' ones."""
+    _C.set_plan_variant(next(_NUMBERS))
+    yield
+    _C.set_plan_variant(0)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Store]]:
+    """Gives what stands for the beginning of a process: nothing is known but what lies on disk."""
+
+    def begin() -> Store:
+        store = Store(tmp_path)
+        monkeypatch.setattr(builder, "store", lambda: store)
+        tuned._kept.cache_clear()
+        _C.set_plan_variant(next(_NUMBERS))
+        return store
+
+    monkeypatch.setattr(tuned, "default_folder", lambda: tmp_path)
+    monkeypatch.setattr(builder, "packs", lambda: Packs([]))
+    yield begin
+    tuned._kept.cache_clear()
+
+
+def other_schedule(name: str, place: int = 1) -> dict[str, int]:
+    """Gives a schedule of others of the values, or of the last."""
+    parameters = PARAMETERS[name.partition(" ")[0]]
+    return {one: values[min(place, len(values) - 1)] for one, values in parameters.items()}
+
+
+def taken(store: Store) -> set[str]:
+    """Gives the schedules that the kernels on disk name."""
+    kernels = [kernel for entry in store.entries() if entry.answer is not None for kernel in entry.answer[1]]
+    lines = {line for _, _, code, *_ in kernels for line in code.decode().splitlines()}
+    return {line.removeprefix(SCHEDULE) for line in lines if line.startswith(SCHEDULE)}
+
+
+def text_of(name: str, schedule: Schedule) -> str:
+    return f"{name}: {', '.join(f'{one} {value}' for one, value in schedule.items())}"
+
+
+def products(device: torch.device) -> str:
+    return tuning.names_of(device, "^product", ["float32"])[0]
+
+
+def check_product(device: torch.device) -> None:
+    x, y = torch.randn(67, 300), torch.randn(300, 45)
+    poison(device)
+    torch.testing.assert_close((x.to(device) @ y.to(device)).cpu(), x @ y, rtol=1e-4, atol=1e-4)
+
+
+def results_of(device: torch.device) -> list[torch.Tensor]:
+    """Products, a convolution and attention with gradients, of sizes that are no multiples of anything."""
+    generator = torch.Generator().manual_seed(3)
+
+    def random(*size: int) -> torch.Tensor:
+        return torch.randn(size, generator=generator).to(device).requires_grad_()
+
+    images, weight, heads = random(2, 5, 19, 23), random(7, 5, 3, 3), [random(2, 3, 101, 20) for _ in range(3)]
+    left, right = random(3, 67, 130), random(3, 130, 45)
+    poison(device)
+    results = [
+        left @ right,
+        F.conv2d(images, weight, padding=1),
+        F.scaled_dot_product_attention(*heads, is_causal=True),
+    ]
+    given = [left, right, images, weight, *heads]
+    return [one.cpu() for one in (*results, *torch.autograd.grad([one.square().sum() for one in results], given))]
+
+
+@pytest.mark.parametrize("place", [1, 2] if os.environ.get("OUTBOARD_TEST_SAMPLES") == "all" else [1])
+def test_every_schedule_computes_the_same(place: int, device: torch.device) -> None:
+    names = tuning.names_of(device, "", ["float32"])
+    assert len(names) == 5
+    with tuned.trying({name: other_schedule(name, place) for name in names}):
+        results = results_of(device)
+    for one, wanted in zip(results, results_of(torch.device("cpu")), strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_the_fastest_is_chosen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rounds' ratios: a value that is no better than by noise is none."""
+    name = products(device)
+    first, second, *_ = PARAMETERS[name.partition(" ")[0]]
+    wanted = {**default_of(name), first: PARAMETERS[name.partition(" ")[0]][first][1]}
+
+    def seconds(tried: dict[str, Any], device: torch.device, rounds: int, least: float) -> dict[str, list[float]]:
+        return {
+            one: [
+                (1.0 if tried[one].schedule[first] == wanted[first] else 2.0)
+                * (0.98 if tried[one].schedule[second] != wanted[second] else 1.0)
+                * turn
+                for turn in range(1, rounds + 1)
+            ]
+            for one in tried
+        }
+
+    monkeypatch.setattr(tuning, "rounds_of", seconds)
+    (choice,) = tuning.tune(device, [name], 48, 3)
+    assert choice.schedule == wanted and choice.refused == {}
+    assert (choice.before, choice.seconds) == (4.0, 2.0)
+    check_product(device)  # by the plans of before
+
+
+def test_what_is_wrong_is_not_chosen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = products(device)
+    parameter, (value, other, *_) = next(iter(PARAMETERS[name.partition(" ")[0]].items()))
+    real = tuning._Tried.check
+
+    def check(tried: Any, first: Any) -> None:
+        if tried.schedule[parameter] == other:
+            raise AssertionError("Tensor-likes are not close!\nand more")
+        real(tried, first)
+
+    monkeypatch.setattr(tuning._Tried, "check", check)
+    monkeypatch.setattr(tuning, "rounds_of", lambda tried, *given: {one: [1.0] for one in tried})
+    (choice,) = tuning.tune(device, [name], 48, 3)
+    assert choice.schedule[parameter] == value
+    assert choice.refused == {f"{parameter} {other}": "AssertionError: Tensor-likes are not close!"}
+
+
+def test_events_without_times_are_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "has_timing", lambda: False)
+    with pytest.raises(NotSupportedError, match="doesn't have: it needs event_elapsed or event_timestamp"):
+        list(tuning.tune(device, [products(device)], 32, 1))
+
+
+def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store], tmp_path: Path) -> None:
+    name = products(device)
+    store = kept()
+    check_product(device)
+    torch.ones(2, device=device).neg()
+    assert taken(store) == {text_of(name, default_of(name))} and store.saved == 2
+
+    # With a table plans of products are others, and those without a schedule the same.
+    chosen = other_schedule(name)
+    tuned.write(tmp_path, device.index, {name: chosen})
+    store = kept()
+    check_product(device)
+    # What is read of the class without a table is not taken.
+    assert (store.loaded, store.saved) == (1, 1)
+    assert taken(store) == {text_of(name, default_of(name)), text_of(name, chosen)}
+    torch.ones(2, device=device).neg()
+    assert (store.loaded, store.saved) == (2, 1)
+    store = kept()
+    check_product(device)
+    assert (store.loaded, store.saved) == (2, 0)
+
+    # Without it they are those of before.
+    assert tuned.remove(tmp_path, device.index) and not tuned.remove(tmp_path, device.index)
+    assert tuned.told(device.index) is not None  # read by this process
+    store = kept()
+    assert tuned.told(device.index) is None
+    check_product(device)
+    assert (store.loaded, store.saved) == (1, 0)
+
+
+def test_a_table_of_untuned_schedules_changes_no_plan(
+    device: torch.device, kept: Callable[[], Store], tmp_path: Path
+) -> None:
+    name = products(device)
+    kept()
+    check_product(device)
+    path = tuned.write(tmp_path, device.index, {name: default_of(name)})
+    store = kept()
+    check_product(device)
+    assert (store.loaded, store.saved) == (1, 0) and tuned.told(device.index) == str(path)
+
+
+def _damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"schedules", b"schedule5"))
+
+
+def _open_to_others(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def _open_folder(path: Path) -> None:
+    path.parent.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_damage, "the file is damaged; outboard kernels tune makes it anew"),
+        (_open_to_others, "is no file that its user alone may write"),
+        (_open_folder, "is no folder that its user alone may write"),
+    ],
+)
+def test_harm_is_told(
+    harm: Callable[[Path], None],
+    said: str,
+    device: torch.device,
+    kept: Callable[[], Store],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = products(device)
+    path = tuned.write(tmp_path, device.index, {name: other_schedule(name)})
+    harm(path)
+    kept()
+    with caplog.at_level(logging.WARNING):
+        assert tuned.schedules_of(device.index).of(name) == default_of(name)
+        assert tuned.schedules_of(device.index).digest == ""
+    (record,) = caplog.records
+    assert said in record.getMessage() and str(path) in record.getMessage()
+    assert said in tuned.told(device.index)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ({"code of this package": "old"}, "measured with another code of this package; "),
+        ({"generator": "old", "driver version": "old"}, "measured with another generator and another driver version; "),
+    ],
+)
+def test_stale_tables_are_told(
+    what: dict[str, str],
+    said: str,
+    device: torch.device,
+    kept: Callable[[], Store],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = products(device)
+    now = tuned._measured_with(device.index)
+    monkeypatch.setattr(tuned, "_measured_with", lambda device: {**now, **what})
+    tuned.write(tmp_path, device.index, {name: other_schedule(name)})
+    monkeypatch.undo()
+    assert said in tuned.read(tmp_path, device.index).obstacle
+    assert tuned.read(tmp_path, device.index).of(name) == default_of(name)
+
+
+@pytest.mark.parametrize(
+    "schedules",
+    [{"product.strips float32": {"block": 7}}, {"nothing.at_all float32": {}}, {"product.tiles int8": {"steps": 16}}],
+)
+def test_schedules_that_there_are_not_are_refused(
+    schedules: dict[str, dict[str, int]], device: torch.device, tmp_path: Path
+) -> None:
+    tuned.write(tmp_path, device.index, schedules)
+    found = tuned.read(tmp_path, device.index)
+    assert "others than there are to choose from" in found.obstacle and not found.schedules
+
+
+def test_a_folder_that_others_may_write_is_none_to_write_to(device: torch.device, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match="alone may write"):
+        tuned.write(tmp_path, device.index, {})

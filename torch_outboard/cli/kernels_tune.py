@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard kernels tune`: schedules that suit a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from torch_outboard.cli.shown import check_pattern, json_to, printable, progress, table
+from torch_outboard.kernels.schedules import DTYPES
+
+if TYPE_CHECKING:
+    from torch_outboard.kernels.tuning import Choice
+
+__all__ = ["tune"]
+
+
+@click.command()
+@click.option("--driver", required=True, metavar="NAME", help="For whose first device it is.")
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--only", default="", metavar="REGEX", help="Only schedules in whose name, as 'attention', it is found.")
+@click.option("--dtypes", default="", metavar="LIST", help="Only of these, as float32,bfloat16.")
+@click.option(
+    "--size",
+    type=click.IntRange(min=16),
+    default=1024,
+    show_default=True,
+    help="Of what is measured: rows and columns of products, positions of attention, sixteen times those of images.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=9, show_default=True, help="Of each measurement.")
+@click.option("--reset", is_flag=True, help="Remove what was chosen before, and measure nothing.")
+@click.option("--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="A file for the details.")
+def tune(
+    driver: str,
+    options: tuple[str, ...],
+    only: str,
+    dtypes: str,
+    size: int,
+    rounds: int,
+    reset: bool,
+    target: Path | None,
+) -> None:
+    """Measure schedules of products, convolutions and attention on a device, and keep the fastest.
+
+    The templates take them from then on, in other processes too, which make plans of their own for them. Of those that
+    are not measured now, what was chosen before stays. Nothing else should use the device meanwhile.
+    """
+    from torch_outboard._errors import NotSupportedError, OutboardError
+    from torch_outboard.cli.info import parse_options
+    from torch_outboard.kernels.alone import attach_alone
+    from torch_outboard.kernels.refusal import Refusal
+    from torch_outboard.kernels.store import VARIABLE, default_folder
+
+    folder = default_folder()
+    if folder is None:
+        raise click.ClickException(f"nothing can be kept: {VARIABLE} is empty, or there is no home folder")
+    chosen = _chosen(dtypes)
+    check_pattern(only)
+    try:
+        device = attach_alone(driver, parse_options(options))
+    except OutboardError as error:
+        raise click.ClickException(str(error)) from error
+    from torch_outboard.kernels import tuned, tuning
+
+    try:
+        if reset:
+            is_there = tuned.remove(folder, device.index)
+            click.echo("removed the tuned schedules" if is_there else "there were no tuned schedules")
+            return
+        found: list[Choice] = []
+        names = tuning.names_of(device, only, chosen)
+        if not names:
+            raise click.BadParameter(f"{only!r} is in no schedule's name", param_hint="--only")
+        with progress("schedules", len(names)) as step:
+            for choice in tuning.tune(device, names, size, rounds):
+                found.append(choice)
+                step(choice.name)
+        before = tuned.read(folder, device.index).schedules
+        now = {choice.name: dict(choice.schedule) for choice in found if "" not in choice.refused}
+        path = tuned.write(folder, device.index, {**before, **now})
+    except (NotSupportedError, OSError, Refusal) as error:
+        raise click.ClickException(str(error)) from error
+    _print(found)
+    click.echo(printable(f"{len(now)} schedules are kept in {path}"))
+    if target is not None:
+        json_to(target, {"path": str(path), "schedules": [vars(choice) for choice in found]})
+    if not now:
+        raise SystemExit(1)
+
+
+def _chosen(given: str) -> list[str]:
+    names = given.split(",") if given else list(DTYPES)
+    for name in names:
+        if name not in DTYPES:
+            raise click.BadParameter(f"there is no {name!r}, only {', '.join(DTYPES)}", param_hint="--dtypes")
+    return names
+
+
+def _print(found: Sequence[Choice]) -> None:
+    rows = []
+    for one in found:
+        if "" in one.refused:
+            rows.append((f"{one.name}: not measured, {one.refused['']}", "", "", ""))
+            continue
+        said = ", ".join(f"{name} {value}" for name, value in one.schedule.items())
+        rows.append((f"{one.name}: {said}", _milliseconds(one.before), _milliseconds(one.seconds), _spared(one)))
+    table("Schedules", ("schedule", "untuned", "tuned", "spared"), rows)
+    for one in found:
+        for what, why in one.refused.items():
+            if what:
+                click.echo(printable(f"{one.name}: {what} is out of the question, {why}"))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _spared(one: Choice) -> str:
+    return f"{1 - one.seconds / one.before:.0%}" if one.seconds < one.before else ""

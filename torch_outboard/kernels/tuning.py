@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measures the schedules of templates on a device, parameter by parameter, and chooses.
+
+Of a parameter all values take turns in rounds, by the driver's events. One is taken if its median ratio to the value
+before is better than noise; so the next parameter is measured with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch._inductor.compile_fx  # the device is registered with Inductor when this is imported
+import torch.nn.functional as F
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.compile.generators import generators
+from torch_outboard.compile.simt.columns import is_cpu
+from torch_outboard.kernels.schedules import PARAMETERS, Schedule, default_of, tuned_name
+from torch_outboard.kernels.templates.schedule import way_of
+from torch_outboard.kernels.timing import has_timing, median_ratio, rounds_of
+from torch_outboard.kernels.tuned import trying
+
+__all__ = ["Choice", "names_of", "tune"]
+
+# Seconds of a measurement, of as many calls as take them.
+_LEAST = 0.02
+# The share of the time that a value must spare to be taken.
+_WORTH = 0.03
+
+# What is measured of a family of operators: a function, of tensors.
+_Case = tuple[Callable[..., Any], list[torch.Tensor]]
+
+
+@dataclass
+class Choice:
+    """What came of a schedule.
+
+    Attributes
+    ----------
+    name : str
+        As "product.tiles float32".
+    schedule : mapping
+        What was chosen.
+    seconds, before : float
+        Of a call with it, and with what is taken untuned; medians of rounds in which both take turns.
+    refused : dict of str to str
+        What could not be taken, as "steps 8", and why: the device doesn't run it, or its results differ. Under "" why
+        nothing could be measured.
+    """
+
+    name: str
+    schedule: Schedule
+    seconds: float = 0.0
+    before: float = 0.0
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str]:
+    """Gives the names of the device's schedules that a regular expression is found in."""
+    way = way_of(generators().eager().dialect, is_cpu(device))  # type: ignore[attr-defined]
+    names = [tuned_name(family, way, dtype) for dtype in dtypes for family in _CASES]
+    return [name for name in names if re.search(only, name)]
+
+
+def tune(device: torch.device, names: Sequence[str], size: int, rounds: int) -> Iterator[Choice]:
+    """Yields the choice of each schedule. Nothing else may be built meanwhile in this process.
+
+    Parameters
+    ----------
+    size : int
+        Rows and columns of products, positions of attention; images have a sixteenth as many.
+
+    Raises
+    ------
+    NotSupportedError
+        The driver's events have no times.
+    """
+    if not has_timing():
+        raise NotSupportedError(
+            f"schedules are chosen by the times of events, which the driver {_C.driver_name()!r} doesn't have: it "
+            "needs event_elapsed or event_timestamp"
+        )
+    variants = itertools.count(1)
+    try:
+        for name in names:
+            yield _choose(name, size, variants, device, rounds)
+    finally:
+        _C.set_plan_variant(0)
+
+
+def _choose(name: str, size: int, variants: Iterator[int], device: torch.device, rounds: int) -> Choice:
+    family, dtype = name.partition(".")[0], name.partition(" ")[2]
+    choice = Choice(name, default_of(name))
+    try:
+        case = _CASES[family](device, getattr(torch, dtype), size)
+        first = _Tried(name, choice.schedule, case, next(variants), device)
+    except Exception as error:  # whatever stops it: what there is stays
+        choice.refused[""] = _said(error)
+        return choice
+    taken = first
+    for parameter, values in PARAMETERS[name.partition(" ")[0]].items():
+        tried = {taken.schedule[parameter]: taken}
+        for value in values:
+            if value in tried:
+                continue
+            try:
+                tried[value] = one = _Tried(name, {**taken.schedule, parameter: value}, case, next(variants), device)
+                one.check(first)
+            except Exception as error:
+                tried.pop(value, None)
+                choice.refused[f"{parameter} {value}"] = _said(error)
+        taken = _fastest(tried, taken, device, rounds)
+    seconds = rounds_of({"before": first, "now": taken}, device, rounds, _LEAST)
+    choice.before, now = (statistics.median(seconds[one]) for one in ("before", "now"))
+    # What was the fastest by chance, round after round, isn't now.
+    if median_ratio(seconds["now"], seconds["before"]) <= 1 - _WORTH and now < choice.before:
+        choice.schedule, choice.seconds = taken.schedule, now
+    else:
+        choice.seconds = choice.before
+    return choice
+
+
+def _fastest(tried: Mapping[int, _Tried], taken: _Tried, device: torch.device, rounds: int) -> _Tried:
+    if len(tried) < 2:
+        return taken
+    seconds = rounds_of({str(value): one for value, one in tried.items()}, device, rounds, _LEAST)
+    before = seconds[str(next(value for value, one in tried.items() if one is taken))]
+    ratios = {value: median_ratio(seconds[str(value)], before) for value in tried}
+    best = min(ratios, key=ratios.__getitem__)
+    return tried[best] if ratios[best] <= 1 - _WORTH else taken
+
+
+class _Tried:
+    """A schedule whose plan was built and has run: calls of it are calls with that plan."""
+
+    def __init__(self, name: str, schedule: Schedule, case: _Case, variant: int, device: torch.device) -> None:
+        self.schedule = schedule
+        self._function, self._arguments = case
+        self._variant = variant
+        _C.set_plan_variant(variant)
+        with trying({name: schedule}):
+            results = self._function(*self._arguments)
+        torch.accelerator.synchronize(device)
+        self._results = [one.cpu() for one in (results if isinstance(results, tuple) else (results,))]
+
+    def __call__(self) -> None:
+        _C.set_plan_variant(self._variant)
+        self._function(*self._arguments)
+
+    def check(self, other: _Tried) -> None:
+        """Raises AssertionError unless the results are another schedule's, but for what it rounds otherwise."""
+        for one, wanted in zip(self._results, other._results, strict=True):
+            relative, absolute = _BOUNDS[one.dtype]
+            torch.testing.assert_close(one, wanted, rtol=relative, atol=absolute)
+
+
+# Relative and absolute, of sums of normal numbers in another order: far more than they differ.
+_BOUNDS = {
+    torch.float32: (1e-3, 1e-2),
+    torch.bfloat16: (2e-2, 1e-1),
+    torch.float16: (2e-3, 1e-1),
+}
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _random(device: torch.device, dtype: torch.dtype, *sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(size, generator=generator).to(dtype).to(device) for size in sizes]
+
+
+def _product(device: torch.device, dtype: torch.dtype, size: int) -> _Case:
+    return torch.mm, _random(device, dtype, (size, size), (size, size))
+
+
+def _images(device: torch.device, dtype: torch.dtype, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    side = max(8, size // 16)
+    images, weight = _random(device, dtype, (4, 64, side, side), (64, 64, 3, 3))
+    return images, weight
+
+
+def _convolution(device: torch.device, dtype: torch.dtype, size: int) -> _Case:
+    return lambda images, weight: F.conv2d(images, weight, padding=1), [*_images(device, dtype, size)]
+
+
+def _convolution_gradients(device: torch.device, dtype: torch.dtype, size: int) -> _Case:
+    images, weight = _images(device, dtype, size)
+
+    def gradients(grad: torch.Tensor, images: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        one, none = [1, 1], [0, 0]
+        found = torch.ops.aten.convolution_backward(
+            grad, images, weight, None, one, one, one, False, none, 1, [True, True, False]
+        )
+        return tuple(found[:2])
+
+    return gradients, [*_random(device, dtype, images.shape), images, weight]
+
+
+def _heads(device: torch.device, dtype: torch.dtype, size: int) -> list[torch.Tensor]:
+    return _random(device, dtype, *[(1, 8, size, 64)] * 3)
+
+
+def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[Any, ...]:
+    attend = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    return tuple(attend(query, key, value, None, 0.0, True))
+
+
+def _attention(device: torch.device, dtype: torch.dtype, size: int) -> _Case:
+    return lambda *heads: _attend(*heads)[0], _heads(device, dtype, size)
+
+
+def _attention_gradients(device: torch.device, dtype: torch.dtype, size: int) -> _Case:
+    query, key, value = heads = _heads(device, dtype, size)
+    result, logsumexp, _, _, _, _, seed, offset, _ = _attend(query, key, value)
+    backward = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward
+
+    def gradients(grad: torch.Tensor, *heads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wanted, none = [True, True, True, False], None
+        found = backward(grad, *heads, none, wanted, result, logsumexp, none, none, size, size, 0.0, True, seed, offset)
+        return tuple(found[:3])
+
+    return gradients, [*_random(device, dtype, result.shape), *heads]
+
+
+# By the families that schedules.py knows.
+_CASES: Mapping[str, Callable[[torch.device, torch.dtype, int], _Case]] = {
+    "product": _product,
+    "convolution": _convolution,
+    "convolution_gradients": _convolution_gradients,
+    "attention": _attention,
+    "attention_gradients": _attention_gradients,
+}
