@@ -76,7 +76,10 @@ def test_a_made_project_builds_and_passes_the_driver_tests(template, language, t
         project,
     )
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
-    run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "there_and_back", cwd=project)
+    what = "generated_kernels" if template == "kernels" else "there_and_back"
+    run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", what, cwd=project)
+    if template == "kernels":
+        return  # it has the streams and the memory of another template; `make stress` has its kernels run all tests
     # Of the others all files of the contract pass where their drivers are tested, of which they are copies.
     files = CONTRACT if template == "other-process" else CONTRACT[:1]
     run(environment, "-c", RUN, "test", "made_up", *files, "-q", cwd=project)
@@ -108,10 +111,26 @@ def test_a_made_project_speaks_of_itself(template, language):
             "PythonDriver",
             "other_process",
             "OtherProcess",
+            "own_kernels",
+            "OwnKernels",
+            "Own kernels",
+            "examples",
         ):
             assert skeleton not in text, path
-    assert "class MyChipDriver(Driver):" in files["torch_my_chip/__init__.py"]
+    base = "HostDevice" if template == "kernels" else "Driver"
+    assert f"class MyChipDriver({base}):" in files["torch_my_chip/__init__.py"]
     assert 'my_chip = "torch_my_chip:MyChipDriver"' in files["pyproject.toml"]
+
+
+def test_kernels_are_a_template_of_their_own(tmp_path):
+    status, output = invoke("new", "made_up", "--kernels", "--folder", str(tmp_path / "project"))
+    assert status == 0, output
+    package = tmp_path / "project" / "torch_made_up"
+    assert 'LANGUAGE = "made_up_c"' in (package / "dialect.py").read_text()
+    assert "kernel_generator = MadeUpGenerator" in (package / "__init__.py").read_text()
+    assert "test_operators_run_as_generated_kernels" in (tmp_path / "project" / "tests" / "test_driver.py").read_text()
+    status, output = invoke("new", "made_up", "--kernels", "--language", "c", "--folder", str(tmp_path / "x"))
+    assert status == 2 and "the template kernels is in python only" in output
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ __all__ = ["new", "project_files"]
 
 _TEMPLATES = Path(__file__).parent / "project"
 # What the device is as the project is made -> the languages that the driver can be in, the first if none is asked for.
-TEMPLATES = {"host-memory": ("c", "python"), "other-process": ("python",)}
+TEMPLATES = {"host-memory": ("c", "python"), "other-process": ("python",), "kernels": ("python",)}
 LANGUAGES = ("c", "python")
 
 
@@ -30,9 +30,13 @@ LANGUAGES = ("c", "python")
     default="host-memory",
     show_default=True,
     help="What the device is at first: host memory, where work is done at once; or another process, with memory and "
-    "streams of its own, like hardware behind a queue of commands.",
+    "streams of its own, like hardware behind a queue of commands; or with memory that the host doesn't reach, and a "
+    "language of its own, in which kernels are generated.",
 )
-@click.option("--language", type=click.Choice(LANGUAGES), help="Of the driver. [default: c; other-process: python]")
+@click.option("--kernels", "template", flag_value="kernels", help="The same as --template kernels.")
+@click.option(
+    "--language", type=click.Choice(LANGUAGES), help="Of the driver. [default: the first that the template is in]"
+)
 @click.option("--folder", type=click.Path(path_type=Path), help="Where to make the project; ./NAME if not given.")
 def new(name: str, template: str, language: str | None, folder: Path | None) -> None:
     """Make a driver project that builds, attaches and passes the driver tests.

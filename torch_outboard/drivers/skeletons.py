@@ -63,6 +63,40 @@ _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
         ),
         "{package}/device.py": ("examples/other_process/device.py", {}),
     },
+    ("kernels", "python"): {
+        "{package}/__init__.py": (
+            "examples/own_kernels/__init__.py",
+            {
+                "A driver for devices with a language": "The {name} driver, for devices with a language",
+                '"own_kernels:OwnKernelsDriver"': '"{name}"',
+                'device="own_kernels"': 'device="{name}"',
+                'name = "own_kernels"': 'name = "{name}"',
+                "from examples.pure_python_driver import PythonDriver\n": "",
+                "from . import compiler\n": "from . import compiler\nfrom .device import HostDevice\n",
+                "class OwnKernelsDriver(PythonDriver)": "class {class}(HostDevice)",
+                "OwnKernelsGenerator": "{stem}Generator",
+                "Own kernels {{device}}": "{title} {{device}}",
+            },
+        ),
+        "{package}/dialect.py": (
+            "examples/own_kernels/dialect.py",
+            {'"own_kernels_c"': '"{name}_c"', "class OwnKernelsGenerator": "class {stem}Generator"},
+        ),
+        "{package}/compiler.py": ("examples/own_kernels/compiler.py", {}),
+        "{package}/device.py": (
+            "examples/pure_python_driver.py",
+            {
+                "A complete driver in pure Python: devices whose memory is host memory, and whose": (
+                    "Memory, streams and events of devices. As it was made, memory is host memory, and"
+                ),
+                '    import torch_outboard\n    torch_outboard.attach("pure_python_driver:PythonDriver", devices=2)\n'
+                '    torch.ones(3, device="python") + 1\n\n': "",
+                'name = "python"': 'name = "{name}"',
+                "class PythonDriver(": "class HostDevice(",
+                "Pure Python {{device}}": "{title} {{device}}",
+            },
+        ),
+    },
 }
 
 
@@ -73,6 +107,7 @@ def skeleton(template: str, language: str, name: str, package: str) -> dict[str,
     """
     title = name.replace("_", " ").capitalize()
     values = {"name": name, "title": title, "class": class_name(name), "package": package}
+    values["stem"] = values["class"].removesuffix("Driver")
     return {
         target.format(**values): _renamed(path, replacements, values)
         for target, (path, replacements) in _SKELETONS[template, language].items()

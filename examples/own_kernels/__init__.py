@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A driver for devices with a language of their own, in which kernels are generated for operators.
+
+    import torch_outboard
+    torch_outboard.attach("own_kernels:OwnKernelsDriver")
+    torch.ones(3, device="own_kernels").softmax(0)
+
+What it adds to memory, streams and events is here: programs are built and launched, `dialect.py` says how the language
+spells what the generator writes, and `compiler.py` stands for a vendor's compiler. The host reaches no memory of these
+devices, so what has no kernel goes through copies to the CPU; under OUTBOARD_FALLBACK=error it is an error.
+"""
+
+import itertools
+import threading
+
+from examples.pure_python_driver import PythonDriver
+from torch_outboard import DeviceProperties, Driver, DriverError, Status
+
+from . import compiler
+from .dialect import LANGUAGE, OwnKernelsGenerator
+
+
+class OwnKernelsDriver(PythonDriver):
+    name = "own_kernels"
+    kernel_generator = OwnKernelsGenerator  # of operators that are called
+    code_generator = OwnKernelsGenerator  # of what torch.compile compiles
+
+    # The host's addresses are none of the device's.
+    host_address = Driver.host_address
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.numbers = itertools.count(1)  # of programs and kernels, never 0
+        self.programs = {}  # program -> its library
+        self.kernels = {}  # kernel -> (name, function)
+        self.running = threading.Lock()
+
+    def device_properties(self, device):
+        # An item after the other, with vectors: kernels are best written as for a CPU. For "gpu" items share rows.
+        return DeviceProperties(name=f"Own kernels {device}", total_memory=self.memory, machine="cpu")
+
+    def program_build(self, device, language, code, options):
+        if language != LANGUAGE:
+            raise DriverError(f"programs are in {LANGUAGE!r}, not in {language!r}", Status.INVALID_ARGUMENT)
+        try:
+            library = compiler.build(code.decode(), options)
+        except compiler.BuildError as error:
+            raise DriverError(str(error), Status.INVALID_ARGUMENT) from error
+        except OSError as error:
+            raise DriverError(f"the compiler can't be run: {error}", Status.UNAVAILABLE) from error
+        program = next(self.numbers)
+        self.programs[program] = library
+        return program
+
+    def program_destroy(self, device, program):
+        del self.programs[program]
+
+    def kernel_get(self, device, program, name):
+        function = compiler.find(self.programs[program], name)
+        if function is None:
+            raise DriverError(f"the program has no kernel {name!r}", Status.NOT_FOUND)
+        kernel = next(self.numbers)
+        self.kernels[kernel] = name, function
+        return kernel
+
+    def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
+        name, function = self.kernels[kernel]
+        if shared_memory or grid[1:] != (1, 1) or block[1:] != (1, 1) or any(kind == 2 for kind, _ in args):
+            raise DriverError(f"{name}: a launch has one dimension and no memory of groups", Status.INVALID_ARGUMENT)
+        # (0, an address of the device's) or (1, a number's bytes). One at a time: additions to memory are plain ones.
+        given = [value.to_bytes(8, "little") if kind == 0 else value for kind, value in args]
+        with self.running:
+            compiler.launch(function, grid[0] * block[0], given)
