@@ -78,17 +78,16 @@ def tune(
             for choice in tuning.tune(device, names, size, rounds):
                 found.append(choice)
                 step(choice.name)
-        before = tuned.read(folder, device.index).schedules
+        _print(found)
         now = {choice.name: dict(choice.schedule) for choice in found if "" not in choice.refused}
-        path = tuned.write(folder, device.index, {**before, **now})
+        if not now:
+            raise click.ClickException("no schedule could be measured, and none is kept")
+        path = tuned.write(folder, device.index, {**tuned.read(folder, device.index).schedules, **now})
     except (NotSupportedError, OSError, Refusal) as error:
         raise click.ClickException(str(error)) from error
-    _print(found)
     click.echo(printable(f"{len(now)} schedules are kept in {path}"))
     if target is not None:
         json_to(target, {"path": str(path), "schedules": [vars(choice) for choice in found]})
-    if not now:
-        raise SystemExit(1)
 
 
 def _chosen(given: str) -> list[str]:
