@@ -22,10 +22,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from torch_outboard._errors import DriverError, RegistrationError, Status
+from torch_outboard._errors import DriverError, NotSupportedError, RegistrationError, Status
 from torch_outboard._options import Option, OptionValue, nearest, resolve_options
+from torch_outboard._triton import TritonTarget
 
-__all__ = ["Driver", "DriverError", "Option", "Status"]
+__all__ = ["Driver", "DriverError", "Option", "Status", "TritonTarget"]
 
 _Entry = TypeVar("_Entry", bound=Callable[..., Any])
 
@@ -64,9 +65,9 @@ class Driver:
     kernels : mapping of str to callable
         Kernels for operators: {"aten::relu": fn}. See `torch_outboard.register_kernel`.
     code_generator : str, type or None, or a method that gives one for a device's index
-        Who generates kernels for torch.compile: "cpp" if the host can reach the device's memory, or a subclass of
-        torch_outboard.compile.CodeGenerator. Without one torch.compile raises for this device. A method is asked once a
-        device, when something is compiled.
+        Who generates kernels for torch.compile: "cpp" if the host can reach the device's memory, "triton" where
+        `triton_target` says what for, or a subclass of torch_outboard.compile.CodeGenerator. Without one torch.compile
+        raises for this device. A method is asked once a device, when something is compiled.
     kernel_generator : str, type or None
         Who generates kernels for operators of eager code: "opencl_c", or a subclass of
         torch_outboard.compile.simt.generator.SimtGenerator with a dialect that the device builds. It is used on devices
@@ -103,6 +104,13 @@ class Driver:
     def __init__(self, **options: object) -> None:
         """Resolves the options into `option_values`. It opens nothing: that is `device_open`'s."""
         self.option_values = resolve_options(type(self).name, type(self).options, options)
+
+    def triton_target(self, device: int) -> TritonTarget:
+        """Gives what Triton compiles for a device's kernels; asked with `code_generator = "triton"` alone."""
+        raise NotSupportedError(
+            f"the driver {self.name!r} names the code generator 'triton' and has no `triton_target`, which says what "
+            "Triton compiles for"
+        )
 
     # -- Required ------------------------------------------------------------------------------------------------------
 

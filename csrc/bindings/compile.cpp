@@ -28,6 +28,7 @@ constexpr char kArgumentKinds[] = "rwifd";  // of kernels on the host
 // Gives false with a Python error set.
 bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, CompiledArgument* out) {
   switch (kernel.arguments[index]) {
+    case 'k':
     case 'i': {
       int64_t value = 0;
       if (!to_int64(object, &value)) {

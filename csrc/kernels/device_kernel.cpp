@@ -17,8 +17,10 @@ namespace outboard::kernels {
 namespace {
 
 constexpr size_t kInlineArguments = 12;
-constexpr char kLetters[] = "rwtijfdle";
+constexpr char kLetters[] = "rwtijkfdlne";
+constexpr char kKept = 'k';
 constexpr char kLocal = 'l';
+constexpr char kNull = 'n';
 constexpr char kRecord = 'e';
 constexpr char kTable = 't';
 
@@ -29,16 +31,12 @@ constexpr std::pair<std::string_view, KernelCheck::Kind> kChecks[] = {
     {"assert", KernelCheck::Kind::Assertion},
 };
 
-bool is_passed(char letter) {
-  return letter != kLocal && letter != kRecord;
-}
-
 bool is_pointer(char letter) {
   return letter == 'r' || letter == 'w' || letter == kTable;
 }
 
 bool is_integer(char letter) {
-  return letter == 'i' || letter == 'j';
+  return letter == 'i' || letter == 'j' || letter == kKept;
 }
 
 uint32_t bytes_of(char letter) {
@@ -46,6 +44,10 @@ uint32_t bytes_of(char letter) {
 }
 
 }  // namespace
+
+bool is_passed(char letter) noexcept {
+  return letter != kLocal && letter != kNull && letter != kRecord;
+}
 
 DeviceKernel::DeviceKernel(std::string name, ProgramText program, std::string entry, std::string arguments,
                            const Geometry& geometry, const std::vector<std::string>& checks)
@@ -70,6 +72,7 @@ DeviceKernel::DeviceKernel(std::string name, ProgramText program, std::string en
   }
   check_formula(local_bytes_);
   read_checks(checks);
+  taken_ = arguments_.size() - static_cast<size_t>(std::ranges::count(arguments_, kKept));
 }
 
 void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
@@ -140,11 +143,17 @@ void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_
       args += RecordArguments::kCount;
       continue;
     }
+    if (letter == kKept) {
+      ++word;
+      continue;
+    }
     ob_kernel_arg& arg = *args++;
     arg.struct_size = sizeof(arg);
     if (letter == kLocal) {
       arg.kind = OB_ARG_LOCAL;
       arg.size = local_bytes;
+    } else if (letter == kNull) {
+      arg.kind = OB_ARG_POINTER;
     } else if (is_pointer(letter)) {
       arg.kind = OB_ARG_POINTER;
       arg.pointer = words[word++];
@@ -161,7 +170,7 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const L
     return;
   }
   const bool is_checked = record_ != kNoRecord;
-  const size_t count = arguments_.size() + (is_checked ? RecordArguments::kCount - 1 : 0);
+  const size_t count = taken_ + (is_checked ? RecordArguments::kCount - 1 : 0);
   c10::SmallVector<ob_kernel_arg, kInlineArguments> args;
   while (args.size() < count) {
     args.push_back(ob_kernel_arg{});

@@ -28,6 +28,9 @@ struct Geometry {
   std::string local_bytes;  // dynamic local (shared) memory of a block
 };
 
+// Whether calls pass a value for an argument of this letter.
+OUTBOARD_API bool is_passed(char letter) noexcept;
+
 // A geometry with its formulas computed.
 struct LaunchSizes {
   uint32_t grid[3];
@@ -38,8 +41,9 @@ struct LaunchSizes {
 class OUTBOARD_API DeviceKernel {
  public:
   // `arguments`: a letter each, 'r' and 'w' an address, 't' that of a table of addresses, which the kernel uses too: only
-  // for devices whose properties say `follows_addresses`; 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'l'
-  // local memory, for languages that take it as an argument: it is passed no value, and has `local_bytes` of the
+  // for devices whose properties say `follows_addresses`; 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'k'
+  // an integer that formulas read and the kernel doesn't take, 'n' an address of 0, which calls don't pass; 'l' local
+  // memory, for languages that take it as an argument: it is passed no value, and has `local_bytes` of the
   // geometry, which else belong to the launch. 'e', of a kernel that checks something, is passed no value either: three
   // arguments of the driver's launch, by which it says what is wrong (core/kernel_failure.h). `checks` says what each of
   // its checks is, by their numbers: "index" and the operator's name, or "assert" and a message. ValueError for other
@@ -54,7 +58,7 @@ class OUTBOARD_API DeviceKernel {
   void build(c10::DeviceIndex device) const { static_cast<void>(handle(device)); }
 
   // Queues a launch on the stream, or in the graph that the stream captures. `words` are addresses and the bits of
-  // numbers, one for each letter but 'l' and 'e'. A grid of no blocks queues nothing. ValueError for a geometry below 0
+  // numbers, one for each letter that is passed. A grid of no blocks queues nothing. ValueError for a geometry below 0
   // or beyond 32 bits, and where the driver refuses it, with the kernel's name.
   void launch(Stream& stream, c10::ArrayRef<uint64_t> words) const { launch(stream, words, sizes(words)); }
 
@@ -78,6 +82,7 @@ class OUTBOARD_API DeviceKernel {
   bool has_local_argument_ = false;
   bool follows_addresses_ = false;
   size_t record_ = kNoRecord;  // place of 'e'
+  size_t taken_ = 0;  // letters of which the kernel takes an argument, 'e' as one
   uint32_t checked_kernel_ = 0;  // its number, if it has 'e'
   std::array<Expression, 3> grid_;
   std::array<Expression, 3> block_;

@@ -220,8 +220,7 @@ std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::Dev
   auto kernel = std::make_unique<CompiledKernel>();
   kernel->name = program->name();
   kernel->arguments = program->arguments();
-  // Local memory and the record of what is wrong, of which nothing is passed.
-  std::erase_if(kernel->arguments, [](char letter) { return letter == 'l' || letter == 'e'; });
+  std::erase_if(kernel->arguments, [](char letter) { return !kernels::is_passed(letter); });
   kernel->program = std::move(program);
   return kernel;
 }

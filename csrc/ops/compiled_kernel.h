@@ -22,7 +22,7 @@ using CompiledEntry = void (*)(const uint64_t* arguments);
 struct CompiledKernel {
   std::string name;
   // A letter an argument: 'r' a tensor that is read, 'w' one that is written, 'i' an int64_t, 'j' an int32_t, 'f' a
-  // float, 'd' a double. Those of a device's kernel are passed but for 'l' and 'e'.
+  // float, 'd' a double, 'k' an integer for a launch's formulas. Of a device's kernel those that are passed.
   std::string arguments;
   CompiledEntry entry = nullptr;
   std::unique_ptr<const kernels::DeviceKernel> program;

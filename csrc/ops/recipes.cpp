@@ -91,7 +91,7 @@ std::unique_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
   std::vector<std::string> letters;
   for (const auto& kernel : built.kernels) {
     letters.push_back(kernel->arguments());
-    std::erase_if(letters.back(), [](char letter) { return letter == 'l' || letter == 'e'; });  // not passed
+    std::erase_if(letters.back(), [](char letter) { return !kernels::is_passed(letter); });
   }
   return std::make_unique<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
 }

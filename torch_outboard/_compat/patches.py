@@ -120,4 +120,10 @@ PATCHES: tuple[Patch, ...] = (
         f"{_ISSUE}189998",
         "inductor.needs_model_header",
     ),
+    Patch(
+        "torch._inductor.utils.GPU_TYPES, get_gpu_type, scheduler.has_triton",
+        "write Triton for the device",
+        "done in torch 2.14",
+        "triton.needs_list_as_gpu",
+    ),
 )

@@ -20,10 +20,13 @@ class CodeGenerator:
         Part of the key under which compiled code is cached.
     fuses_as_cpu : bool
         Whether Inductor fuses loops as for the CPU. True for what derives from its C++ scheduling.
+    is_gpu : bool
+        Whether Inductor takes the device for one of its own GPUs, for which it writes Triton.
     """
 
     name: str = ""
     fuses_as_cpu: bool = False
+    is_gpu: bool = False
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver

@@ -66,11 +66,18 @@ def _host_cpp() -> type[CodeGenerator]:
     return HostGenerator
 
 
+def _triton() -> type[CodeGenerator]:
+    from torch_outboard.compile.triton.generator import TritonGenerator
+
+    return TritonGenerator
+
+
 _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "cpp": _cpp,
     "opencl_c": _opencl_c,
     "cuda_cpp": _cuda_cpp,
     "host_cpp": _host_cpp,
+    "triton": _triton,
 }
 
 
@@ -83,6 +90,9 @@ class Generators:
         Whose they are.
     is_by_device : bool
         Whether the driver answers for each of its devices, once, when something is first compiled.
+    has_gpus : bool
+        Whether Inductor takes the type of devices for GPUs of its own: a driver that answers for each device and says
+        what Triton compiles for may have some.
     has_eager : bool
         Whether kernels can be generated for eager operators; `eager` gives who does.
     """
@@ -97,6 +107,8 @@ class Generators:
         if not self.is_by_device:
             refusal = f"driver {driver.name!r} cannot be attached"
             self._of_all = self._make(_find(named, refusal, "its code_generator"))
+        says_target = type(driver).triton_target is not Driver.triton_target
+        self.has_gpus = says_target if self.is_by_device else self._of_all.is_gpu
 
     def of(self, device: int) -> CodeGenerator:
         """Gives the generator of a device. RegistrationError if the driver answers with one that there is not."""

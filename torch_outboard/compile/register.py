@@ -121,6 +121,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
         lay_out_as_on_cpu,
         name_model_header,
     )
+    from torch_outboard._compat.triton import list_as_gpu
     from torch_outboard.compile.capture.install import install, why_not
     from torch_outboard.compile.device import choice
     from torch_outboard.compile.device.graph_pass import PrepareGraph
@@ -130,6 +131,8 @@ def _register_backend(compile_fx: ModuleType) -> None:
         _register_refusal()
         return
     name = generators().driver.name
+    if generators().has_gpus:
+        list_as_gpu(name)
     common.register_backend_for_device(
         name,
         choice.scheduling(),

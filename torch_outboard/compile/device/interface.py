@@ -12,6 +12,7 @@ from torch._dynamo.device_interface import DeviceInterface
 
 from torch_outboard import _C
 from torch_outboard.compile.device import cache_key
+from torch_outboard.compile.generators import generators
 from torch_outboard.device import devices, memory, streams
 
 __all__ = ["OutboardInterface", "register_interface"]
@@ -57,8 +58,8 @@ def _index(device: torch.types.Device) -> int:
 class OutboardInterface(DeviceInterface):
     """The attached driver's devices.
 
-    `is_gpu` stays False, its default: torch then takes Triton for granted, which only a driver with a compiler for it
-    has. What that flag would give (indexed allocations, streams, guards) our own wrapper gives.
+    `is_gpu` is True where a device's generator says so: torch then takes Triton for granted. What that flag gives
+    besides (indexed allocations, streams, guards) our own wrapper gives.
     """
 
     device = devices.device
@@ -95,8 +96,12 @@ class OutboardInterface(DeviceInterface):
         return dtype in _Worker.get_device_properties().dtypes
 
     @staticmethod
+    def is_gpu() -> bool:
+        return generators().has_gpus
+
+    @staticmethod
     def is_triton_capable(device: torch.types.Device = None) -> bool:
-        return False
+        return generators().has_gpus
 
     @classmethod
     def get_multi_processor_count(cls, device: torch.types.Device = None) -> int:

@@ -17,7 +17,7 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPython
 from torch._inductor.virtualized import V
 
 from torch_outboard import _C
-from torch_outboard._errors import OutboardError
+from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.wrapper.graph import flush_kernels, is_ours, keep_order_of_streams
 
@@ -70,10 +70,18 @@ class _DeviceCalls(KernelDefinitions):
 
     def _generate_kernel_call_helper(self, kernel_name: str, call_args: Any, **kwargs: Any) -> None:
         device = kwargs.get("device")
-        if device is not None and device.type == _C.driver_name() and not kwargs.get("triton", True):
+        if device is not None and device.type == _C.driver_name():
+            if kwargs.get("triton", True):
+                call_args = self.prepare_triton_kernel_call(call_args)  # type: ignore[no-untyped-call]
             self.writeline(self.wrap_kernel_call(kernel_name, call_args))  # type: ignore[no-untyped-call]
             return
         super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
+
+    def define_user_defined_triton_kernel(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotSupportedError(
+            "a kernel in Triton of your own can't be compiled for this device yet: call it through an operator "
+            "(torch.library.triton_op is none), or leave it out of torch.compile"
+        )
 
     def make_allocation(
         self,

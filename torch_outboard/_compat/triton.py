@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Torch 2.11 to 2.13: Inductor's GPUs, for which it writes Triton, are a list of names; 2.15 asks the device."""
+
+from __future__ import annotations
+
+__all__ = ["list_as_gpu", "needs_list_as_gpu"]
+
+
+def needs_list_as_gpu() -> bool:
+    """Whether the list of GPUs has torch's own alone, and not those whose interface says so."""
+    from torch._inductor import utils
+
+    return not hasattr(utils, "_gpu_types")
+
+
+def list_as_gpu(device: str) -> None:
+    """Makes Inductor take a type of devices for GPUs that have Triton.
+
+    The list of types has it then, the scheduler doesn't ask whether one of torch's own GPUs has Triton, and what asks
+    for the one GPU type that there is (a pass that moves constants) is told this one, beside CUDA too.
+    """
+    if not needs_list_as_gpu():
+        return
+    from torch._inductor import scheduler, utils
+
+    if device in utils.GPU_TYPES:
+        return
+    own = list(utils.GPU_TYPES)
+    utils.get_gpu_type.cache_clear()
+    utils.GPU_TYPES[:] = [device]
+    try:
+        utils.get_gpu_type()  # keeps its answer
+    finally:
+        utils.GPU_TYPES[:] = [*own, device]
+    scheduler.has_triton = lambda: True  # type: ignore[assignment, attr-defined]

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From a kernel's source to binaries, one for each configuration: by Triton, without a device and without its driver.
+
+It runs in workers of torch's compiler, which know no driver.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch_outboard._errors import NotSupportedError, OutboardError
+from torch_outboard._triton import TritonTarget
+
+__all__ = ["Binaries", "Binary", "compile_kernel", "compile_in_worker", "load_backend"]
+
+_NUMBERS = {"i32": "int32_t", "i64": "int64_t", "fp32": "float", "fp64": "double"}
+
+# Triton's settings belong to the process.
+_compiling = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A configuration of a kernel, compiled.
+
+    Attributes
+    ----------
+    config : str
+        Inductor's Config, as text.
+    code : bytes
+        In the target's language.
+    entry : str
+        The kernel's name in it.
+    grid : tuple of str
+        Formulas over the arguments that calls pass (csrc/kernels/expression.h).
+    threads, shared : int
+        Threads of a block, and bytes of its dynamic shared memory.
+    scratch : tuple of pairs of int
+        Of each pointer behind the kernel's own arguments: bytes for a block of the grid, and their alignment.
+    """
+
+    config: str
+    code: bytes
+    entry: str
+    grid: tuple[str, str, str]
+    threads: int
+    shared: int
+    scratch: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """A kernel as Triton compiled it.
+
+    Attributes
+    ----------
+    types : tuple of str
+        Of the arguments that calls pass, as DeviceProgram has them.
+    changed : tuple of int
+        Arguments that a launch reads and writes: measuring gives it copies.
+    zeroed : tuple of int
+        Arguments that must be zeros before each launch that measures.
+    variants : tuple of Binary
+        In the order of Inductor's configurations.
+    """
+
+    types: tuple[str, ...]
+    changed: tuple[int, ...]
+    zeroed: tuple[int, ...]
+    variants: tuple[Binary, ...]
+
+
+def load_backend(target: TritonTarget) -> Any:
+    """Gives Triton's back end of a target. NotSupportedError if Triton has none for it, or isn't there."""
+    try:
+        if target.module:
+            importlib.import_module(target.module)
+        from triton.backends import backends
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler.compiler import make_backend
+    except ImportError as error:
+        raise NotSupportedError(
+            f"Triton can't be imported ({error}), by which torch.compile makes kernels for this device: install the "
+            "version that this torch names, or choose another code generator"
+        ) from error
+    try:
+        return make_backend(GPUTarget(target.backend, target.arch, target.warp_size))
+    except Exception as error:
+        raise NotSupportedError(
+            f"this Triton has no back end for the target {target.backend!r}, {target.arch!r}, only "
+            f"{', '.join(sorted(backends)) or 'none at all'}: {error}"
+        ) from error
+
+
+def compile_in_worker(environment: Mapping[str, str], name: str, source: str, target: TritonTarget) -> Binaries:
+    """The same as `compile_kernel`, with variables of the environment that the parent has set since."""
+    os.environ.update(environment)
+    return compile_kernel(name, source, target)
+
+
+def compile_kernel(name: str, source: str, target: TritonTarget) -> Binaries:
+    """Compiles all configurations of a kernel. Those that need more than a chip has are left out.
+
+    `source` is Inductor's, a module in which `name` is the kernel with its heuristics. OutboardError, with the first
+    reason, if no configuration is left.
+    """
+    load_backend(target)
+    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.runtime.triton_compat import OutOfResources, PTXASError
+
+    with _compiling:
+        kernel = getattr(PyCodeCache.load(source), name)
+        variants, failures = [], []
+        for config in kernel.configs:
+            try:
+                variants.append(_compile(kernel, config, target))
+            except (OutOfResources, PTXASError) as error:
+                failures.append(error)
+    if not variants:
+        raise OutboardError(
+            f"Triton compiles none of the {len(failures)} configurations of the kernel {name} for {target.backend} "
+            f"{target.arch}: {failures[0]}"
+        )
+    passed, types = _arguments(kernel, kernel.configs[0])
+    return Binaries(
+        types=types,
+        changed=_places(passed, kernel.mutated_arg_names),
+        zeroed=_places(passed, kernel.reset_to_zero_arg_names),
+        variants=tuple(variants),
+    )
+
+
+def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
+    import triton
+    from torch._inductor.runtime.triton_compat import ASTSource, GPUTarget
+
+    from torch_outboard.compile.triton.grid import grid_formulas
+
+    meta = kernel._create_compile_meta(config)
+    text = ASTSource(kernel.fn, meta["signature"], meta["constants"], meta["configs"][0])
+    options = {**kernel._create_compile_options(config, meta), **dict(target.options)}
+    # What Triton keeps is not checked when it is read. We keep what comes of it, and check that.
+    knobs = triton.knobs.compilation
+    with knobs.scope():
+        knobs.always_compile = True
+        made = triton.compile(text, target=GPUTarget(target.backend, target.arch, target.warp_size), options=options)
+    found = made.metadata._asdict()
+    _check_launch(kernel, found)
+    if target.language not in made.asm:
+        raise NotSupportedError(
+            f"Triton's back end {target.backend!r} makes {', '.join(made.asm)}, and the target says that its kernels "
+            f"are in {target.language!r}"
+        )
+    code = made.asm[target.language]
+    hidden = [one for one in target.hidden if f"{one}_size" in found]
+    return Binary(
+        config=str(config),
+        code=code if isinstance(code, bytes) else code.encode(),
+        entry=found["name"],
+        grid=grid_formulas(kernel.inductor_meta, config, _arguments(kernel, config)[0]),
+        threads=found["num_warps"] * found.get("warp_size", target.warp_size),
+        shared=found["shared"],
+        scratch=tuple((int(found[f"{one}_size"] or 0), int(found.get(f"{one}_align") or 1)) for one in hidden),
+    )
+
+
+def _check_launch(kernel: Any, found: Mapping[str, Any]) -> None:
+    name = kernel.fn.__name__
+    if found.get("num_ctas", 1) != 1:
+        raise NotSupportedError(
+            f"the kernel {name} has clusters of {found['num_ctas']} blocks, which no launch has yet"
+        )
+    if found.get("launch_cooperative_grid"):
+        raise NotSupportedError(
+            f"the kernel {name} needs a cooperative launch, which there is none of yet: leave "
+            "torch._inductor.config.triton.cooperative_reductions off"
+        )
+
+
+def _arguments(kernel: Any, config: Any) -> tuple[list[str], tuple[str, ...]]:
+    """Gives the names of the arguments that calls pass, and their types."""
+    from torch._inductor.runtime.triton_helpers import get_constexprs
+
+    meta = kernel._create_compile_meta(config)
+    constant = {kernel.fn.arg_names[place] for place in get_constexprs(kernel.fn)} & set(meta["constants"])
+    names = [name for name in kernel.fn.arg_names if name not in constant]
+    types = [_type(kernel, name, meta["signature"][name]) for name in names]
+    # A grid that is passed with the call.
+    more = list(kernel.inductor_meta.get("extra_launcher_args", ()))
+    return [*names, *more], (*types, *("kept" for _ in more))
+
+
+def _type(kernel: Any, name: str, kind: str) -> str:
+    if kind == "constexpr":
+        return "kept"  # a number that is written into the kernel
+    if kind.startswith("*"):
+        is_read = name.startswith(("in_ptr", "arg_")) and name not in kernel.mutated_arg_names
+        return "const void*" if is_read else "void*"
+    if kind in _NUMBERS:
+        return _NUMBERS[kind]
+    raise NotSupportedError(
+        f"the kernel {kernel.fn.__name__} has an argument {name} of type {kind}: no launch passes it"
+    )
+
+
+def _places(passed: list[str], names: Any) -> tuple[int, ...]:
+    return tuple(place for place, name in enumerate(passed) if name in names)

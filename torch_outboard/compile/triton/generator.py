@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The generator 'triton': Inductor's kernels in Triton, for the target that the driver names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from typing import Any
+
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.driver import Driver
+
+__all__ = ["TritonGenerator", "wanted_triton"]
+
+
+class TritonGenerator(CodeGenerator):
+    """Kernels in Triton. The driver's `triton_target(device)` says what for."""
+
+    name = "triton"
+    is_gpu = True
+
+    def scheduling(self) -> type[Any]:
+        check_triton(self.driver)
+
+        from torch_outboard.compile.triton.scheduling import scheduling_for
+
+        return scheduling_for(self.driver)
+
+    def wrapper(self) -> type[Any]:
+        from torch_outboard.compile.wrapper.python import OutboardWrapper
+
+        return OutboardWrapper
+
+    def cache_key(self) -> dict[str, str]:
+        import triton
+
+        return {"triton": triton.__version__, "target": repr(self.driver.triton_target(0))}
+
+
+def check_triton(driver: Driver) -> None:
+    """Raises NotSupportedError where Triton isn't there, is not the one that torch wants, or doesn't know the target.
+
+    Where Triton has no driver of its own that is active, it gets one that launches nothing.
+    """
+    from torch_outboard.compile.triton.binary import load_backend
+    from torch_outboard.compile.triton.offline import stand_in
+
+    target = driver.triton_target(0)
+    load_backend(target)
+    import triton
+
+    wanted = wanted_triton()
+    if wanted is not None and _minor(triton.__version__) != _minor(wanted):
+        raise NotSupportedError(
+            f"this torch generates kernels for Triton {wanted}, and {triton.__version__} is installed: install "
+            f"triton=={wanted}, or choose another code generator"
+        )
+    stand_in(target)
+
+
+def wanted_triton() -> str | None:
+    """Gives the version of Triton that the installed torch requires; None for builds that require none."""
+    for requirement in importlib.metadata.requires("torch") or ():
+        if match := re.match(r"triton[=~ ]*=\s*([\w.+]+)", requirement):
+            return match[1]
+    return None
+
+
+def _minor(version: str) -> tuple[str, ...]:
+    return tuple(version.split(".")[:2])

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What generated Python code calls: from a kernel in Triton to its launcher, which queues launches as all others do."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError, OutboardError
+from torch_outboard._triton import TritonTarget
+from torch_outboard.compile.runtime.device_kernel import device_kernel
+from torch_outboard.compile.triton.binary import Binaries, Binary, compile_in_worker, compile_kernel
+from torch_outboard.compile.triton.grid import evaluate
+from torch_outboard.compile.triton.measure import milliseconds
+from torch_outboard.compile.triton.store import Store
+from torch_outboard.device.devices import get_device_properties
+
+__all__ = ["begin_compiling", "triton_kernel"]
+
+_log = logging.getLogger(__name__)
+
+# What workers are at work on, by the kernel's entry and source.
+_pending: dict[tuple[str, str], Future[Binaries]] = {}
+
+
+def begin_compiling(entry: str, source: str, target: TritonTarget, device: int) -> None:
+    """Has a worker compile a kernel, if there are workers and it isn't kept; `triton_kernel` takes what comes of it."""
+    if (entry, source) in _pending or _store(entry, source, target, device).binaries() is not None:
+        return
+    task = _submit(entry, source, target)
+    if task is not None:
+        _pending[entry, source] = task
+
+
+def triton_kernel(name: str, entry: str, source: str, target: TritonTarget, device: int) -> Any:
+    """Gives the launcher of a kernel for a device, or torch's future of it while a worker compiles.
+
+    The launcher takes the arguments that Inductor's takes, in their order, without a stream: it queues on the stream
+    that is current on its tensors' device. Where there are several configurations the first call measures them, and
+    waits; which one it took is kept for other processes.
+    """
+    from torch._inductor.codecache import LambdaFuture
+
+    store = _store(entry, source, target, device)
+    kept = store.binaries()
+    if kept is not None:
+        return _launcher(name, kept, store, target, device)
+    task = _pending.pop((entry, source), None) or _submit(entry, source, target)
+
+    def finish() -> Callable[..., None]:
+        binaries = _result(task, name, entry, source, target)
+        store.keep_binaries(binaries)
+        return _launcher(name, binaries, store, target, device)
+
+    return finish() if task is None else LambdaFuture(finish, future=task)
+
+
+def _store(entry: str, source: str, target: TritonTarget, device: int) -> Store:
+    chip = get_device_properties(device)
+    return Store(entry, source, target, f"{chip.vendor}/{chip.name}/{chip.architecture}/{chip.driver_version}")
+
+
+def _submit(entry: str, source: str, target: TritonTarget) -> Future[Binaries] | None:
+    from torch._inductor.async_compile import AsyncCompile
+
+    if not AsyncCompile.use_process_pool():  # type: ignore[no-untyped-call]
+        return None
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    return AsyncCompile.process_pool().submit(compile_in_worker, environment, entry, source, target)
+
+
+def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, target: TritonTarget) -> Binaries:
+    if task is not None:
+        try:
+            return task.result()
+        except Exception as error:
+            # A worker that has died, or what this process says again, with its own type.
+            _log.warning("a worker could not compile %s, this process does: %s", name, error)
+    return compile_kernel(entry, source, target)
+
+
+def _launcher(name: str, binaries: Binaries, store: Store, target: TritonTarget, device: int) -> Callable[..., None]:
+    variants = binaries.variants
+    chosen = store.choice() if len(variants) > 1 else variants[0].config
+    for one in variants:
+        if one.config == chosen:
+            return _launcher_of(name, binaries, one, target, device)
+    return _Untuned(name, binaries, store, target, device)
+
+
+def _launcher_of(
+    name: str, binaries: Binaries, variant: Binary, target: TritonTarget, device: int
+) -> Callable[..., None]:
+    hidden = ["void*" if size else "null" for size, _ in variant.scratch]
+    launcher = device_kernel(
+        name,
+        target.language,
+        [*binaries.types, *hidden],
+        variant.code,
+        entry=variant.entry,
+        grid=variant.grid,
+        block=(str(variant.threads),),
+        local_bytes=str(variant.shared),
+        device=device,
+    )
+    if not any(size for size, _ in variant.scratch):
+        return launcher
+    return functools.partial(_launch_with_scratch, launcher, variant)
+
+
+def _launch_with_scratch(launcher: Callable[..., None], variant: Binary, *arguments: Any) -> None:
+    """Launches with memory for each block, which the allocator takes back when the stream is done with it."""
+    where = next(one.device for one in arguments if isinstance(one, torch.Tensor))
+    blocks = math.prod(evaluate(formula, arguments) for formula in variant.grid)
+    memory = [
+        torch.empty(size * blocks, dtype=torch.uint8, device=where)  # the allocator's alignment is 512
+        for size, _ in variant.scratch
+        if size
+    ]
+    launcher(*arguments, *memory)
+
+
+class _Untuned:
+    """The launcher of a kernel with several configurations until its first call has found the fastest."""
+
+    def __init__(self, name: str, binaries: Binaries, store: Store, target: TritonTarget, device: int) -> None:
+        self._name = name
+        self._binaries = binaries
+        self._store = store
+        self._make = functools.partial(_launcher_of, name, binaries, target=target, device=device)
+        self._device = device
+        self._lock = threading.Lock()
+        self._chosen: Callable[..., None] | None = None
+
+    def __call__(self, *arguments: Any) -> None:
+        launcher = self._chosen
+        if launcher is None:
+            if torch.get_device_module(_C.driver_name()).is_current_stream_capturing():
+                # Nothing can be measured within a capture: a later call does.
+                launcher = self._make(self._binaries.variants[0])
+            else:
+                with self._lock:
+                    launcher = self._chosen = self._chosen or self._choose(arguments)
+        launcher(*arguments)
+
+    def _choose(self, arguments: Sequence[Any]) -> Callable[..., None]:
+        times: list[tuple[float, int]] = []
+        launchers: dict[int, Callable[..., None]] = {}
+        failures: list[Exception] = []
+        for place, variant in enumerate(self._binaries.variants):
+            try:
+                launchers[place] = self._make(variant)
+                times.append((self._measure(launchers[place], arguments), place))
+            except NotSupportedError:
+                raise
+            except Exception as error:  # more shared memory or threads than the chip has: another one may do
+                _log.info("%s can't run as %s: %s", self._name, variant.config, error)
+                failures.append(error)
+        if not times:
+            raise OutboardError(
+                f"none of the {len(failures)} configurations of the kernel {self._name} runs: {failures[0]}"
+            ) from failures[0]
+        best = min(times)[1]
+        self._store.keep_choice(self._binaries.variants[best].config)
+        return launchers[best]
+
+    def _measure(self, launcher: Callable[..., None], arguments: Sequence[Any]) -> float:
+        given = list(arguments)
+        for place in {*self._binaries.changed, *self._binaries.zeroed}:
+            given[place] = _copy(given[place])
+
+        def prepare() -> None:
+            for place in self._binaries.zeroed:
+                given[place].zero_()
+
+        return milliseconds(lambda: launcher(*given), prepare, torch.device(_C.driver_name(), self._device))
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Copies a tensor with its strides, and the memory between its elements."""
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    whole = torch.as_strided(tensor, (elements if tensor.numel() else 0,), (1,)).clone()
+    return torch.as_strided(whole, tensor.shape, tensor.stride())

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiled kernels, and which of their configurations is the fastest on a chip, on disk among Inductor's files."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_outboard._triton import TritonTarget
+from torch_outboard._version import __version__
+from torch_outboard.compile.triton.binary import Binaries, Binary, load_backend
+
+__all__ = ["Store"]
+
+_log = logging.getLogger(__name__)
+
+
+class Store:
+    """What is kept of a kernel. Each file has the hash of its content in its first line; a damaged one is as none.
+
+    It writes nothing where Inductor's caches are turned off.
+    """
+
+    def __init__(self, name: str, source: str, target: TritonTarget, chip: str) -> None:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        parts = (name, source, repr(target), *_versions(target))
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        folder = Path(cache_dir()) / "outboard_triton" / key[:2]
+        self._binaries = folder / key
+        self._choice = folder / f"{key}.{hashlib.sha256(chip.encode()).hexdigest()[:16]}"
+
+    def binaries(self) -> Binaries | None:
+        """Gives what was kept, None if there is nothing or it was damaged."""
+        content = _read(self._binaries)
+        if content is None:
+            return None
+        variants = tuple(
+            Binary(
+                **{
+                    **one,
+                    "code": base64.b64decode(one["code"]),
+                    "grid": tuple(one["grid"]),
+                    "scratch": tuple(tuple(pair) for pair in one["scratch"]),
+                }
+            )
+            for one in content.pop("variants")
+        )
+        return Binaries(**{name: tuple(value) for name, value in content.items()}, variants=variants)
+
+    def keep_binaries(self, binaries: Binaries) -> None:
+        content = dataclasses.asdict(binaries)
+        for one in content["variants"]:
+            one["code"] = base64.b64encode(one["code"]).decode()
+        _write(self._binaries, content)
+
+    def choice(self) -> str | None:
+        """Gives the configuration that was measured to be the fastest on the chip, None if none was."""
+        content = _read(self._choice)
+        return None if content is None else content["config"]
+
+    def keep_choice(self, config: str) -> None:
+        _write(self._choice, {"config": config})
+
+
+@functools.cache
+def _versions(target: TritonTarget) -> tuple[str, ...]:
+    from torch._inductor.runtime.triton_compat import triton_key
+
+    return __version__, torch.__version__, triton_key(), load_backend(target).hash()
+
+
+def _is_off() -> bool:
+    from torch._inductor import config
+
+    return bool(config.force_disable_caches)
+
+
+def _read(path: Path) -> Any:
+    if _is_off():
+        return None
+    try:
+        noted, _, content = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    if noted.decode(errors="replace") != hashlib.sha256(content).hexdigest():
+        _log.warning("the compiled kernel %s is not the one that was written; it is made again", path)
+        return None
+    return json.loads(content)
+
+
+def _write(path: Path, content: object) -> None:
+    from torch._inductor.codecache import write_atomic
+
+    if _is_off():
+        return
+    data = json.dumps(content).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(str(path), hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
