@@ -2,12 +2,16 @@
 // A libcuda of host memory, on which everything is done at once: for tests of a driver of CUDA GPUs where there is none.
 // Two devices of compute capability 6.1, 1 GiB each. A module is any text; its kernel "illegal" makes every later call
 // fail, as an illegal address does, and any other does nothing. FAKE_CUDA_DEVICES says how many devices there are, and
-// FAKE_CUDA_MAJOR another major compute capability, of minor 0, for compilers that have forgotten 6.1.
+// FAKE_CUDA_MAJOR another major compute capability, of minor 0, for compilers that have forgotten 6.1. Of a module that
+// is a cubin it knows the kernels, their parameters and blocks: it refuses launches that CUDA refuses, and writes the
+// others to the file FAKE_CUDA_LAUNCHES, a line each: name, grid, block, shared memory, and the parameters' bytes.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
@@ -25,7 +29,17 @@ std::map<uint64_t, size_t> blocks;  // device memory
 size_t used = 0;
 std::map<void*, std::chrono::steady_clock::time_point> records;  // of events
 std::set<void*> pinned, allocated_host, streams, events, graphs, executables;
-std::set<std::string> kernels;
+// A kernel: of a text its name alone, of a cubin what the compiler wrote of it.
+struct Function {
+  std::string name;
+  bool is_known = false;
+  std::map<uint32_t, uint32_t> parameters;  // sizes by their places
+  uint32_t block[3] = {};  // 0: any
+  size_t shared = 0;  // static
+  size_t allowed = 48 << 10;  // static and dynamic
+};
+std::map<std::string, Function> texts;  // kernels of texts
+std::map<void*, std::map<std::string, Function>> cubins;  // by module
 thread_local void* current = nullptr;
 char contexts[64];
 
@@ -68,6 +82,67 @@ int fill(uint64_t dst, T value, size_t count, void* stream) {
   if (const int code = check(streams, stream)) return code;
   for (size_t i = 0; i < count; ++i) std::memcpy(reinterpret_cast<char*>(dst) + i * sizeof value, &value, sizeof value);
   return 0;
+}
+
+uint64_t word(const char* at, size_t bytes) {
+  uint64_t value = 0;
+  std::memcpy(&value, at, bytes);
+  return value;
+}
+
+// What the section .nv.info.NAME says: entries of a format, an attribute, and a value of two bytes, which is the size of
+// what follows in format 4.
+void read_info(const char* at, const char* end, Function* out) {
+  while (at + 4 <= end) {
+    const auto format = static_cast<uint8_t>(at[0]), attribute = static_cast<uint8_t>(at[1]);
+    const size_t size = format == 4 ? word(at + 2, 2) : 0;
+    const char* value = at + 4;
+    if (attribute == 0x17) out->parameters[word(value + 4, 2)] = word(value + 8, 4) >> 18;
+    if (attribute == 0x10) std::memcpy(out->block, value, sizeof out->block);
+    at += 4 + size;
+  }
+}
+
+std::map<std::string, Function> read_cubin(const char* image) {
+  std::map<std::string, Function> found;
+  const char* sections = image + word(image + 40, 8);
+  const size_t entry = word(image + 58, 2), count = word(image + 60, 2), names = word(image + 62, 2);
+  const char* texts_at = image + word(sections + names * entry + 24, 8);
+  for (size_t i = 0; i < count; ++i) {
+    const char* section = sections + i * entry;
+    const std::string name = texts_at + word(section, 4);
+    const char* content = image + word(section + 24, 8);
+    const size_t bytes = word(section + 32, 8);
+    if (name.starts_with(".nv.info.")) read_info(content, content + bytes, &found[name.substr(9)]);
+    if (name.starts_with(".nv.shared.")) found[name.substr(11)].shared = bytes;
+  }
+  for (auto& [name, function] : found) {
+    function.name = name;
+    function.is_known = true;
+  }
+  return found;
+}
+
+int check_launch(const Function& function, const unsigned (&block)[3], unsigned shared) {
+  for (int i = 0; i < 3; ++i) {
+    if (function.block[0] != 0 && block[i] != function.block[i]) return kInvalidValue;
+  }
+  return function.shared + shared <= function.allowed ? 0 : kInvalidValue;
+}
+
+void write_launch(const Function& function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared,
+                  void** arguments) {
+  const char* path = std::getenv("FAKE_CUDA_LAUNCHES");
+  if (path == nullptr) return;
+  std::ofstream file(path, std::ios::app);
+  file << function.name;
+  for (const unsigned size : grid) file << ' ' << size;
+  for (const unsigned size : block) file << ' ' << size;
+  file << ' ' << shared;
+  for (const auto& [place, size] : function.parameters) {
+    file << ' ' << size << ':' << word(static_cast<const char*>(arguments[place]), std::min(size, 8u));
+  }
+  file << '\n';
 }
 
 struct Ipc {
@@ -126,6 +201,9 @@ int cuDeviceGetAttribute(int* out, int which, int) {
       break;
     case 76:
       *out = major() == 6 ? 1 : 0;
+      break;
+    case 97:  // bytes of shared memory that a block may ask for
+      *out = 227 << 10;
       break;
     case 102:
       *out = 0;
@@ -355,34 +433,60 @@ int cuModuleLoadDataEx(void** out, const void* image, unsigned, int*, void** val
                 "ptxas application ptx input, line 2; fatal   : Parsing error near 'error'");
     return kInvalidPtx;
   }
-  return *out = const_cast<void*>(image), 0;
+  *out = const_cast<void*>(image);
+  if (std::memcmp(image, "\177ELF", 4) == 0) {
+    const std::lock_guard lock(mutex);
+    *out = std::malloc(16);
+    cubins[*out] = read_cubin(static_cast<const char*>(image));
+  }
+  return 0;
 }
 int cuModuleUnload(void*) {
   return sticky;
 }
-int cuModuleGetFunction(void** out, void*, const char* name) {
+int cuModuleGetFunction(void** out, void* module, const char* name) {
   if (std::strcmp(name, "missing") == 0) return kNotFound;
   const std::lock_guard lock(mutex);
-  *out = const_cast<char*>(kernels.insert(name).first->c_str());
+  if (const auto cubin = cubins.find(module); cubin != cubins.end()) {
+    const auto found = cubin->second.find(name);
+    return found == cubin->second.end() ? kNotFound : (*out = &found->second, 0);
+  }
+  Function& function = texts[name];
+  function.name = name;
+  return *out = &function, 0;
+}
+int cuFuncGetAttribute(int* out, int which, void* function) {
+  *out = which == 0 ? 1024 : which == 1 ? static_cast<int>(static_cast<Function*>(function)->shared) : 0;
   return 0;
 }
-int cuFuncGetAttribute(int* out, int which, void*) {
-  return *out = which == 0 ? 1024 : 0, 0;
-}
-int cuFuncSetAttribute(void*, int, int) {
+int cuFuncSetAttribute(void* function, int which, int value) {
+  auto* changed = static_cast<Function*>(function);
+  if (which == 8) changed->allowed = changed->shared + static_cast<size_t>(value);
   return 0;
 }
-int cuFuncGetParamInfo(void* function, size_t index, size_t* offset, size_t* size) {
+int cuFuncGetParamInfo(void* given, size_t index, size_t* offset, size_t* size) {
+  const auto* function = static_cast<Function*>(given);
+  const std::string& name = function->name;
+  *offset = 0;
+  if (function->is_known) {
+    const auto found = function->parameters.find(static_cast<uint32_t>(index));
+    return found == function->parameters.end() ? kInvalidValue : (*size = found->second, 0);
+  }
   // Those of tests take one pointer; of others nothing is told.
-  const std::string name = static_cast<const char*>(function);
   if (name != "scale" && name != "put" && name != "illegal") return kNotSupported;
-  return *offset = 0, *size = 8, index == 0 ? 0 : kInvalidValue;
+  return *size = 8, index == 0 ? 0 : kInvalidValue;
 }
-int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream,
-                   void**, void**) {
-  const int code = check(streams, stream);
-  if (code == 0 && std::strcmp(static_cast<const char*>(function), "illegal") == 0) sticky = 700;
-  return code;
+int cuLaunchKernel(void* given, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                   unsigned block_z, unsigned shared, void* stream, void** arguments, void**) {
+  if (const int code = check(streams, stream)) return code;
+  const auto* function = static_cast<Function*>(given);
+  if (function->name == "illegal") sticky = 700;
+  if (!function->is_known) return 0;
+  const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
+  const std::lock_guard lock(mutex);
+  if (const int code = check_launch(*function, block, shared)) return code;
+  write_launch(*function, grid, block, shared, arguments);
+  return 0;
 }
 
 }  // extern "C"

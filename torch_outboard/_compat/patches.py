@@ -126,4 +126,10 @@ PATCHES: tuple[Patch, ...] = (
         "done in torch 2.14",
         "triton.needs_list_as_gpu",
     ),
+    Patch(
+        "the registry of heuristics of templates in torch._inductor",
+        "give products the configurations that torch has for the same target",
+        "no issue: registered for torch's own types of devices",
+        "triton.needs_share_templates",
+    ),
 )

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-__all__ = ["list_as_gpu", "needs_list_as_gpu"]
+import sys
+from importlib import import_module
+from typing import Any
+
+__all__ = ["list_as_gpu", "needs_list_as_gpu", "needs_share_templates", "share_templates"]
 
 
 def needs_list_as_gpu() -> bool:
@@ -33,3 +37,31 @@ def list_as_gpu(device: str) -> None:
     finally:
         utils.GPU_TYPES[:] = [*own, device]
     scheduler.has_triton = lambda: True  # type: ignore[assignment, attr-defined]
+
+
+def needs_share_templates() -> bool:
+    """Whether configurations of templates belong to types of devices, not to what Triton compiles for."""
+    return _heuristics() is not None
+
+
+def share_templates(device: str, backend: str) -> None:
+    """Gives a type of devices the configurations of templates that torch has for a target of Triton.
+
+    They are registered for torch's own types, which are called as the targets. Those that a vendor has registered for
+    the device stay.
+    """
+    known = _heuristics()
+    if known is None:
+        return
+    for (template, of, operator), heuristic in list(known.items()):
+        if of == backend:
+            known.setdefault((template, device, operator), heuristic)
+
+
+def _heuristics() -> dict[tuple[str | None, ...], Any] | None:
+    import_module("torch._inductor.choices")  # registers them
+    for name in ("heuristics", "template_heuristics"):
+        module = sys.modules.get(f"torch._inductor.{name}.registry")
+        if module is not None:
+            return getattr(module, "_TEMPLATE_HEURISTIC_REGISTRY", None)
+    return None

@@ -32,6 +32,13 @@ class TritonGenerator(CodeGenerator):
 
         return OutboardWrapper
 
+    def prepare_graph(self, gm: Any) -> None:
+        from torch_outboard._compat.triton import share_templates
+        from torch_outboard.compile.triton.templates import choose_templates
+
+        share_templates(self.driver.name, self.driver.triton_target(0).backend)
+        choose_templates(self.driver)
+
     def cache_key(self) -> dict[str, str]:
         import triton
 

@@ -24,7 +24,7 @@ from torch_outboard.compile.triton.measure import milliseconds
 from torch_outboard.compile.triton.store import Store
 from torch_outboard.device.devices import get_device_properties
 
-__all__ = ["begin_compiling", "triton_kernel"]
+__all__ = ["begin_compiling", "chip_of", "triton_kernel"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,9 +64,14 @@ def triton_kernel(name: str, entry: str, source: str, target: TritonTarget, devi
     return finish() if task is None else LambdaFuture(finish, future=task)
 
 
-def _store(entry: str, source: str, target: TritonTarget, device: int) -> Store:
+def chip_of(device: int) -> str:
+    """Gives what the times of kernels depend on."""
     chip = get_device_properties(device)
-    return Store(entry, source, target, f"{chip.vendor}/{chip.name}/{chip.architecture}/{chip.driver_version}")
+    return f"{chip.vendor}/{chip.name}/{chip.architecture}/{chip.driver_version}"
+
+
+def _store(entry: str, source: str, target: TritonTarget, device: int) -> Store:
+    return Store(entry, source, target, chip_of(device))
 
 
 def _submit(entry: str, source: str, target: TritonTarget) -> Future[Binaries] | None:
@@ -91,7 +96,7 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
 
 def _launcher(name: str, binaries: Binaries, store: Store, target: TritonTarget, device: int) -> Callable[..., None]:
     variants = binaries.variants
-    chosen = store.choice() if len(variants) > 1 else variants[0].config
+    chosen = store.choice.read() if len(variants) > 1 else variants[0].config
     for one in variants:
         if one.config == chosen:
             return _launcher_of(name, binaries, one, target, device)
@@ -171,7 +176,7 @@ class _Untuned:
                 f"none of the {len(failures)} configurations of the kernel {self._name} runs: {failures[0]}"
             ) from failures[0]
         best = min(times)[1]
-        self._store.keep_choice(self._binaries.variants[best].config)
+        self._store.choice.write(self._binaries.variants[best].config)
         return launchers[best]
 
     def _measure(self, launcher: Callable[..., None], arguments: Sequence[Any]) -> float:

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch_outboard._triton import TritonTarget
 from torch_outboard._version import __version__
 from torch_outboard.compile.triton.binary import Binaries, Binary, load_backend
 
-__all__ = ["Store"]
+__all__ = ["Choice", "Store"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,17 +27,18 @@ _log = logging.getLogger(__name__)
 class Store:
     """What is kept of a kernel. Each file has the hash of its content in its first line; a damaged one is as none.
 
-    It writes nothing where Inductor's caches are turned off.
+    Nothing is read or written where Inductor's caches are turned off.
+
+    Attributes
+    ----------
+    choice : Choice
+        The configuration that was measured to be the fastest on a chip.
     """
 
     def __init__(self, name: str, source: str, target: TritonTarget, chip: str) -> None:
-        from torch._inductor.runtime.cache_dir_utils import cache_dir
-
         parts = (name, source, repr(target), *_versions(target))
-        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        folder = Path(cache_dir()) / "outboard_triton" / key[:2]
-        self._binaries = folder / key
-        self._choice = folder / f"{key}.{hashlib.sha256(chip.encode()).hexdigest()[:16]}"
+        self._binaries = _file(parts)
+        self.choice = Choice(parts, chip)
 
     def binaries(self) -> Binaries | None:
         """Gives what was kept, None if there is nothing or it was damaged."""
@@ -62,13 +64,21 @@ class Store:
             one["code"] = base64.b64encode(one["code"]).decode()
         _write(self._binaries, content)
 
-    def choice(self) -> str | None:
-        """Gives the configuration that was measured to be the fastest on the chip, None if none was."""
-        content = _read(self._choice)
-        return None if content is None else content["config"]
 
-    def keep_choice(self, config: str) -> None:
-        _write(self._choice, {"config": config})
+class Choice:
+    """Which of several was the fastest on a chip, by its name. `among` is all that the answer depends on beside it."""
+
+    def __init__(self, among: Sequence[str], chip: str) -> None:
+        self._file = _file((*among, "on", chip))
+
+    def read(self) -> str | None:
+        """Gives the name, None if nothing was measured or the file was damaged."""
+        content = _read(self._file)
+        return None if content is None else content["choice"]
+
+    def write(self, name: str) -> None:
+        """Keeps the name for later processes."""
+        _write(self._file, {"choice": name})
 
 
 @functools.cache
@@ -76,6 +86,13 @@ def _versions(target: TritonTarget) -> tuple[str, ...]:
     from torch._inductor.runtime.triton_compat import triton_key
 
     return __version__, torch.__version__, triton_key(), load_backend(target).hash()
+
+
+def _file(parts: Sequence[str]) -> Path:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return Path(cache_dir()) / "outboard_triton" / key[:2] / key
 
 
 def _is_off() -> bool:
