@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,17 @@ def test_generated_kernels_are_cuda(fakes):
     *different, count = result.stdout.splitlines()
     assert not different, "\n".join(different)
     assert int(count.split()[0]) > 50
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="capability: Triton, which torch for the CPU lacks")
+def test_kernels_in_triton_on_a_fake_cuda(fakes, tmp_path):
+    """They compile for Hopper without a GPU, and are launched as they were compiled; tests/stress has other chips."""
+    env = python_env(
+        FAKE_CUDA_MAJOR="9",
+        FAKE_CUDA_LAUNCHES=str(tmp_path / "launches"),
+        TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    run(sys.executable, "-W", "ignore", HERE / "cuda_triton.py", fakes("fake_cuda", "libcuda.so.1"), env=env)
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,6 @@ class TritonGenerator(CodeGenerator):
     is_gpu = True
 
     def scheduling(self) -> type[Any]:
-        check_triton(self.driver)
-
         from torch_outboard.compile.triton.scheduling import scheduling_for
 
         return scheduling_for(self.driver)
@@ -36,13 +34,18 @@ class TritonGenerator(CodeGenerator):
         from torch_outboard._compat.triton import share_templates
         from torch_outboard.compile.triton.templates import choose_templates
 
+        check_triton(self.driver)
         share_templates(self.driver.name, self.driver.triton_target(0).backend)
         choose_templates(self.driver)
 
     def cache_key(self) -> dict[str, str]:
+        from torch_outboard.compile.triton.binary import load_backend
+
+        target = self.driver.triton_target(0)
+        load_backend(target)
         import triton
 
-        return {"triton": triton.__version__, "target": repr(self.driver.triton_target(0))}
+        return {"triton": triton.__version__, "target": repr(target)}
 
 
 def check_triton(driver: Driver) -> None:

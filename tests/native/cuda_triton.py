@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiles functions through Triton for a CUDA GPU that is a fake, and reads what was launched there.
+
+    python cuda_triton.py LIBCUDA    # FAKE_CUDA_MAJOR says the chip, FAKE_CUDA_LAUNCHES where launches are written
+
+The driver checks how many parameters a kernel has and of what size, the fake its block and shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch._inductor.config
+from torch.nn import functional
+
+import torch_outboard
+from torch_outboard.compile.generators import generators
+
+torch._inductor.config.compile_threads = 1
+torch._inductor.config.test_configs.autotune_choice_desc_regex = "BLOCK_M=64, BLOCK_N=64, .*num_stages=[23]"
+LAUNCHES = Path(os.environ["FAKE_CUDA_LAUNCHES"])
+
+
+def launch(function: Callable[..., torch.Tensor], *given: torch.Tensor, **options: object) -> list[str]:
+    """Gives the words of the last launch: name, grid, block, shared memory, and sizes and values of parameters."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, **options)
+    compiled(*given)
+    LAUNCHES.unlink()  # those that measured
+    result = compiled(*given)
+    (line,) = LAUNCHES.read_text().splitlines()
+    words = line.split()
+    addresses = [f"8:{one.data_ptr()}" for one in (*given, result)]
+    assert words[8 : 8 + len(addresses)] == addresses, (words, addresses)
+    assert words[-2:] == ["8:0", "8:0"], "scratch that no kernel asks for"
+    assert int(words[4]) % 32 == 0 and words[5:7] == ["1", "1"], words
+    return words
+
+
+def covers(blocks: str, elements: int) -> bool:
+    size = 1
+    while -(-elements // size) > int(blocks):
+        size *= 2
+    return -(-elements // size) == int(blocks)
+
+
+def main() -> None:
+    torch_outboard.attach("nv", library=sys.argv[1])
+    target = generators().driver.triton_target(0)
+    assert target.arch == 10 * int(os.environ["FAKE_CUDA_MAJOR"]), target
+    x, y = (torch.ones(1000, 130, device="nv") for _ in range(2))
+
+    words = launch(lambda x, y: functional.gelu(x) * y + x, x, y)
+    assert words[0].startswith("triton_poi") and covers(words[1], 130000) and words[7] == "0", words
+    assert words[11] == "4:130000", words
+    words = launch(lambda x: x.softmax(-1), x)
+    assert words[0].startswith("triton_per") and covers(words[1], 1000), words
+    assert words[10:12] == ["4:1000", "4:130"], words
+    words = launch(lambda x: x.softmax(-1), x, dynamic=True)
+    assert words[0].startswith("triton_red") and covers(words[1], 1000), words
+    words = launch(lambda x: x.sum(), x[:100].clone())
+    assert words[1:4] == ["1", "1", "1"], words
+    words = launch(lambda x: x.bfloat16().t().contiguous(), x)
+    assert words[0].startswith("triton_poi"), words
+    words = launch(lambda x: x.cumsum(-1), x)
+    assert covers(words[1], 1000), words
+    templates = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
+    a, b = (torch.ones(256, 256, device="nv", dtype=torch.bfloat16) for _ in range(2))
+    words = launch(lambda a, b: (a @ b).relu(), a, b, options=templates)
+    assert words[0].startswith("triton_tem") and int(words[7]) > 0, words
+    print(target.arch, words[7], "bytes of shared memory")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs the text of Triton's first language, TTIR, on the host, slowly: what a chip would do with a compiled kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+
+import numpy as np
+
+_DTYPES = {"f32": "f4", "f64": "f8", "f16": "f2", "i1": "?", "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8"}
+_BINARY = {
+    "addi": np.add, "addf": np.add, "subi": np.subtract, "subf": np.subtract, "muli": np.multiply, "mulf": np.multiply,
+    "divf": np.divide, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor,
+    "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum, "minimumf": np.minimum,
+    "maxsi": np.maximum, "minsi": np.minimum,
+    "divsi": lambda a, b: np.trunc(a / b).astype(a.dtype), "remsi": np.fmod,
+}  # fmt: skip
+_COMPARED = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_FUNCTIONS = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "absf": np.abs}
+_CASTS = {"sitofp", "fptosi", "extf", "truncf", "extsi", "extui", "trunci", "uitofp", "bitcast"}
+
+
+def _shape(kind):
+    """Gives the sizes and the element type of `tensor<8x64xf32>` or `f32`."""
+    inner = re.fullmatch(r"tensor<(.*)>", kind)
+    *sizes, element = re.split(r"x(?![^<]*>)", inner[1]) if inner else [kind]
+    if inner and "ptr" in inner[1]:
+        sizes, element = inner[1].split("x!")[0].split("x"), "!" + inner[1].split("x!")[1]
+    return tuple(map(int, sizes)), element
+
+
+def _dtype(element):
+    return np.dtype("i8" if element.startswith("!tt.ptr") else _DTYPES[element])
+
+
+class Kernel:
+    """A function of a module: `parameters` are its names and types, in order."""
+
+    def __init__(self, text, name):
+        text = re.sub(r"loc\((?:[^()]|\([^()]*\))*\)", "", text)
+        begin = text.index(f"@{name}(")
+        head, _, body = text[begin:].partition(") attributes")
+        self.parameters = re.findall(r"(%[\w]+): (\S+?)(?=[ ,]|$)", head)
+        self._lines = [line.strip() for line in body.splitlines()[1:] if line.strip()]
+
+    def __call__(self, grid, arguments):
+        for z, y, x in np.ndindex(*grid[::-1]):
+            values = {
+                name: np.asarray(value, _dtype(kind))
+                for (name, kind), value in zip(self.parameters, arguments, strict=True)
+            }
+            with np.errstate(all="ignore"):
+                self._run(0, values, {"x": x, "y": y, "z": z})
+
+    def _run(self, at, values, place):
+        """Runs lines up to the end of their block; gives the line behind it and what the block yields."""
+        while True:
+            line = self._lines[at]
+            at += 1
+            if line.startswith(("tt.return", "tt.reduce.return", "scf.yield")):
+                operands = re.findall(r"%[\w]+", line.split(" : ")[0])
+                return at, [values[name] for name in operands]
+            match = re.match(r"(?:(%\w+)(?::\d+)? = )?\"?([\w.]+)\"?(.*)$", line)
+            result, operation, rest = match.groups()
+            if operation == "scf.for":
+                at = self._loop(at, result, rest, values, place)
+                continue
+            if operation == "tt.reduce":
+                at = self._reduce(at, result, rest, values, place)
+                continue
+            value = self._value(operation, rest, values, place)
+            if result is not None:
+                values[result] = value
+
+    def _loop(self, at, result, rest, values, place):
+        index, first, last, step = re.match(r" (%\w+) = (%\w+) to (%\w+) step (%\w+)", rest).groups()
+        carried = re.findall(r"(%\w+) = (%\w+)", rest.partition("iter_args(")[2].partition(")")[0])
+        state = [values[begin] for _, begin in carried]
+        end = None
+        for number in range(int(values[first]), int(values[last]), int(values[step])):
+            inner = {**values, index: np.int32(number), **dict(zip((name for name, _ in carried), state, strict=True))}
+            end, state = self._run(at, inner, place)
+        if end is None:
+            raise ValueError("a loop of no turns")
+        values.update({f"{result}#{i}": one for i, one in enumerate(state)})
+        if len(state) == 1:
+            values[result] = state[0]
+        return end + 1  # behind its brace
+
+    def _reduce(self, at, result, rest, values, place):
+        operands = re.findall(r"%\w+", rest.partition(")")[0])
+        axis = int(re.search(r"axis = (\d+)", rest)[1])
+        names = re.findall(r"(%\w+):", self._lines[at])
+        columns = [np.moveaxis(values[name], axis, 0) for name in operands]
+        state, end = [column[0] for column in columns], at
+        for row in range(len(columns[0])):
+            inner = {**values, **dict(zip(names, [*state, *(column[row] for column in columns)], strict=True))}
+            end, joined = self._run(at + 1, inner, place)
+            state = joined if row else state
+        values.update({result: state[0], **{f"{result}#{i}": one for i, one in enumerate(state)}})
+        return end + 1
+
+    def _value(self, operation, rest, values, place):
+        text, _, kinds = rest.rpartition(" : ")
+        given = [values[name] for name in re.findall(r"%\w+(?:#\d+)?", text or rest)]
+        kind = re.split(" -> | to ", kinds)[-1].strip()
+        shape, element = ((), "") if not kind or ", " in kind else _shape(kind)
+        family, _, what = operation.partition(".")
+        match operation:
+            case "arith.constant":
+                return np.broadcast_to(_literal(rest), shape)
+            case "tt.get_program_id":
+                return np.int32(place[rest.split()[0]])
+            case "tt.make_range":
+                first, last = (int(re.search(rf"{word} = (\d+)", rest)[1]) for word in ("start", "end"))
+                return np.arange(first, last, dtype="i4")
+            case "tt.splat" | "tt.broadcast":
+                return np.broadcast_to(given[0], shape)
+            case "tt.expand_dims" | "tt.reshape":
+                return given[0].reshape(shape)
+            case "tt.addptr":
+                size = _dtype(re.search(r"ptr<(\w+)>", kinds)[1]).itemsize
+                return given[0] + given[1].astype("i8") * size
+            case "tt.load":
+                return _load(*given, element=re.search(r"ptr<(\w+)>", kinds)[1])
+            case "gpu.barrier":
+                return None  # a block is one thread
+            case "tt.store":
+                return _store(*given)
+            case "arith.select":
+                return np.where(*given)
+            case "arith.cmpi" | "arith.cmpf":
+                return _compare(rest.split(",")[0].split()[0], *given)
+            case "tt.extern_elementwise":
+                symbol = re.search(r'symbol = "__nv_(\w+?)f?"', rest)[1]
+                return _FUNCTIONS[symbol](*given)
+        if what in _BINARY:
+            return _BINARY[what](*given)
+        if what in _CASTS:
+            return given[0].astype(_dtype(element))
+        if family == "math":
+            return _FUNCTIONS[what](*given)
+        raise NotImplementedError(f"{operation}{rest}")
+
+
+def _literal(rest):
+    value, _, kind = rest.strip().rpartition(" : ")
+    value = re.sub(r"dense<(.*)>", r"\1", value) if value else rest.split()[0]
+    dtype = _dtype(_shape(kind)[1]) if kind else np.dtype("?")
+    if value in ("true", "false"):
+        return np.asarray(value == "true")
+    if value.startswith("0x"):
+        return np.asarray(int(value, 16), f"u{dtype.itemsize}").view(dtype)
+    return np.asarray(float(value) if dtype.kind == "f" else int(value), dtype)
+
+
+def _compare(how, left, right):
+    known = how if how in _COMPARED else how[1:]
+    found = _COMPARED[known](left, right)
+    return found | np.isnan(left) | np.isnan(right) if how.startswith("u") and left.dtype.kind == "f" else found
+
+
+def _load(pointers, mask=None, other=None, element="f32"):
+    dtype = _dtype(element)
+    pointers = np.asarray(pointers)
+    mask = np.broadcast_to(True if mask is None else mask, pointers.shape)
+    out = np.array(np.broadcast_to(0 if other is None else other, pointers.shape), dtype)
+    for place in np.ndindex(pointers.shape):
+        if mask[place]:
+            out[place] = np.frombuffer(ctypes.string_at(int(pointers[place]), dtype.itemsize), dtype)[0]
+    return out
+
+
+def _store(pointers, value, mask=None):
+    pointers, value = np.asarray(pointers), np.asarray(value)
+    mask = np.broadcast_to(True if mask is None else mask, pointers.shape)
+    for place in np.ndindex(pointers.shape):
+        if mask[place]:
+            ctypes.memmove(int(pointers[place]), value[place].tobytes(), value.dtype.itemsize)
+
+
+@functools.cache
+def kernel(text, name):
+    return Kernel(text, name)
