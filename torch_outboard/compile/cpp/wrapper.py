@@ -33,7 +33,13 @@ from torch_outboard.compile.cpp.operators import (
 from torch_outboard.compile.cpp.values import ValueWriter, text_literal
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import argument_type, kernel_letters, passed_types, program_letters
-from torch_outboard.compile.wrapper.graph import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
+from torch_outboard.compile.wrapper.graph import (
+    Unguarded,
+    flush_kernels,
+    is_for_streams,
+    is_ours,
+    keep_order_of_streams,
+)
 
 __all__ = ["OutboardCppWrapper"]
 
@@ -79,7 +85,7 @@ _MODEL_DEVICE = """{{
 """
 
 
-class OutboardCppWrapper(CppWrapperCpu):
+class OutboardCppWrapper(Unguarded, CppWrapperCpu):
     """The wrapper of a graph and of those within it, which are written in place."""
 
     def __init__(self) -> None:

@@ -3,13 +3,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
 
 from torch_outboard import _C
 
-__all__ = ["flush_kernels", "is_for_streams", "is_ours", "keep_order_of_streams"]
+__all__ = ["Unguarded", "flush_kernels", "is_for_streams", "is_ours", "keep_order_of_streams"]
+
+
+class Unguarded:
+    """Of wrappers whose launches and allocations name their device.
+
+    Inductor changes the current device round the kernels of what it knows as a GPU.
+    """
+
+    last_seen_device_guard_index: int | None
+
+    def codegen_device_guard_enter(self, device_idx: int, *streams: Any, **named: Any) -> None:
+        self.last_seen_device_guard_index = device_idx
+
+    def codegen_device_guard_exit(self) -> None:
+        pass
 
 
 def is_ours(name: str) -> bool:

@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.wrapper.graph import flush_kernels, is_ours, keep_order_of_streams
+from torch_outboard.compile.wrapper.graph import Unguarded, flush_kernels, is_ours, keep_order_of_streams
 
 __all__ = ["KernelDefinitions", "OutboardSubgraphWrapper", "OutboardWrapper"]
 
@@ -30,7 +30,7 @@ _IMPORTS = (
 )
 
 
-class KernelDefinitions(PythonWrapperCodegen):
+class KernelDefinitions(Unguarded, PythonWrapperCodegen):
     """Defines kernels for the device where torch's wrapper defines those of the CPU."""
 
     _defines_for_device = False
