@@ -34,6 +34,9 @@ __all__ = ["choose_templates"]
 
 _log = logging.getLogger(__name__)
 
+# Of templates that read places from an input, for which the random numbers that are measured with are none.
+_OF_VALUES = ("flex", "grouped")
+
 _registered: set[str] = set()
 
 
@@ -51,6 +54,8 @@ def _fastest(driver: Driver, choices: list[Any]) -> list[Any]:
     known = [one for one in choices if isinstance(one, TritonTemplateCaller | ExternKernelCaller)]
     if len(known) < 2:
         return known
+    if any(word in one.name for one in known for word in _OF_VALUES):
+        return known[:1]
     from torch._inductor import config
 
     if config.deterministic:
