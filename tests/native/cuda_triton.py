@@ -21,7 +21,7 @@ import torch_outboard
 from torch_outboard.compile.generators import generators
 
 torch._inductor.config.compile_threads = 1
-torch._inductor.config.test_configs.autotune_choice_desc_regex = "BLOCK_M=64"
+torch._inductor.config.test_configs.autotune_choice_desc_regex = ".*BLOCK_M=64"
 LAUNCHES = Path(os.environ["FAKE_CUDA_LAUNCHES"])
 
 

@@ -123,7 +123,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch._inductor.utils.GPU_TYPES, get_gpu_type, scheduler.has_triton",
         "write Triton for the device",
-        "done in torch 2.14",
+        "done in torch 2.14, where a driver is attached before Inductor is imported",
         "triton.needs_list_as_gpu",
     ),
     Patch(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11 to 2.13: Inductor's GPUs, for which it writes Triton, are a list of names; 2.15 asks the device."""
+"""All versions of torch that are served: which devices Inductor writes Triton for, and with which templates.
+
+Until torch 2.13 they are a list of names. 2.15 asks the devices that it knows when Inductor is imported.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,9 @@ def list_as_gpu(device: str) -> None:
     """Makes Inductor take a type of devices for GPUs that have Triton.
 
     The list of types has it then, the scheduler doesn't ask whether one of torch's own GPUs has Triton, and what asks
-    for the one GPU type that there is (a pass that moves constants) is told this one, beside CUDA too.
+    for the one GPU type that there is (a pass that moves constants) is told this one, beside CUDA too. Newer versions
+    of torch ask the devices that they know when Inductor is imported; one that is attached later is added as well.
     """
-    if not needs_list_as_gpu():
-        return
     from torch._inductor import scheduler, utils
 
     if device in utils.GPU_TYPES:
