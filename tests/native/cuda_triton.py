@@ -68,6 +68,18 @@ def main() -> None:
     assert words[0].startswith("triton_poi"), words
     words = launch(lambda x: x.cumsum(-1), x)
     assert covers(words[1], 1000), words
+
+    # What was compiled for addresses that are multiples of 16 gets a copy of another tensor.
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x * 3)
+    whole = torch.ones(1028, device="nv")
+    compiled(whole[4:])
+    LAUNCHES.unlink()
+    compiled(whole[1:1025])
+    (line,) = LAUNCHES.read_text().splitlines()
+    address = int(line.split()[8].removeprefix("8:"))
+    assert address % 16 == 0 and address != whole[1:].data_ptr(), line
+
     templates = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
     a, b = (torch.ones(256, 256, device="nv", dtype=torch.bfloat16) for _ in range(2))
     words = launch(lambda a, b: (a @ b).relu(), a, b, options=templates)
