@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import re
 
 import numpy as np
@@ -15,6 +16,9 @@ _BINARY = {
     "divf": np.divide, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor,
     "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum, "minimumf": np.minimum,
     "maxsi": np.maximum, "minsi": np.minimum,
+    "shli": np.left_shift, "shrsi": np.right_shift,
+    "shrui": lambda a, b: _unsigned(np.right_shift, a, b),
+    "mulhiui": lambda a, b: _unsigned(lambda x, y: (x.astype("u8") * y >> np.uint64(32)).astype(x.dtype), a, b),
     "divsi": lambda a, b: np.trunc(a / b).astype(a.dtype), "remsi": np.fmod,
 }  # fmt: skip
 _COMPARED = {
@@ -25,8 +29,20 @@ _COMPARED = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-_FUNCTIONS = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "absf": np.abs}
-_CASTS = {"sitofp", "fptosi", "extf", "truncf", "extsi", "extui", "trunci", "uitofp", "bitcast"}
+_FUNCTIONS = {
+    **{name: getattr(np, name) for name in ("exp", "log", "sqrt", "sin", "cos", "tanh", "floor", "log1p")},
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "absf": np.abs,
+    "negf": np.negative,
+    "erf": np.vectorize(math.erf, otypes=["f4"]),
+}
+_CASTS = {"sitofp", "fptosi", "extf", "truncf", "extsi", "extui", "trunci", "uitofp"}
+
+
+def _unsigned(function, left, right):
+    of = left.dtype
+    unsigned = np.dtype(f"u{of.itemsize}")
+    return function(left.astype(unsigned), right.astype(unsigned)).astype(unsigned).view(of)
 
 
 def _shape(kind):
@@ -145,9 +161,11 @@ class Kernel:
                 return _FUNCTIONS[symbol](*given)
         if what in _BINARY:
             return _BINARY[what](*given)
+        if what == "bitcast":
+            return np.ascontiguousarray(given[0]).view(_dtype(element))
         if what in _CASTS:
             return given[0].astype(_dtype(element))
-        if family == "math":
+        if family == "math" or what == "negf":
             return _FUNCTIONS[what](*given)
         raise NotImplementedError(f"{operation}{rest}")
 
