@@ -112,6 +112,10 @@ class Driver:
             "Triton compiles for"
         )
 
+    def libraries(self) -> Mapping[str, str]:
+        """Gives the libraries of the vendor that operators use, each with its file, for `outboard info`."""
+        return {}
+
     # -- Required ------------------------------------------------------------------------------------------------------
 
     @_required

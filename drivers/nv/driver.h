@@ -18,6 +18,7 @@
 #include "../support/strided.h"
 #include "count.h"
 #include "cuda.h"
+#include "libraries/products.h"
 #include "stream_set.h"
 
 namespace nv {
@@ -78,14 +79,17 @@ struct Device {
   CUevent anchor = nullptr;
   int64_t anchor_ns = 0;
 
-  std::mutex own_mutex;  // kernels of the driver's own
+  std::mutex own_mutex;  // guards what follows
+  std::unique_ptr<Products> products;  // null until the first
+  // Kernels of the driver's own.
   uint64_t own_module = 0;
   std::map<std::string, uint64_t> own_kernels;
 };
 
 struct Options {
   std::string library = "libcuda.so.1";
-  std::string nvrtc;  // "" for the usual names
+  std::string nvrtc;     // "" for the usual names, here and below
+  std::string cublaslt;
 };
 
 struct Driver {
@@ -190,5 +194,6 @@ void fill_stream_entries(ob_driver* table);
 void fill_graph_entries(ob_driver* table);
 void fill_copy_entries(ob_driver* table);
 void fill_program_entries(ob_driver* table);
+void fill_operator_entries(ob_driver* table);
 
 }  // namespace nv

@@ -146,6 +146,7 @@ ob_status device_open(void* self, int32_t index) {
 ob_status device_close(void* self, int32_t index) {
   Device* closed = nullptr;
   const ob_status status = on_device(self, index, "device_close", [&](Driver& driver, Device& device) -> ob_status {
+    device.products.reset();
     std::unique_ptr<Module> own;
     CUresult code = CUDA_SUCCESS;
     if (device.own_module != 0 && driver.modules.take(device.own_module, &own)) {
@@ -203,8 +204,10 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
       out_options->library = given->values[i];
     } else if (key == "nvrtc") {
       out_options->nvrtc = given->values[i];
+    } else if (key == "cublaslt") {
+      out_options->cublaslt = given->values[i];
     } else {
-      *out_error = "there is no option '" + key + "'; there are library and nvrtc";
+      *out_error = "there is no option '" + key + "'; there are library, nvrtc and cublaslt";
       return OB_INVALID_ARGUMENT;
     }
   }
@@ -306,6 +309,7 @@ extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_dri
     nv::fill_graph_entries(&table);
     nv::fill_copy_entries(&table);
     nv::fill_program_entries(&table);
+    nv::fill_operator_entries(&table);
     table.self = new nv::Driver(std::move(parsed));
     table.struct_size = std::min(out_driver->struct_size, sizeof table);
     std::memcpy(out_driver, &table, table.struct_size);

@@ -116,6 +116,11 @@ def test_a_lost_cuda_device(fakes):
     run(sys.executable, HERE / "lost_device.py", fakes("fake_cuda", "libcuda.so.1"), env=python_env())
 
 
+def test_products_by_the_vendors_library(fakes):
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cublaslt", "libcublasLt.so.13")]
+    run(sys.executable, HERE / "vendor_products.py", *libraries, env=python_env())
+
+
 def test_the_driver_tests_on_a_fake_cuda(fakes):
     # By the loader's path, not as an option, so that the processes that tests start find it too.
     env = python_env(LD_LIBRARY_PATH=str(fakes("fake_cuda", "libcuda.so.1").parent))

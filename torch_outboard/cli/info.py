@@ -169,7 +169,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     from torch_outboard._attach import attach, attached_driver
 
     report: dict[str, Any] = {"name": name, "error": None, "devices": [], "entries": {}, "kernels": [], "waiting": []}
-    report["refused"] = []
+    report["refused"], report["libraries"] = [], {}
     try:
         driver = attached_driver()
         module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
@@ -180,6 +180,8 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
 
     report["entries"] = {entry: is_there for entry, is_there in _C.entries().items() if entry in OPTIONAL_ENTRIES}
     report["kernels"] = _C.native_operators()
+    attached = attached_driver()
+    report["libraries"] = {} if attached is None else dict(attached.libraries())
     report["waiting"] = [
         {"operator": op, "difference": difference, "waits": waits} for op, difference, waits in _C.shape_disagreements()
     ]
@@ -281,6 +283,11 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
         console.print(
             *_cells(f"  {len(kernels)}: {', '.join(kernels)}" if kernels else "  none: every operator runs on the CPU")
         )
+    if attached["libraries"]:
+        table = _table("library", "where it is", title="Libraries")
+        for name, where in attached["libraries"].items():
+            table.add_row(*_cells(name, where))
+        console.print(table)
     if attached["waiting"]:
         _print_waiting(console, attached["waiting"])
     if attached["refused"]:

@@ -26,6 +26,7 @@ class NvDriver(Driver):
             ("triton", "cuda_cpp"),
         ),
         "nvrtc": Option(str, None, "NVRTC, for programs in CUDA C++; found by its usual names or as a package."),
+        "cublaslt": Option(str, None, "cuBLASLt, for products; found by its usual names or as a package."),
     }
 
     def __init__(self, **options: object) -> None:
@@ -35,8 +36,14 @@ class NvDriver(Driver):
             compiler = "cuda_cpp"
         if compiler is not None:
             self.code_generator = compiler  # type: ignore[method-assign, assignment]
-        if self.option_values["nvrtc"] is None:
-            self.option_values["nvrtc"] = _packaged_nvrtc()
+        for option, file in _PACKAGED.items():
+            if self.option_values[option] is None:
+                self.option_values[option] = _packaged(file)
+
+    def libraries(self) -> dict[str, str]:
+        """Gives the files of NVIDIA's libraries, or what is looked for when they are first used."""
+        usual = "none among the installed packages; the loader's, if it finds one"
+        return {_PACKAGED[option]: str(self.option_values[option] or usual) for option in _PACKAGED}
 
     def code_generator(self, device: int) -> str:
         """Triton for GPUs of a generation that it compiles for, from Ampere on, else CUDA C++ by NVRTC."""
@@ -61,9 +68,13 @@ def _capability(device: int) -> tuple[int, int]:
     return get_device_capability(device)
 
 
-def _packaged_nvrtc() -> str | None:
-    """Finds NVRTC as pip installs it: below a folder of sys.path, where no loader looks."""
+# Options, and the libraries that they name.
+_PACKAGED = {"nvrtc": "libnvrtc", "cublaslt": "libcublasLt"}
+
+
+def _packaged(library: str) -> str | None:
+    """Finds a library as pip installs it: below a folder of sys.path, where no loader looks."""
     for folder in sys.path:
-        for found in sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True):
+        for found in sorted(Path(folder).glob(f"nvidia/*/lib/{library}.so.*"), reverse=True):
             return str(found)
     return None
