@@ -177,12 +177,12 @@ def _read(path: Path, measured_with: Mapping[str, str]) -> Tuned:
     try:
         for one in (path.parent.parent, path.parent, path):
             check_private(one)
-        content: Any = json.loads(unsealed(path.read_bytes()) or "null")
+        content: Any = json.loads(unsealed(path.read_bytes()) or "{}")
     except FileNotFoundError:
         return _NONE
     except OSError as error:
         return Tuned(path=path, obstacle=str(error))
-    if content is None:
+    if not content:
         return Tuned(path=path, obstacle=f"the file is damaged; {_ANEW}")
     device, schedules = content["device"], content["schedules"]
     differing = [name for name, value in measured_with.items() if content["with"].get(name) != value]
