@@ -36,7 +36,7 @@ import json, logging, os, sys
 logging.basicConfig(stream=sys.stdout)
 import torch, torch_outboard
 from torch_outboard.kernels import plan_statistics
-if torch_outboard.attach("opencl", host_access=False).device_count() == 0:
+if torch_outboard.attach("opencl", host_access=False, cache=False).device_count() == 0:
     os._exit(3)
 rows, columns = int(sys.argv[1]), int(sys.argv[2])
 x, y = torch.randn(rows, columns), torch.randn(columns)
@@ -56,7 +56,7 @@ THREADS = """
 import json, os, sys, threading
 import torch, torch_outboard
 from torch_outboard.kernels import plan_statistics
-if torch_outboard.attach("opencl", host_access=False).device_count() == 0:
+if torch_outboard.attach("opencl", host_access=False, cache=False).device_count() == 0:
     os._exit(3)
 barrier, wrong = threading.Barrier(8), []
 def call(number):
