@@ -93,9 +93,10 @@ bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tens
          has_size(key, 3, query.sym_size(3)) && (!mask.has_value() || is_generated_mask(*mask, query, keys));
 }
 
-// The driver's own kernel for the whole, if it brought one; else generated ones, unless it brought one for the parts.
-// Else the fused kernel of the CPU, where the CPU would take it and would run the parts as well: it makes no matrix of all
-// queries by all keys. Else the parts, in operators.
+// The driver's own kernel for the whole, if it brought one; else generated ones, even where it brought one for the parts: on
+// an H100 products by its vendor's library took four times as long as generated attention, and they make a matrix of all
+// queries by all keys. Else the fused kernel of the CPU, where the CPU would take it and would run the parts as well. Else
+// the parts, in operators.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
@@ -107,7 +108,7 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
   if (!has_native(fused)) {
-    if (!has_native(product) && is_generated(query, key, value, mask, dropout, enable_gqa)) {
+    if (is_generated(query, key, value, mask, dropout, enable_gqa)) {
       return static_cast<int64_t>(sdp::SDPBackend::overrideable);
     }
     if (has_native(product) || !is_on_host(query)) {
