@@ -182,7 +182,7 @@ def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None
             assert one.dtype == other.dtype and one.shape == other.shape
             torch.testing.assert_close(one.cpu(), near.to(one.dtype), equal_nan=True)
     if needs_elements:
-        with pytest.raises(RuntimeError, match="empty tensor"):
+        with pytest.raises(RuntimeError, match="empty tensor|numel\\(\\) == 0"):
             function([*ours, ours[0][:0]])
 
 
@@ -350,14 +350,14 @@ def test_what_takes_the_way_of_single_operators(device: torch.device) -> None:
 
 
 def kernels(work: Callable[[], object], device: torch.device, folder: Path) -> list[str]:
-    """Gives the names of the kernels that were launched."""
+    """Gives the names of operators of which kernels were launched; a vendor's library may give names of its own."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.PrivateUse1]
     with torch.profiler.profile(activities=activities) as profile:
         work()
         torch.accelerator.synchronize(device)
     profile.export_chrome_trace(str(folder / "trace.json"))
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
-    return [event["name"] for event in events if event.get("cat") == "kernel"]
+    return [event["name"] for event in events if event.get("cat") == "kernel" and "::" in event["name"]]
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
@@ -368,8 +368,7 @@ def test_two_hundred_tensors_are_one_launch(device: torch.device, tmp_path: Path
     found = kernels(lambda: torch._foreach_add_(ours, grads, alpha=0.6), device, tmp_path)
     if not found:
         pytest.skip("capability: times of work, without which profiles show no kernels")
-    # A library of the device's vendor that watches it too gives the kernel's own name beside ours.
-    assert found.count("aten::_foreach_add_.List/0") == 1 and len(found) == len(set(found)) <= 2, found
+    assert found == ["aten::_foreach_add_.List/0"]
     for one, other, grad in zip(ours, x, grads, strict=True):
         torch.testing.assert_close(one.cpu(), other + 0.5 * grad.cpu())
 

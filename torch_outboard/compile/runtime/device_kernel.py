@@ -26,7 +26,7 @@ class DeviceProgram:
         C types of the arguments: pointers, of which those without `const` are written, int64_t, int32_t, float and
         double; "table" for a pointer to addresses that the kernel uses, which plans of operators alone pass; "kept" for
         an integer that formulas read and the kernel doesn't take. And three that calls don't pass: "local" for an
-        argument of local memory, "null" for a pointer that is 0, and "record" for the three of a kernel that checks
+        argument of local memory, "zero" for a pointer that is 0, and "record" for the three of a kernel that checks
         something, by which it says what is wrong: the address of its stream's record, the launch's ticket of
         64 bits, the kernel's number of 32 bits (compile/simt/prelude/failure.h).
     code : str or bytes

@@ -9,7 +9,7 @@ __all__ = ["argument_type", "kernel_letters", "passed_types", "program_letters"]
 
 # The letters of csrc/ops/compiled_kernel.h, and of csrc/kernels/device_kernel.h. On the host each argument has a word.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
-_NOT_NUMBERS = {"table": "t", "local": "l", "record": "e", "null": "n", "kept": "k"}
+_NOT_NUMBERS = {"table": "t", "local": "l", "record": "e", "zero": "n", "kept": "k"}
 _NUMBERS_OF_PROGRAMS = {**_NUMBERS, "int": "j", "int32_t": "j", **_NOT_NUMBERS}
 
 
@@ -30,7 +30,7 @@ def program_letters(name: str, types: list[str]) -> str:
 
 def passed_types(types: tuple[str, ...]) -> list[str]:
     """Gives the types of those arguments of a program's kernel that calls pass."""
-    return [kind for kind in types if kind not in ("local", "null", "record")]
+    return [kind for kind in types if kind not in ("local", "zero", "record")]
 
 
 def _letter(name: str, type_name: str, numbers: Mapping[str, str]) -> str:

@@ -106,7 +106,7 @@ def _launcher(name: str, binaries: Binaries, store: Store, target: TritonTarget,
 def _launcher_of(
     name: str, binaries: Binaries, variant: Binary, target: TritonTarget, device: int
 ) -> Callable[..., None]:
-    hidden = ["void*" if size else "null" for size, _ in variant.scratch]
+    hidden = ["void*" if size else "zero" for size, _ in variant.scratch]
     launcher = device_kernel(
         name,
         target.language,
