@@ -113,6 +113,8 @@ struct Product {
   }
 };
 
+}  // namespace
+
 template <class Handle, int (*Library::*Destroy)(Handle)>
 struct Owned {
   explicit Owned(const Library& given) : library(given) {}
@@ -128,6 +130,8 @@ struct Owned {
 using OwnedDescription = Owned<Description, &Library::MatmulDescDestroy>;
 using OwnedLayout = Owned<Layout, &Library::MatrixLayoutDestroy>;
 using OwnedPreference = Owned<Preference, &Library::MatmulPreferenceDestroy>;
+
+namespace {
 
 int describe(const Product& product, OwnedDescription* out) {
   const Library& library = out->library;
@@ -256,7 +260,7 @@ ob_status products_of(Driver& driver, Device& device, Products** out_products) {
   const std::lock_guard lock(device.own_mutex);
   if (device.products == nullptr) {
     std::string error;
-    const Library* library = load(driver.options.cublaslt, &error);
+    const Library* library = cublaslt::load(driver.options.cublaslt, &error);
     if (library == nullptr) return decline(error.c_str());
     if (const ob_status status = Products::make(*library, &device.products); status != OB_OK) return status;
   }
