@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -197,3 +198,20 @@ def test_binaries_and_choices_are_kept(run_compiler, tmp_path):
     first, second = (run_compiler(BEGIN + KEPT, env=env).stdout for _ in range(2))
     assert first == second
     run_compiler(BEGIN + DAMAGED, env=env)
+
+
+@needs_triton
+def test_binaries_are_kept_under_the_assembler_that_makes_them(run_python):
+    """Workers take the one that torch brings; a process whose parent has named it finds the same binaries."""
+    from torch.utils.cpp_extension import _TORCH_PATH
+
+    assembler = Path(_TORCH_PATH) / "bin" / "ptxas"
+    if not assembler.exists():
+        pytest.skip("capability: the assembler that torch's builds for CUDA bring")
+    code = """
+from torch_outboard.compile.triton.store import _versions
+from torch_outboard.driver import TritonTarget
+print(_versions(TritonTarget("cuda", 90, "cubin", 32)))
+"""
+    named = run_python(code, env={"TRITON_PTXAS_PATH": str(assembler)}, fresh=True).stdout
+    assert run_python(code, fresh=True).stdout == named

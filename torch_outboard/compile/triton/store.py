@@ -83,8 +83,12 @@ class Choice:
 
 @functools.cache
 def _versions(target: TritonTarget) -> tuple[str, ...]:
+    from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
     from torch._inductor.runtime.triton_compat import triton_key
 
+    # Inductor's workers take the assembler that torch brings, where it brings one, by a variable that this sets; a back
+    # end's hash has its version.
+    _set_triton_ptxas_path()
     return __version__, torch.__version__, triton_key(), load_backend(target).hash()
 
 
