@@ -12,15 +12,15 @@ import hashlib
 import json
 import logging
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch_outboard._sealed import sealed, unsealed
 from torch_outboard.kernels.key import Sizes
 
-__all__ = ["Answer", "Entry", "Folder", "check_private", "sealed", "unsealed", "written"]
+__all__ = ["Answer", "Entry", "Folder", "written"]
 
 _log = logging.getLogger(__name__)
 
@@ -130,26 +130,6 @@ def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
         "is_of_class": is_of_class,
     }
     return sealed(json.dumps(entry, indent=1).encode())
-
-
-def sealed(content: bytes) -> bytes:
-    """Gives a content behind the hash of it, by which damage is found."""
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
-
-
-def unsealed(content: bytes) -> bytes | None:
-    """Gives what was sealed, or None if this isn't what was written."""
-    digest, _, rest = content.partition(b"\n")
-    return rest if hashlib.sha256(rest).hexdigest().encode() == digest else None
-
-
-def check_private(path: Path) -> None:
-    """Raises PermissionError unless it is a folder or a file that this process's user alone owns and may write."""
-    about = path.lstat()
-    is_plain = stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)
-    if not is_plain or about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        kind = "folder" if path.suffix == "" else "file"
-        raise PermissionError(f"{path} is no {kind} that its user alone may write")
 
 
 def _short_hash(text: str) -> str:

@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +22,8 @@ from pathlib import Path
 
 import torch
 
-from torch_outboard.kernels.files import Answer, Entry, Folder, check_private, written
+from torch_outboard._sealed import check_private, write_whole
+from torch_outboard.kernels.files import Answer, Entry, Folder, written
 from torch_outboard.kernels.key import Sizes, code_hash
 
 __all__ = ["Store", "default_folder", "versions_in"]
@@ -111,14 +111,7 @@ class Store:
         path = folder.place_of(key, sizes, answer)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            file, name = tempfile.mkstemp(dir=path.parent)
-            try:
-                with os.fdopen(file, "wb") as stream:
-                    stream.write(written(key, sizes, answer))
-                os.replace(name, path)
-            except BaseException:
-                os.unlink(name)
-                raise
+            write_whole(path, written(key, sizes, answer))
         except OSError as error:
             _log.warning("plans are not kept: %s", error)
             self._is_open_here = False

@@ -13,15 +13,13 @@ import functools
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch_outboard._sealed import check_private, sealed, unsealed, write_whole
 from torch_outboard.compile.generators import generators
-from torch_outboard.kernels.files import check_private, sealed, unsealed
 from torch_outboard.kernels.key import code_hash, kind_of
 from torch_outboard.kernels.schedules import Schedule, default_of, is_schedule
 from torch_outboard.kernels.store import default_folder
@@ -126,14 +124,7 @@ def write(folder: Path, device: int, schedules: Mapping[str, Schedule]) -> Path:
         one.mkdir(mode=0o700, exist_ok=True)
         check_private(one)
     content = json.dumps({"device": _about(device), "with": _measured_with(device), "schedules": schedules}, indent=1)
-    file, name = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(file, "wb") as stream:
-            stream.write(sealed(content.encode()))
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_whole(path, sealed(content.encode()))
     return path
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard._sealed import sealed, unsealed, write_whole
 from torch_outboard._triton import TritonTarget
 from torch_outboard._version import __version__
 from torch_outboard.compile.triton.binary import Binaries, Binary, load_backend
@@ -109,20 +110,17 @@ def _read(path: Path) -> Any:
     if _is_off():
         return None
     try:
-        noted, _, content = path.read_bytes().partition(b"\n")
+        content = unsealed(path.read_bytes())
     except FileNotFoundError:
         return None
-    if noted.decode(errors="replace") != hashlib.sha256(content).hexdigest():
+    if content is None:
         _log.warning("the compiled kernel %s is not the one that was written; it is made again", path)
         return None
     return json.loads(content)
 
 
 def _write(path: Path, content: object) -> None:
-    from torch._inductor.codecache import write_atomic
-
     if _is_off():
         return
-    data = json.dumps(content).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(str(path), hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+    write_whole(path, sealed(json.dumps(content).encode()))

@@ -108,6 +108,6 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, 
 def _works(device: torch.device) -> bool:
     try:
         torch.zeros(1, device=device).item()
-    except Exception:
+    except Exception:  # told with the entry that broke the device; the next ones get another process
         return False
     return True
