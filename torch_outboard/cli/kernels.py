@@ -14,7 +14,7 @@ import click
 
 from torch_outboard.cli.kernels_check import check
 from torch_outboard.cli.kernels_tune import tune
-from torch_outboard.cli.shown import printable
+from torch_outboard.cli.shown import check_names, printable
 
 if TYPE_CHECKING:
     from torch_outboard.kernels.files import Entry  # imports torch, for which `outboard --help` doesn't wait
@@ -184,9 +184,7 @@ def _dtypes(given: str) -> Any:
 
     known = {str(one).removeprefix("torch."): one for one in DTYPES}
     names = given.split(",") if given else list(known)
-    for name in names:
-        if name not in known:
-            raise click.BadParameter(f"there is no {name!r}, only {', '.join(known)}", param_hint="--dtypes")
+    check_names(names, known, "--dtypes")
     return [known[name] for name in names]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torch_outboard.cli.shown import check_pattern, json_to, printable, progress, table
+from torch_outboard.cli.shown import check_names, check_pattern, json_to, printable, progress, table
 from torch_outboard.testing.children import HANG_SECONDS
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ def _chosen(given: str) -> list[Any]:
     import torch
 
     names = _DTYPES if given == "all" else given.split(",")
-    for name in names:
-        if name not in _DTYPES:
-            raise click.BadParameter(f"there is no {name!r}, only all, {', '.join(_DTYPES)}", param_hint="--dtypes")
+    check_names(names, _DTYPES, "--dtypes", also=("all",))
     return [getattr(torch, name) for name in names]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torch_outboard.cli.shown import check_pattern, json_to, printable, progress, table
+from torch_outboard.cli.shown import check_names, check_pattern, json_to, printable, progress, table
 from torch_outboard.kernels.schedules import DTYPES
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ def tune(
 
 def _chosen(given: str) -> list[str]:
     names = given.split(",") if given else list(DTYPES)
-    for name in names:
-        if name not in DTYPES:
-            raise click.BadParameter(f"there is no {name!r}, only {', '.join(DTYPES)}", param_hint="--dtypes")
+    check_names(names, DTYPES, "--dtypes")
     return names
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["check_pattern", "json_to", "printable", "progress", "table"]
+__all__ = ["check_names", "check_pattern", "json_to", "printable", "progress", "table"]
 
 
 def printable(text: str) -> str:
@@ -52,6 +52,13 @@ def progress(what: str, count: int | None = None) -> Iterator[Callable[[str], No
     ) as shown:
         task = shown.add_task(what, total=count, step="")
         yield lambda name: shown.update(task, advance=1, step=escape(printable(name)[:30]))
+
+
+def check_names(given: Iterable[str], known: Collection[str], option: str, also: Sequence[str] = ()) -> None:
+    """Raises click.BadParameter for the first that isn't known; `also` are words that may stand in their place."""
+    for name in given:
+        if name not in known:
+            raise click.BadParameter(f"there is no {name!r}, only {', '.join((*also, *known))}", param_hint=option)
 
 
 def check_pattern(only: str) -> None:
