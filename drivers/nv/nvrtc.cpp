@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "nvrtc.h"
 
-#include <dlfcn.h>
-
 #include <mutex>
 #include <sstream>
 #include <vector>
 
 #include "../support/error.h"
+#include "../support/library.h"
 #include "../support/source_lines.h"
 
 namespace nv {
@@ -33,14 +32,8 @@ struct Nvrtc {
 };
 
 bool load(const std::string& path, Nvrtc* out_nvrtc, std::string* out_error) {
-  std::vector<std::string> names = {path};
-  if (path.empty()) names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"};
-  void* handle = nullptr;
-  for (const std::string& name : names) {
-    handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) break;
-    if (const char* reason = dlerror()) *out_error = reason;
-  }
+  void* handle =
+      support::open_library(path, {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"}, out_error);
   if (handle == nullptr) return false;
   bool is_whole = true;
 #define OB_NVRTC_LOAD(name, parameters)                                                             \

@@ -114,6 +114,9 @@ bool fit(const Description& description, const Layout& a, const Layout& b, const
 
 extern "C" {
 
+const char* cublasLtGetStatusName(int status) {
+  return status == kNotSupported ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_INVALID_VALUE";
+}
 int cublasLtCreate(Handle** out) {
   *out = new Handle();
   return 0;

@@ -51,6 +51,7 @@ struct Library {
 #define OB_CUBLASLT_MEMBER(name, parameters) int(*name) parameters = nullptr;
   OB_CUBLASLT_FUNCTIONS(OB_CUBLASLT_MEMBER)
 #undef OB_CUBLASLT_MEMBER
+  const char* (*GetStatusName)(int) = nullptr;  // "CUBLAS_STATUS_NOT_SUPPORTED"
 };
 
 enum : int {
@@ -75,8 +76,5 @@ enum : int {
 // The library, opened at the first call of a process, from the file `path` or, if that is "", by the usual names. Null, with
 // the reason, if it is absent or too old.
 const Library* load(const std::string& path, std::string* out_error);
-
-// "CUBLAS_STATUS_NOT_SUPPORTED", or the number.
-std::string status_name(int status);
 
 }  // namespace nv::cublaslt

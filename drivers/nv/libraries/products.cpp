@@ -220,7 +220,7 @@ size_t ProductKeyHash::operator()(const ProductKey& key) const noexcept {
 ob_status Products::make(const Library& library, std::unique_ptr<Products>* out_products) {
   Handle handle = nullptr;
   if (const int status = library.Create(&handle); status != 0) {
-    return fail(OB_INTERNAL, "cublasLtCreate gave %s", status_name(status).c_str());
+    return fail(OB_INTERNAL, "cublasLtCreate gave %s", library.GetStatusName(status));
   }
   out_products->reset(new Products(library, handle));
   return OB_OK;
@@ -242,7 +242,7 @@ ob_status Products::find(const ProductKey& key, Fill&& fill, std::shared_ptr<con
   }
   auto plan = std::make_shared<ProductPlan>(library);
   if (const int status = fill(*plan); status != 0) {
-    return support::fail(OB_INTERNAL, "cuBLASLt can't plan a product: %s", status_name(status).c_str());
+    return support::fail(OB_INTERNAL, "cuBLASLt can't plan a product: %s", library.GetStatusName(status));
   }
   const std::lock_guard lock(mutex_);
   if (plans_.size() >= kMaxPlans) plans_.clear();  // who runs one has it
@@ -297,7 +297,7 @@ ob_status run(Driver& driver, Device& device, const ob_kernel_call& call, const 
         pointer(workspace), plan->workspace, to_stream(call.stream));
   }
   if (status == 0) return OB_OK;
-  return fail(OB_INTERNAL, "%s: cublasLtMatmul gave %s", device.where.c_str(), status_name(status).c_str());
+  return fail(OB_INTERNAL, "%s: cublasLtMatmul gave %s", device.where.c_str(), products->library.GetStatusName(status));
 }
 
 const ob_value& value_at(const ob_kernel_call& call, size_t place) {
