@@ -23,11 +23,6 @@ fft.ihfft fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rff
 polar stft
 """
 
-_EXTREMES = """
-index_reduce.amax index_reduce.amin index_reduce.mean index_reduce.prod scatter_reduce.amax scatter_reduce.amin
-scatter_reduce.mean scatter_reduce.prod
-"""
-
 _VALUES_TELL_SIZES = "to_sparse unique_consecutive"
 
 _NOT_YET = """
@@ -43,7 +38,6 @@ NOT_GENERATED = {
     for names, reason in (
         (_FACTORS, "factors of matrices, which Inductor leaves to libraries"),
         (_COMPLEX, "complex numbers"),
-        (_EXTREMES, "elements that meet by another operation than a sum, for which there is no atomic operation"),
         (_VALUES_TELL_SIZES, "values tell the size of the result"),
         (_SINCE_2_13, "this version of torch doesn't say what it is made of"),
         (_NOT_YET, "nobody wrote what it is made of"),

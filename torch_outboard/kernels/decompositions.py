@@ -12,7 +12,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch._inductor.decomposition import select_decomp_table
 
-from torch_outboard.kernels import orders
+from torch_outboard.kernels import orders, scatters
 
 __all__ = ["decompositions", "with_statistics"]
 
@@ -26,6 +26,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **of_inductor,
         **{one: _of_whole(one, of_inductor.get(one)) for one in _whole_reductions()},
         **orders.decompositions(),
+        **scatters.decompositions(of_inductor),
         aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
         aten._cdist_forward.default: _distances,
         aten._index_put_impl.default: _index_put,
@@ -34,6 +35,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.hardshrink_backward.default: _shrink_backward,
         aten.histc.default: _histogram,
         aten.im2col.default: _windows,
+        aten.index_add.default: _index_add,
         aten.index_reduce.default: _index_reduce,
         aten.native_group_norm.default: _group_norm,
         aten.native_layer_norm.default: _layer_norm,
@@ -176,15 +178,27 @@ def _distances_of_pairs(self: torch.Tensor, p: float = 2) -> torch.Tensor:
     return _norm(self[first] - self[pairs - begins + first + 1], p)
 
 
+def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1) -> Any:
+    return _along(torch.ops.aten.scatter_add.default, self, dim, index, source if alpha == 1 else source * alpha)
+
+
 def _index_reduce(
     self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    if self.dim() == 0:
-        return _index_reduce(self.view(1), 0, index, source.view(-1), reduce, include_self=include_self).view(())
-    shape = [1] * self.dim()
+    operator = torch.ops.aten.scatter_reduce.two
+    return _along(operator, self, dim, index, source, reduce, include_self=include_self)
+
+
+def _along(
+    operator: Any, self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *given: Any, **named: Any
+) -> torch.Tensor:
+    """Scatters slices, each to the place along the dimension that its index says."""
+    rows, source = (one.reshape(1) if one.dim() == 0 else one for one in (self, source))
+    shape = [1] * rows.dim()
     shape[dim] = -1
     where = index.reshape(shape).expand(source.shape)
-    return torch.ops.aten.scatter_reduce.two(self, dim, where, source, reduce, include_self=include_self)
+    result: torch.Tensor = operator(rows, dim, where, source, *given, **named)
+    return result.reshape(self.shape)
 
 
 def _histogram(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:

@@ -127,6 +127,8 @@ class SimtKernel(CheckingKernel):
         place = self.index_to_str(self.prepare_indexing(index))
         text = cast(value, dtype)
         if mode == "atomic_add":
+            if torch.are_deterministic_algorithms_enabled():
+                raise NotImplementedError("atomic sums have no order, and deterministic mode is on")
             if SUFFIXES[dtype] not in self.dialect.atomics:
                 raise NotImplementedError(f"the dialect {self.dialect.name!r} adds no {dtype} atomically")
             line = f"ob_atomic_add_{SUFFIXES[dtype]}({variable} + ({place}), {text});"

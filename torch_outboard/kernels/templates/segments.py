@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is scattered to rows of a matrix, in the order of its elements: sorted by row, a segment each.
+
+Sums by atomics round in another order each time, and there are no atomics for products and extremes. Where values are
+sorted by the rows that they go to, an item takes what goes to one element of the result, one after the other, as the
+CPU's kernels do: the result is always the same. A segment takes as long as it has values.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
+from torch_outboard.kernels.templates.product import SumType, ceil_div, filled, loaded, stored
+
+__all__ = ["combine_sorted", "combined"]
+
+_library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(  # type: ignore[no-untyped-call]
+    "combine_sorted(Tensor base, Tensor rows, Tensor order, Tensor values, str kind, bool include_self) -> Tensor"
+)
+_library.impl("combine_sorted", lambda base, *_: torch.empty_like(base), "Meta")  # type: ignore[no-untyped-call]
+
+# A matrix in whose rows others are combined. `rows` (int64, ascending) says which row of `base` each of `values` goes
+# to, `order` (int64) which of `values` that is. Where `include_self` is false, what `base` has isn't one of them.
+combined = torch.ops.outboard.combine_sorted.default
+
+_GROUP = 64
+
+_STATEMENTS = {
+    "set": "sum = value;",
+    "sum": "sum += value;",
+    "mean": "sum += value;",
+    "prod": "sum *= value;",
+    "amax": "if (value > sum || value != value) sum = value;",
+    "amin": "if (value < sum || value != value) sum = value;",
+}
+_OF_BOOLS = {"sum": "amax", "prod": "amin"}
+
+
+def combine_sorted(call: TemplateCall) -> list[str | None]:
+    base, values = call.tensor("base"), call.tensor("values")
+    (layout,) = call.results
+    assert layout is not None
+    result = call.allocate(layout)
+
+    copy = Kernel("ob_copy_rows")
+    count = base.size[0] * base.size[1]
+    copy.group, copy.groups = _GROUP, ceil_div(count, _GROUP)
+    _declare(copy, "base", base)
+    _declare(copy, "result", result, is_written=True)
+    words = {"ITEM": call.dialect.item, "COLUMNS": copy.number("columns", base.size[1])}
+    words["COUNT"] = copy.number("count", count)
+    copy.text = filled(_COPY, {**words, **_strides(copy, "base", base), **_strides(copy, "result", result)})
+
+    call.launch(copy, _combine(call, base, values, result))
+    return [result.name]
+
+
+def _combine(call: TemplateCall, base: Tensor, values: Tensor, result: Tensor) -> Kernel:
+    rows, order = call.tensor("rows"), call.tensor("order")
+    kind, includes_self = call.arguments["kind"], call.arguments["include_self"]
+    if base.dtype == torch.bool:
+        kind = _OF_BOOLS.get(kind, kind)
+    sums = _type_of_sums(base.dtype, kind)
+
+    kernel = Kernel("ob_combine_rows")
+    kernel.group, kernel.groups = _GROUP, ceil_div(values.size[0] * values.size[1], _GROUP)
+    for name, tensor in (("rows", rows), ("order", order), ("values", values)):
+        _declare(kernel, name, tensor)
+    _declare(kernel, "result", result, is_written=True)
+    words = {
+        "ITEM": call.dialect.item,
+        "SUM": sums.kind,
+        "FROM_SELF": "1" if includes_self and kind != "set" else "0",
+        "TAKE": _STATEMENTS[kind],
+        "VALUE": loaded("values[order[at] * $VALUES_ROW + column * $VALUES_COLUMN]", values.dtype, sums),
+        "OLD": loaded("result[to]", result.dtype, sums),
+        "MEAN": (_MEAN if base.dtype.is_floating_point else _WHOLE_MEAN) if kind == "mean" else "",
+        "STORE": stored("result[to]", "sum", result.dtype),
+        "COUNT": kernel.number("count", values.size[0]),
+        "COLUMNS": kernel.number("columns", values.size[1]),
+    }
+    kernel.text = filled(
+        _COMBINE, {**words, **_strides(kernel, "values", values), **_strides(kernel, "result", result)}
+    )
+    return kernel
+
+
+def _type_of_sums(dtype: torch.dtype, kind: str) -> SumType:
+    """Whole numbers have 64 bits, of which the last are right whatever they are; extremes need their sign."""
+    if dtype.is_floating_point:
+        return SumType.of(dtype)
+    if kind in ("sum", "prod"):
+        return SumType(torch.int64, "u64", "ob_u64", 8)
+    return SumType(torch.int64, "i64", "ob_i64", 8)
+
+
+def _declare(kernel: Kernel, name: str, tensor: Tensor, is_written: bool = False) -> None:
+    kernel.pointer(name, tensor, is_written=is_written)
+
+
+def _strides(kernel: Kernel, name: str, tensor: Tensor) -> dict[str, str]:
+    return {
+        f"{name.upper()}_ROW": kernel.number(f"{name}_row", tensor.stride[0]),
+        f"{name.upper()}_COLUMN": kernel.number(f"{name}_column", tensor.stride[1]),
+    }
+
+
+_COPY = """\
+  const ob_i64 item = $ITEM;
+  if (item >= $COUNT) return;
+  const ob_i64 row = item / $COLUMNS, column = item % $COLUMNS;
+  result[row * $RESULT_ROW + column * $RESULT_COLUMN] = base[row * $BASE_ROW + column * $BASE_COLUMN];
+"""
+
+_COMBINE = """\
+  const ob_i64 item = $ITEM;
+  if (item >= $COUNT * $COLUMNS) return;
+  const ob_i64 first = item / $COLUMNS, column = item % $COLUMNS, row = rows[first];
+  if (first > 0 && rows[first - 1] == row) return;
+  const ob_i64 to = row * $RESULT_ROW + column * $RESULT_COLUMN;
+  ob_i64 at = first, taken = 1;
+  $SUM sum = $FROM_SELF ? $OLD : $VALUE;
+  for (at += 1 - $FROM_SELF; at < $COUNT && rows[at] == row; ++at, ++taken) {
+    const $SUM value = $VALUE;
+    $TAKE
+  }
+$MEAN  $STORE
+"""
+
+_MEAN = """\
+  sum /= ($SUM)taken;
+"""
+
+# Rounded down, as torch divides.
+_WHOLE_MEAN = """\
+  sum = sum / taken - (sum % taken < 0);
+"""
