@@ -226,7 +226,7 @@ for model, x, training in ((layer, r(2, 10, 32), True), (conv, r(2, 3, 12, 12), 
         model.zero_grad()
 """,
     "what_a_dialect_has_not_stays_an_operator": """
-code = check(lambda x: x.to(torch.float8_e5m2).to(torch.float32) * 2, r(9))
+code = check(lambda x: x.to(torch.float8_e8m0fnu).to(torch.float32) * 2, r(9))
 assert "torch.ops.prims.convert_element_type.default(" in code, code
 """,
     "special_functions": SPECIAL,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES, Dialect
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES, Dialect
 from torch_outboard.compile.simt.reduction import joiner, start_of
 
 __all__ = ["Join", "loop", "rows_program", "store_of_chunk"]
@@ -129,7 +129,7 @@ def rows_program(join: Join, dialect: Dialect, width: int, first: int, items: in
     )
     found = f"{dialect.function('sqrt')}(ob_part)" if join.has_root else "ob_part"
     stored = {torch.bool: f"{found} != 0"}.get(join.result, f"({COMPUTE_TYPES[join.result]}){found}")
-    if join.result in HALVES:
+    if join.result in NARROW:
         stored = f"ob_to_{SUFFIXES[join.result]}({stored})"
     lines = [
         f"const ob_i64 ob_number = {dialect.item};",

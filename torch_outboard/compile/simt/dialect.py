@@ -9,6 +9,7 @@ the language's library are called.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -16,9 +17,20 @@ import torch
 
 from torch_outboard.compile.simt.helpers import needed_by
 
-__all__ = ["COMPUTE_TYPES", "HALVES", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
+__all__ = ["COMPUTE_TYPES", "FLOAT8", "HALVES", "NARROW", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
 
 HALVES = (torch.float16, torch.bfloat16)
+
+# Without float8_e8m0fnu, of which Inductor lowers nothing.
+FLOAT8 = {
+    torch.float8_e4m3fn: "e4m3fn",
+    torch.float8_e4m3fnuz: "e4m3fnuz",
+    torch.float8_e5m2: "e5m2",
+    torch.float8_e5m2fnuz: "e5m2fnuz",
+}
+
+# Types of memory, which are computed in float: their helpers are `ob_from_<suffix>` and `ob_to_<suffix>`.
+NARROW = (*HALVES, *FLOAT8)
 
 SUFFIXES = {
     torch.bool: "b8",
@@ -34,21 +46,20 @@ SUFFIXES = {
     torch.bfloat16: "bf16",
     torch.float32: "f32",
     torch.float64: "f64",
+    **FLOAT8,
 }
 
 # Of an element in memory. A bool is a byte, since languages differ about its size in memory.
 STORAGE_TYPES = {
-    dtype: {"b8": "ob_u8", "f16": "ob_u16", "bf16": "ob_u16", "f32": "float", "f64": "double"}.get(name, "ob_" + name)
-    for dtype, name in SUFFIXES.items()
+    **{dtype: "ob_" + name for dtype, name in SUFFIXES.items()},
+    torch.bool: "ob_u8",
+    torch.float32: "float",
+    torch.float64: "double",
+    **{dtype: f"ob_u{8 * dtype.itemsize}" for dtype in NARROW},
 }
 
-# Of a variable. Halves are computed in float.
-COMPUTE_TYPES = {
-    **STORAGE_TYPES,
-    torch.bool: "bool",
-    torch.float16: "float",
-    torch.bfloat16: "float",
-}
+# Of a variable.
+COMPUTE_TYPES = {**STORAGE_TYPES, torch.bool: "bool", **dict.fromkeys(NARROW, "float")}
 
 
 @dataclass(frozen=True)
@@ -149,4 +160,11 @@ class Dialect:
         first = ["#define OB_HAS_DOUBLE 1", "#define ob_real double"] if self.has_double else ["#define ob_real float"]
         raises = [self.raises] if "ob_raise_" in kernel else []
         vectors = [self.vectors] if "ob_vec_" in kernel else []
-        return "\n".join([*first, self.header, *raises, *vectors, *needed_by(kernel), kernel])
+        narrow = [f"#define OB_BEYOND_E4M3FN {_beyond_e4m3fn()}"] if "_e4m3fn(" in kernel else []
+        return "\n".join([*first, *narrow, self.header, *raises, *vectors, *needed_by(kernel), kernel])
+
+
+@functools.cache
+def _beyond_e4m3fn() -> str:
+    """The bits of what is too large for a float8_e4m3fn: no number, or from torch 2.12 on the greatest."""
+    return hex(int(torch.tensor(float("inf")).to(torch.float8_e4m3fn).view(torch.uint8)))

@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["needed_by", "prelude"]
 
 # In the order in which they use each other.
-_FILES = ("integer", "float", "half", "random", "bessel", "gamma", "polynomial", "failure")
+_FILES = ("integer", "float", "half", "float8", "random", "bessel", "gamma", "polynomial", "failure")
 _NAME = re.compile(r"\bob_\w+")
 _DEFINITION = re.compile(r"OB_DEVICE \w+ (ob_\w+)\(|OB_TABLE \w+ (ob_\w+)\[|^\} (ob_\w+);", re.MULTILINE)
 _MEMBER = re.compile(r"^OB_\w+\((?:\w+, )*(?P<suffix>\w+)\)\n?", re.MULTILINE)

@@ -23,7 +23,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch_outboard.compile.simt import columns, groups, reduction, search
 from torch_outboard.compile.simt.checking import CheckingKernel
 from torch_outboard.compile.simt.checks import RECORD
-from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES
 from torch_outboard.compile.simt.indexing import IndexPrinter
 from torch_outboard.compile.simt.overrides import SimtOverrides
 from torch_outboard.compile.simt.values import cast, literal
@@ -108,7 +108,7 @@ class SimtKernel(CheckingKernel):
             else:
                 self._needs_branch = True
         text = self.loaded(variable, place, dtype)
-        return self.cse.generate(self.compute, text, dtype=torch.float32 if dtype in HALVES else dtype, shape=())
+        return self.cse.generate(self.compute, text, dtype=torch.float32 if dtype in NARROW else dtype, shape=())
 
     def loaded(self, variable: str, index: str, dtype: torch.dtype) -> str:
         """Gives an element of memory as a value."""
@@ -116,7 +116,7 @@ class SimtKernel(CheckingKernel):
         text = f"{variable}[{index}]"
         if self.may_be_lost:
             text = f"(ob_is_lost ? 0 : {text})"
-        if dtype in HALVES:
+        if dtype in NARROW:
             return f"ob_from_{SUFFIXES[dtype]}({text})"
         return f"({text} != 0)" if dtype == torch.bool else text
 
@@ -134,7 +134,7 @@ class SimtKernel(CheckingKernel):
             line = f"ob_atomic_add_{SUFFIXES[dtype]}({variable} + ({place}), {text});"
         elif mode is not None:
             raise NotImplementedError(f"the code generator 'simt' has no store of mode {mode!r}")
-        elif dtype in HALVES:
+        elif dtype in NARROW:
             line = f"{variable}[{place}] = ob_to_{SUFFIXES[dtype]}({text});"
         else:
             line = f"{variable}[{place}] = {text};"
@@ -252,7 +252,7 @@ class SimtKernel(CheckingKernel):
 
     def result(self, dtype: torch.dtype, array: str, kept: torch.dtype) -> Any:
         """Declares the variable of a reduction's result, which is there after the loop, of an accumulator's lanes."""
-        kind = torch.float32 if dtype in HALVES else dtype
+        kind = torch.float32 if dtype in NARROW else dtype
         variable = self.cse.newvar(dtype=kind, shape=())
         text = f"{array}[{'lane' if self.columns else 0}]"
         if kind != kept:

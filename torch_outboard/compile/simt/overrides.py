@@ -17,7 +17,7 @@ from torch._inductor.dtype_propagation import DtypePropagationOpsHandler, promot
 from torch._inductor.utils import get_bounds_index_expr
 from torch._inductor.virtualized import V, ops
 
-from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, SUFFIXES
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, FLOAT8, HALVES, NARROW, STORAGE_TYPES, SUFFIXES
 from torch_outboard.compile.simt.values import cast, literal, plain, suffix, type_of
 
 __all__ = ["SimtOverrides"]
@@ -40,12 +40,12 @@ special_functions = tuple(_SPECIAL.split())
 def _result(name: str, *args: Any) -> torch.dtype:
     # One object for all, which can't be made before Inductor's lowerings are imported.
     dtype: torch.dtype = getattr(DtypePropagationOpsHandler(), name)(*args)
-    return torch.float32 if dtype in HALVES else dtype
+    return torch.float32 if dtype in NARROW else dtype
 
 
 def _common(*args: Any) -> torch.dtype:
     dtype: torch.dtype = promote_types([plain(arg) for arg in args])
-    return torch.float32 if dtype in HALVES else dtype
+    return torch.float32 if dtype in NARROW else dtype
 
 
 def _library(name: str) -> str:
@@ -156,7 +156,7 @@ class SimtOverrides(OpOverrides):
     def to_dtype(x: Any, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = True) -> str:
         V.kernel.check_dtype(dtype)
         text = cast(x, dtype)
-        if dtype in HALVES and not use_compute_types:
+        if dtype in FLOAT8 or (dtype in HALVES and not use_compute_types):
             name = SUFFIXES[dtype]
             return f"ob_from_{name}(ob_to_{name}({text}))"
         return text
@@ -165,14 +165,14 @@ class SimtOverrides(OpOverrides):
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> str:
         for one in (dtype, src_dtype):
             V.kernel.check_dtype(one)
-        if src_dtype in HALVES:
+        if src_dtype in NARROW:
             bits = f"ob_to_{SUFFIXES[src_dtype]}({x})"
         elif src_dtype.is_floating_point:
             bits = f"OB_AS_U{src_dtype.itemsize * 8}({x})"
         else:
             bits = str(x)
-        if dtype in HALVES:
-            return f"ob_from_{SUFFIXES[dtype]}((ob_u16){bits})"
+        if dtype in NARROW:
+            return f"ob_from_{SUFFIXES[dtype]}(({STORAGE_TYPES[dtype]}){bits})"
         if dtype.is_floating_point:
             return f"OB_AS_F{dtype.itemsize * 8}((ob_u{dtype.itemsize * 8}){bits})"
         return f"({bits} != 0)" if dtype == torch.bool else f"(({COMPUTE_TYPES[dtype]}){bits})"
@@ -350,7 +350,7 @@ class SimtOverrides(OpOverrides):
         key = f"frexp({x})"
         if (known := kernel.cse.try_get(key)) is not None:
             return known
-        dtype = torch.float32 if type_of(x) in HALVES else type_of(x)
+        dtype = torch.float32 if type_of(x) in NARROW else type_of(x)
         mantissa = kernel.cse.newvar(dtype=dtype, shape=())
         exponent = kernel.cse.newvar(dtype=torch.int32, shape=())
         kernel.compute.writeline(f"int {exponent};")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, NARROW
 from torch_outboard.compile.simt.values import cast, literal, suffix
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
@@ -172,7 +172,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
 def scan(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], combine: Callable[..., Any], values: Any) -> Any:
     """Emits a scan: the row's elements in their order, each combined with what the ones before gave."""
     kernel.is_sequential = True
-    kinds = [torch.float32 if dtype in HALVES else dtype for dtype in dtypes]
+    kinds = [torch.float32 if dtype in NARROW else dtype for dtype in dtypes]
     new = [
         kernel.cse.generate(kernel.compute, cast(value, kind), dtype=kind, shape=())
         for value, kind in zip(values, kinds, strict=True)
@@ -205,7 +205,7 @@ def sort(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], values: Any, desce
     An item sorts its row in arrays of its own; Inductor asks for it for rows of at most 512 elements.
     """
     kernel.is_sequential = True
-    kinds = [torch.float32 if dtype in HALVES else dtype for dtype in dtypes]
+    kinds = [torch.float32 if dtype in NARROW else dtype for dtype in dtypes]
     size, index = kernel.row_size(), kernel.row_index()
     arrays = []
     for value, kind in zip(values, kinds, strict=True):

@@ -10,14 +10,14 @@ import torch
 from torch._inductor.codegen.common import CSEVariable
 from torch._inductor.virtualized import OpsValue
 
-from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, HALVES, SUFFIXES
+from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, NARROW, SUFFIXES
 
 __all__ = ["cast", "literal", "plain", "suffix", "type_of"]
 
 
 def suffix(dtype: torch.dtype) -> str:
     """Gives the suffix of helpers for variables of this type."""
-    return "f32" if dtype in HALVES else SUFFIXES[dtype]
+    return "f32" if dtype in NARROW else SUFFIXES[dtype]
 
 
 def literal(value: Any, dtype: torch.dtype) -> str:
