@@ -138,4 +138,7 @@ def test_indices_beyond_the_tensor(device: torch.device) -> None:
         with pytest.raises(RuntimeError, match=f"aten::scatter_reduce: index {index} is out of bounds"):
             x.scatter_reduce(0, torch.tensor([0, index], device=device), y, "prod")
             torch.accelerator.synchronize(device)
+        with pytest.raises(RuntimeError, match=f"aten::gather: index {index} is out of bounds"):
+            x.gather(0, torch.tensor([0, index], device=device))
+            torch.accelerator.synchronize(device)
     torch.accelerator.synchronize(device)

@@ -26,6 +26,7 @@ from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import passed_types
 from torch_outboard.compile.simt.columns import is_cpu
 from torch_outboard.kernels.draws import DRAWS
+from torch_outboard.kernels.gathers import GATHERS
 from torch_outboard.kernels.magnitudes import keep_magnitudes
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import TEMPLATES
@@ -122,14 +123,18 @@ def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
     return [one.node.expr if isinstance(one, torch.SymInt) else sympy.Integer(one) for one in values]
 
 
+# Those of our own.
+_LOWERINGS = {**DRAWS, **GATHERS}
+
+
 class _Lowering(GraphLowering):
-    """Leaves the operators that have a template as calls, with their arguments as they are, and lowers draws."""
+    """Leaves the operators that have a template as calls, with their arguments as they are."""
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if target in TEMPLATES:
             return fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)  # type: ignore[no-untyped-call]
-        if target in DRAWS:
-            return DRAWS[target](*args)
+        if target in _LOWERINGS:
+            return _LOWERINGS[target](*args, **kwargs)
         return super().call_function(target, args, kwargs)
 
 
