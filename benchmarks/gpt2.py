@@ -2,9 +2,11 @@
 """Measures a training step of GPT-2 small with random weights on a GPU against torch's own CUDA device.
 
     benchmarks/gpt2.py --driver nv          # or opencl, with OUTBOARD_OPENCL_PLATFORM=NVIDIA
+    benchmarks/gpt2.py --compile --batch 8  # loss and optimizer by torch.compile
 
-No operator runs on the CPU. Autograd knows one accelerator in a process, so each device has its own; they take turns,
-from the same weights and tokens, and their first losses have to agree. A figure is the median of the steps.
+Types are those of the weights, or "autocast": weights in float32 under torch.autocast in bfloat16. No operator runs on
+the CPU. Autograd knows one accelerator in a process, so each device has its own; they take turns, from the same weights
+and tokens, and their first losses have to agree. A figure is the median of the steps.
 """
 
 from __future__ import annotations
@@ -31,30 +33,39 @@ import transformers
 
 import torch_outboard
 
-BATCH, LENGTH = 4, 512
+LENGTH = 512
 WARM = 3
 # Losses of the first steps may differ by this part.
-TOLERANCE = {"float32": 2e-3, "bfloat16": 3e-2}
+TOLERANCE = {"float32": 2e-3, "bfloat16": 3e-2, "autocast": 1e-2}
 
 
 class Training:
     """A model on a device, its optimizer, its tokens."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, device: torch.device, kind: str, batch: int, is_compiled: bool) -> None:
         config = transformers.GPT2Config(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, use_cache=False)
         torch.manual_seed(1)
-        self.model = transformers.GPT2LMHeadModel(config).to(dtype).to(device)
+        weights = torch.float32 if kind == "autocast" else getattr(torch, kind)
+        self.model = transformers.GPT2LMHeadModel(config).to(weights).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        self.tokens = torch.randint(50257, (BATCH, LENGTH + 1)).to(device)
+        self.tokens = torch.randint(50257, (batch, LENGTH + 1)).to(device)
         self.device = device
+        self.is_autocast = kind == "autocast"
+        self.loss, self.update = self._loss, self.optimizer.step
+        if is_compiled:
+            self.loss, self.update = torch.compile(self._loss), torch.compile(self.optimizer.step)
+
+    def _loss(self) -> torch.Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_autocast):
+            logits = self.model(self.tokens[:, :-1]).logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), self.tokens[:, 1:].flatten())
 
     def step(self) -> dict[str, float]:
         self.wait()
         begin = time.perf_counter()
-        logits = self.model(self.tokens[:, :-1]).logits
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), self.tokens[:, 1:].flatten())
+        loss = self.loss()
         loss.backward()
-        self.optimizer.step()
+        self.update()
         self.optimizer.zero_grad()
         queued = time.perf_counter()
         self.wait()
@@ -65,7 +76,7 @@ class Training:
         torch.get_device_module(self.device).synchronize()
 
 
-def serve(driver: str, dtype: str) -> None:
+def serve(driver: str, kind: str, batch: int, is_compiled: bool) -> None:
     """Trains on a device, a step for each line of the input."""
     device = torch.device("cuda", 0)
     properties: object = None
@@ -73,15 +84,16 @@ def serve(driver: str, dtype: str) -> None:
         module = torch_outboard.attach(driver)
         device = torch.device(torch_outboard.attached_driver().name, 0)
         properties = module.get_device_properties(0)
-    training = Training(device, getattr(torch, dtype))
+    training = Training(device, kind, batch, is_compiled)
     print(json.dumps(about(properties) if properties is not None else {}), flush=True)
     for _ in sys.stdin:
         print(json.dumps(training.step()), flush=True)
 
 
 @contextlib.contextmanager
-def served(driver: str, dtype: str) -> Iterator[subprocess.Popen[str]]:
-    words = [sys.executable, __file__, "--driver", driver, "--serve", dtype]
+def served(driver: str, kind: str, options: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, __file__, "--driver", driver, "--serve", kind, "--batch", str(options.batch)]
+    words += ["--compile"] if options.compile else []
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         assert process.stdin is not None
@@ -104,16 +116,18 @@ def step(process: subprocess.Popen[str]) -> dict[str, float]:
     return answer(process)
 
 
-def measure(driver: str, dtype: str, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    with served(driver, dtype) as ours, served("cuda", dtype) as theirs:
+def measure(kind: str, options: argparse.Namespace) -> tuple[dict[str, float], dict[str, float]]:
+    driver = options.driver
+    with served(driver, kind, options) as ours, served("cuda", kind, options) as theirs:
         found, _ = answer(ours), answer(theirs)
-        steps = [(step(ours), step(theirs)) for _ in range(WARM + rounds)]
+        steps = [(step(ours), step(theirs)) for _ in range(WARM + options.rounds)]
     for one, other in steps[:WARM]:
-        if not abs(one["loss"] - other["loss"]) <= TOLERANCE[dtype] * abs(other["loss"]):
+        if not abs(one["loss"] - other["loss"]) <= TOLERANCE[kind] * abs(other["loss"]):
             raise SystemExit(f"the losses differ: {one['loss']} on {driver}, {other['loss']} on CUDA")
     taken = steps[WARM:]
     return found, {
         "first": steps[0][0]["milliseconds"],
+        "their first": steps[0][1]["milliseconds"],
         "queued": statistics.median(one["queued"] for one, _ in taken),
         "ours": statistics.median(one["milliseconds"] for one, _ in taken),
         "theirs": statistics.median(other["milliseconds"] for _, other in taken),
@@ -125,25 +139,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--driver", default="nv")
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--batch", type=int, default=4, metavar="ROWS")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--types", default=",".join(TOLERANCE), metavar="TYPE,...")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.driver, options.serve)
+        serve(options.driver, options.serve, options.batch, options.compile)
         return 0
     if not torch.cuda.is_available():
         print("It needs a GPU and a CUDA build of torch.")
         return 0
-    print(f"{BATCH} rows of {LENGTH} tokens\n")
-    print("| type | first step, ms | queued, ms | a step, ms | torch's CUDA, ms | ratio |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print(f"{options.batch} rows of {LENGTH} tokens{', compiled' if options.compile else ''}\n")
+    print("| type | first step, ms | torch's first, ms | queued, ms | a step, ms | torch's CUDA, ms | ratio |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
     rows = {}
-    for dtype in TOLERANCE:
-        found, row = measure(options.driver, dtype, options.rounds)
-        rows[dtype] = row
-        times = " | ".join(f"{row[name]:.1f}" for name in ("first", "queued", "ours", "theirs", "ratio"))
-        print(f"| {dtype} | {times} |", flush=True)
-    write(options.json or RESULTS / f"gpt2-{options.driver}.json", {"about": found, "milliseconds": rows})
+    for kind in options.types.split(","):
+        found, row = measure(kind, options)
+        rows[kind] = row
+        columns = ("first", "their first", "queued", "ours", "theirs", "ratio")
+        print(f"| {kind} | {' | '.join(f'{row[name]:.2f}' for name in columns)} |", flush=True)
+    write(
+        options.json or RESULTS / f"gpt2{'-compiled' if options.compile else ''}-{options.driver}.json",
+        {"about": found, "milliseconds": rows},
+    )
     return 0
 
 
