@@ -5,7 +5,6 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,14 +36,17 @@ bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, C
       std::memcpy(&out->bits, &value, sizeof(value));
       return true;
     }
-    case 'j': {
+    case 'j':
+    case 'h':
+    case 'b': {
       int64_t value = 0;
       if (!to_int64(object, &value)) {
         return false;
       }
-      if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
-        PyErr_Format(PyExc_OverflowError, "argument %zu of the compiled kernel %s has 32 bits, and %lld needs more",
-                     index, kernel.name.c_str(), static_cast<long long>(value));
+      const int bits = kernel.arguments[index] == 'j' ? 32 : kernel.arguments[index] == 'h' ? 16 : 8;
+      if (const int64_t half = int64_t{1} << (bits - 1); value < -half || value >= half) {
+        PyErr_Format(PyExc_OverflowError, "argument %zu of the compiled kernel %s has %d bits, and %lld needs more",
+                     index, kernel.name.c_str(), bits, static_cast<long long>(value));
         return false;
       }
       std::memcpy(&out->bits, &value, sizeof(value));

@@ -17,7 +17,7 @@ namespace outboard::kernels {
 namespace {
 
 constexpr size_t kInlineArguments = 12;
-constexpr char kLetters[] = "rwtijkfdlne";
+constexpr char kLetters[] = "rwtijhbkfdlne";
 constexpr char kKept = 'k';
 constexpr char kLocal = 'l';
 constexpr char kNull = 'n';
@@ -40,7 +40,17 @@ bool is_integer(char letter) {
 }
 
 uint32_t bytes_of(char letter) {
-  return letter == 'j' || letter == 'f' ? 4 : 8;
+  switch (letter) {
+    case 'b':
+      return 1;
+    case 'h':
+      return 2;
+    case 'j':
+    case 'f':
+      return 4;
+    default:
+      return 8;
+  }
 }
 
 }  // namespace

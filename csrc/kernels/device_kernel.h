@@ -41,13 +41,14 @@ struct LaunchSizes {
 class OUTBOARD_API DeviceKernel {
  public:
   // `arguments`: a letter each, 'r' and 'w' an address, 't' that of a table of addresses, which the kernel uses too: only
-  // for devices whose properties say `follows_addresses`; 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'k'
-  // an integer that formulas read and the kernel doesn't take, 'n' an address of 0, which calls don't pass; 'l' local
-  // memory, for languages that take it as an argument: it is passed no value, and has `local_bytes` of the
-  // geometry, which else belong to the launch. 'e', of a kernel that checks something, is passed no value either: three
-  // arguments of the driver's launch, by which it says what is wrong (core/kernel_failure.h). `checks` says what each of
-  // its checks is, by their numbers: "index" and the operator's name, or "assert" and a message. ValueError for other
-  // letters and checks, for checks without 'e', and for formulas that make no sense.
+  // for devices whose properties say `follows_addresses`; 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'h'
+  // an int16_t and 'b' an int8_t, which formulas don't read; 'k' an integer that formulas read and the kernel doesn't
+  // take, 'n' an address of 0, which calls don't pass; 'l' local memory, for languages that take it as an argument: it is
+  // passed no value, and has `local_bytes` of the geometry, which else belong to the launch. 'e', of a kernel that checks
+  // something, is passed no value either: three arguments of the driver's launch, by which it says what is wrong
+  // (core/kernel_failure.h). `checks` says what each of its checks is, by their numbers: "index" and the operator's name,
+  // or "assert" and a message. ValueError for other letters and checks, for checks without 'e', and for formulas that
+  // make no sense.
   DeviceKernel(std::string name, ProgramText program, std::string entry, std::string arguments,
                const Geometry& geometry, const std::vector<std::string>& checks = {});
 

@@ -21,8 +21,9 @@ using CompiledEntry = void (*)(const uint64_t* arguments);
 // library stays loaded.
 struct CompiledKernel {
   std::string name;
-  // A letter an argument: 'r' a tensor that is read, 'w' one that is written, 'i' an int64_t, 'j' an int32_t, 'f' a
-  // float, 'd' a double, 'k' an integer for a launch's formulas. Of a device's kernel those that are passed.
+  // A letter an argument: 'r' a tensor that is read, 'w' one that is written, 'i' an int64_t, 'j' an int32_t, 'h' an
+  // int16_t, 'b' an int8_t, 'f' a float, 'd' a double, 'k' an integer for a launch's formulas. Of a device's kernel those
+  // that are passed.
   std::string arguments;
   CompiledEntry entry = nullptr;
   std::unique_ptr<const kernels::DeviceKernel> program;

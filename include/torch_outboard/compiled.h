@@ -108,8 +108,8 @@ struct KernelProgram {
   size_t code_size;
   const char* options;
   const char* entry;  // the kernel's name in the program
-  // Letters as make_kernel's, 'j' an int32_t, and two that are passed nothing: 'l' local memory, 'e' where it says what is
-  // wrong.
+  // Letters as make_kernel's, 'j' an int32_t, 'h' an int16_t, 'b' an int8_t, 'k' an integer for the formulas alone, and
+  // three that are passed nothing: 'n' an address of 0, 'l' local memory, 'e' where it says what is wrong.
   const char* arguments;
   const char* grid[3];
   const char* block[3];

@@ -275,7 +275,7 @@ def test_a_driver_that_builds_no_programs(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("letters", "formula", "message"),
     [
-        ("rwx", "1", "letters of 'rwtijkfdlne', not 'rwx'"),
+        ("rwx", "1", "letters of 'rwtijhbkfdlne', not 'rwx'"),
         ("rwll", "1", "several arguments of local memory"),
         ("rw", "a1 2 mul", "reads a1, and its arguments 'rw' have no integer there"),
         ("rwi", "a7", "reads a7"),

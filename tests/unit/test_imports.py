@@ -30,7 +30,7 @@ ROOMS: Mapping[str, set[str]] = {
     "triton": {"generator", "cpp", *_GENERATED},
     "generators": {"generator", "cpp", "simt", "triton"},
     "device": {"generator", "generators", "own_code"},
-    "register": {"generators", "device", "capture"},
+    "register": {"generators", "device", "capture", "triton"},
     "__init__": {"generator", "reporting"},
 }
 

@@ -163,6 +163,14 @@ def _number(value, kind):
     if isinstance(value, int):
         assert kind.startswith("!tt.ptr"), kind
         return value
-    types = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
+    types = {
+        "i1": ctypes.c_bool,
+        "i8": ctypes.c_int8,
+        "i16": ctypes.c_int16,
+        "i32": ctypes.c_int32,
+        "i64": ctypes.c_int64,
+        "f32": ctypes.c_float,
+        "f64": ctypes.c_double,
+    }
     assert len(value) == ctypes.sizeof(types[kind]), (value, kind)
     return types[kind].from_buffer_copy(value).value

@@ -82,13 +82,16 @@ class Kernel:
         while True:
             line = self._lines[at]
             at += 1
-            if line.startswith(("tt.return", "tt.reduce.return", "scf.yield")):
+            if line.startswith(("tt.return", "tt.reduce.return", "scf.yield", "}")):
                 operands = re.findall(r"%[\w]+", line.split(" : ")[0])
                 return at, [values[name] for name in operands]
             match = re.match(r"(?:(%\w+)(?::\d+)? = )?\"?([\w.]+)\"?(.*)$", line)
             result, operation, rest = match.groups()
             if operation == "scf.for":
                 at = self._loop(at, result, rest, values, place)
+                continue
+            if operation == "scf.if":
+                at = self._if(at, result, rest, values, place)
                 continue
             if operation == "tt.reduce":
                 at = self._reduce(at, result, rest, values, place)
@@ -111,6 +114,30 @@ class Kernel:
         if len(state) == 1:
             values[result] = state[0]
         return end + 1  # behind its brace
+
+    def _if(self, at, result, rest, values, place):
+        otherwise = self._end(at)
+        has_other = self._lines[otherwise].startswith("} else")
+        end = self._end(otherwise + 1) if has_other else otherwise
+        given = []
+        if values[re.match(r" (%\w+)", rest)[1]]:
+            given = self._run(at, values, place)[1]
+        elif has_other:
+            given = self._run(otherwise + 1, values, place)[1]
+        if result is not None:
+            values.update({result: given[0], **{f"{result}#{i}": one for i, one in enumerate(given)}})
+        return end + 1
+
+    def _end(self, at):
+        """Gives the line with the brace that ends a block."""
+        depth = 1
+        while True:
+            line = self._lines[at]
+            depth -= line.startswith("}")
+            if depth == 0:
+                return at
+            depth += line.endswith("{")
+            at += 1
 
     def _reduce(self, at, result, rest, values, place):
         operands = re.findall(r"%\w+", rest.partition(")")[0])

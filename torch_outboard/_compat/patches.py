@@ -127,9 +127,21 @@ PATCHES: tuple[Patch, ...] = (
         "triton.needs_list_as_gpu",
     ),
     Patch(
+        "torch.utils._triton.has_triton",
+        "trace kernels in Triton of a program's own",
+        "done in torch 2.14",
+        "triton.needs_count_as_triton",
+    ),
+    Patch(
         "the registry of heuristics of templates in torch._inductor",
         "give products the configurations that torch has for the same target",
         "no issue: registered for torch's own types of devices",
         "triton.needs_share_templates",
+    ),
+    Patch(
+        "triton.runtime.driver.active, JITFunction.run, Autotuner.run",
+        "launch kernels in Triton by the driver of their tensors' device",
+        "no issue: Triton has one active driver a process",
+        "triton.needs_choose_driver",
     ),
 )

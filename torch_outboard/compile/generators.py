@@ -90,6 +90,8 @@ class Generators:
         Whose they are.
     is_by_device : bool
         Whether the driver answers for each of its devices, once, when something is first compiled.
+    has_target : bool
+        Whether the driver says what Triton compiles for.
     has_gpus : bool
         Whether Inductor takes the type of devices for GPUs of its own: a driver that answers for each device and says
         what Triton compiles for may have some.
@@ -107,8 +109,8 @@ class Generators:
         if not self.is_by_device:
             refusal = f"driver {driver.name!r} cannot be attached"
             self._of_all = self._make(_find(named, refusal, "its code_generator"))
-        says_target = type(driver).triton_target is not Driver.triton_target
-        self.has_gpus = says_target if self.is_by_device else self._of_all.is_gpu
+        self.has_target = type(driver).triton_target is not Driver.triton_target
+        self.has_gpus = self.has_target if self.is_by_device else self._of_all.is_gpu
 
     def of(self, device: int) -> CodeGenerator:
         """Gives the generator of a device. RegistrationError if the driver answers with one that there is not."""

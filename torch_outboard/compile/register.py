@@ -36,6 +36,10 @@ def register(driver: Driver) -> None:
     when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
     when_imported("torch._inductor.compile_fx", _kept(_register_backend))
     when_imported("torch._inductor.runtime.benchmarking", _kept(_register_benchmarker))
+    if generators().has_gpus:
+        when_imported("torch.utils._triton", _kept(_register_triton))
+    if generators().has_target:
+        when_imported("triton.runtime", _kept(_register_launches))
 
 
 def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
@@ -158,3 +162,26 @@ def _register_benchmarker(module: ModuleType) -> None:
         from torch_outboard.compile.device.benchmarker import benchmark
 
         module.register_benchmarker(generators().driver.name, benchmark, override=True)
+
+
+def _register_triton(module: ModuleType) -> None:
+    from torch_outboard._compat.triton import count_as_triton
+
+    count_as_triton()
+
+
+def _register_launches(module: ModuleType) -> None:
+    from torch_outboard._compat.triton import choose_driver
+
+    # What is asked is imported at the first launch, since Triton is imported where nothing is launched too.
+    choose_driver(
+        lambda arguments: _triton_driver().choose(generators().driver, arguments),
+        lambda: _triton_driver().DeviceDriver(generators().driver),
+    )
+
+
+@functools.cache
+def _triton_driver() -> Any:
+    from torch_outboard.compile.triton import active
+
+    return active

@@ -23,12 +23,12 @@ class DeviceProgram:
     language, options : str
         For the driver's `program_build`.
     types : tuple of str
-        C types of the arguments: pointers, of which those without `const` are written, int64_t, int32_t, float and
-        double; "table" for a pointer to addresses that the kernel uses, which plans of operators alone pass; "kept" for
-        an integer that formulas read and the kernel doesn't take. And three that calls don't pass: "local" for an
-        argument of local memory, "zero" for a pointer that is 0, and "record" for the three of a kernel that checks
-        something, by which it says what is wrong: the address of its stream's record, the launch's ticket of
-        64 bits, the kernel's number of 32 bits (compile/simt/prelude/failure.h).
+        C types of the arguments: pointers, of which those without `const` are written, int64_t, int32_t, int16_t,
+        int8_t, float and double; "table" for a pointer to addresses that the kernel uses, which plans of operators
+        alone pass; "kept" for an integer that formulas read and the kernel doesn't take. And three that calls don't
+        pass: "local" for an argument of local memory, "zero" for a pointer that is 0, and "record" for the three of a
+        kernel that checks something, by which it says what is wrong: the address of its stream's record, the launch's
+        ticket of 64 bits, the kernel's number of 32 bits (compile/simt/prelude/failure.h).
     code : str or bytes
         The program: its text, or what a compiler made of it.
     entry : str

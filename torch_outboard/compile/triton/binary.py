@@ -16,9 +16,20 @@ from typing import Any
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._triton import TritonTarget
 
-__all__ = ["Binaries", "Binary", "compile_kernel", "compile_in_worker", "load_backend"]
+__all__ = [
+    "TYPES",
+    "Binaries",
+    "Binary",
+    "binary_of",
+    "compile_in_worker",
+    "compile_kernel",
+    "hidden_types",
+    "load_backend",
+]
 
-_NUMBERS = {"i32": "int32_t", "i64": "int64_t", "fp32": "float", "fp64": "double"}
+# Of numbers, by what Triton calls them. A sign changes nothing of how they are passed.
+_BITS = {"1": "int8_t", "8": "int8_t", "16": "int16_t", "32": "int32_t", "64": "int64_t"}
+TYPES = {**{f"{sign}{bits}": kind for bits, kind in _BITS.items() for sign in "iu"}, "fp32": "float", "fp64": "double"}
 
 # Triton's settings belong to the process.
 _compiling = threading.Lock()
@@ -149,28 +160,25 @@ def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
     with knobs.scope():
         knobs.always_compile = True
         made = triton.compile(text, target=GPUTarget(target.backend, target.arch, target.warp_size), options=options)
-    found = made.metadata._asdict()
-    _check_launch(kernel, found)
     if target.language not in made.asm:
         raise NotSupportedError(
             f"Triton's back end {target.backend!r} makes {', '.join(made.asm)}, and the target says that its kernels "
             f"are in {target.language!r}"
         )
-    code = made.asm[target.language]
-    hidden = [one for one in target.hidden if f"{one}_size" in found]
-    return Binary(
-        config=str(config),
-        code=code if isinstance(code, bytes) else code.encode(),
-        entry=found["name"],
-        grid=grid_formulas(kernel.inductor_meta, config, _arguments(kernel, config)[0]),
-        threads=found["num_warps"] * found.get("warp_size", target.warp_size),
-        shared=found["shared"],
-        scratch=tuple((int(found[f"{one}_size"] or 0), int(found.get(f"{one}_align") or 1)) for one in hidden),
-    )
+    grid = grid_formulas(kernel.inductor_meta, config, _arguments(kernel, config)[0])
+    found = made.metadata._asdict()
+    return binary_of(kernel.fn.__name__, str(config), found, made.asm[target.language], grid, target)
 
 
-def _check_launch(kernel: Any, found: Mapping[str, Any]) -> None:
-    name = kernel.fn.__name__
+def binary_of(
+    name: str,
+    config: str,
+    found: Mapping[str, Any],
+    code: str | bytes,
+    grid: tuple[str, str, str],
+    target: TritonTarget,
+) -> Binary:
+    """Gives a binary with what its launch needs of the metadata. NotSupportedError for launches that there are not."""
     if found.get("num_ctas", 1) != 1:
         raise NotSupportedError(
             f"the kernel {name} has clusters of {found['num_ctas']} blocks, which no launch has yet"
@@ -180,6 +188,21 @@ def _check_launch(kernel: Any, found: Mapping[str, Any]) -> None:
             f"the kernel {name} needs a cooperative launch, which there is none of yet: leave "
             "torch._inductor.config.triton.cooperative_reductions off"
         )
+    hidden = [one for one in target.hidden if f"{one}_size" in found]
+    return Binary(
+        config=config,
+        code=code if isinstance(code, bytes) else code.encode(),
+        entry=found["name"],
+        grid=grid,
+        threads=found["num_warps"] * found.get("warp_size", target.warp_size),
+        shared=found["shared"],
+        scratch=tuple((int(found[f"{one}_size"] or 0), int(found.get(f"{one}_align") or 1)) for one in hidden),
+    )
+
+
+def hidden_types(binary: Binary) -> list[str]:
+    """Gives the types of the pointers behind a kernel's own arguments: of those without memory calls pass nothing."""
+    return ["void*" if size else "zero" for size, _ in binary.scratch]
 
 
 def _arguments(kernel: Any, config: Any) -> tuple[list[str], tuple[str, ...]]:
@@ -199,10 +222,12 @@ def _type(kernel: Any, name: str, kind: str) -> str:
     if kind == "constexpr":
         return "kept"  # a number that is written into the kernel
     if kind.startswith("*"):
-        is_read = name.startswith(("in_ptr", "arg_")) and name not in kernel.mutated_arg_names
+        # A program's own kernel has names of its own, and says all that it changes.
+        is_input = kernel.custom_kernel or name.startswith(("in_ptr", "arg_"))
+        is_read = is_input and name not in kernel.mutated_arg_names
         return "const void*" if is_read else "void*"
-    if kind in _NUMBERS:
-        return _NUMBERS[kind]
+    if kind in TYPES:
+        return TYPES[kind]
     raise NotSupportedError(
         f"the kernel {kernel.fn.__name__} has an argument {name} of type {kind}: no launch passes it"
     )

@@ -49,15 +49,10 @@ class TritonGenerator(CodeGenerator):
 
 
 def check_triton(driver: Driver) -> None:
-    """Raises NotSupportedError where Triton isn't there, is not the one that torch wants, or doesn't know the target.
-
-    Where Triton has no driver of its own that is active, it gets one that launches nothing.
-    """
+    """Raises NotSupportedError where Triton is missing, is not the one that torch wants, or lacks the target."""
     from torch_outboard.compile.triton.binary import load_backend
-    from torch_outboard.compile.triton.offline import stand_in
 
-    target = driver.triton_target(0)
-    load_backend(target)
+    load_backend(driver.triton_target(0))
     import triton
 
     wanted = wanted_triton()
@@ -66,7 +61,6 @@ def check_triton(driver: Driver) -> None:
             f"this torch generates kernels for Triton {wanted}, and {triton.__version__} is installed: install "
             f"triton=={wanted}, or choose another code generator"
         )
-    stand_in(target)
 
 
 def wanted_triton() -> str | None:

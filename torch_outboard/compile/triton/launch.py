@@ -18,13 +18,13 @@ from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._triton import TritonTarget
 from torch_outboard.compile.runtime.device_kernel import device_kernel
-from torch_outboard.compile.triton.binary import Binaries, Binary, compile_in_worker, compile_kernel
+from torch_outboard.compile.triton.binary import Binaries, Binary, compile_in_worker, compile_kernel, hidden_types
 from torch_outboard.compile.triton.grid import evaluate
 from torch_outboard.compile.triton.measure import milliseconds
 from torch_outboard.compile.triton.store import Store
 from torch_outboard.device.devices import get_device_properties
 
-__all__ = ["begin_compiling", "chip_of", "triton_kernel"]
+__all__ = ["Tuning", "begin_compiling", "chip_of", "launcher_of", "triton_kernel"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,18 +50,10 @@ def triton_kernel(name: str, entry: str, source: str, target: TritonTarget, devi
     """
     from torch._inductor.codecache import LambdaFuture
 
-    store = _store(entry, source, target, device)
-    kept = store.binaries()
-    if kept is not None:
-        return _launcher(name, kept, store, target, device)
-    task = _pending.pop((entry, source), None) or _submit(entry, source, target)
-
-    def finish() -> Callable[..., None]:
-        binaries = _result(task, name, entry, source, target)
-        store.keep_binaries(binaries)
-        return _launcher(name, binaries, store, target, device)
-
-    return finish() if task is None else LambdaFuture(finish, future=task)
+    task, finish = _compilation(name, entry, source, target, device)
+    if task is None:
+        return finish().launcher()
+    return LambdaFuture(lambda: finish().launcher(), future=task)
 
 
 def chip_of(device: int) -> str:
@@ -94,33 +86,42 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
     return compile_kernel(entry, source, target)
 
 
-def _launcher(name: str, binaries: Binaries, store: Store, target: TritonTarget, device: int) -> Callable[..., None]:
-    variants = binaries.variants
-    chosen = store.choice.read() if len(variants) > 1 else variants[0].config
-    for one in variants:
-        if one.config == chosen:
-            return _launcher_of(name, binaries, one, target, device)
-    return _Untuned(name, binaries, store, target, device)
+def _compilation(
+    name: str, entry: str, source: str, target: TritonTarget, device: int
+) -> tuple[Future[Binaries] | None, Callable[[], Tuning]]:
+    """Gives the worker's task, if one compiles the kernel, and a function that waits for what comes of it."""
+    store = _store(entry, source, target, device)
+    kept = store.binaries()
+    if kept is not None:
+        return None, lambda: Tuning(name, kept, store, target, device)
+    task = _pending.pop((entry, source), None) or _submit(entry, source, target)
+
+    def finish() -> Tuning:
+        binaries = _result(task, name, entry, source, target)
+        store.keep_binaries(binaries)
+        return Tuning(name, binaries, store, target, device)
+
+    return task, finish
 
 
-def _launcher_of(
-    name: str, binaries: Binaries, variant: Binary, target: TritonTarget, device: int
+def launcher_of(
+    name: str, types: Sequence[str], binary: Binary, target: TritonTarget, device: int
 ) -> Callable[..., None]:
-    hidden = ["void*" if size else "zero" for size, _ in variant.scratch]
+    """Gives the launcher of a compiled kernel, built for a device; `types` are of the arguments that calls pass."""
     launcher = device_kernel(
         name,
         target.language,
-        [*binaries.types, *hidden],
-        variant.code,
-        entry=variant.entry,
-        grid=variant.grid,
-        block=(str(variant.threads),),
-        local_bytes=str(variant.shared),
+        [*types, *hidden_types(binary)],
+        binary.code,
+        entry=binary.entry,
+        grid=binary.grid,
+        block=(str(binary.threads),),
+        local_bytes=str(binary.shared),
         device=device,
     )
-    if not any(size for size, _ in variant.scratch):
+    if not any(size for size, _ in binary.scratch):
         return launcher
-    return functools.partial(_launch_with_scratch, launcher, variant)
+    return functools.partial(_launch_with_scratch, launcher, binary)
 
 
 def _launch_with_scratch(launcher: Callable[..., None], variant: Binary, *arguments: Any) -> None:
@@ -135,36 +136,44 @@ def _launch_with_scratch(launcher: Callable[..., None], variant: Binary, *argume
     launcher(*arguments, *memory)
 
 
-class _Untuned:
-    """The launcher of a kernel with several configurations until its first call has found the fastest."""
+class Tuning:
+    """A compiled kernel, and which of its configurations is the fastest on a chip.
+
+    Attributes
+    ----------
+    binaries : Binaries
+        All configurations.
+    """
 
     def __init__(self, name: str, binaries: Binaries, store: Store, target: TritonTarget, device: int) -> None:
+        self.binaries = binaries
         self._name = name
-        self._binaries = binaries
         self._store = store
-        self._make = functools.partial(_launcher_of, name, binaries, target=target, device=device)
         self._device = device
-        self._lock = threading.Lock()
-        self._chosen: Callable[..., None] | None = None
+        self.make = functools.partial(launcher_of, name, binaries.types, target=target, device=device)
 
-    def __call__(self, *arguments: Any) -> None:
-        launcher = self._chosen
-        if launcher is None:
-            if torch.get_device_module(_C.driver_name()).is_current_stream_capturing():
-                # Nothing can be measured within a capture: a later call does.
-                launcher = self._make(self._binaries.variants[0])
-            else:
-                with self._lock:
-                    launcher = self._chosen = self._chosen or self._choose(arguments)
-        launcher(*arguments)
+    @staticmethod
+    def of(name: str, entry: str, source: str, target: TritonTarget, device: int) -> Tuning:
+        """Gives that of a source, and waits for the compiler."""
+        return _compilation(name, entry, source, target, device)[1]()
 
-    def _choose(self, arguments: Sequence[Any]) -> Callable[..., None]:
+    def launcher(self) -> Callable[..., None]:
+        """Gives that of the fastest; where it isn't known, one that finds it at its first call."""
+        known = self._known()
+        return _Untuned(self) if known is None else self.make(known)
+
+    def variant(self, arguments: Callable[[], Sequence[Any]]) -> Binary:
+        """Gives the fastest. `arguments` makes some to measure with, if it isn't known."""
+        return self._known() or self.choose(arguments())[0]
+
+    def choose(self, arguments: Sequence[Any]) -> tuple[Binary, Callable[..., None]]:
+        """Measures all, keeps which one is the fastest, and gives it with its launcher. OutboardError if none runs."""
         times: list[tuple[float, int]] = []
         launchers: dict[int, Callable[..., None]] = {}
         failures: list[Exception] = []
-        for place, variant in enumerate(self._binaries.variants):
+        for place, variant in enumerate(self.binaries.variants):
             try:
-                launchers[place] = self._make(variant)
+                launchers[place] = self.make(variant)
                 times.append((self._measure(launchers[place], arguments), place))
             except NotSupportedError:
                 raise
@@ -176,19 +185,44 @@ class _Untuned:
                 f"none of the {len(failures)} configurations of the kernel {self._name} runs: {failures[0]}"
             ) from failures[0]
         best = min(times)[1]
-        self._store.choice.write(self._binaries.variants[best].config)
-        return launchers[best]
+        self._store.choice.write(self.binaries.variants[best].config)
+        return self.binaries.variants[best], launchers[best]
+
+    def _known(self) -> Binary | None:
+        variants = self.binaries.variants
+        chosen = self._store.choice.read() if len(variants) > 1 else variants[0].config
+        return next((one for one in variants if one.config == chosen), None)
 
     def _measure(self, launcher: Callable[..., None], arguments: Sequence[Any]) -> float:
         given = list(arguments)
-        for place in {*self._binaries.changed, *self._binaries.zeroed}:
+        for place in {*self.binaries.changed, *self.binaries.zeroed}:
             given[place] = _copy(given[place])
 
         def prepare() -> None:
-            for place in self._binaries.zeroed:
+            for place in self.binaries.zeroed:
                 given[place].zero_()
 
         return milliseconds(lambda: launcher(*given), prepare, torch.device(_C.driver_name(), self._device))
+
+
+class _Untuned:
+    """The launcher of a kernel with several configurations until its first call has found the fastest."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        self._lock = threading.Lock()
+        self._chosen: Callable[..., None] | None = None
+
+    def __call__(self, *arguments: Any) -> None:
+        launcher = self._chosen
+        if launcher is None:
+            if torch.get_device_module(_C.driver_name()).is_current_stream_capturing():
+                # Nothing can be measured within a capture: a later call does.
+                launcher = self._tuning.make(self._tuning.binaries.variants[0])
+            else:
+                with self._lock:
+                    launcher = self._chosen = self._chosen or self._tuning.choose(arguments)[1]
+        launcher(*arguments)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

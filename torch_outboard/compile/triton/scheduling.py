@@ -3,23 +3,18 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 from typing import Any, ClassVar
 
-import torch
 from torch._inductor.codegen.triton import TritonKernel, TritonScheduling
-from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.virtualized import V
 
 from torch_outboard._errors import OutboardError
-from torch_outboard._triton import TritonTarget
-from torch_outboard.compile.triton.launch import begin_compiling
+from torch_outboard.compile.triton.definition import Definition
 from torch_outboard.driver import Driver
 
 __all__ = ["OutboardTritonKernel", "OutboardTritonScheduling", "scheduling_for"]
-
-# Triton's own driver, by which nothing is launched here; and which a worker has none of.
-_OF_DRIVER = "triton_helpers.set_driver_to_gpu()"
 
 
 class OutboardTritonKernel(TritonKernel):
@@ -48,33 +43,35 @@ class OutboardTritonScheduling(TritonScheduling):
         kernel_path: str,
         get_kernel_metadata: Any,
     ) -> None:
-        device = V.graph.get_current_device_or_throw()
-        index = device.index or 0
-        target = self.driver.triton_target(index)
-        source = source_for(src_code, device, target)
-        begin_compiling(subs_name, source, target, index)
-        text = f"r'''{source}'''" if "'''" not in source and not source.endswith(("'", "\\")) else repr(source)
         origins, detailed_origins = get_kernel_metadata(node_schedule, wrapper)
-        wrapper.add_import_once("from torch_outboard._triton import TritonTarget")
-        wrapper.add_import_once("from torch_outboard.compile.triton.launch import triton_kernel")
-        wrapper.define_kernel(
-            kernel_name,
-            f"triton_kernel({kernel_name!r}, {subs_name!r}, {text}, {target!r}, device={index})",
-            f"{origins}\n{detailed_origins}",
+        device = V.graph.get_current_device_or_throw()
+        wrapper.define_tuned(
+            Definition(kernel_name, subs_name, src_code, device, self.driver), f"{origins}\n{detailed_origins}"
         )
 
+    # Kernels of a program's own, which wrappers write as a call of torch's that compiles them.
 
-def source_for(source: str, device: torch.device, target: TritonTarget) -> str:
-    """Gives Inductor's source of a kernel with what it says of the device as the target's."""
-    own = DeviceProperties.create(device)
-    of_target = own._replace(type=target.backend, index=0, cc=target.arch, warp_size=target.warp_size)  # type: ignore[arg-type]
-    if repr(own) not in source:
-        raise OutboardError(
-            "Inductor's kernel does not say which device it is for: this version of torch is not one that "
-            "torch-outboard serves"
-        )
-    # The last newline is the literal's, whose first line is empty.
-    return "\n" + source.replace(repr(own), repr(of_target)).replace(_OF_DRIVER, "").strip() + "\n"
+    def user_kernel_info(self, changed: tuple[str, ...]) -> type[OutboardTritonKernel]:
+        """Gives the class that is asked what a kernel says of itself; `changed` are arguments that it writes."""
+
+        class UserKernel(OutboardTritonKernel):
+            @classmethod
+            def inductor_meta_common(cls) -> dict[str, Any]:
+                return {**super().inductor_meta_common(), "mutated_arg_names": list(changed)}
+
+        return UserKernel
+
+    def define_user_kernel(self, wrapper: Any, name: str, body: str, comment: str | None) -> None:
+        call = ast.parse(body).body[0]
+        match call:
+            case ast.Expr(value=ast.Call(args=[ast.Constant(value=str(entry)), ast.Constant(value=str(source))])):
+                device = V.graph.get_current_device_or_throw()
+                wrapper.define_tuned(Definition(name, entry, source, device, self.driver), comment)
+            case _:
+                raise OutboardError(
+                    f"Inductor defines the kernel {name} by {body.partition('(')[0]!r} with other arguments than a "
+                    "name and a source: this version of torch is not one that torch-outboard serves"
+                )
 
 
 @functools.cache

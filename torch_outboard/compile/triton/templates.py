@@ -24,9 +24,9 @@ from torch._inductor.select_algorithm import (
 from torch._inductor.virtualized import V
 
 from torch_outboard._errors import OutboardError
+from torch_outboard.compile.triton.definition import source_for
 from torch_outboard.compile.triton.launch import begin_compiling, chip_of, triton_kernel
 from torch_outboard.compile.triton.measure import milliseconds
-from torch_outboard.compile.triton.scheduling import source_for
 from torch_outboard.compile.triton.store import Choice
 from torch_outboard.driver import Driver
 

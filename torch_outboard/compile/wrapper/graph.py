@@ -3,15 +3,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
 
 from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 
-__all__ = ["Unguarded", "flush_kernels", "is_for_streams", "is_ours", "keep_order_of_streams"]
+__all__ = [
+    "TunedKernel",
+    "Unguarded",
+    "UserKernels",
+    "flush_kernels",
+    "is_for_streams",
+    "is_ours",
+    "keep_order_of_streams",
+]
 
 
 class Unguarded:
@@ -27,6 +38,73 @@ class Unguarded:
 
     def codegen_device_guard_exit(self) -> None:
         pass
+
+
+class TunedKernel(Protocol):
+    """A kernel of several configurations, which a scheduling hands to `define_tuned` of a wrapper."""
+
+    name: str
+    imports: tuple[str, ...]  # lines that `definition` needs
+
+    def definition(self) -> str:
+        """Gives Python code that makes a launcher, which finds the fastest configuration at its first call."""
+
+    def types(self) -> tuple[str, ...]:
+        """Gives those of the arguments that calls pass, as DeviceProgram has them; waits for the compiler."""
+
+    def program(self, arguments: Callable[[], list[Any]]) -> tuple[DeviceProgram, tuple[int, ...]]:
+        """Gives the fastest configuration; `arguments` makes some to measure with, if it isn't known.
+
+        And bytes of memory for each block of the grid, of the pointers that calls pass behind the arguments.
+        """
+
+
+class UserKernels:
+    """Of wrappers: kernels in Triton that a program brings, defined by the scheduling of their device."""
+
+    _user_kernels: Any = None  # the scheduling while it defines one, and what the kernel changes
+    _changed: tuple[str, ...] = ()
+
+    def define_user_defined_triton_kernel(self, kernel: Any, configs: Any, kwargs: Any, *more: Any) -> Any:
+        device = V.graph.get_current_device_or_throw()
+        if device.type != _C.driver_name():
+            return super().define_user_defined_triton_kernel(kernel, configs, kwargs, *more)  # type: ignore[misc]
+        backend = V.graph.scheduler.get_backend(device)
+        if not hasattr(backend, "define_user_kernel"):
+            raise NotSupportedError(
+                f"the kernel {kernel.__name__} is in Triton, and the code generator of {device} writes none: name "
+                "'triton' as code_generator of a driver that has a back end for it, or call an operator instead"
+            )
+        self._user_kernels, self._changed = backend, _changed_by(kwargs)
+        try:
+            return super().define_user_defined_triton_kernel(kernel, configs, kwargs, *more)  # type: ignore[misc]
+        finally:
+            self._user_kernels = None
+
+    def _get_triton_info_kernel_cls(self) -> Any:
+        if self._user_kernels is None:
+            return super()._get_triton_info_kernel_cls()  # type: ignore[misc]
+        return self._user_kernels.user_kernel_info(self._changed)
+
+    def define_kernel(self, kernel_name: str, kernel_body: str, metadata: str | None = None, **more: Any) -> None:
+        backend, self._user_kernels = self._user_kernels, None  # which defines it by this method
+        if backend is None:
+            super().define_kernel(kernel_name, kernel_body, metadata, **more)  # type: ignore[misc]
+        else:
+            backend.define_user_kernel(self, kernel_name, kernel_body, metadata)
+
+
+def _changed_by(kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """Gives the arguments of a kernel of a program's own that it may write to, by their names.
+
+    The graph's operation knows; what shares the memory of another argument counts with it.
+    """
+    tensors = {name: value for name, value in kwargs.items() if isinstance(value, ir.IRNode)}
+    for operation in V.graph.operations:
+        if isinstance(operation, ir.UserDefinedTritonKernel) and operation.kwargs is kwargs:
+            changed = {value.get_name() for value in operation.mutable_args}
+            return tuple(name for name, value in tensors.items() if value.get_name() in changed)
+    return tuple(tensors)
 
 
 def is_ours(name: str) -> bool:

@@ -17,9 +17,16 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPython
 from torch._inductor.virtualized import V
 
 from torch_outboard import _C
-from torch_outboard._errors import NotSupportedError, OutboardError
+from torch_outboard._errors import OutboardError
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.wrapper.graph import Unguarded, flush_kernels, is_ours, keep_order_of_streams
+from torch_outboard.compile.wrapper.graph import (
+    TunedKernel,
+    Unguarded,
+    UserKernels,
+    flush_kernels,
+    is_ours,
+    keep_order_of_streams,
+)
 
 __all__ = ["KernelDefinitions", "OutboardSubgraphWrapper", "OutboardWrapper"]
 
@@ -30,7 +37,7 @@ _IMPORTS = (
 )
 
 
-class KernelDefinitions(Unguarded, PythonWrapperCodegen):
+class KernelDefinitions(Unguarded, UserKernels, PythonWrapperCodegen):
     """Defines kernels for the device where torch's wrapper defines those of the CPU."""
 
     _defines_for_device = False
@@ -77,11 +84,11 @@ class _DeviceCalls(KernelDefinitions):
             return
         super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
 
-    def define_user_defined_triton_kernel(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotSupportedError(
-            "a kernel in Triton of your own can't be compiled for this device yet: call it through an operator "
-            "(torch.library.triton_op is none), or leave it out of torch.compile"
-        )
+    def define_tuned(self, kernel: TunedKernel, comment: str | None) -> None:
+        """Defines a kernel of several configurations; `generate_kernel_call` with triton=True calls it."""
+        for line in kernel.imports:
+            self.add_import_once(line)
+        self.define_kernel(kernel.name, kernel.definition(), comment)
 
     def make_allocation(
         self,

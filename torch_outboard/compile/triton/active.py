@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Triton's driver of our devices: what `kernel[grid](...)` asks outside of torch.compile, answered by the attached one.
+
+Which driver a launch finds is chosen by the device of its tensors (_compat/triton.py), so other devices keep their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
+from torch_outboard._triton import TritonTarget
+from torch_outboard.compile.triton.binary import TYPES, binary_of, load_backend
+from torch_outboard.compile.triton.launch import launcher_of
+from torch_outboard.compile.triton.measure import times_of
+from torch_outboard.device.devices import get_device_properties
+from torch_outboard.driver import Driver
+
+__all__ = ["DeviceDriver", "choose"]
+
+_log = logging.getLogger(__name__)
+
+
+class DeviceDriver:
+    """What Triton asks of a driver, for one of our devices; without one, for the device that is current."""
+
+    def __init__(self, driver: Driver, device: int | None = None) -> None:
+        self._driver = driver
+        self._device = device
+        self.utils = _Utils()
+
+    @property
+    def _target(self) -> TritonTarget:
+        return self._driver.triton_target(self.get_current_device().index)
+
+    def get_current_target(self) -> GPUTarget:
+        target = self._target
+        return GPUTarget(target.backend, target.arch, target.warp_size)
+
+    def get_current_device(self) -> torch.device:
+        """Gives what Triton keeps kernels by: not a number, as those of another driver's devices are."""
+        return torch.device(self._driver.name, _C.current_device() if self._device is None else self._device)
+
+    def get_active_torch_device(self) -> torch.device:
+        return self.get_current_device()
+
+    def get_current_stream(self, device: torch.device) -> int:
+        """Gives the number that hooks of Triton's are told. Launches take the stream that is current themselves."""
+        return torch.accelerator.current_stream(device).stream_id
+
+    def get_device_interface(self) -> Any:
+        return torch.get_device_module(self._driver.name)
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        return self._measure
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        device = self.get_current_device()
+        size = 2 * get_device_properties(device.index).l2_cache_size
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        cache.zero_()
+
+    def launcher_cls(self, source: Any, metadata: Any) -> _Launcher:
+        return _Launcher(source, metadata, self._target)
+
+    def _measure(self, call: Callable[[], object], quantiles: Sequence[float], **settings: Any) -> list[float]:
+        from triton.runtime.errors import OutOfResources
+
+        try:
+            times = times_of(call, lambda: None, self.get_current_device())
+        except (OutOfResources, NotSupportedError):
+            raise
+        except (
+            RuntimeError,
+            ValueError,
+        ) as error:  # the driver's, of more than the chip has: another configuration may do
+            _log.info("a configuration can't run: %s", error)
+            return [float("inf")] * len(quantiles)
+        return torch.tensor(times).quantile(torch.tensor(quantiles)).tolist()
+
+
+class _Utils:
+    """What Triton asks of a kernel before its first launch."""
+
+    def get_device_properties(self, device: torch.device) -> dict[str, int]:
+        # What a kernel may have of dynamic shared memory no property says: the driver refuses a launch with more.
+        return {"max_shared_mem": sys.maxsize}
+
+    def load_binary(self, name: str, code: Any, shared: int, device: torch.device) -> tuple[Any, ...]:
+        """Gives module, function, registers, spills and the most threads; what a launch needs is the code alone."""
+        most = get_device_properties(device.index).max_threads_per_block
+        return None, (code, device.index), 0, 0, most or sys.maxsize
+
+
+class _Launcher:
+    """Launches a kernel that Triton compiled, as all others are launched."""
+
+    def __init__(self, source: Any, metadata: Any, target: TritonTarget) -> None:
+        self._name = source.fn.__name__
+        self._kinds = tuple(source.signature.values())
+        self._metadata = metadata._asdict()
+        self._target = target
+        self._launch: Callable[..., None] | None = None
+
+    def __call__(
+        self,
+        x: int,
+        y: int,
+        z: int,
+        stream: int,
+        function: tuple[bytes | str, int],
+        packed: object,
+        metadata: object,
+        enter: Callable[[object], object] | None,
+        leave: Callable[[object], object] | None,
+        *arguments: Any,
+    ) -> None:
+        passed = list(_passed(self._kinds, arguments))
+        if self._launch is None:
+            self._launch = self._make(*function, [kind for kind, _ in passed])
+        if enter is not None:
+            enter(metadata)
+        self._launch(*(_value(kind, value) for kind, value in passed), x, y, z)
+        if leave is not None:
+            leave(metadata)
+
+    def _make(self, code: bytes | str, device: int, kinds: list[str]) -> Callable[..., None]:
+        types = [*(_type(self._name, kind) for kind in kinds), "kept", "kept", "kept"]
+        x, y, z = (f"a{len(kinds) + place}" for place in range(3))
+        binary = binary_of(self._name, "", self._metadata, code, (x, y, z), self._target)
+        return launcher_of(self._name, types, binary, self._target, device)
+
+
+def _passed(kinds: Sequence[Any], values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the arguments that a kernel takes, with what Triton calls their types; tuples come one by one."""
+    for kind, value in zip(kinds, values, strict=True):
+        if isinstance(kind, tuple):
+            yield from _passed(kind, value)
+        elif kind != "constexpr":
+            yield kind, value
+
+
+def _type(name: str, kind: str) -> str:
+    if kind.startswith("*"):
+        return "void*"  # which ones it writes Triton doesn't say
+    if kind in TYPES:
+        return TYPES[kind]
+    raise NotSupportedError(f"the kernel {name} has an argument of type {kind}: no launch passes it")
+
+
+def _value(kind: str, value: Any) -> Any:
+    if kind.startswith("*"):
+        return _tensor(value)
+    if kind in ("u8", "u16", "u32", "u64") and value >= 1 << (int(kind[1:]) - 1):
+        return value - (1 << int(kind[1:]))  # the same bits
+    return value
+
+
+def _tensor(value: Any) -> Any:
+    """Gives a tensor itself, and that of one that triton.reinterpret has given another type."""
+    return value if isinstance(value, torch.Tensor) else getattr(value, "base", value)
+
+
+def choose(driver: Driver, arguments: Iterable[Any]) -> tuple[DeviceDriver, dict[str, object]] | None:
+    """Gives the driver for a launch with these arguments, and its options for Triton's back end.
+
+    None if no tensor among them is on a device of ours. NotSupportedError for a device that Triton doesn't know.
+    """
+    index = _device_of(arguments, driver.name)
+    if index is None:
+        return None
+    target = driver.triton_target(index)
+    load_backend(target)
+    return DeviceDriver(driver, index), dict(target.options)
+
+
+def _device_of(arguments: Iterable[Any], name: str) -> int | None:
+    for one in map(_tensor, arguments):
+        if isinstance(one, tuple):
+            index = _device_of(one, name)
+            if index is not None:
+                return index
+        elif isinstance(one, torch.Tensor) and one.device.type == name:
+            return one.device.index
+    return None
