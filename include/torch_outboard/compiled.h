@@ -28,6 +28,18 @@ namespace torch_outboard {
 // Counts what would make older generated code go wrong.
 constexpr uint32_t kCompiledVersion = 3;
 
+// Divisions of formulas (csrc/kernels/expression.h), as Python's.
+inline int64_t floordiv(int64_t number, int64_t divisor) {
+  const int64_t quotient = number / divisor;
+  return quotient - (number % divisor != 0 && (number < 0) != (divisor < 0) ? 1 : 0);
+}
+inline int64_t ceildiv(int64_t number, int64_t divisor) {
+  return -floordiv(-number, divisor);
+}
+inline int64_t mod(int64_t number, int64_t divisor) {
+  return number - divisor * floordiv(number, divisor);
+}
+
 // An argument of a kernel: a tensor, or the bits of a number.
 struct KernelArgument {
   AtenTensorHandle tensor = nullptr;

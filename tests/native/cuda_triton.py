@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compiles functions through Triton for a CUDA GPU that is a fake, and reads what was launched there.
 
-    python cuda_triton.py LIBCUDA    # FAKE_CUDA_MAJOR says the chip, FAKE_CUDA_LAUNCHES where launches are written
+    python cuda_triton.py LIBCUDA [fx_wrapper] [cpp_wrapper]
 
-The driver checks how many parameters a kernel has and of what size, the fake its block and shared memory.
+FAKE_CUDA_MAJOR says the chip, FAKE_CUDA_LAUNCHES where launches are written. The driver checks how many parameters a
+kernel has and of what size, the fake its block and shared memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import torch
 import torch._inductor.config
+import triton
+import triton.language as tl
 from torch.nn import functional
 
 import torch_outboard
@@ -39,6 +42,32 @@ def launch(function: Callable[..., torch.Tensor], *given: torch.Tensor, **option
     assert words[-2:] == ["8:0", "8:0"], "scratch that no kernel asks for"
     assert int(words[4]) % 32 == 0 and words[5:7] == ["1", "1"], words
     return words
+
+
+@triton.jit
+def add(x, y, n, factor, is_twice, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + place, mask=place < n) + factor
+    tl.store(y + place, value * 2 if is_twice else value, mask=place < n)
+
+
+def added(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    add[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), 1.5, True, BLOCK=256, num_warps=4)
+    return y
+
+
+def own_kernel(x: torch.Tensor) -> None:
+    """A program's own, called directly and compiled."""
+    LAUNCHES.unlink(missing_ok=True)
+    y = added(x)
+    (line,) = LAUNCHES.read_text().splitlines()
+    words = line.split()
+    assert words[:8] == ["add", "508", "1", "1", "128", "1", "1", "0"], words
+    addresses = [f"8:{one.data_ptr()}" for one in (x, y)]
+    assert words[8:] == [*addresses, "4:130000", f"4:{0x3FC00000}", "1:1", "8:0", "8:0"], words
+    words = launch(added, x)
+    assert words[:8] == ["add", "508", "1", "1", "128", "1", "1", "0"], words
 
 
 def covers(blocks: str, elements: int) -> bool:
@@ -68,6 +97,11 @@ def main() -> None:
     assert words[0].startswith("triton_poi"), words
     words = launch(lambda x: x.cumsum(-1), x)
     assert covers(words[1], 1000), words
+
+    own_kernel(x)
+    for wrapper in sys.argv[2:]:
+        words = launch(lambda x, y: functional.gelu(x) * y + x, x, y, options={wrapper: True})
+        assert words[0].startswith("triton_poi") and covers(words[1], 130000) and words[11] == "4:130000", words
 
     # What was compiled for addresses that are multiples of 16 gets a copy of another tensor.
     torch._dynamo.reset()

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch._inductor import ir
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+from torch._inductor.virtualized import V
 from torch.utils._sympy.numbers import int_oo
 
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
 
-__all__ = ["ValueWriter", "text_literal"]
+__all__ = ["ValueWriter", "formula_in_cpp", "number", "text_literal"]
 
 _LEAST = -(2**63)
 
@@ -88,6 +89,39 @@ class ValueWriter:
         if device.type == _C.driver_name():
             index = self._device_index(device)
         return f"OutboardValue::device({kind}, {index})"
+
+
+def number(wrapper: CppWrapperCpu, value: Any) -> str:
+    """Writes a number that a kernel is given: one that is known, the name of a variable, or an expression."""
+    match value:
+        case bool() | int():
+            return f"{int(value)}LL"
+        case float():
+            return _real(value)
+        case sympy.Basic():
+            return str(wrapper.codegen_sizevar(V.graph.sizevars.simplify(value)))
+    return str(value)  # a variable
+
+
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+def formula_in_cpp(formula: str, numbers: Sequence[str]) -> str:
+    """Writes a formula of csrc/kernels/expression.h over expressions of C++."""
+    stack: list[str] = []
+    for word in formula.split():
+        if word in _OPERATORS:
+            right = stack.pop()
+            stack[-1] = f"int64_t({stack[-1]} {_OPERATORS[word]} {right})"
+        elif word in ("min", "max"):
+            right = stack.pop()
+            stack[-1] = f"std::{word}<int64_t>({stack[-1]}, {right})"
+        elif word in ("floordiv", "ceildiv", "mod"):
+            right = stack.pop()
+            stack[-1] = f"torch_outboard::{word}({stack[-1]}, {right})"
+        else:
+            stack.append(f"int64_t({numbers[int(word[1:])]})" if word.startswith("a") else f"int64_t({word})")
+    return stack.pop()
 
 
 def _real(value: float) -> str:

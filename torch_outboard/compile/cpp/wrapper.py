@@ -30,11 +30,13 @@ from torch_outboard.compile.cpp.operators import (
     results_of,
     to_overload,
 )
+from torch_outboard.compile.cpp.tuned import TunedKernels
 from torch_outboard.compile.cpp.values import ValueWriter, text_literal
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import argument_type, kernel_letters, passed_types, program_letters
 from torch_outboard.compile.wrapper.graph import (
     Unguarded,
+    UserKernels,
     flush_kernels,
     is_for_streams,
     is_ours,
@@ -85,7 +87,7 @@ _MODEL_DEVICE = """{{
 """
 
 
-class OutboardCppWrapper(Unguarded, CppWrapperCpu):
+class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
     """The wrapper of a graph and of those within it, which are written in place."""
 
     def __init__(self) -> None:
@@ -95,7 +97,7 @@ class OutboardCppWrapper(Unguarded, CppWrapperCpu):
         self._operators: dict[torch._ops.OpOverload, str] = {}
         self._streams: list[int] = []  # that are changed to, by their numbers in Dynamo's table
         self._has_streams = False
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         keep_order_of_streams()
 
     @staticmethod
@@ -183,6 +185,9 @@ class OutboardCppWrapper(Unguarded, CppWrapperCpu):
         device = kwargs.get("device")
         if device is None or device.type != _C.driver_name():
             super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
+            return
+        if kwargs.get("triton", True):
+            self.call_tuned(kernel_name, call_args, kwargs.get("raw_args"))
             return
         arguments = (
             f"{argument}.get()" if kind.endswith("*") else f"static_cast<{argument_type(kind)}>({argument})"

@@ -34,8 +34,6 @@ def cache_key() -> tuple[tuple[str, str], ...]:
         "torch_outboard": f"{__version__}-{own_code()}",
         "library": _library(),
     }
-    if any(one.is_gpu for one in used) and generators().has_eager:
-        used = [*used, generators().eager()]  # which stands in where a wrapper is asked for that the others haven't
     for one in used:
         key.update(one.cache_key())
     return tuple(sorted(key.items()))

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._inductor import config
 from torch._inductor.virtualized import V
 
 from torch_outboard import _C
@@ -21,7 +20,7 @@ from torch_outboard._errors import NotSupportedError
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.generators import generators
 
-__all__ = ["WrapperChoice", "fuses_as_cpu", "generators_of", "lowering_with", "model_header", "scheduling"]
+__all__ = ["WrapperChoice", "fuses_as_cpu", "lowering_with", "model_header", "scheduling"]
 
 _lowering = threading.local()
 
@@ -60,6 +59,7 @@ class SchedulingChoice:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
+        self._choice: Any = None
 
     def get_backend_features(self, device: torch.device) -> Any:
         if self._scheduler is None:
@@ -70,10 +70,11 @@ class SchedulingChoice:
         return getattr(self._chosen(), name)
 
     def _chosen(self) -> Any:
-        backends = self._scheduler.backends
-        device = next(device for device, backend in backends.items() if backend is self)
-        backends[device] = _of(device).scheduling()(self._scheduler)
-        return backends[device]
+        if self._choice is None:
+            backends = self._scheduler.backends
+            device = next(device for device, backend in backends.items() if backend is self)
+            self._choice = backends[device] = _of(device).scheduling()(self._scheduler)
+        return self._choice
 
 
 class WrapperChoice:
@@ -105,34 +106,14 @@ class WrapperChoice:
 def _of(device: torch.device) -> CodeGenerator:
     if hasattr(_lowering, "generator"):
         return _lowering.generator  # type: ignore[no-any-return]
-    return _with_wrapper(generators().of(_C.current_device() if device.index is None else device.index))
+    return generators().of(_C.current_device() if device.index is None else device.index)
 
 
 def _of_graph() -> list[CodeGenerator]:
     """Gives the generators of the graph that is being lowered; outside of one, those of all devices."""
     if hasattr(_lowering, "generator"):
         return [_lowering.generator]
-    return generators_of(_devices_of_graph() or range(_C.device_count()))
-
-
-def generators_of(devices: Iterable[int]) -> list[CodeGenerator]:
-    """Gives the generators of devices, each once, for what is being compiled."""
-    return list(dict.fromkeys(map(_with_wrapper, generators().of_all(devices))))
-
-
-def _with_wrapper(generator: CodeGenerator) -> CodeGenerator:
-    """Gives a generator, or in its place that of eager operators where the wrapper asked for is one that it hasn't.
-
-    That is for generators of kernels in Triton alone: the driver has named both, and both write for its devices.
-    """
-    kinds = [kind for kind in ("cpp_wrapper", "fx_wrapper") if getattr(config, kind)]
-    if not kinds or not generator.is_gpu or not generators().has_eager:
-        return generator
-    try:
-        getattr(generator, kinds[0])()
-    except NotSupportedError:
-        return generators().eager()
-    return generator
+    return generators().of_all(_devices_of_graph() or range(_C.device_count()))
 
 
 def _devices_of_graph() -> list[int]:

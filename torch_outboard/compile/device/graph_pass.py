@@ -20,8 +20,9 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch.utils._pytree import tree_leaves
 
-from torch_outboard.compile.device import cache_key, choice
+from torch_outboard.compile.device import cache_key
 from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.compile.generators import generators
 
 __all__ = ["PrepareGraph"]
 
@@ -35,7 +36,7 @@ class PrepareGraph(CustomGraphModulePass):
         self._device = device
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
-        self.prepare(gm, choice.generators_of(self._indices(gm)))
+        self.prepare(gm, generators().of_all(self._indices(gm)))
 
     def prepare(self, gm: torch.fx.GraphModule, chosen: Iterable[CodeGenerator]) -> None:
         """Changes a graph that these generators lower."""

@@ -14,6 +14,7 @@ __all__ = ["CompiledKernel"]
 _MODULE = """
 from torch._inductor.async_compile import AsyncCompile
 from torch_outboard.compile.runtime import cpp_kernel, device_kernel
+{imports}
 
 async_compile = AsyncCompile()
 kernel = {definition}
@@ -34,17 +35,22 @@ class CompiledKernel(torch.nn.Module):
         The generated code: a Python expression with the source in it.
     types : tuple of str
         C types of the arguments. Those that end in `*` are tensors; without `const` they are written.
+    imports : tuple of str
+        Lines that the definition needs beside those of cpp_kernel and device_kernel.
     """
 
     # Of torch.fx: dead code elimination leaves the node, which has no users.
     _is_impure = True
 
-    def __init__(self, kernel_name: str, definition: str, types: tuple[str, ...]) -> None:
+    def __init__(
+        self, kernel_name: str, definition: str, types: tuple[str, ...], imports: tuple[str, ...] = ()
+    ) -> None:
         super().__init__()
         self.kernel_name = kernel_name
         self.definition = definition
         self.types = types
-        self._launcher = PyCodeCache.load(_MODULE.format(definition=definition)).kernel
+        self.imports = imports
+        self._launcher = PyCodeCache.load(_MODULE.format(definition=definition, imports="\n".join(imports))).kernel
 
     def wait(self) -> None:
         """Waits for the compiler, and raises its error."""
@@ -61,4 +67,4 @@ class CompiledKernel(torch.nn.Module):
         return ", ".join(self.types)
 
     def __reduce__(self) -> Any:
-        return CompiledKernel, (self.kernel_name, self.definition, self.types)
+        return CompiledKernel, (self.kernel_name, self.definition, self.types, self.imports)

@@ -18,14 +18,20 @@ import torch
 from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index
 from torch._inductor import ir
 from torch._inductor.codegen.common import FileBackedGraphModule
-from torch._inductor.codegen.wrapper import KernelCallLine, KernelDefinitionLine, WrapperLine
+from torch._inductor.codegen.wrapper import KernelCallLine, KernelDefinitionLine, SymbolicCallArg, WrapperLine
 from torch._inductor.codegen.wrapper_fxir import FxConverter, WrapperFxCodegen
 from torch._inductor.virtualized import V
 
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard.compile.fx.kernel import CompiledKernel
 from torch_outboard.compile.fx.streams import enter_stream, leave_stream, record_streams, restoring_streams
-from torch_outboard.compile.wrapper.graph import flush_kernels, is_for_streams, is_ours, keep_order_of_streams
+from torch_outboard.compile.wrapper.graph import (
+    TunedKernel,
+    flush_kernels,
+    is_for_streams,
+    is_ours,
+    keep_order_of_streams,
+)
 from torch_outboard.compile.wrapper.python import KernelDefinitions
 
 __all__ = ["OutboardFxWrapper"]
@@ -42,6 +48,10 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         parent = getattr(self, "parent_wrapper", None)
         # Kernels of the same source are defined once for a graph and those within it.
         self._kernels: dict[str, CompiledKernel] = {} if parent is None else parent._kernels
+        self._tuned: dict[str, TunedKernel] = {} if parent is None else parent._tuned
+
+    def define_tuned(self, kernel: TunedKernel, comment: str | None) -> None:
+        self._tuned[kernel.name] = kernel
 
     def _generate(self, is_inference: bool) -> tuple[FileBackedGraphModule, None]:
         self.run_wrapper_ir_passes(is_inference)
@@ -55,6 +65,7 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
             is_subgraph=untyped.is_subgraph,
         )
         converter.compiled = self._kernels
+        converter.tuned = self._tuned
         graph = converter.generate()
         for kernel in self._kernels.values():
             kernel.wait()
@@ -160,6 +171,7 @@ class _Converter(FxConverter):
     """What differs from torch's own converter."""
 
     compiled: dict[str, CompiledKernel]
+    tuned: dict[str, TunedKernel]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,22 +208,31 @@ class _Converter(FxConverter):
 
     def _generate_kernel_call(self, line: WrapperLine) -> None:
         assert isinstance(line, KernelCallLine)
-        if line.triton:
+        if line.triton and line.kernel_name not in self.tuned:
             super()._generate_kernel_call(line)
             return
         name = line.kernel_name
         if name not in self.compiled:
-            self.compiled[name] = CompiledKernel(name, self._definitions[name], tuple(line.arg_types))
+            self.compiled[name] = self._compiled(name, line)
         if not hasattr(self.gm, name):
             self.gm.add_submodule(name, self.compiled[name])
         expressions = line.raw_args or [None] * len(line.call_args)
         arguments = tuple(
-            self.buffer_to_node[argument] if kind.endswith("*") else self._number(name, argument, raw)
-            for argument, kind, raw in zip(line.call_args, line.arg_types, expressions, strict=True)
+            self._tensor(argument, raw) if kind.endswith("*") else self._number(name, argument, raw)
+            for argument, kind, raw in zip(line.call_args, self.compiled[name].types, expressions, strict=True)
         )
         with self._without_hooks():
             node = self.gm.graph.call_module(name, arguments)
         node.meta["val"] = None
+
+    def _compiled(self, name: str, line: KernelCallLine) -> CompiledKernel:
+        if not line.triton:
+            return CompiledKernel(name, self._definitions[name], tuple(line.arg_types))
+        kernel = self.tuned[name]
+        return CompiledKernel(name, kernel.definition(), kernel.types(), kernel.imports)
+
+    def _tensor(self, name: str, raw: Any) -> Any:
+        return self.buffer_to_node[name] if name in self.buffer_to_node else self._generate_buffer(raw)
 
     def generate_copy(self, line: WrapperLine) -> None:
         assert isinstance(line, _CopyLine)
@@ -261,9 +282,17 @@ class _Converter(FxConverter):
         node.meta["val"] = None
         return node
 
-    def _number(self, kernel: str, name: str, raw: Any) -> Any:
-        if isinstance(raw, sympy.Expr):
-            return self._generate_sym_node(raw)
+    def _number(self, kernel: str, name: Any, raw: Any) -> Any:
+        if isinstance(name, SymbolicCallArg):
+            return self._generate_sym_node(name.inner)
+        expression = name if isinstance(name, sympy.Expr) else raw
+        if isinstance(expression, sympy.Expr):
+            return self._generate_sym_node(expression)
+        if not isinstance(name, str):
+            return name
+        if name in self.buffer_to_node:  # a tensor on the CPU without dimensions
+            with self._without_hooks():
+                return self.gm.graph.call_function(torch.ops.aten.item.default, (self.buffer_to_node[name],))
         # Numbers of C++ kernels come as text alone: those that are known, and symbols.
         if name.lstrip("-").isdigit():
             return int(name)

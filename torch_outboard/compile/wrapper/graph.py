@@ -86,12 +86,13 @@ class UserKernels:
             return super()._get_triton_info_kernel_cls()  # type: ignore[misc]
         return self._user_kernels.user_kernel_info(self._changed)
 
-    def define_kernel(self, kernel_name: str, kernel_body: str, metadata: str | None = None, **more: Any) -> None:
+    def define_kernel(self, kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> None:
         backend, self._user_kernels = self._user_kernels, None  # which defines it by this method
         if backend is None:
-            super().define_kernel(kernel_name, kernel_body, metadata, **more)  # type: ignore[misc]
+            super().define_kernel(kernel_name, kernel_body, *args, **kwargs)  # type: ignore[misc]
         else:
-            backend.define_user_kernel(self, kernel_name, kernel_body, metadata)
+            comment = args[0] if args else kwargs.get("metadata")
+            backend.define_user_kernel(self, kernel_name, kernel_body, comment)
 
 
 def _changed_by(kwargs: dict[str, Any]) -> tuple[str, ...]:
