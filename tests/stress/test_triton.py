@@ -135,3 +135,167 @@ def test_packages(tmp_path):
     for number, done in enumerate(("make", "load")):
         env = environment(tmp_path / str(number))
         subprocess.run([sys.executable, "-c", PACKAGE, str(tmp_path), done], check=True, env=env, timeout=600)
+
+
+FEATURES = """
+import copy, itertools, random, sys, torch, torch_outboard
+from torch._inductor import config
+from unit.triton_vendor import ToyDriver
+
+config.compile_threads = 1
+driver = ToyDriver()
+torch_outboard.attach(driver)
+from unit import triton_kernels as own
+
+counters = torch._dynamo.utils.counters["outboard"]
+
+def same(got, wanted, bound=1e-5):
+    torch.testing.assert_close(got.cpu(), wanted, atol=bound, rtol=bound)
+
+def launches(call):
+    count = len(driver.launched)
+    call()
+    return [name for name, *_ in driver.launched[count:]]
+"""
+
+LISTS = """
+def step(xs, ys):
+    torch._foreach_mul_(xs, 0.5)
+    torch._foreach_add_(xs, ys, alpha=2.0)
+    return torch._foreach_sqrt(torch._foreach_abs(xs))
+
+given = [torch.randn(random.randint(1, 80)) for _ in range(5)]
+ones = [torch.ones_like(one) for one in given]
+there, ones_there = ([one.to("toychip") for one in several] for several in (given, ones))
+compiled = torch.compile(step, fullgraph=True)
+for got, wanted in zip([*compiled(there, ones_there), *there], [*step(given, ones), *given], strict=True):
+    same(got, wanted)
+assert len(launches(lambda: compiled(there, ones_there))) == 1
+
+model = torch.nn.Linear(8, 4)
+model_there = copy.deepcopy(model).to("toychip")
+x = torch.randn(6, 8)
+for one, device in ((model, "cpu"), (model_there, "toychip")):
+    optimizer = torch.optim.AdamW(one.parameters(), lr=0.1)
+    step = optimizer.step if device == "cpu" else torch.compile(optimizer.step)
+    for _ in range(3):
+        optimizer.zero_grad()
+        one(x.to(device)).square().mean().backward()
+        step()
+for got, wanted in zip(model_there.parameters(), model.parameters(), strict=True):
+    same(got.detach(), wanted.detach())
+"""
+
+RANDOM = """
+@torch.compile
+def draw(x):
+    return (
+        torch.rand_like(x),
+        torch.randn(50, device=x.device),
+        torch.randint(0, 9, (40,), device=x.device),
+        torch.nn.functional.dropout(x, 0.3),
+    )
+
+x = torch.ones(400, device="toychip")
+torch.manual_seed(3)
+first, second = draw(x), draw(x)
+torch.manual_seed(3)
+for a, b, again in zip(first, second, draw(x), strict=True):
+    assert torch.equal(a.cpu(), again.cpu()) and not torch.equal(a.cpu(), b.cpu())
+uniform, normal, integers, kept = (one.cpu() for one in first)
+assert 0 <= uniform.min() and uniform.max() < 1 and abs(uniform.mean() - 0.5) < 0.1
+assert abs(normal.mean()) < 0.7 and 0.5 < normal.std() < 1.5
+assert set(integers.tolist()) <= set(range(9)) and len(set(integers.tolist())) > 3
+assert set(kept.tolist()) == {0.0, torch.tensor(1 / 0.7).item()}
+
+config.fallback_random = True
+torch._dynamo.reset()
+eager = lambda x: torch.rand_like(x) * 2
+torch.manual_seed(3)
+wanted = eager(x)
+torch.manual_seed(3)
+assert torch.equal(torch.compile(eager)(x).cpu(), wanted.cpu())
+"""
+
+TRAINING = """
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4))
+there = copy.deepcopy(model).to("toychip")
+x, y = torch.randn(12, 8), torch.randint(4, (12,))
+
+def loss(model, x, y):
+    return torch.nn.functional.cross_entropy(model(x), y)
+
+loss(model, x, y).backward()
+for mode in ("default", "reduce-overhead"):
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, mode=mode)
+    for _ in range(3):
+        there.zero_grad()
+        compiled(there, x.to("toychip"), y.to("toychip")).backward()
+    for got, wanted in zip(there.parameters(), model.parameters(), strict=True):
+        same(got.grad, wanted.grad, 1e-4)
+assert counters["graph_replays"] >= 2
+
+# An index out of bounds: the kernel's assertion.
+torch._dynamo.reset()
+compiled = torch.compile(lambda x, y: x[y] * 2)
+same(compiled(x.to("toychip"), y.to("toychip")), x[y] * 2)
+try:
+    compiled(x.to("toychip"), (y + 12).to("toychip"))
+    torch.accelerator.synchronize()
+except torch_outboard.DriverError as error:
+    assert "index out of bounds" in str(error)
+else:
+    raise AssertionError("no error")
+same(compiled(x.to("toychip"), y.to("toychip")), x[y] * 2)
+"""
+
+GRAPHS = """
+def function(x, w, y):
+    y.add_(1)
+    return torch.nn.functional.dropout((x * w).relu().sum(-1), 0.5) + own.scaled(x[:, 0].contiguous(), 2.0)
+
+compiled = torch.compile(function, mode="reduce-overhead", dynamic=True)
+w = torch.nn.Parameter(torch.randn(10, device="toychip"))
+y = torch.nn.Buffer(torch.zeros(3, device="toychip"))
+for turn, n in enumerate((5, 9, 5, 9, 5, 9)):
+    x = torch.randn(n, 10)
+    out = compiled(x.to("toychip"), w, y)
+    rest, whole = out.detach().cpu() - 2 * x[:, 0], (x * w.detach().cpu()).relu().sum(-1)
+    assert ((rest.abs() < 1e-4) | ((rest - 2 * whole).abs() < 1e-3)).all()
+    out.sum().backward()
+
+# On streams of their own; memory in between is poisoned by others' use of it.
+compiled = torch.compile(lambda x: own.scaled(x * 2, 3.0).cumsum(-1))
+streams = [torch.Stream("toychip") for _ in range(3)]
+for n in (64, 100):
+    given = [torch.randn(n) for _ in streams]
+    found = []
+    for stream, x in zip(streams, given, strict=True):
+        with stream:
+            found.append(compiled(x.to("toychip")))
+    for stream, x, got in zip(streams, given, found, strict=True):
+        stream.synchronize()
+        same(got, (x * 6).cumsum(-1), 1e-4)
+
+if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):
+    side = torch.Stream("toychip")
+
+    def two(x):
+        y = x * 2
+        side.wait_stream(torch.accelerator.current_stream())
+        with side:
+            z = own.scaled(y + 1, 3.0)
+        torch.accelerator.current_stream().wait_stream(side)
+        return z + y
+
+    for options in ({}, {"cpp_wrapper": True}, {"fx_wrapper": True}):
+        torch._dynamo.reset()
+        x = torch.randn(64)
+        same(torch.compile(two, options=options)(x.to("toychip")), (x * 2 + 1) * 3 + x * 2)
+"""
+
+
+@pytest.mark.parametrize("code", [LISTS, RANDOM, TRAINING, GRAPHS], ids=["lists", "random", "training", "graphs"])
+def test_features(tmp_path, code):
+    subprocess.run([sys.executable, "-c", FEATURES + code], check=True, env=environment(tmp_path), timeout=600)

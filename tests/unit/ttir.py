@@ -10,16 +10,19 @@ import re
 
 import numpy as np
 
+from torch_outboard import DriverError, Status
+
 _DTYPES = {"f32": "f4", "f64": "f8", "f16": "f2", "i1": "?", "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8"}
 _BINARY = {
     "addi": np.add, "addf": np.add, "subi": np.subtract, "subf": np.subtract, "muli": np.multiply, "mulf": np.multiply,
-    "divf": np.divide, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor,
+    "divf": np.divide, "precise_divf": np.divide, "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor,
     "maxnumf": np.fmax, "minnumf": np.fmin, "maximumf": np.maximum, "minimumf": np.minimum,
     "maxsi": np.maximum, "minsi": np.minimum,
     "shli": np.left_shift, "shrsi": np.right_shift,
     "shrui": lambda a, b: _unsigned(np.right_shift, a, b),
     "mulhiui": lambda a, b: _unsigned(lambda x, y: (x.astype("u8") * y >> np.uint64(32)).astype(x.dtype), a, b),
     "divsi": lambda a, b: np.trunc(a / b).astype(a.dtype), "remsi": np.fmod,
+    "divui": lambda a, b: _unsigned(np.floor_divide, a, b), "remui": lambda a, b: _unsigned(np.remainder, a, b),
 }  # fmt: skip
 _COMPARED = {
     "eq": np.equal,
@@ -31,6 +34,8 @@ _COMPARED = {
 }
 _FUNCTIONS = {
     **{name: getattr(np, name) for name in ("exp", "log", "sqrt", "sin", "cos", "tanh", "floor", "log1p")},
+    "precise_sqrt": np.sqrt,
+    "pow": np.power,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "absf": np.abs,
     "negf": np.negative,
@@ -82,7 +87,7 @@ class Kernel:
         while True:
             line = self._lines[at]
             at += 1
-            if line.startswith(("tt.return", "tt.reduce.return", "scf.yield", "}")):
+            if line.startswith(("tt.return", "tt.reduce.return", "tt.scan.return", "scf.yield", "}")):
                 operands = re.findall(r"%[\w]+", line.split(" : ")[0])
                 return at, [values[name] for name in operands]
             match = re.match(r"(?:(%\w+)(?::\d+)? = )?\"?([\w.]+)\"?(.*)$", line)
@@ -93,8 +98,8 @@ class Kernel:
             if operation == "scf.if":
                 at = self._if(at, result, rest, values, place)
                 continue
-            if operation == "tt.reduce":
-                at = self._reduce(at, result, rest, values, place)
+            if operation in ("tt.reduce", "tt.scan"):
+                at = self._reduce(at, result, rest, values, place, keeps_all=operation == "tt.scan")
                 continue
             value = self._value(operation, rest, values, place)
             if result is not None:
@@ -139,16 +144,22 @@ class Kernel:
             depth += line.endswith("{")
             at += 1
 
-    def _reduce(self, at, result, rest, values, place):
-        operands = re.findall(r"%\w+", rest.partition(")")[0])
+    def _reduce(self, at, result, rest, values, place, keeps_all):
+        operands = re.findall(r"%\w+(?:#\d+)?", rest.partition(")")[0])
         axis = int(re.search(r"axis = (\d+)", rest)[1])
         names = re.findall(r"(%\w+):", self._lines[at])
         columns = [np.moveaxis(values[name], axis, 0) for name in operands]
-        state, end = [column[0] for column in columns], at
-        for row in range(len(columns[0])):
+        order = range(len(columns[0]))[:: -1 if "reverse = true" in rest else 1]
+        state, end = [column[order[0]] for column in columns], at
+        rows = []
+        for row in order:
             inner = {**values, **dict(zip(names, [*state, *(column[row] for column in columns)], strict=True))}
             end, joined = self._run(at + 1, inner, place)
-            state = joined if row else state
+            state = joined if row != order[0] else state
+            rows.append(state)
+        if keeps_all:
+            ordered = rows[:: order.step]
+            state = [np.moveaxis(np.stack(column), 0, axis) for column in zip(*ordered, strict=True)]
         values.update({result: state[0], **{f"{result}#{i}": one for i, one in enumerate(state)}})
         return end + 1
 
@@ -177,6 +188,11 @@ class Kernel:
                 return _load(*given, element=re.search(r"ptr<(\w+)>", kinds)[1])
             case "gpu.barrier":
                 return None  # a block is one thread
+            case "tt.assert":
+                message = re.search(r'"(.*)"', rest)[1]
+                if not np.all(given[0]):
+                    raise DriverError(f"a kernel's assertion does not hold: {message}", Status.INTERNAL)
+                return None
             case "tt.store":
                 return _store(*given)
             case "arith.select":
@@ -192,14 +208,14 @@ class Kernel:
             return np.ascontiguousarray(given[0]).view(_dtype(element))
         if what in _CASTS:
             return given[0].astype(_dtype(element))
-        if family == "math" or what == "negf":
+        if family == "math" or what in _FUNCTIONS:
             return _FUNCTIONS[what](*given)
         raise NotImplementedError(f"{operation}{rest}")
 
 
 def _literal(rest):
-    value, _, kind = rest.strip().rpartition(" : ")
-    value = re.sub(r"dense<(.*)>", r"\1", value) if value else rest.split()[0]
+    value, _, kind = rest.strip().partition(" : ")
+    value = re.sub(r"dense<(.*)>", r"\1", value)
     dtype = _dtype(_shape(kind)[1]) if kind else np.dtype("?")
     if value in ("true", "false"):
         return np.asarray(value == "true")
