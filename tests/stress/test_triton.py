@@ -127,7 +127,7 @@ with torch.no_grad():
             x = torch.randn(n, 50)
             for got, wanted in zip(model(x.to(f"toychip:{device}")), reference(x), strict=True):
                 torch.testing.assert_close(got.cpu(), wanted, atol=1e-4, rtol=1e-4)
-assert driver.launched and {language for _, language, _ in driver.built} == {"toycode"}
+assert driver.launched and {language for _, language, _ in driver.built} == {"own_triton_ir"}
 """
 
 
@@ -299,3 +299,9 @@ if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):
 @pytest.mark.parametrize("code", [LISTS, RANDOM, TRAINING, GRAPHS], ids=["lists", "random", "training", "graphs"])
 def test_features(tmp_path, code):
     subprocess.run([sys.executable, "-c", FEATURES + code], check=True, env=environment(tmp_path), timeout=600)
+
+
+def test_a_made_project(tmp_path):
+    from unit.test_new import build_and_test
+
+    build_and_test("triton", "python", tmp_path)

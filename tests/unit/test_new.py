@@ -51,8 +51,13 @@ def is_installed(distribution: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("template", "language"), KINDS)
+# tests/stress has the template "triton".
+@pytest.mark.parametrize(("template", "language"), [kind for kind in KINDS if kind[0] != "triton"])
 def test_a_made_project_builds_and_passes_the_driver_tests(template, language, tmp_path):
+    build_and_test(template, language, tmp_path)
+
+
+def build_and_test(template, language, tmp_path):
     if not (is_installed("scikit-build-core") and is_installed("pip")):
         pytest.skip("capability: scikit-build-core and pip, which build the project")
     project, site = tmp_path / "project", tmp_path / "site"
@@ -76,9 +81,9 @@ def test_a_made_project_builds_and_passes_the_driver_tests(template, language, t
         project,
     )
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
-    what = "generated_kernels" if template == "kernels" else "there_and_back"
+    what = {"kernels": "generated_kernels", "triton": "by_triton"}.get(template, "there_and_back")
     run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", what, cwd=project)
-    if template == "kernels":
+    if template in ("kernels", "triton"):
         return  # it has the streams and the memory of another template; `make stress` has its kernels run all tests
     # Of the others all files of the contract pass where their drivers are tested, of which they are copies.
     files = CONTRACT if template == "other-process" else CONTRACT[:1]
@@ -114,10 +119,12 @@ def test_a_made_project_speaks_of_itself(template, language):
             "own_kernels",
             "OwnKernels",
             "Own kernels",
+            "own_triton",
+            "OwnTriton",
             "examples",
         ):
             assert skeleton not in text, path
-    base = "HostDevice" if template == "kernels" else "Driver"
+    base = "HostDevice" if template in ("kernels", "triton") else "Driver"
     assert f"class MyChipDriver({base}):" in files["torch_my_chip/__init__.py"]
     assert 'my_chip = "torch_my_chip:MyChipDriver"' in files["pyproject.toml"]
 
@@ -131,6 +138,15 @@ def test_kernels_are_a_template_of_their_own(tmp_path):
     assert "test_operators_run_as_generated_kernels" in (tmp_path / "project" / "tests" / "test_driver.py").read_text()
     status, output = invoke("new", "made_up", "--kernels", "--language", "c", "--folder", str(tmp_path / "x"))
     assert status == 2 and "the template kernels is in python only" in output
+
+
+def test_triton_is_a_template_of_its_own(tmp_path):
+    status, output = invoke("new", "made_up", "--triton", "--folder", str(tmp_path / "project"))
+    assert status == 0, output
+    package = tmp_path / "project" / "torch_made_up"
+    assert 'NAME = "made_up"\nLANGUAGE = "made_up_ir"' in (package / "backend.py").read_text()
+    assert 'backend="made_up"' in (package / "__init__.py").read_text()
+    assert "test_torch_compile_makes_kernels" in (tmp_path / "project" / "tests" / "test_driver.py").read_text()
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_divisor_of_0_is_a_grid_of_0():
 BEGIN = """
 import dataclasses, logging, os, pathlib, random, pytest, torch, torch_outboard
 from torch._inductor import config
-from unit.triton_vendor import SPILL, ToyDriver
+from unit.triton_vendor import ToyDriver
 from torch_outboard.compile.triton import binary, launch
 
 config.compile_threads = 1
@@ -62,7 +62,7 @@ def check(f, *inputs, **options):
     count = len(driver.launched)
     got = torch.compile(f, fullgraph=True, **options)(*(one.to("toychip") for one in inputs))
     torch.testing.assert_close(got.cpu(), f(*inputs), atol=1e-5, rtol=1e-5)
-    assert {language for _, language, _ in driver.built} <= {"toycode"}
+    assert {language for _, language, _ in driver.built} <= {"own_triton_ir"}
     assert len(driver.launched) > count
     return driver.launched[-1]
 
@@ -158,9 +158,9 @@ def fails(match, f=pointwise, **options):
 
 good = ToyDriver.target
 driver.target = dataclasses.replace(good, backend="nochip")
-fails("this Triton has no back end for the target 'nochip', 't1', only .*toychip")
+fails("this Triton has no back end for the target 'nochip', 't1', only .*own_triton")
 driver.target = dataclasses.replace(good, language="cubin")
-fails("makes .*toycode, and the target says that its kernels are in 'cubin'")
+fails("makes .*own_triton_ir, and the target says that its kernels are in 'cubin'")
 driver.target = dataclasses.replace(good, options=(("num_ctas", 2),))
 fails("has clusters of 2 blocks, which no launch has yet")
 driver.target = dataclasses.replace(good, options=(("shared", 5000),))

@@ -44,7 +44,7 @@ for dynamic in [shape == "dynamic" for shape in shapes]:
         got = compiled(x.to("toychip"), there, factor)
         torch.testing.assert_close(got.cpu(), reference(x, y, factor), atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(there.cpu(), y + 1)
-assert {language for _, language, _ in driver.built} == {"toycode"}
+assert {language for _, language, _ in driver.built} == {"own_triton_ir"}
 # What was measured is known, and what is launched are the kernels alone.
 count = len(driver.launched)
 compiled(x.to("toychip"), there, factor)

@@ -18,7 +18,12 @@ __all__ = ["new", "project_files"]
 
 _TEMPLATES = Path(__file__).parent / "project"
 # What the device is as the project is made -> the languages that the driver can be in, the first if none is asked for.
-TEMPLATES = {"host-memory": ("c", "python"), "other-process": ("python",), "kernels": ("python",)}
+TEMPLATES = {
+    "host-memory": ("c", "python"),
+    "other-process": ("python",),
+    "kernels": ("python",),
+    "triton": ("python",),
+}
 LANGUAGES = ("c", "python")
 
 
@@ -31,9 +36,11 @@ LANGUAGES = ("c", "python")
     show_default=True,
     help="What the device is at first: host memory, where work is done at once; or another process, with memory and "
     "streams of its own, like hardware behind a queue of commands; or with memory that the host doesn't reach, and a "
-    "language of its own, in which kernels are generated.",
+    "language of its own, in which kernels are generated; or with a back end for Triton, by which torch.compile makes "
+    "kernels.",
 )
 @click.option("--kernels", "template", flag_value="kernels", help="The same as --template kernels.")
+@click.option("--triton", "template", flag_value="triton", help="The same as --template triton.")
 @click.option(
     "--language", type=click.Choice(LANGUAGES), help="Of the driver. [default: the first that the template is in]"
 )

@@ -14,6 +14,21 @@ __all__ = ["class_name", "contract_header", "skeleton"]
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE.parent.parent
 
+# Memory, streams and events, on which other skeletons build.
+_HOST_DEVICE: tuple[str, dict[str, str]] = (
+    "examples/pure_python_driver.py",
+    {
+        "A complete driver in pure Python: devices whose memory is host memory, and whose": (
+            "Memory, streams and events of devices. As it was made, memory is host memory, and"
+        ),
+        '    import torch_outboard\n    torch_outboard.attach("pure_python_driver:PythonDriver", devices=2)\n'
+        '    torch.ones(3, device="python") + 1\n\n': "",
+        'name = "python"': 'name = "{name}"',
+        "class PythonDriver(": "class HostDevice(",
+        "Pure Python {{device}}": "{title} {{device}}",
+    },
+)
+
 # Template and language -> files of the made project: the source of each, and what is replaced in it. {name} is the
 # driver's, {title} the same for people, {class} the class, {package} the project's package.
 _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
@@ -83,19 +98,33 @@ _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
             {'"own_kernels_c"': '"{name}_c"', "class OwnKernelsGenerator": "class {stem}Generator"},
         ),
         "{package}/compiler.py": ("examples/own_kernels/compiler.py", {}),
-        "{package}/device.py": (
-            "examples/pure_python_driver.py",
+        "{package}/device.py": _HOST_DEVICE,
+    },
+    ("triton", "python"): {
+        "{package}/__init__.py": (
+            "examples/own_triton/__init__.py",
             {
-                "A complete driver in pure Python: devices whose memory is host memory, and whose": (
-                    "Memory, streams and events of devices. As it was made, memory is host memory, and"
-                ),
-                '    import torch_outboard\n    torch_outboard.attach("pure_python_driver:PythonDriver", devices=2)\n'
-                '    torch.ones(3, device="python") + 1\n\n': "",
-                'name = "python"': 'name = "{name}"',
-                "class PythonDriver(": "class HostDevice(",
-                "Pure Python {{device}}": "{title} {{device}}",
+                "A driver for devices with a back end": "The {name} driver, for devices with a back end",
+                '"own_triton:OwnTritonDriver"': '"{name}"',
+                'device="own_triton"': 'device="{name}"',
+                'name = "own_triton"': 'name = "{name}"',
+                'backend="own_triton"': 'backend="{name}"',
+                '"own_triton_ir"': '"{name}_ir"',
+                "from examples.pure_python_driver import PythonDriver\n": "",
+                "from . import interpreter\n": "from . import interpreter\nfrom .device import HostDevice\n",
+                "class OwnTritonDriver(PythonDriver)": "class {class}(HostDevice)",
             },
         ),
+        "{package}/backend.py": (
+            "examples/own_triton/backend.py",
+            {
+                'NAME = "own_triton"': 'NAME = "{name}"',
+                '"own_triton_ir"': '"{name}_ir"',
+                "OwnTritonBackend": "{stem}Backend",
+            },
+        ),
+        "{package}/interpreter.py": ("examples/own_triton/interpreter.py", {}),
+        "{package}/device.py": _HOST_DEVICE,
     },
 }
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs the text of Triton's first language, TTIR, on the host, slowly: what a chip would do with a compiled kernel."""
+"""Runs the text of Triton's first language on the host, slowly: what a device does with a compiled kernel.
+
+It knows what tests and a first look need, and says which operation it lacks.
+"""
 
 from __future__ import annotations
 
