@@ -12,7 +12,7 @@
 namespace nv {
 namespace {
 
-constexpr size_t kMostArguments = 128;  // CUDA's limit is 4 KiB or 32 KiB of them
+constexpr size_t kMostArguments = 4096;  // CUDA itself takes 4 KiB, or 32 KiB, of them: at most that many of a word
 
 ob_status find_module(Driver& driver, int32_t index, uint64_t handle, Module** out_module) {
   std::unique_ptr<Module>* found = driver.modules.find(handle);
@@ -125,9 +125,13 @@ ob_status check_sizes(const Device& device, const Kernel& kernel, const ob_launc
 
 ob_status check_arguments(const Kernel& kernel, const ob_launch& given) {
   const char* name = kernel.name.c_str();
-  if (given.arg_count > kMostArguments || (kernel.has_parameters && given.arg_count != kernel.parameters.size())) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %zu arguments, not %zu", name,
-                kernel.has_parameters ? kernel.parameters.size() : kMostArguments, given.arg_count);
+  if (given.arg_count > kMostArguments) {
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a launch has %zu arguments at most, not %zu", name, kMostArguments,
+                given.arg_count);
+  }
+  if (kernel.has_parameters && given.arg_count != kernel.parameters.size()) {
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %zu arguments, not %zu", name, kernel.parameters.size(),
+                given.arg_count);
   }
   const char* at = reinterpret_cast<const char*>(given.args);
   for (size_t i = 0; i < given.arg_count; ++i, at += given.arg_stride) {

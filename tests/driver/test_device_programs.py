@@ -105,6 +105,23 @@ def test_local_memory(language: str, device: torch.device) -> None:
     assert out.tolist() == [sum(range(16)), sum(range(16, 32)), sum(range(32, 40))]
 
 
+def test_as_many_arguments_as_a_fused_optimizer_has(language: str, device: torch.device) -> None:
+    count = 300
+    begin, memory = {"opencl_c": ("__kernel void", "__global "), "cuda": ('extern "C" __global__ void', "")}[language]
+    names = [f"x{i}" for i in range(count)]
+    code = (
+        f"{begin} many({memory}float* out, {', '.join(f'{memory}const float* {one}' for one in names)}) {{ "
+        f"{' '.join(f'out[{i}] = *{one} + 1;' for i, one in enumerate(names))} }}"
+    )
+    kernel = _C.device_kernel(
+        "all", language, code.encode(), "", "all", "w" + "r" * count, (*ONES, "1", "1", *ONES, "0")
+    )
+    values = torch.randn(count)
+    out = torch.zeros(count, device=device)
+    kernel(out, *values.to(device).unbind())
+    assert torch.equal(out.cpu(), values + 1)
+
+
 def test_nothing_is_launched_over_nothing(kernel: Launcher, device: torch.device) -> None:
     x = torch.ones(4, device=device)
     kernel(torch.empty(0, device=device), x, x, 0, 2.0, 0)
