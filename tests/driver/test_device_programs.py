@@ -114,7 +114,7 @@ def test_as_many_arguments_as_a_fused_optimizer_has(language: str, device: torch
         f"{' '.join(f'out[{i}] = *{one} + 1;' for i, one in enumerate(names))} }}"
     )
     kernel = _C.device_kernel(
-        "all", language, code.encode(), "", "all", "w" + "r" * count, (*ONES, "1", "1", *ONES, "0")
+        "many", language, code.encode(), "", "many", "w" + "r" * count, (*ONES, "1", "1", *ONES, "0")
     )
     values = torch.randn(count)
     out = torch.zeros(count, device=device)

@@ -17,6 +17,7 @@ class NvDriver(Driver):
     name = "nv"
     library = library_path("nv")
     kernel_generator = "cuda_cpp"
+    autocast = "default"
     options = {
         "library": Option(str, None, "NVIDIA's driver library; libcuda.so.1 if not given."),
         "compiler": Option(
