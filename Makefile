@@ -21,7 +21,7 @@ CXX_FILES = $(shell find csrc include drivers tests/native examples -name '*.[ch
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch build demo test stress bench check format test-torch clean
+.PHONY: help venv torch build demo test stress compile-only bench check format test-torch clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -68,6 +68,9 @@ test: build ## run the tests (TESTS=tests/unit PYTEST_ARGS=-x)
 
 stress: build ## run the long tests
 	$(PY) -m pytest tests/stress $(PYTEST_ARGS)
+
+compile-only: build ## compile the test models' kernels in Triton for sm_80, sm_90 and sm_100, without a GPU
+	$(PY) -W ignore tests/native/compile_only.py
 
 bench: build ## run the benchmarks
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(PY) $$benchmark; done

@@ -39,6 +39,11 @@ def test_other_chips(tmp_path, chip):
     subprocess.run(command, check=True, env=env, timeout=600)
 
 
+def test_kernels_compile_without_a_gpu(tmp_path):
+    env = environment(tmp_path)
+    subprocess.run([sys.executable, "-W", "ignore", str(NATIVE / "compile_only.py")], check=True, env=env, timeout=900)
+
+
 WORKERS = """
 import logging, os, sys, torch, torch_outboard
 from torch._inductor import config
