@@ -167,6 +167,14 @@ driver.target = dataclasses.replace(good, options=(("shared", 5000),))
 fails("none of the . configurations of the kernel .* runs: .*5000 bytes of shared memory are more than there are")
 driver.target = dataclasses.replace(good, module="unit.no_such_module")
 fails("Triton can't be imported .No module named 'unit.no_such_module'")
+from examples.own_triton.backend import OwnTritonBackend
+version = OwnTritonBackend.hash
+def no_assembler(self):
+    raise RuntimeError("Cannot find ptxas")
+OwnTritonBackend.hash = no_assembler
+driver.target = dataclasses.replace(good, arch="t2")
+fails("back end 'own_triton' can't compile for 't2': Cannot find ptxas. It asks a tool of its own")
+OwnTritonBackend.hash = version
 driver.target = good
 own = generator.wanted_triton
 generator.wanted_triton = lambda: "1.2.0"
@@ -178,6 +186,12 @@ fails("Triton can't be imported")
 sys.modules["triton.backends.compiler"] = found
 with pytest.raises(torch_outboard.NotSupportedError, match="has no `triton_target`"):
     torch_outboard.Driver.triton_target(driver, 0)
+
+# What was the fastest is known of one chip, and of no other.
+from torch_outboard.compile.triton.store import Choice
+Choice(["a kernel"], "a chip").write("a configuration")
+assert Choice(["a kernel"], "a chip").read() == "a configuration"
+assert Choice(["a kernel"], "another chip").read() is None
 
 # One configuration that can't run leaves the others.
 driver.refuses = lambda grid, shared: grid[0] > 10

@@ -27,6 +27,9 @@ __all__ = ["DeviceDriver", "choose"]
 
 _log = logging.getLogger(__name__)
 
+# Targets for which Triton has a back end.
+_known: set[TritonTarget] = set()
+
 
 class DeviceDriver:
     """What Triton asks of a driver, for one of our devices; without one, for the device that is current."""
@@ -179,7 +182,9 @@ def choose(driver: Driver, arguments: Iterable[Any]) -> tuple[DeviceDriver, dict
     if index is None:
         return None
     target = driver.triton_target(index)
-    load_backend(target)
+    if target not in _known:
+        load_backend(target)
+        _known.add(target)
     return DeviceDriver(driver, index), dict(target.options)
 
 

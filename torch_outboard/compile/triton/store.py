@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard._errors import NotSupportedError
 from torch_outboard._sealed import sealed, unsealed, write_whole
 from torch_outboard._triton import TritonTarget
 from torch_outboard._version import __version__
@@ -90,7 +91,14 @@ def _versions(target: TritonTarget) -> tuple[str, ...]:
     # Inductor's workers take the assembler that torch brings, where it brings one, by a variable that this sets; a back
     # end's hash has its version.
     _set_triton_ptxas_path()
-    return __version__, torch.__version__, triton_key(), load_backend(target).hash()
+    backend = load_backend(target)
+    try:
+        return __version__, torch.__version__, triton_key(), backend.hash()
+    except (OSError, RuntimeError) as error:
+        raise NotSupportedError(
+            f"Triton's back end {target.backend!r} can't compile for {target.arch!r}: {error}. It asks a tool of its "
+            "own for its version, such as an assembler, which is missing or can't be run"
+        ) from error
 
 
 def _file(parts: Sequence[str]) -> Path:
