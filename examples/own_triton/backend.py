@@ -37,6 +37,7 @@ class Options:
     max_num_imprecise_acc_default: int = 0
     extern_libs: dict | None = None
     instrumentation_mode: str = ""
+    fpsan_homomorphic_casts: bool = False
     shared: int = 64
 
     def hash(self):

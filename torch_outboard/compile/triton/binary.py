@@ -154,7 +154,8 @@ def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
 
     meta = kernel._create_compile_meta(config)
     text = ASTSource(kernel.fn, meta["signature"], meta["constants"], meta["configs"][0])
-    options = {**kernel._create_compile_options(config, meta), **dict(target.options)}
+    of_launch = kernel.inductor_meta.get("backend_options", {})
+    options = {**kernel._create_compile_options(config, meta), **of_launch, **dict(target.options)}
     # What Triton keeps is not checked when it is read. We keep what comes of it, and check that.
     knobs = triton.knobs.compilation
     with knobs.scope():

@@ -7,6 +7,7 @@ import ast
 import functools
 from typing import Any, ClassVar
 
+import torch
 from torch._inductor.codegen.triton import TritonKernel, TritonScheduling
 from torch._inductor.virtualized import V
 
@@ -51,15 +52,28 @@ class OutboardTritonScheduling(TritonScheduling):
 
     # Kernels of a program's own, which wrappers write as a call of torch's that compiles them.
 
-    def user_kernel_info(self, changed: tuple[str, ...]) -> type[OutboardTritonKernel]:
-        """Gives the class that is asked what a kernel says of itself; `changed` are arguments that it writes."""
+    def user_kernel_info(self, changed: tuple[str, ...], options: dict[str, Any]) -> type[OutboardTritonKernel]:
+        """Gives the class that is asked what a kernel says of itself.
+
+        `changed` are arguments that it writes, `options` those of a launch for the back end.
+        """
 
         class UserKernel(OutboardTritonKernel):
             @classmethod
             def inductor_meta_common(cls) -> dict[str, Any]:
-                return {**super().inductor_meta_common(), "mutated_arg_names": list(changed)}
+                own = {"mutated_arg_names": list(changed), "backend_options": options}
+                return {**super().inductor_meta_common(), **own}
 
         return UserKernel
+
+    def launch_options(self, device: torch.device, given: dict[str, Any], arguments: Any) -> dict[str, Any]:
+        """Gives those of a launch's keywords that are options of the back end."""
+        from torch._inductor.runtime import triton_helpers
+        from torch._inductor.runtime.triton_compat import GPUTarget
+
+        target = self.driver.triton_target(device.index or 0)
+        find: Any = triton_helpers.try_filter_backend_options_for_target  # type: ignore[attr-defined]
+        return find(GPUTarget(target.backend, target.arch, target.warp_size), given, arguments)  # type: ignore[no-any-return]
 
     def define_user_kernel(self, wrapper: Any, name: str, body: str, comment: str | None) -> None:
         call = ast.parse(body).body[0]

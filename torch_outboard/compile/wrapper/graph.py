@@ -59,11 +59,17 @@ class TunedKernel(Protocol):
         """
 
 
+# Arguments of define_user_defined_triton_kernel behind the first three: torch 2.11 has three, others four.
+_WITHOUT_OPTIONS = 4
+
+
 class UserKernels:
     """Of wrappers: kernels in Triton that a program brings, defined by the scheduling of their device."""
 
-    _user_kernels: Any = None  # the scheduling while it defines one, and what the kernel changes
-    _changed: tuple[str, ...] = ()
+    _user_kernels: Any = None  # the scheduling while it defines one
+    _user_kernel_info: Any = (
+        None  # the class that says what kernels of the generator have in common, and this one alone
+    )
 
     def define_user_defined_triton_kernel(self, kernel: Any, configs: Any, kwargs: Any, *more: Any) -> Any:
         device = V.graph.get_current_device_or_throw()
@@ -75,16 +81,21 @@ class UserKernels:
                 f"the kernel {kernel.__name__} is in Triton, and the code generator of {device} writes none: name "
                 "'triton' as code_generator of a driver that has a back end for it, or call an operator instead"
             )
-        self._user_kernels, self._changed = backend, _changed_by(kwargs)
+        options: dict[str, Any] = {}
+        if len(more) > _WITHOUT_OPTIONS:
+            # From torch 2.15 on: names that may be options of the back end, which torch would look for by the device's
+            # name.
+            *others, names = more
+            given = {name: kwargs[name] for name in names if name in kwargs}
+            options, more = backend.launch_options(device, given, kernel.arg_names), (*others, ())
+        self._user_kernels, self._user_kernel_info = backend, backend.user_kernel_info(_changed_by(kwargs), options)
         try:
             return super().define_user_defined_triton_kernel(kernel, configs, kwargs, *more)  # type: ignore[misc]
         finally:
-            self._user_kernels = None
+            self._user_kernels = self._user_kernel_info = None
 
     def _get_triton_info_kernel_cls(self) -> Any:
-        if self._user_kernels is None:
-            return super()._get_triton_info_kernel_cls()  # type: ignore[misc]
-        return self._user_kernels.user_kernel_info(self._changed)
+        return self._user_kernel_info or super()._get_triton_info_kernel_cls()  # type: ignore[misc]
 
     def define_kernel(self, kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> None:
         backend, self._user_kernels = self._user_kernels, None  # which defines it by this method
