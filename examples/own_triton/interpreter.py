@@ -71,6 +71,7 @@ class Kernel:
 
     def __init__(self, text, name):
         text = re.sub(r"loc\((?:[^()]|\([^()]*\))*\)", "", text)
+        text = re.sub(r"(%\w+)\.(\d+)", r"\1_part\2", text)  # of tuples, in newer versions of Triton
         begin = text.index(f"@{name}(")
         head, _, body = text[begin:].partition(") attributes")
         self.parameters = re.findall(r"(%[\w]+): (\S+?)(?=[ ,]|$)", head)

@@ -75,7 +75,7 @@ class UserKernels:
         device = V.graph.get_current_device_or_throw()
         if device.type != _C.driver_name():
             return super().define_user_defined_triton_kernel(kernel, configs, kwargs, *more)  # type: ignore[misc]
-        backend = V.graph.scheduler.get_backend(device)
+        backend: Any = V.graph.scheduler.get_backend(device)
         if not hasattr(backend, "define_user_kernel"):
             raise NotSupportedError(
                 f"the kernel {kernel.__name__} is in Triton, and the code generator of {device} writes none: name "
