@@ -92,7 +92,7 @@ class Kernel:
             line = self._lines[at]
             at += 1
             if line.startswith(("tt.return", "tt.reduce.return", "tt.scan.return", "scf.yield", "}")):
-                operands = re.findall(r"%[\w]+", line.split(" : ")[0])
+                operands = re.findall(r"%\w+(?:#\d+)?", line.split(" : ")[0])
                 return at, [values[name] for name in operands]
             match = re.match(r"(?:(%\w+)(?::\d+)? = )?\"?([\w.]+)\"?(.*)$", line)
             result, operation, rest = match.groups()
@@ -111,7 +111,7 @@ class Kernel:
 
     def _loop(self, at, result, rest, values, place):
         index, first, last, step = re.match(r" (%\w+) = (%\w+) to (%\w+) step (%\w+)", rest).groups()
-        carried = re.findall(r"(%\w+) = (%\w+)", rest.partition("iter_args(")[2].partition(")")[0])
+        carried = re.findall(r"(%\w+) = (%\w+(?:#\d+)?)", rest.partition("iter_args(")[2].partition(")")[0])
         state = [values[begin] for _, begin in carried]
         end = None
         for number in range(int(values[first]), int(values[last]), int(values[step])):
