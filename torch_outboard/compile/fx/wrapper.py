@@ -18,6 +18,7 @@ import torch
 from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index
 from torch._inductor import ir
 from torch._inductor.codegen.common import FileBackedGraphModule
+from torch._inductor.codegen.triton_utils import should_unwrap_unspec_arg
 from torch._inductor.codegen.wrapper import KernelCallLine, KernelDefinitionLine, SymbolicCallArg, WrapperLine
 from torch._inductor.codegen.wrapper_fxir import FxConverter, WrapperFxCodegen
 from torch._inductor.virtualized import V
@@ -290,7 +291,7 @@ class _Converter(FxConverter):
             return self._generate_sym_node(expression)
         if not isinstance(name, str):
             return name
-        if name in self.buffer_to_node:  # a tensor on the CPU without dimensions
+        if should_unwrap_unspec_arg(name):  # a tensor on the CPU without dimensions
             with self._without_hooks():
                 return self.gm.graph.call_function(torch.ops.aten.item.default, (self.buffer_to_node[name],))
         # Numbers of C++ kernels come as text alone: those that are known, and symbols.
