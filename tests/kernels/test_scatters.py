@@ -108,8 +108,14 @@ def test_compiled_in_deterministic_mode(device: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce.. is in beta:UserWarning")
-@pytest.mark.parametrize("kind", ["sum", "mean", "prod", "amax", "amin"])
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        *((torch.float32, kind) for kind in ("sum", "mean", "prod", "amax", "amin")),
+        *((dtype, kind) for dtype in (torch.bfloat16, torch.int64, torch.int8) for kind in ("mean", "amax")),
+    ],
+    ids=str,
+)
 def test_reductions(dtype: torch.dtype, kind: str, device: torch.device) -> None:
     x, y, i = values(5, 9, dtype=dtype), values(5, 40, dtype=dtype), places(9, 5, 40)
     for includes in (True, False):
