@@ -67,9 +67,8 @@ class UserKernels:
     """Of wrappers: kernels in Triton that a program brings, defined by the scheduling of their device."""
 
     _user_kernels: Any = None  # the scheduling while it defines one
-    _user_kernel_info: Any = (
-        None  # the class that says what kernels of the generator have in common, and this one alone
-    )
+    # The class that says what kernels of the generator have in common, and this one alone.
+    _user_kernel_info: Any = None
 
     def define_user_defined_triton_kernel(self, kernel: Any, configs: Any, kwargs: Any, *more: Any) -> Any:
         device = V.graph.get_current_device_or_throw()

@@ -47,8 +47,8 @@ def combine_sorted(call: TemplateCall) -> list[str | None]:
     copy = Kernel("ob_copy_rows")
     count = base.size[0] * base.size[1]
     copy.group, copy.groups = _GROUP, ceil_div(count, _GROUP)
-    _declare(copy, "base", base)
-    _declare(copy, "result", result, is_written=True)
+    copy.pointer("base", base)
+    copy.pointer("result", result, is_written=True)
     words = {"ITEM": call.dialect.item, "COLUMNS": copy.number("columns", base.size[1])}
     words["COUNT"] = copy.number("count", count)
     copy.text = filled(_COPY, {**words, **_strides(copy, "base", base), **_strides(copy, "result", result)})
@@ -67,8 +67,8 @@ def _combine(call: TemplateCall, base: Tensor, values: Tensor, result: Tensor) -
     kernel = Kernel("ob_combine_rows")
     kernel.group, kernel.groups = _GROUP, ceil_div(values.size[0] * values.size[1], _GROUP)
     for name, tensor in (("rows", rows), ("order", order), ("values", values)):
-        _declare(kernel, name, tensor)
-    _declare(kernel, "result", result, is_written=True)
+        kernel.pointer(name, tensor)
+    kernel.pointer("result", result, is_written=True)
     words = {
         "ITEM": call.dialect.item,
         "SUM": sums.kind,
@@ -94,10 +94,6 @@ def _type_of_sums(dtype: torch.dtype, kind: str) -> SumType:
     if kind in ("sum", "prod"):
         return SumType(torch.int64, "u64", "ob_u64", 8)
     return SumType(torch.int64, "i64", "ob_i64", 8)
-
-
-def _declare(kernel: Kernel, name: str, tensor: Tensor, is_written: bool = False) -> None:
-    kernel.pointer(name, tensor, is_written=is_written)
 
 
 def _strides(kernel: Kernel, name: str, tensor: Tensor) -> dict[str, str]:
