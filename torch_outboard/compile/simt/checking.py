@@ -25,6 +25,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
     dialect: ClassVar[Dialect]
     group: Group | None
     is_spread: bool
+    is_run: bool
     cse: Any  # kernel.TypedCSE
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,7 +49,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
         if not size.is_positive or not is_variable:
             # There is no index to go on with, or it is computed in place.
             self.may_be_lost = self.is_guarded
-            end = "ob_is_lost = true;" if self.may_be_lost else "return;"
+            end = "ob_is_lost = true;" if self.may_be_lost else "continue;" if self.is_run else "return;"
             fail = f"{self._if_inside}ob_fail({arguments}, {given or index}, {bound}); {end}"
             self.emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
             return

@@ -108,7 +108,7 @@ class ChunkKernel(SimtKernel):
         super().__init__(*args, **kwargs)
         self.items_of_group = ITEMS if self.cooperates else 1
         # An item of the loop has one element at a time, and goes on to the next only where there is one.
-        self.cooperates = self.is_spread = False
+        self.cooperates = self.is_spread = self.is_run = False
         self.wanted: ChunkBody = V.graph.wrapper_code.asked  # type: ignore[attr-defined]
 
     def _operand(self, name: str) -> Operand:

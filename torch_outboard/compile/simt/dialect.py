@@ -75,7 +75,9 @@ class Dialect:
         OB_DEVICE before a helper, OB_GLOBAL before what a pointer to the device's memory points to, OB_RESTRICT,
         OB_TABLE before a table of constants of the whole program, OB_TABLE_AT before what a pointer into one points to,
         OB_LIB(name) for a function of C's library that is generic in its type, OB_AS_F32, OB_AS_U32, OB_AS_F64 and
-        OB_AS_U64 for the bits of a number as another one's, OB_INFINITY, OB_NAN.
+        OB_AS_U64 for the bits of a number as another one's, OB_INFINITY, OB_NAN. OB_VECTORS(count) may say to a
+        compiler for CPUs that the loop that follows is to become one of vectors of 16 elements, `count` of them a turn;
+        where it isn't there it is nothing.
     kernel : str
         How a kernel begins: a format of `name` and `parameters`.
     item : str
@@ -161,7 +163,8 @@ class Dialect:
         raises = [self.raises] if "ob_raise_" in kernel else []
         vectors = [self.vectors] if "ob_vec_" in kernel else []
         narrow = [f"#define OB_BEYOND_E4M3FN {_beyond_e4m3fn()}"] if "_e4m3fn(" in kernel else []
-        return "\n".join([*first, *narrow, self.header, *raises, *vectors, *needed_by(kernel), kernel])
+        marks = ["#ifndef OB_VECTORS", "#define OB_VECTORS(count)", "#endif"] if "OB_VECTORS" in kernel else []
+        return "\n".join([*first, *narrow, self.header, *marks, *raises, *vectors, *needed_by(kernel), kernel])
 
 
 @functools.cache

@@ -114,7 +114,12 @@ def is_spread(kernel: SimtKernel) -> bool:
 
 def parts_of_item(text: str) -> int:
     """Gives how many elements an item has: one where each takes long, and its text is long to compile."""
-    return 1 if len(text) + sum(map(len, needed_by(text))) > _LONG_TEXT else _PARTS
+    return 1 if is_long(text) else _PARTS
+
+
+def is_long(text: str) -> bool:
+    """Whether a text, with what it uses of the prelude, takes long to compile."""
+    return len(text) + sum(map(len, needed_by(text))) > _LONG_TEXT
 
 
 def write_parts(parts: int, elements: str, index: str) -> list[str]:

@@ -20,7 +20,7 @@ from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from torch_outboard.compile.simt import columns, groups, reduction, search
+from torch_outboard.compile.simt import columns, groups, reduction, runs, search
 from torch_outboard.compile.simt.checking import CheckingKernel
 from torch_outboard.compile.simt.checks import RECORD
 from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES
@@ -81,6 +81,7 @@ class SimtKernel(CheckingKernel):
         self._needs_branch = False
         self.is_spread = groups.is_spread(self)  # whether an item has several elements, far from each other
         self._parts = 1  # how many of them
+        self.is_run = runs.is_run(self)  # whether an item has a run of neighbouring elements
         self.of_column: list[str] = []  # declarations for each
         self.stores_of_row = IndentedBuffer()  # that one item of a group does
         self._shared: dict[str, torch.dtype] = {}  # memory of the group
@@ -343,6 +344,7 @@ class SimtKernel(CheckingKernel):
         whole = f"{prefix}whole{next(self._numbers)}"
         self.body.writeline(f"const {index} {whole} = {number} - {number} % {lanes};")
         self.body.writeline(f"for ({index} {prefix}base = 0; {prefix}base < {whole}; {prefix}base += {lanes})")
+        self.body.writelines(runs.vectors(self, 1))
         self.body.writeline(f"  for (int lane = 0; lane < {lanes}; ++lane) {{")
         self._write_loop_body(f"const {index} {prefix}index = {prefix}base + lane, turn = {prefix}base / {lanes};")
         self.body.writeline("  }")
@@ -352,6 +354,8 @@ class SimtKernel(CheckingKernel):
             self.body.writeline("}")
 
     def _write_plain_loops(self, loops: list[Any]) -> None:
+        if len(loops) == 1 and not self.before and not self.is_sequential:
+            self.body.writelines(runs.vectors(self, 2))
         turn = self.open_loops(loops)
         self._write_loop_body(f"const {self.index_dtype} lane = 0, turn = {turn};")
         self.body.writeline("}" * len(loops))
@@ -419,6 +423,8 @@ class SimtKernel(CheckingKernel):
             taken, items = self.group.across, groups.ITEMS
         elif self.is_spread:
             taken, items = groups.ITEMS * self._parts, groups.ITEMS
+        elif self.is_run:
+            taken, items = runs.ELEMENTS, 1
         else:
             taken = items = max(self.dialect.group // max(self.columns, 1), 1)
         return f"{self.items_formula()} {taken} ceildiv", str(items)
@@ -445,7 +451,7 @@ class SimtKernel(CheckingKernel):
             code.splice(self.body)
             if self.group is not None:
                 groups.write_stores(self, code)
-            code.writelines(["}"] * self.is_spread)
+            code.writelines(["}"] * (self.is_spread or self.is_run))
             for old, _ in self.args.aliases():
                 code.writeline(f"#undef {old}")
         code.writeline("}")
@@ -467,6 +473,8 @@ class SimtKernel(CheckingKernel):
             code.writeline(f"const {index} {row.prefix}end = ob_is_inside ? {row.prefix}numel : 0;")
         elif self.is_spread:
             code.writelines(groups.write_parts(self._parts, total, index))
+        elif self.is_run:
+            code.writelines(runs.write_run(self, total))
         else:
             code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
             code.writeline(f"if (ob_number >= {total}) return;")

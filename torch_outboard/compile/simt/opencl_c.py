@@ -32,6 +32,11 @@ typedef ulong ob_u64;
 #define OB_AS_U32(x) as_uint(x)
 #define OB_AS_F64(x) as_double(x)
 #define OB_AS_U64(x) as_ulong(x)
+#ifdef __clang__
+#define OB_PRAGMA(text) _Pragma(#text)
+#define OB_VECTORS(count) OB_PRAGMA(clang loop vectorize(enable) vectorize_width(16) interleave_count(count))
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
 #define OB_INFINITY INFINITY
 #define OB_NAN NAN
 #define OB_CAS(place, seen, next) atomic_cmpxchg(place, seen, next)

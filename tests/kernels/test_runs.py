@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs of neighbouring elements, which a kernel of a CPU has an item for: their ends, and what is wrong within them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_outboard
+from torch_outboard.compile.simt.runs import ELEMENTS
+
+SIZES = (1, 15, 17, 33, ELEMENTS - 1, ELEMENTS, ELEMENTS + 1, 3 * ELEMENTS + 47)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ends(size: int, device: torch.device) -> None:
+    """All of a run is computed, and nothing beyond it is written."""
+    x, around = torch.randn(size), torch.randn(size + 64)
+    here = around.to(device)
+    torch.add(x.to(device), 0.5, out=here[32 : size + 32])
+    expected = around.clone()
+    torch.add(x, 0.5, out=expected[32 : size + 32])
+    assert torch.equal(here.cpu(), expected)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_dimensions_that_do_not_join(size: int, device: torch.device) -> None:
+    """A run goes on from a row to the next one."""
+    x, y = torch.randn(5, size + 3), torch.randn(size, 5)
+    ours = x.to(device)[:, 1:-2] * y.to(device).t()
+    assert torch.equal(ours.cpu(), x[:, 1:-2] * y.t())
+
+
+@pytest.mark.parametrize("given", [torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_other_types(given: torch.dtype, device: torch.device) -> None:
+    x = (torch.randn(2 * ELEMENTS + 5) * 4).abs().to(given)
+    ours = x.to(device)
+    assert torch.equal(torch.where(ours > 0, ours, 1).cpu(), torch.where(x > 0, x, 1))
+    assert torch.equal(ours.to(torch.float32).cpu(), x.to(torch.float32))
+
+
+def test_in_place_over_memory_that_is_read(device: torch.device) -> None:
+    x = torch.randn(2 * ELEMENTS + 5)
+    ours = x.to(device)
+    ours.mul_(ours).add_(ours)
+    assert torch.equal(ours.cpu(), (x * x) * 2)
+
+
+def test_error_in_the_middle_of_a_run(device: torch.device) -> None:
+    """It is said, and the device goes on."""
+    table, where = torch.randn(10, 4), torch.randint(10, (2 * ELEMENTS + 5,))
+    where[ELEMENTS // 2] = 10
+    with pytest.raises((torch_outboard.OutboardError, IndexError), match="10"):
+        torch.index_select(table.to(device), 0, where.to(device)).cpu()
+    where[ELEMENTS // 2] = 9
+    assert torch.equal(torch.index_select(table.to(device), 0, where.to(device)).cpu(), table[where])
