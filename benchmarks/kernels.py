@@ -4,6 +4,7 @@
 On a device that is the CPU those are torch's kernels for the CPU, on a GPU those of torch's CUDA device:
 
     benchmarks/kernels.py --driver nv       # or opencl, with OUTBOARD_OPENCL_PLATFORM=NVIDIA
+    OUTBOARD_OCL_HOST_ACCESS=0 benchmarks/kernels.py  # a CPU; else torch.compile makes C++ on both sides
 
 Both take turns in one process, in an order that changes each round. A figure is the median of the rounds, the ratio the
 median of the rounds' ratios. On a CPU each call is waited for, on a GPU each twenty.
@@ -12,6 +13,7 @@ median of the rounds' ratios. On a CPU each call is waited for, on a GPU each tw
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import statistics
 import sys
@@ -37,7 +39,10 @@ SQUARE = (1024, 1024)
 
 @dataclass(frozen=True)
 class Case:
-    """A function, the sizes and the type of its arguments, and the ratios to reach on a CPU and on a GPU."""
+    """A function, the sizes and the type of its arguments, and the ratios to reach on a CPU and on a GPU.
+
+    One that is `compiled` goes through `torch.compile` on both.
+    """
 
     function: Callable[..., torch.Tensor]
     sizes: tuple[tuple[int, ...], ...]
@@ -45,6 +50,7 @@ class Case:
     cpu_bar: float | None = None
     gpu_bar: float | None = None
     machines: tuple[str, ...] = ("cpu", "gpu")
+    compiled: bool = False
 
     def arguments(self) -> list[torch.Tensor]:
         return [torch.randn(size).to(self.dtype) for size in self.sizes]
@@ -52,6 +58,22 @@ class Case:
 
 def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     return F.gelu(x) * y + z
+
+
+def row_sums(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(1)
+
+
+def column_sums(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(0)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(1)
+
+
+def layer_norm(x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[1:])
 
 
 def embedding(table: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
@@ -89,6 +111,12 @@ def attention_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
 
 ON_GPU, ON_CPU = ("gpu",), ("cpu",)
 HEADS, FEW_HEADS = ((8, 12, 1024, 64),) * 3, ((1, 8, 1024, 64),) * 3
+
+
+def on_cpu_compiled(function: Callable[..., torch.Tensor], *sizes: tuple[int, ...]) -> Case:
+    return Case(function, sizes, cpu_bar=1.1, machines=ON_CPU, compiled=True)
+
+
 CASES: dict[str, Case] = {
     "product 1024³ float32": Case(torch.mm, (SQUARE, SQUARE), cpu_bar=1.3),
     "product 1024³, transposed": Case(lambda x, y: x @ y.t(), (SQUARE, SQUARE)),
@@ -104,15 +132,20 @@ CASES: dict[str, Case] = {
     "that and its gradients": Case(attention_backward, HEADS, torch.bfloat16, machines=ON_GPU),
     "gelu·mul·add 16 M, three calls": Case(fused, (BIG, BIG, BIG), gpu_bar=1.1),
     "add 16 M bfloat16": Case(torch.add, (BIG, BIG), torch.bfloat16, gpu_bar=1.1, machines=ON_GPU),
-    "row sums 4096²": Case(lambda x: x.sum(1), (BIG,), gpu_bar=1.1),
-    "column sums 4096²": Case(lambda x: x.sum(0), (BIG,), gpu_bar=1.1),
+    "row sums 4096²": Case(row_sums, (BIG,), gpu_bar=1.1),
+    "column sums 4096²": Case(column_sums, (BIG,), gpu_bar=1.1),
     "sum 16 M": Case(torch.sum, (BIG,), gpu_bar=1.1, machines=ON_GPU),
-    "softmax 4096²": Case(lambda x: x.softmax(1), (BIG,), gpu_bar=1.1),
-    "layer norm 4096²": Case(lambda x: F.layer_norm(x, (4096,)), (BIG,), gpu_bar=1.1),
+    "softmax 4096²": Case(softmax, (BIG,), gpu_bar=1.1),
+    "layer norm 4096²": Case(layer_norm, (BIG,), gpu_bar=1.1),
     "cast to bfloat16, 16 M": Case(lambda x: x.to(torch.bfloat16), (BIG,), gpu_bar=1.1, machines=ON_GPU),
     "transposed copy 4096²": Case(lambda x: x.t().contiguous(), (BIG,), gpu_bar=1.1, machines=ON_GPU),
     "embedding, 8192 rows of 768": Case(embedding, ((50257, 768), (8, 1024)), gpu_bar=1.1, machines=ON_GPU),
     "gradient of that embedding": Case(embedding_gradient, ((8, 1024, 768), (8, 1024)), gpu_bar=1.1, machines=ON_GPU),
+    "gelu·mul·add 16 M, compiled": on_cpu_compiled(fused, BIG, BIG, BIG),
+    "row sums 4096², compiled": on_cpu_compiled(row_sums, BIG),
+    "column sums 4096², compiled": on_cpu_compiled(column_sums, BIG),
+    "softmax 4096², compiled": on_cpu_compiled(softmax, BIG),
+    "layer norm 4096², compiled": on_cpu_compiled(layer_norm, BIG),
 }
 
 
@@ -120,11 +153,12 @@ def measure(case: Case, device: torch.device, other: torch.device, rounds: int) 
     given = case.arguments()
     theirs, ours = [one.to(other) for one in given], [one.to(device) for one in given]
     calls = 1 if other.type == "cpu" else 20
+    function = torch.compile(case.function, fullgraph=True, dynamic=False) if case.compiled else case.function
 
     def seconds(arguments: list[torch.Tensor]) -> float:
         begin = time.perf_counter()
         for _ in range(calls):
-            result = case.function(*arguments)
+            result = function(*arguments)
         wait(arguments[0].device)
         elapsed = time.perf_counter() - begin
         del result
@@ -144,6 +178,14 @@ def measure(case: Case, device: torch.device, other: torch.device, rounds: int) 
     }
 
 
+def keep_freed_memory() -> None:
+    """Lets the C library keep what is freed, as devices do; else the CPU's figures are of page faults."""
+    mallopt = ctypes.CDLL(None).mallopt
+    trim_threshold, mmap_max = -1, -4
+    if not (mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_max, 0)):
+        raise RuntimeError("mallopt refused to keep freed memory")
+
+
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -158,6 +200,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     options = parser.parse_args()
+    keep_freed_memory()
     module = torch_outboard.attach(options.driver)
     if module.device_count() == 0:
         print("There is no such device here. For OpenCL scripts/opencl-runtime installs a CPU's or says how.")
