@@ -13,10 +13,30 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 __all__ = ["IndexPrinter"]
 
 _INT32 = 2**31
+# Functions with a divisor, which may be zero where nothing asks for the value.
+_DIVISIONS = ("FloorDiv", "ModularIndexing", "PythonMod", "Mod")
 
 
 class IndexPrinter(ExprPrinter):
-    """Indices count elements, so divisions are those of numbers that aren't negative wherever SymPy can tell."""
+    """Indices count elements, so divisions are those of numbers that aren't negative wherever SymPy can tell.
+
+    What is computed of a kernel's `sizes` alone has a name, the same for all elements: compilers leave much of it in
+    the loops, as divisions may not be moved out of a branch. `named` has those names by what they stand for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: set[str] = set()
+        self.named: dict[str, str] = {}
+
+    def _print(self, expr: Any, **options: Any) -> str:
+        text: str = super()._print(expr, **options)
+        if not (self.sizes and isinstance(expr, sympy.Expr) and expr.args and expr.is_integer):
+            return text
+        names = {symbol.name for symbol in expr.free_symbols}
+        if not names or not names <= self.sizes or not _is_always_defined(expr):
+            return text
+        return self.named.setdefault(text, f"ob_size{len(self.named)}")
 
     def _print_Symbol(self, expr: sympy.Symbol) -> str:
         if not symbol_is_type(expr, SymT.TMP):
@@ -123,3 +143,11 @@ class IndexPrinter(ExprPrinter):
 
     def _helper_sqrt(self, expr: Any) -> str:
         return f"OB_LIB(sqrt)({self._real(expr)})"
+
+
+def _is_always_defined(expr: sympy.Expr) -> bool:
+    """Whether no divisor in it may be zero."""
+    if expr.has(sympy.Function):
+        divisions = [one for one in sympy.preorder_traversal(expr) if type(one).__name__ in _DIVISIONS]
+        return all(divisor.is_positive for one in divisions for divisor in one.args[1:])
+    return True

@@ -60,13 +60,12 @@ class SimtKernel(CheckingKernel):
 
     overrides = SimtOverrides
     suffix = ";"
-    sexpr = staticmethod(IndexPrinter().doprint)
-    kexpr = staticmethod(IndexPrinter().doprint)
     pexpr = staticmethod(PythonPrinter().doprint)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cse: Any = TypedCSE("", ";")
+        self.printer = IndexPrinter()
         self.loads = self.stores = self.compute = IndentedBuffer()
         self.before = IndentedBuffer()  # the loop: declarations of accumulators
         self.after = IndentedBuffer()  # the loop: joining of lanes, results, their stores
@@ -86,6 +85,15 @@ class SimtKernel(CheckingKernel):
         self.stores_of_row = IndentedBuffer()  # that one item of a group does
         self._shared: dict[str, torch.dtype] = {}  # memory of the group
         self._found: list[str] = []  # those of the reductions to come
+
+    # Indices.
+
+    def sexpr(self, expr: sympy.Expr) -> str:
+        self.printer.sizes = set(self.args.sizevars.values())
+        text: str = self.printer.doprint(expr)
+        return text
+
+    kexpr = sexpr
 
     # Types.
 
@@ -445,6 +453,7 @@ class SimtKernel(CheckingKernel):
         if self.is_spread:
             self._parts = groups.parts_of_item(self.body.getvalue())
         with code.indent():
+            code.writelines([f"const ob_i64 {name} = {text};" for text, name in self.printer.named.items()])
             self._write_indices(code)
             for old, new in self.args.aliases():
                 code.writeline(f"#define {old} {new}")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What generated kernels compute of sizes alone: once, before any loop."""
+
+from __future__ import annotations
+
+import pytest
+import sympy  # type: ignore[import-untyped]
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+from torch_outboard.compile.simt.indexing import IndexPrinter
+
+SIZE = sympy.Symbol("ks0", integer=True, nonnegative=True)
+OTHER = sympy.Symbol("ks1", integer=True, nonnegative=True)
+INDEX = sympy.Symbol("x0", integer=True, nonnegative=True)
+
+
+@pytest.fixture
+def printer() -> IndexPrinter:
+    made = IndexPrinter()
+    made.sizes = {"ks0", "ks1"}
+    return made
+
+
+def test_what_is_of_sizes_alone_has_a_name(printer: IndexPrinter) -> None:
+    text = printer.doprint(INDEX * FloorDiv(SIZE**2 + 1023, 1024) + 3)
+    names = list(printer.named.values())
+    assert len(names) == len(set(names)) == 3, "the square, the sum, the quotient"
+    assert "ks0" not in text and names[-1] in text and "x0" in text
+    declared: set[str] = set()
+    for one, name in printer.named.items():
+        used = {other for other in names if other in one}
+        assert used <= declared, "each is made of those before it"
+        declared.add(name)
+
+
+def test_the_same_has_one_name(printer: IndexPrinter) -> None:
+    first, second = printer.doprint(INDEX + SIZE * OTHER), printer.doprint(SIZE * OTHER)
+    assert list(printer.named.values()) == [second]
+    assert second in first
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [FloorDiv(SIZE, OTHER), ModularIndexing(SIZE, 1, OTHER), INDEX + 1, SIZE, sympy.Integer(7), SIZE / 2],
+    ids=str,
+)
+def test_what_may_have_no_value_and_what_is_nothing_to_compute_has_none(
+    printer: IndexPrinter, expression: sympy.Expr
+) -> None:
+    """Where a size is zero nobody may ask for a quotient by it: named, it would be computed all the same."""
+    printer.doprint(expression)
+    assert not printer.named
