@@ -54,3 +54,35 @@ def test_error_in_the_middle_of_a_run(device: torch.device) -> None:
         torch.index_select(table.to(device), 0, where.to(device)).cpu()
     where[ELEMENTS // 2] = 9
     assert torch.equal(torch.index_select(table.to(device), 0, where.to(device)).cpu(), table[where])
+
+
+ROWS = ((3, 1000), (70, 64), (5, 7, 300), (40, 3))
+
+
+@pytest.mark.parametrize("size", ROWS, ids=str)
+def test_rows(size: tuple[int, ...], device: torch.device) -> None:
+    """Indices of each dimension, in runs that begin and end within a row or have many."""
+    x = torch.randn(size)
+    ours = x.to(device)
+    for dimension in range(x.dim()):
+        one = x.narrow(dimension, 0, 1)
+        assert torch.equal((ours + one.to(device)).cpu(), x + one), dimension
+        several = x.amax(tuple(other for other in range(x.dim()) if other != dimension), keepdim=True)
+        assert torch.equal((ours * several.to(device)).cpu(), x * several), dimension
+        assert torch.equal(torch.cat([ours, ours], dimension).cpu(), torch.cat([x, x], dimension)), dimension
+        assert torch.equal(ours.flip(dimension).cpu(), x.flip(dimension)), dimension
+        assert torch.equal(ours.roll(3, dimension).cpu(), x.roll(3, dimension)), dimension
+
+
+@pytest.mark.parametrize("size", ROWS[1:3], ids=str)
+def test_rows_of_a_compiled_function(size: tuple[int, ...], device: torch.device) -> None:
+    """With sizes that the compiler knows, and with those that it doesn't."""
+    x = torch.randn(size)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * x.narrow(0, 0, 1) + x.narrow(-1, 0, 1) - x.flip(-1)
+
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        ours = torch.compile(function, fullgraph=True, dynamic=dynamic)(x.to(device))
+        torch.testing.assert_close(ours.cpu(), function(x), rtol=1e-6, atol=1e-6)

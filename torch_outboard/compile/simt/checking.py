@@ -9,6 +9,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch._inductor.codegen.common import CSEVariable
 from torch._inductor.codegen.simd import SIMDKernel
+from torch.utils._sympy.functions import ModularIndexing
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from torch_outboard._errors import NotSupportedError
@@ -35,7 +36,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
         self.may_be_lost = False  # whether an item may have an index with which there is nothing to go on
 
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
-        if not (lower or upper):
+        if not (lower or upper) or (isinstance(expr, ModularIndexing) and expr.args[2] == size):
             return
         given = index_given(expr, self.cse.texts)
         index, bound = self.index_to_str(expr), self.index_to_str(self.rename_indexing(size))

@@ -19,6 +19,7 @@ from torch._inductor.codegen.common import CSE, CSEVariable, DeferredLine, Pytho
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_outboard.compile.simt import columns, groups, reduction, runs, search
 from torch_outboard.compile.simt.checking import CheckingKernel
@@ -81,6 +82,7 @@ class SimtKernel(CheckingKernel):
         self.is_spread = groups.is_spread(self)  # whether an item has several elements, far from each other
         self._parts = 1  # how many of them
         self.is_run = runs.is_run(self)  # whether an item has a run of neighbouring elements
+        self.entries_of_run: list[Any] = []  # the indices of an element that are asked for
         self.of_column: list[str] = []  # declarations for each
         self.stores_of_row = IndentedBuffer()  # that one item of a group does
         self._shared: dict[str, torch.dtype] = {}  # memory of the group
@@ -94,6 +96,20 @@ class SimtKernel(CheckingKernel):
         return text
 
     kexpr = sexpr
+
+    def narrow(self, size: sympy.Expr) -> str:
+        """Gives a size in the type of the kernel's indices, which no part of a dimension exceeds."""
+        text = self.sexpr(self.rename_indexing(size))
+        return text if isinstance(size, sympy.Integer) else f"({self.index_dtype})({text})"
+
+    def quotient(self, entry: Any) -> str:
+        """Gives an index that is a part of its tree's, which is not negative."""
+        if not isinstance(entry.expr, FloorDiv | ModularIndexing):
+            return self.sexpr(self.rename_indexing(entry.expr))
+        text, (_, divisor, *modulus) = f"{entry.root.prefix}index", entry.expr.args
+        if divisor != 1:
+            text = f"({text} / {self.narrow(divisor)})"
+        return f"({text} % {self.narrow(modulus[0])})" if modulus else text
 
     # Types.
 
@@ -289,7 +305,10 @@ class SimtKernel(CheckingKernel):
     # Text.
 
     def codegen_iteration_ranges_entry(self, entry: Any) -> None:
-        line = f"const {self.index_dtype} {entry.name} = {self.sexpr(self.rename_indexing(entry.expr))};"
+        if self.is_run:
+            self.entries_of_run.append(entry)
+            return
+        line = f"const {self.index_dtype} {entry.name} = {self.quotient(entry)};"
         if self.columns and not entry.root.is_loop:
             self.of_column.append(line)
         else:
@@ -444,6 +463,10 @@ class SimtKernel(CheckingKernel):
 
     def codegen_kernel(self, name: str | None = None) -> str:
         self.codegen_body()
+        trees = sorted(
+            self._trees(False), key=lambda tree: "xyz".index(tree.prefix)
+        )  # the first lies closest in memory
+        run = runs.Run(self, trees) if self.is_run else None
         code = IndentedBuffer()
         for number, check in enumerate(self.checks):
             code.writeline(f"// check {number}: {check!r}")
@@ -454,27 +477,27 @@ class SimtKernel(CheckingKernel):
             self._parts = groups.parts_of_item(self.body.getvalue())
         with code.indent():
             code.writelines([f"const ob_i64 {name} = {text};" for text, name in self.printer.named.items()])
-            self._write_indices(code)
+            self._write_indices(code, trees, run)
             for old, new in self.args.aliases():
                 code.writeline(f"#define {old} {new}")
             code.splice(self.body)
             if self.group is not None:
                 groups.write_stores(self, code)
-            code.writelines(["}"] * (self.is_spread or self.is_run))
+            code.writelines(["}"] * self.is_spread if run is None else run.closing)
             for old, _ in self.args.aliases():
                 code.writeline(f"#undef {old}")
         code.writeline("}")
         return code.getvalue()
 
-    def _write_indices(self, code: IndentedBuffer) -> None:
+    def _write_indices(self, code: IndentedBuffer, trees: list[Any], run: runs.Run | None) -> None:
         index = self.index_dtype
         for tree in self.range_trees:
             size = f"{tree.numel}" if isinstance(tree.numel, sympy.Integer) else f"({index}){tree.prefix}numel_given"
             code.writeline(f"const {index} {tree.prefix}numel = {size};")
-        # The first lies closest in memory.
-        trees = sorted(self._trees(False), key=lambda tree: "xyz".index(tree.prefix))
-        counts = [columns.items(tree, f"{tree.prefix}numel", self.columns) for tree in trees]
-        total = f"(ob_i64){' * (ob_i64)'.join(counts) or 1}"
+        total = f"(ob_i64){' * (ob_i64)'.join(self._counts(trees)) or 1}"
+        if run is not None:
+            code.writelines([*run.write(total), *["bool ob_is_lost = false;"] * self.may_be_lost])
+            return
         if self.group is not None:
             code.writelines(groups.declared(self._shared))
             code.writelines(groups.write_number(self.group, total))
@@ -482,17 +505,23 @@ class SimtKernel(CheckingKernel):
             code.writeline(f"const {index} {row.prefix}end = ob_is_inside ? {row.prefix}numel : 0;")
         elif self.is_spread:
             code.writelines(groups.write_parts(self._parts, total, index))
-        elif self.is_run:
-            code.writelines(runs.write_run(self, total))
         else:
             code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
             code.writeline(f"if (ob_number >= {total}) return;")
         code.writelines(["bool ob_is_lost = false;"] * self.may_be_lost)
-        rest = "ob_number"
-        for tree, count in zip(trees, counts, strict=True):
-            here = rest if tree is trees[-1] else f"({rest} % {count})"
-            code.writelines(columns.index_of(self, tree, here))
-            rest = f"({rest} / {count})"
+        code.writelines(self.index_lines(trees, "ob_number"))
+
+    def _counts(self, trees: list[Any]) -> list[str]:
+        return [columns.items(tree, f"{tree.prefix}numel", self.columns) for tree in trees]
+
+    def index_lines(self, trees: list[Any], number: str) -> list[str]:
+        """Gives the declarations of an item's indices, one in each dimension, of its number."""
+        lines: list[str] = []
+        for tree, count in zip(trees, self._counts(trees), strict=True):
+            here = number if tree is trees[-1] else f"({number} % {count})"
+            lines += columns.index_of(self, tree, here)
+            number = f"({number} / {count})"
+        return lines
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
         wrapper = V.graph.wrapper_code
