@@ -113,6 +113,29 @@ bool integer_to_negative_power(const Arguments& args) {
   return is_integral(args.dtype(0)) && exponent.isIntegral(/*includeBool=*/true) && exponent.toLong() < 0;
 }
 
+// Of numbers that an operator converts to the first argument's dtype.
+template <size_t count>
+bool does_not_fit(const Arguments& args) {
+  for (size_t i = 1; args[0].isTensor() && i <= count; ++i) {
+    if (args[i].isScalar() && may_overflow(args[i].toScalar(), args.dtype(0))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool any_boolean(const Arguments& args) {
+  return args.dtype(0) == c10::kBool || args.dtype(1) == c10::kBool;
+}
+
+bool all_integral(const Arguments& args) {
+  return is_integral(args.dtype(0)) && is_integral(args.dtype(1));
+}
+
+bool all_boolean(const Arguments& args) {
+  return args.dtype(0) == c10::kBool && args.dtype(1) == c10::kBool;
+}
+
 // The gradient of a function that was applied in place, where its sign can't be told from the result.
 bool slope_of_result_is_negative(const Arguments& args) {
   return args[1].toBool() && args[0].toScalar().toDouble() < 0;
@@ -174,6 +197,10 @@ bool boolean(const Arguments& args) {
 
 bool boolean_or_complex(const Arguments& args) {
   return args.dtype(0) == c10::kBool || complex(args);
+}
+
+bool boolean_or_unsigned(const Arguments& args) {
+  return args.dtype(0) == c10::kBool || args.dtype(0) == c10::kByte;
 }
 
 bool no_mask(const Arguments& args) {
@@ -242,20 +269,36 @@ struct Row {
 // Numbers, for which one element of a tensor is enough to hear what its kernel says.
 constexpr Row kNumbers[] = {
     {"add", "self other alpha", factor_does_not_fit},
+    {"add", "self alpha", does_not_fit<1>},
+    {"addcdiv", "self value", does_not_fit<1>},
+    {"addcmul", "self value", does_not_fit<1>},
     {"bernoulli", "self p", no_probability},
     {"cauchy", "self sigma", not_positive},
+    {"clamp", "self min max", does_not_fit<2>},
+    {"clamp_max", "self max", does_not_fit<1>},
+    {"clamp_min", "self min", does_not_fit<1>},
     {"elu_backward", "alpha is_result", slope_of_result_is_negative},
     {"exponential", "self lambd", not_positive},
     {"geometric", "self p", no_inner_probability},
+    {"index_fill", "self value", does_not_fit<1>},
+    {"leaky_relu", "self negative_slope", does_not_fit<1>},
     {"leaky_relu_backward", "negative_slope self_is_result", slope_of_result_is_negative},
     {"log_normal", "self std", not_positive},
+    {"hardtanh", "self min_val max_val", does_not_fit<2>},
+    {"lerp", "self weight", does_not_fit<1>},
+    {"masked_fill", "self value", does_not_fit<1>},
     {"normal", "mean std", negative},
+    {"pow", "self exponent", does_not_fit<1>},
     {"pow", "self exponent", integer_to_negative_power},
     {"aten::random_.from", "self from to", no_integers_from},
     {"aten::random_.to", "self to", no_integers_to},
     {"rsub", "self other alpha", factor_does_not_fit},
+    {"scatter", "self value", does_not_fit<1>},
     {"smooth_l1_loss", "self beta", negative},
+    {"rsub", "self other", any_boolean},
     {"sub", "self other alpha", factor_does_not_fit},
+    {"sub", "self alpha", does_not_fit<1>},
+    {"sub", "self other", any_boolean},
     {"uniform", "self from to", no_interval},
 };
 
@@ -320,24 +363,35 @@ constexpr Row kDtypes[] = {
     {"bitwise_right_shift", "self other", boolean_or_not_integral},
     {"bitwise_xor", "self other", not_integral},
     {"abs", "self", boolean},
+    {"addcdiv", "tensor1 tensor2", all_integral},
+    {"addcmul", "tensor1 tensor2", all_boolean},
     {"atan2", "self", complex},
     {"avg_pool2d", "self", integral},
     {"cauchy", "self", not_floating},
     {"ceil", "self", boolean_or_complex},
-    {"clamp", "self", complex},
+    {"clamp", "self", boolean_or_complex},
     {"copysign", "self", complex},
     {"erfinv", "self", complex},
     {"exponential", "self", not_floating},
+    {"clamp_max", "self max", all_boolean},
+    {"clamp_min", "self min", all_boolean},
     {"floor", "self", boolean_or_complex},
+    {"floor_divide", "self other", all_boolean},
     {"fmax", "self", complex},
     {"fmin", "self", complex},
     {"fmod", "self", boolean_or_complex},
+    {"frac", "self", integral},
     {"gcd", "self other", boolean_or_not_integral},
     {"gelu", "self", integral},
     {"geometric", "self", boolean_or_complex},
+    {"hardtanh", "self", boolean_or_unsigned},
     {"heaviside", "self", complex},
     {"hypot", "self", boolean_or_complex},
+    {"isin", "element test_elements", any_boolean},
+    {"isin", "elements test_element", any_boolean},
+    {"isin", "elements test_elements", any_boolean},
     {"lcm", "self other", boolean_or_not_integral},
+    {"leaky_relu", "self", integral},
     {"lerp", "self", integral},
     {"log_normal", "self", not_floating},
     {"aten::logit_", "self", integral},
@@ -400,6 +454,20 @@ void add_rules(const Row (&rows)[count], const OpPlan& plan, StandIn stand_in, b
 }
 
 }  // namespace
+
+bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype) {
+  if (!is_integral(dtype)) {
+    const double most = dtype == c10::kHalf ? 65504 : dtype == c10::kDouble ? INFINITY : 0x1.FEp127;  // of bfloat16
+    const double size = number.isComplex() ? 0 : std::abs(number.toDouble());
+    return std::isfinite(size) && size > most;
+  }
+  const auto [least, highest] = range_of(dtype);
+  const int64_t lowest = dtype == c10::kByte ? -highest : least;  // negative numbers wrap
+  if (number.isIntegral(/*includeBool=*/true)) {
+    return number.type() == c10::kUInt64 || number.toLong() < lowest || number.toLong() > highest;
+  }
+  return !(number.toDouble() >= static_cast<double>(lowest) && number.toDouble() <= static_cast<double>(highest));
+}
 
 std::vector<BadArgumentRule> bad_argument_rules(const OpPlan& plan) {
   std::vector<BadArgumentRule> rules;

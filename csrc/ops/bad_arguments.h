@@ -3,6 +3,9 @@
 // a shape is new: for a queued call the error would come at a later wait.
 #pragma once
 
+#include <c10/core/Scalar.h>
+#include <c10/core/ScalarType.h>
+
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -23,6 +26,9 @@ struct BadArgumentRule {
   StandIn stand_in;
   bool is_about_dtypes;  // which dtypes the CPU has a kernel for: a driver's own kernel may have others
 };
+
+// Return true if a kernel that converts the number to the dtype may refuse it. The kernel itself decides.
+bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype);
 
 // The rules of an operator, from the table.
 std::vector<BadArgumentRule> bad_argument_rules(const OpPlan& plan);

@@ -17,6 +17,7 @@
 #include "core/lost_device.h"
 #include "core/trace.h"
 #include "memory/caching_allocator.h"
+#include "ops/bad_arguments.h"
 #include "ops/boxed.h"
 #include "ops/constant_words.h"
 #include "ops/factories.h"
@@ -86,6 +87,23 @@ std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype
     default:
       return std::bit_cast<uint32_t>(number.toFloat());
   }
+}
+
+// Return false if the dtype of the lists may have no room for a number, which the operator for one tensor then refuses.
+bool numbers_fit(c10::ArrayRef<c10::IValue> arguments) {
+  if (!arguments[0].isTensorList() || arguments[0].toListRef().empty()) {
+    return true;  // a power of a number
+  }
+  const c10::ScalarType dtype = arguments[0].toListRef()[0].toTensor().scalar_type();
+  return std::ranges::all_of(arguments, [dtype](const c10::IValue& value) {
+    if (value.isScalar()) {
+      return !may_overflow(value.toScalar(), dtype);
+    }
+    return !value.isList() || value.isTensorList() ||
+           std::ranges::all_of(value.toListRef(), [dtype](const c10::IValue& one) {
+             return !one.isScalar() || !may_overflow(one.toScalar(), dtype);
+           });
+  });
 }
 
 bool is_plain(const at::Tensor& tensor, c10::DeviceIndex device) {
@@ -399,6 +417,14 @@ class ListKernel final : public c10::OperatorKernel {
 
 }  // namespace
 
+ListOperator::ListOperator(OpPlan& plan, bool promotes) : plan_(plan), promotes_(promotes) {
+  const std::string_view name = std::string_view(plan.name).substr(std::min<size_t>(plan.name.size(), 15));
+  for (const std::string_view one : {"addcdiv", "addcmul", "clamp_max", "clamp_min", "lerp", "maximum", "minimum",
+                                     "pow", "add.List", "add_.List", "sub.List", "sub_.List"}) {
+    converts_ |= plan.name.starts_with("aten::_foreach_") && name.starts_with(one);
+  }
+}
+
 uint64_t ListOperator::numbers() {
   uint64_t known = numbers_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(known == kUnknown)) {
@@ -478,6 +504,9 @@ bool ListOperator::run(torch::jit::Stack* stack) {
   const c10::ArrayRef<c10::IValue> arguments(stack->data() + stack->size() - plan_.args.size(), plan_.args.size());
   const c10::DeviceIndex device = device_of(arguments);
   if (device < 0 || !may_compile(device) || device_properties(device).follows_addresses == 0) {
+    return false;
+  }
+  if (converts_ && !numbers_fit(arguments)) {
     return false;
   }
   ensure_open(device);

@@ -36,7 +36,7 @@ struct ListRecipe {
 class ListOperator {
  public:
   // `promotes`: types of its arguments decide that of the results, as torch promotes them.
-  ListOperator(OpPlan& plan, bool promotes) : plan_(plan), promotes_(promotes) {}
+  ListOperator(OpPlan& plan, bool promotes);
 
   OpPlan& plan() { return plan_; }
 
@@ -55,6 +55,7 @@ class ListOperator {
 
   OpPlan& plan_;
   const bool promotes_;
+  bool converts_ = false;  // its numbers to its tensors' dtype, which the CPU's kernels refuse where they don't fit
   static constexpr uint64_t kUnknown = ~uint64_t{0};
   std::atomic<uint64_t> numbers_{kUnknown};
   std::mutex mutex_;  // guards the recipes; never held while Python or the driver is called

@@ -70,6 +70,29 @@ NUMBERS: dict[str, tuple[Call, Call]] = {
     "randint": (lambda d: torch.randint(2, 5, (3,), device=d), lambda d: torch.randint(5, 2, (3,), device=d)),
     "multinomial": (lambda d: torch.multinomial(floats(d, 3), 2), lambda d: torch.multinomial(floats(d, 3), 5)),
     "multinomial of none": (lambda d: torch.multinomial(floats(d, 3), 2), lambda d: torch.multinomial(floats(d, 3), 0)),
+    "clamp beyond int32": (lambda d: integers(d, 3).clamp(max=5), lambda d: integers(d, 3).clamp(max=1 << 40)),
+    "clamp_min beyond float16": (
+        lambda d: floats(d, 3).half().clamp_min(5),
+        lambda d: floats(d, 3).half().clamp_min(1e6),
+    ),
+    "masked_fill beyond int32": (
+        lambda d: integers(d, 3).masked_fill(truths(d, 3), 5),
+        lambda d: integers(d, 3).masked_fill(truths(d, 3), 1 << 40),
+    ),
+    "pow beyond int32": (lambda d: integers(d, 3).pow(5), lambda d: integers(d, 3).pow(1 << 40)),
+    "hardtanh beyond float16": (
+        lambda d: functional.hardtanh(floats(d, 3).half(), 0, 5),
+        lambda d: functional.hardtanh(floats(d, 3).half(), 0, 1e6),
+    ),
+    "add of a product beyond int32": (
+        lambda d: torch.add(integers(d, 3), integers(d, 3), alpha=5),
+        lambda d: torch.add(integers(d, 3), integers(d, 3), alpha=1 << 40),
+    ),
+    "_foreach_clamp_max_ beyond int32": (
+        lambda d: torch._foreach_clamp_max_([integers(d, 3)], 5),
+        lambda d: torch._foreach_clamp_max_([integers(d, 3)], 1 << 40),
+    ),
+    "sub of a bool": (lambda d: torch.sub(integers(d, 3), 1), lambda d: torch.sub(integers(d, 3), True)),
     "pow_": (lambda d: integers(d, 3).pow_(2), lambda d: integers(d, 3).pow_(-1)),
     "pow": (lambda d: integers(d, 3).pow(2), lambda d: integers(d, 3).pow(-1)),
     "smooth_l1_loss": (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -143,6 +144,7 @@ def _of_single(
             value = 1.0 if value.is_floating_point() else 1
         values.append(value[0] if isinstance(value, list) else value)
     shaped_by = _shaped_by(arguments)
+    _check_single(single.operator, arguments, arguments[shaped_by][0].dtype)
     result = Result(shaped_by if schema[shaped_by].alias_info is not None else None)
     of_place = {at: _operand(name, place, arguments[place]) for at, place in enumerate(single.arguments)}
     if not isinstance(single.operator, str):
@@ -168,6 +170,30 @@ def _of_single(
     if traced.returns != [0]:
         raise Refusal("its single operator gives no single result")
     return traced, ChunkBody(operands, [result], shaped_by)
+
+
+def _check_single(operator: Any, arguments: Sequence[Any], dtype: torch.dtype) -> None:
+    """Refuse what the operator for one tensor refuses: its call raises the CPU's error."""
+    match operator:
+        case "aten::addcdiv" | "aten::frac" | "aten::lerp.Scalar" | "aten::lerp.Tensor":
+            is_refused = not dtype.is_floating_point
+        case "aten::addcmul" | "aten::clamp_max.Tensor" | "aten::clamp_min.Tensor" | "aten::sub.Tensor":
+            is_refused = dtype == torch.bool
+        case "aten::pow.Tensor_Scalar":
+            is_refused = not _may_raise(arguments[1], dtype)
+        case _:
+            is_refused = False
+    if is_refused:
+        raise Refusal(f"the CPU's kernel refuses {dtype} with these numbers")
+
+
+def _may_raise(exponent: float, dtype: torch.dtype) -> bool:
+    """Whether elements of a type can be raised to a power that is a number."""
+    if dtype.is_floating_point:
+        return not math.isfinite(exponent) or abs(exponent) <= torch.finfo(dtype).max
+    if dtype == torch.bool or isinstance(exponent, float):
+        return isinstance(exponent, float) or exponent >= 0
+    return 0 <= exponent <= torch.iinfo(dtype).max
 
 
 def _number(value: int | float, real: torch.dtype) -> torch.Tensor:

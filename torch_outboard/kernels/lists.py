@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from torch_outboard.compile.simt.dialect import HALVES
+from torch_outboard.kernels.numbers import rounded
 from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.refusal import Refusal
 
@@ -89,6 +91,8 @@ def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
     """Of a number by value, with those exponents singled out of which the CPU's kernels have other formulas."""
     if not self.dtype.is_floating_point:
         raise Refusal("of integers, the exponent decides whether there is a power")
+    if self.dtype in HALVES:
+        exponent = rounded(exponent.to(self.dtype))
     x = self.to(torch.promote_types(self.dtype, torch.float32))
     found = torch.pow(x, exponent.to(x.dtype))
     own = ((1, x), (0.5, x.sqrt()), (-0.5, x.rsqrt()), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x))

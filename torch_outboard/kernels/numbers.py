@@ -13,12 +13,18 @@ from typing import Any
 
 import torch
 
+from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels import random
 from torch_outboard.kernels.operators import base_name, overload_of
 
-__all__ = ["by_value", "formula_of", "told_by_sizes"]
+__all__ = ["by_value", "formula_of", "rounded", "told_by_sizes"]
 
 _Formula = Callable[..., torch.Tensor]
+
+
+def rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """Round halves, which kernels compute in float, to their type."""
+    return tensor.view(torch.int16).view(tensor.dtype)
 
 
 def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tensor:
@@ -31,12 +37,18 @@ def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tens
     return compute(*(one.to(computed) for one in operands)).to(result)
 
 
+def _factor(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """Return the factor of a sum as the CPU's kernels take it: of halves, rounded to their type."""
+    common = torch.result_type(self, other)
+    return rounded(alpha.to(common)) if common in HALVES else alpha
+
+
 def _add(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    return _combine(self, other, alpha, compute=lambda x, y, a: x + y * a)
+    return _combine(self, other, _factor(self, other, alpha), compute=lambda x, y, a: x + y * a)
 
 
 def _sub(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    return _combine(self, other, alpha, compute=lambda x, y, a: x - y * a)
+    return _combine(self, other, _factor(self, other, alpha), compute=lambda x, y, a: x - y * a)
 
 
 def _addcmul(self: torch.Tensor, first: torch.Tensor, second: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -55,6 +67,11 @@ def _lerp(self: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.
     return _combine(self, end, weight, compute=compute)
 
 
+def _masked_fill(self: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.ops.aten.masked_fill.Tensor(self, mask, value.to(self.dtype))
+    return result
+
+
 # By the operator without overload: the names of the numbers, and the formula over the arguments before them and them.
 _FORMULAS: dict[str, tuple[tuple[str, ...], _Formula]] = {
     "aten::add": (("alpha",), _add),
@@ -62,6 +79,7 @@ _FORMULAS: dict[str, tuple[tuple[str, ...], _Formula]] = {
     "aten::addcmul": (("value",), _addcmul),
     "aten::addcdiv": (("value",), _addcdiv),
     "aten::lerp": (("weight",), _lerp),
+    "aten::masked_fill": (("value",), _masked_fill),
 }
 
 

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
-__all__ = ["base_name", "overload_of"]
+__all__ = ["base_name", "functional_of", "overload_of"]
 
 
 def overload_of(name: str) -> torch._ops.OpOverload:
@@ -18,3 +20,21 @@ def overload_of(name: str) -> torch._ops.OpOverload:
 def base_name(name: str) -> str:
     """Gives the operator without overload and form: "aten::add" of "aten::add_.Tensor"."""
     return name.partition(".")[0].removesuffix("_")
+
+
+@functools.cache
+def functional_of(name: str) -> torch._ops.OpOverload | None:
+    """Return the overload that computes the same and writes no argument, or None if there is none."""
+    given = overload_of(name)
+    if not given._schema.is_mutable:
+        return given
+    packet = getattr(torch.ops.aten, base_name(name).partition("::")[2], None)
+    if packet is None:
+        return None
+    wanted = [(one.name, str(one.type)) for one in given._schema.arguments if not (one.kwarg_only and one.is_out)]
+    for overload in packet.overloads():
+        found = getattr(packet, overload)
+        declared = [(one.name, str(one.type)) for one in found._schema.arguments]
+        if declared == wanted and not found._schema.is_mutable:
+            return found  # type: ignore[no-any-return]
+    return None

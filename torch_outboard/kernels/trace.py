@@ -17,15 +17,19 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels.bodies import BODIES
 from torch_outboard.kernels.decompositions import decompositions
-from torch_outboard.kernels.numbers import formula_of
-from torch_outboard.kernels.operators import base_name, overload_of
+from torch_outboard.kernels.numbers import formula_of, rounded
+from torch_outboard.kernels.operators import base_name, functional_of, overload_of
+from torch_outboard.kernels.promotion import is_tensor, kinds_of, number_type, tensors_in
 from torch_outboard.kernels.random import FORMULAS, drawing
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["Input", "Number", "OperatorCall", "Traced", "trace", "trace_function"]
 
-# Operators that go element by element, and promote as those do that torch says it of.
-_POINTWISE_TOO = ("aten::floor_divide",)
+# Of halves their CPU kernels take a second operand that is a number in float; all others round it first.
+_TAKE_NUMBERS_IN_FLOAT = ("aten::div", "aten::floor_divide", "aten::mul")
+
+# They round a number that their schema takes as one to the type of the tensor.
+_ROUND_SCALARS = ("aten::nan_to_num", "aten::pow", "aten::remainder")
 
 # Their results of halves lie farther from the CPU's than torch's tests allow.
 _ROUNDED_BETWEEN = ("aten::addr", "aten::grid_sampler_2d", "aten::linalg_cross", "aten::logit")
@@ -100,10 +104,15 @@ class Traced:
 
 @dataclass
 class _Cast:
-    """An argument that the graph converts first."""
+    """A number that the graph converts first."""
 
     tensor: torch.Tensor
     dtype: torch.dtype
+    is_rounded: bool
+
+    def convert(self, number: torch.Tensor) -> torch.Tensor:
+        converted = number.to(self.dtype)
+        return rounded(converted) if self.is_rounded else converted
 
 
 class _Inputs:
@@ -116,13 +125,14 @@ class _Inputs:
         self.real = real  # the type of numbers
         self.made: list[Input] = []
         self._tensors = 0
-        tensors = _tensors(call.arguments)
-        self._kinds = [one.dtype for one in tensors if one.dim() > 0] or [one.dtype for one in tensors]
+        self._kinds = kinds_of(call.name, call.arguments)
 
     def argument(self, value: Any, declared: Any) -> Any:
         """Gives what stands for an argument in the trace: fake tensors for tensors."""
-        if isinstance(value, (bool, int, float, complex)) and str(declared.type) in ("Tensor", "Optional[Tensor]"):
-            return self._number_tensor(value)
+        if isinstance(value, (bool, int, float, complex)) and is_tensor(declared):
+            return self._number_tensor(value, declared.name)
+        if isinstance(value, float) and self.call.base in _ROUND_SCALARS and self._kinds[0].is_floating_point:
+            return torch.tensor(value, dtype=torch.float64).to(self._kinds[0]).item()
         return _replace(value, self._tensor)
 
     def _tensor(self, given: torch.Tensor) -> torch.Tensor:
@@ -133,16 +143,18 @@ class _Inputs:
         self._tensors += 1
         return fake
 
-    def _number_tensor(self, value: Any) -> _Cast:
+    def _number_tensor(self, value: Any, name: str) -> _Cast:
         """A number of Python's in the place of a tensor, which torch passes as one of no dimensions."""
         given = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
         with self.mode:
             fake = torch.empty((), dtype=given.dtype, device=self.call.device)
-        return _Cast(self._add(fake), self._number_type(given))
+        dtype = number_type(self.call.name, self.call.arguments, given.dtype)
+        is_in_float = self.call.base in _TAKE_NUMBERS_IN_FLOAT and name == "other"
+        return _Cast(self._add(fake), dtype, is_rounded=dtype in HALVES and not is_in_float)
 
     def number(self, place: int) -> torch.Tensor:
         value = self.call.arguments[place]
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not isinstance(value, (int, float)):
             raise Refusal(f"its number is a {type(value).__name__}")
         dtype = torch.int64 if isinstance(value, int) else self.real
         with self.mode:
@@ -155,23 +167,6 @@ class _Inputs:
             fake = torch.empty((), dtype=torch.int64, device=self.call.device)
         self.made.append(Input(fake))
 
-    def _number_type(self, given: torch.Tensor) -> torch.dtype:
-        """The type in which a number of Python's changes no type of a result: torch promotes by categories."""
-        if torch.Tag.pointwise not in self.call.operator.tags and self.call.base not in _POINTWISE_TOO:
-            raise Refusal("a number stands where a tensor is expected")
-        if not self._kinds:
-            raise Refusal("all its tensors are numbers")
-        common = self._kinds[0]
-        for kind in self._kinds[1:]:
-            common = torch.promote_types(common, kind)
-        if given.dtype.is_complex:
-            raise Refusal("its number is complex")
-        if given.dtype.is_floating_point and not (common.is_floating_point or common.is_complex):
-            return torch.get_default_dtype()
-        if common == torch.bool and given.dtype != torch.bool:
-            return given.dtype
-        return common
-
 
 def _fake(
     given: torch.Tensor, mode: FakeTensorMode, device: torch.device, number: int, is_static: bool = False
@@ -182,16 +177,6 @@ def _fake(
     shaped = mode.from_tensor(meta, static_shapes=is_static or None, source=ConstantSource(f"t{number}"))
     with mode:
         return torch.empty_strided(shaped.size(), shaped.stride(), dtype=given.dtype, device=device)
-
-
-def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for one in arguments:
-        if isinstance(one, torch.Tensor):
-            found.append(one)
-        elif isinstance(one, (list, tuple)):
-            found += [each for each in one if isinstance(each, torch.Tensor)]
-    return found
 
 
 def _replace(value: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
@@ -206,9 +191,9 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     """Traces a call. Exceptions are those of the operator's decompositions, or a Refusal."""
     if call.base == "aten::masked_fill":
         _check_fill(call)
-    if call.base in _ROUNDED_BETWEEN and any(one.dtype in HALVES for one in _tensors(call.arguments)):
+    if call.base in _ROUNDED_BETWEEN and any(one.dtype in HALVES for one in tensors_in(call.arguments)):
         raise Refusal("of halves, the CPU's kernel and the decomposition round in different places")
-    if call.base in _OF_BYTES_IN_INTEGERS and any(one.dtype == torch.uint8 for one in _tensors(call.arguments)):
+    if call.base in _OF_BYTES_IN_INTEGERS and any(one.dtype == torch.uint8 for one in tensors_in(call.arguments)):
         raise Refusal("of bytes, the CPU's kernel computes in integers")
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env)
@@ -262,10 +247,9 @@ def _cleaned(traced: Traced) -> Traced:
 
 
 def _check_fill(call: OperatorCall) -> None:
-    """Whether the number can be filled in depends on its value where it is of a higher category than the tensor."""
+    """Whether a tensor's number can be filled in depends on its value where its category is the higher one."""
     self, _, value = call.arguments[:3]
-    dtype = value.dtype if isinstance(value, torch.Tensor) else torch.tensor(value).dtype
-    if not torch.can_cast(dtype, self.dtype):
+    if isinstance(value, torch.Tensor) and not torch.can_cast(value.dtype, self.dtype):
         raise Refusal("its number may be none of the tensor's type")
 
 
@@ -284,7 +268,7 @@ class _Body:
             if isinstance(one, torch.Tensor):
                 return next(remaining)
             if isinstance(one, _Cast):
-                return next(remaining).to(one.dtype)
+                return one.convert(next(remaining))
             if isinstance(one, (list, tuple)) and any(isinstance(each, (torch.Tensor, _Cast)) for each in one):
                 return [take(each) for each in one]
             return one
@@ -317,7 +301,13 @@ class _Body:
             return BODIES[call.base](*arguments)
         positional = [value for value, one in zip(arguments, schema.arguments, strict=True) if not one.kwarg_only]
         named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True) if one.kwarg_only}
-        return call.operator(*positional, **named)
+        functional, out = functional_of(call.name), named.pop("out", None)
+        is_of_halves = any(isinstance(one, torch.Tensor) and one.dtype in HALVES for one in positional)
+        if out is None or functional is None or not is_of_halves or out.dtype in HALVES:
+            return call.operator(*positional, **named, **({} if out is None else {"out": out}))
+        # The result is rounded to its own type, then converted to that of the tensor that is written.
+        result = functional(*positional, **named)
+        return out.copy_(rounded(result) if result.dtype in HALVES else result)
 
     def _run_formula(self, arguments: list[Any]) -> Any:
         schema = self.call.operator._schema

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Numbers beside tensors keep their values until the operator converts them, and are refused where the CPU does so.
+
+Some of the operators, always the same; OUTBOARD_TEST_SAMPLES=all takes all, as `make stress` does.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from .numbers import DTYPES, OPERATORS, difference, numbers_of, outcome, tensor_of
+
+TAKES_ALL = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"
+
+SOME = (
+    *("_foreach_addcdiv", "_foreach_clamp_max of numbers", "_foreach_div", "add", "addcmul", "clamp to", "copysign"),
+    *("div", "div of no dimensions", "div to float32", "frac", "masked_fill", "mul", "rsub", "xlogy of a number"),
+)
+SOME_DTYPES = (torch.uint8, torch.int16, torch.float16)
+
+# What has no kernels: operators, whether of integers, and a number or None for all.
+_INTEGERS = tuple(dtype for dtype in DTYPES if not dtype.is_floating_point)
+NOT_GENERATED: dict[str, tuple[tuple[torch.dtype, ...], type[int | bool]]] = {
+    "pow of a number": (_INTEGERS, int),  # of integers with integers there is no lowering
+    "pow": ((torch.bool,), bool),  # Inductor's results are of another type
+    "pow_": ((torch.bool,), bool),
+    "_foreach_pow": ((torch.bool,), bool),
+    "_foreach_pow of numbers": ((torch.bool,), bool),
+}
+
+
+def is_compared(name: str, dtype: torch.dtype, number: float) -> bool:
+    dtypes, kind = NOT_GENERATED.get(name, ((), int))
+    if dtype in dtypes and isinstance(number, kind):
+        return False
+    # A float that is a whole number beyond int32, to which the CPU's vectors raise negative numbers as to a fraction.
+    return not ("pow" in name and dtype == torch.int32 and number == 2**31 - 1 + 1.5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", DTYPES if TAKES_ALL else SOME_DTYPES, ids=str)
+@pytest.mark.parametrize("name", OPERATORS if TAKES_ALL else SOME)
+def test_numbers(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    x = tensor_of(dtype)
+    found = {}
+    for number in numbers_of(dtype):
+        if is_compared(name, dtype, number):
+            want = outcome(OPERATORS[name], x, number)
+            if departs := difference(outcome(OPERATORS[name], x.to(device), number), want):
+                found[number] = departs
+    assert not found

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The type to which an operator converts a number that stands in the place of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.operators import base_name, functional_of, overload_of
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["is_tensor", "kinds_of", "number_type", "tensors_in"]
+
+# Operators that go element by element, and promote as those do that torch says it of.
+_POINTWISE_TOO = ("aten::floor_divide",)
+
+
+def tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for one in arguments:
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif isinstance(one, (list, tuple)):
+            found += [each for each in one if isinstance(each, torch.Tensor)]
+    return found
+
+
+def is_tensor(declared: torch.Argument) -> bool:
+    return str(declared.type) in ("Tensor", "Optional[Tensor]")
+
+
+def kinds_of(name: str, arguments: Sequence[Any]) -> list[torch.dtype]:
+    """Return the types that decide the type of the result: those of tensors with dimensions, if there are any.
+
+    An `out=` tensor takes no part in promotion.
+    """
+    schema = overload_of(name)._schema.arguments
+    read = [value for value, declared in zip(arguments, schema, strict=True) if not declared.is_out]
+    tensors = tensors_in(read)
+    return [one.dtype for one in tensors if one.dim() > 0] or [one.dtype for one in tensors]
+
+
+def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torch.dtype:
+    """Return the type to which an operator converts a number whose own type is given.
+
+    Torch promotes by categories: a number changes the type of tensors only if its own category is higher. An operator
+    that computes integers in a floating type converts the number to that type too, whatever the tensors have room for.
+    """
+    if torch.Tag.pointwise not in overload_of(name).tags and base_name(name) not in _POINTWISE_TOO:
+        raise Refusal("a number stands where a tensor is expected")
+    kinds = kinds_of(name, arguments)
+    if not kinds:
+        raise Refusal("all its tensors are numbers")
+    if given.is_complex:
+        raise Refusal("its number is complex")
+    common = kinds[0]
+    for kind in kinds[1:]:
+        common = torch.promote_types(common, kind)
+    if given.is_floating_point and not (common.is_floating_point or common.is_complex):
+        common = torch.get_default_dtype()
+    elif common == torch.bool and given != torch.bool:
+        common = given
+    result = _result_type(name, arguments, common)
+    return torch.promote_types(common, result) if result.is_floating_point else common
+
+
+def _result_type(name: str, arguments: Sequence[Any], common: torch.dtype) -> torch.dtype:
+    """Return the type of the operator's result if its tensors and numbers promote to a type."""
+    functional = functional_of(name)
+    if functional is None:
+        raise Refusal("a number stands where a tensor is expected, and it has no functional form")
+    stand_ins: list[Any] = []
+    for value, declared in zip(arguments, overload_of(name)._schema.arguments, strict=True):
+        if declared.is_out:
+            continue
+        if isinstance(value, torch.Tensor):
+            stand_ins.append(torch.empty([1] * value.dim(), dtype=value.dtype, device="meta"))
+        elif isinstance(value, (bool, int, float)) and is_tensor(declared):
+            stand_ins.append(torch.empty((), dtype=common, device="meta"))
+        else:
+            stand_ins.append(value)
+    named = {one.name: stand_ins.pop() for one in reversed(functional._schema.arguments) if one.kwarg_only}
+    result: torch.Tensor = functional(*stand_ins, **named)
+    return result.dtype
