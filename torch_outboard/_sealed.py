@@ -1,31 +1,89 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Files that are kept for later processes: written whole or not at all, with a hash by which damage is found."""
+"""Files that are kept for later processes: written whole or not at all, with a hash by which damage is found.
+
+Whatever lies on disk may run in this process, so it is read by one function, which takes only what nobody else may
+have written. csrc/core/private_files.h has the rules, for Python and C++ alike.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-__all__ = ["check_private", "sealed", "unsealed", "write_whole"]
+from torch_outboard import _C
+
+__all__ = [
+    "absolute_path",
+    "make_private_folders",
+    "parsed",
+    "printable_path",
+    "read_private",
+    "reason_of",
+    "sealed",
+    "unsealed",
+    "write_whole",
+]
+
+
+def read_private(path: Path, trusted: int = -1) -> bytes | None:
+    """Return what a file has, or None if there is none.
+
+    OSError, PermissionError if another user may have written it: its text says what to do. The files of one more user
+    may be `trusted`.
+    """
+    return _C.read_private(path, trusted)
+
+
+def make_private_folders(*paths: Path) -> None:
+    """Make folders that only their user may write, the outer ones first. OSError if that can't be."""
+    for path in paths:
+        _C.make_private_folder(path)
+
+
+def reason_of(error: OSError) -> str:
+    """Return what an error says, without its number where it says all by itself."""
+    return error.strerror if error.filename is None and error.strerror else str(error)
+
+
+def absolute_path(path: str) -> Path:
+    """Return a path that begins where the process was when this package was imported, if it is relative."""
+    return Path(_C.absolute_path(path))
+
+
+def printable_path(path: Path | str) -> str:
+    """Return a path for a message: bytes that are no text become \\xNN."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def sealed(content: bytes) -> bytes:
-    """Gives a content behind the hash of it, by which damage is found."""
+    """Return a content behind the hash of it, by which damage is found."""
     return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
 def unsealed(content: bytes) -> bytes | None:
-    """Gives what was sealed, or None if this isn't what was written."""
+    """Return what was sealed, or None if this isn't what was written."""
     digest, _, rest = content.partition(b"\n")
     return rest if hashlib.sha256(rest).hexdigest().encode() == digest else None
 
 
+def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
+    """Return the JSON object that was sealed, or None if it is damaged or has other names than these."""
+    rest = unsealed(content)
+    try:
+        found = None if rest is None else json.loads(rest)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and found.keys() == set(names) else None
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file under another name and renames it, so that no process sees a part. OSError leaves none behind."""
-    file, name = tempfile.mkstemp(dir=path.parent)
+    """Write a file under another name and rename it, so that no process sees a part. OSError leaves none behind."""
+    file, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
     try:
         with os.fdopen(file, "wb") as stream:
             stream.write(content)
@@ -33,12 +91,3 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:  # raised again, whatever it is: nothing may be left
         os.unlink(name)
         raise
-
-
-def check_private(path: Path) -> None:
-    """Raises PermissionError unless it is a folder or a file that this process's user alone owns and may write."""
-    about = path.lstat()
-    is_plain = stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)
-    if not is_plain or about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        kind = "folder" if path.suffix == "" else "file"
-        raise PermissionError(f"{path} is no {kind} that its user alone may write")

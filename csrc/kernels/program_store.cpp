@@ -3,22 +3,22 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "core/device.h"
 #include "core/driver.h"
+#include "core/private_files.h"
 #include "kernels/sha256.h"
 
 namespace outboard::kernels {
@@ -29,87 +29,44 @@ namespace fs = std::filesystem;
 
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kMostFiles = 8192;  // as many as there are plans
+constexpr size_t kNameBytes = 2 * kDigestBytes;
 
-// Whether only this user may write it. A folder that is anybody's could be swapped under our feet.
-bool is_private(const struct stat& about) {
-  return about.st_uid == geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
-
-// Why there can be no such folder of this user's alone, which is made if it isn't there; "" if there is.
-std::string obstacle(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return path + ": " + std::strerror(errno);
-  }
-  struct stat about = {};
-  if (lstat(path.c_str(), &about) != 0 || !S_ISDIR(about.st_mode) || !is_private(about)) {
-    return path + " is no folder that its user alone may write";
-  }
-  return "";
-}
-
-std::string absolute(const char* variable) {
-  const char* given = std::getenv(variable);
-  return given != nullptr && *given == '/' ? given : "";
-}
-
-// The folders from the one of plans on, outermost first; none if nothing is to be kept.
-std::vector<std::string> folders() {
-  std::string plans;
-  std::vector<std::string> result;
-  if (const char* given = std::getenv("OUTBOARD_KERNEL_CACHE_DIR")) {
-    if (*given == '\0') {
-      return {};
+// Warn of each reason once.
+void report(const std::string& what, const std::string& why) {
+  static std::mutex mutex;
+  static auto* const reported = new std::set<std::string>;  // threads may outlive static destruction
+  {
+    const std::lock_guard lock(mutex);
+    if (!reported->insert(why).second) {
+      return;
     }
-    plans = fs::absolute(given).string();
-  } else {
-    std::string root = absolute("XDG_CACHE_HOME");
-    if (root.empty()) {
-      const std::string home = absolute("HOME");
-      if (home.empty()) {
-        return {};
-      }
-      root = home + "/.cache";
-    }
-    result.push_back(root + "/torch_outboard");
-    plans = result[0] + "/kernels";
   }
-  result.push_back(plans);
-  result.push_back(plans + "/programs");
-  return result;
+  TORCH_WARN(what, why);
 }
 
-std::atomic<bool> has_failed{false};
-
-void give_up(const std::string& why) {
-  if (!has_failed.exchange(true)) {
-    TORCH_WARN("compiled programs are not kept: ", why);
-  }
+void report_unkept(const std::string& why) {
+  report("compiled programs are not kept: ", why);
 }
 
-std::string make_folder() {
-  const std::vector<std::string> wanted = folders();
-  if (wanted.empty()) {
+// Return the folder, which is made if it is missing; "" if nothing can be kept. Looked at each time: it may have been
+// removed, and come back.
+std::string open_folder() {
+  const std::string plans = kernel_cache_folder();
+  if (plans.empty()) {
     return "";
   }
-  std::error_code error;
-  fs::create_directories(fs::path(wanted[0]).parent_path(), error);  // whose they are is the user's affair
-  for (const std::string& path : wanted) {
-    if (const std::string why = obstacle(path); !why.empty()) {
-      give_up(why);
+  const std::string programs = plans + "/programs";
+  for (const std::string& path : {plans, programs}) {
+    if (const std::string why = make_private_folder(path); !why.empty()) {
+      report_unkept(why);
       return "";
     }
   }
-  return wanted.back();
+  return programs;
 }
 
-// "" if there is none.
-const std::string& folder() {
-  static const auto* const made = new std::string(make_folder());  // threads may outlive static destruction
-  return *made;
-}
-
-std::string path_of(const std::string& key) {
-  return folder() + "/" + hex(sha256(key));
+std::string path_in(const std::string& folder, const std::string& key) {
+  return folder + "/" + hex(sha256(key));
 }
 
 bool write_all(int file, const std::string& data) {
@@ -123,25 +80,22 @@ bool write_all(int file, const std::string& data) {
   return true;
 }
 
-std::string read_all(int file, size_t size) {
-  std::string data(size, '\0');
-  for (size_t done = 0; done < size;) {
-    const ssize_t count = read(file, data.data() + done, size - done);
-    if (count == 0 || (count < 0 && errno != EINTR)) {
-      return "";
-    }
-    done += count > 0 ? static_cast<size_t>(count) : 0;
-  }
-  return data;
+// Whether write_program gives files such names: a digest, then a point and six letters before they are whole.
+bool is_name_of_ours(const std::string& name) {
+  const std::string digits = "0123456789abcdef";
+  const bool has_length = name.size() == kNameBytes || (name.size() == kNameBytes + 7 && name[kNameBytes] == '.');
+  return has_length && name.find_first_not_of(digits) >= kNameBytes;
 }
 
-// Removes the oldest, if there are more than are kept.
-void prune() {
+// Remove the oldest, if there are more than are kept. Other files, and links, are the user's.
+void prune(const std::string& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code error;  // another process prunes too
-  for (auto at = fs::directory_iterator(folder(), error); !error && at != fs::directory_iterator();
-       at.increment(error)) {
-    files.emplace_back(at->last_write_time(error), at->path());
+  for (auto at = fs::directory_iterator(folder, error); !error && at != fs::directory_iterator(); at.increment(error)) {
+    std::error_code gone;
+    if (is_name_of_ours(at->path().filename().string()) && at->symlink_status(gone).type() == fs::file_type::regular) {
+      files.emplace_back(at->last_write_time(gone), at->path());
+    }
   }
   if (files.size() > kMostFiles) {
     std::sort(files.begin(), files.end());
@@ -154,7 +108,7 @@ void prune() {
 }  // namespace
 
 std::string program_key(c10::DeviceIndex device, const ProgramText& text) {
-  if (driver().program_binary == nullptr || has_failed || folder().empty()) {
+  if (driver().program_binary == nullptr || open_folder().empty()) {
     return "";
   }
   const ob_device_properties& properties = device_properties(device);
@@ -168,44 +122,51 @@ std::string program_key(c10::DeviceIndex device, const ProgramText& text) {
 }
 
 std::string read_program(const std::string& key) {
-  const std::string path = path_of(key);
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0) {
+  const std::string folder = open_folder();
+  if (folder.empty()) {
     return "";
   }
-  struct stat about = {};
-  std::string entry;
-  if (fstat(file, &about) == 0 && S_ISREG(about.st_mode) && is_private(about)) {
-    entry = read_all(file, static_cast<size_t>(about.st_size));
+  const std::string path = path_in(folder, key);
+  PrivateFile file = read_private(path);
+  if (!file.obstacle.empty()) {
+    report("a compiled program is not taken and built again: ", file.obstacle);
+    return "";
   }
-  close(file);
+  if (!file.content) {
+    return "";
+  }
   // The key is part of what is hashed, so that a file that was copied to another name is not taken either.
-  if (entry.size() > kDigestBytes) {
-    std::string bytes = entry.substr(kDigestBytes);
-    if (sha256(key + bytes) == entry.substr(0, kDigestBytes)) {
+  if (file.content->size() > kDigestBytes) {
+    std::string bytes = file.content->substr(kDigestBytes);
+    if (sha256(key + bytes) == file.content->substr(0, kDigestBytes)) {
       return bytes;
     }
   }
-  TORCH_WARN("the compiled program in ", path, " is damaged, or others may write it; it is built again");
+  report("a compiled program is damaged and built again: ", printable_path(path));
   return "";
 }
 
 void write_program(const std::string& key, const std::string& bytes) {
-  const std::string path = path_of(key);
+  const std::string folder = open_folder();
+  if (folder.empty()) {
+    return;
+  }
+  const std::string path = path_in(folder, key);
   std::string temporary = path + ".XXXXXX";
   const int file = mkostemp(temporary.data(), O_CLOEXEC);  // mode 0600
   if (file < 0) {
-    give_up(temporary + ": " + std::strerror(errno));
+    report_unkept(printable_path(folder) + ": " + std::strerror(errno));
     return;
   }
   const bool is_written = write_all(file, sha256(key + bytes) + bytes);
+  const int error = is_written ? 0 : errno;
   if (close(file) != 0 || !is_written || rename(temporary.c_str(), path.c_str()) != 0) {
-    give_up(temporary + ": " + std::strerror(errno));
+    report_unkept(printable_path(path) + ": " + std::strerror(error != 0 ? error : errno));
     unlink(temporary.c_str());
     return;
   }
   static std::once_flag is_pruned;
-  std::call_once(is_pruned, prune);
+  std::call_once(is_pruned, prune, folder);
 }
 
 }  // namespace outboard::kernels

@@ -77,13 +77,37 @@ def test_other_versions_are_counted_and_cleared(folder: Path) -> None:
     theirs.mkdir()
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
-    (programs / "one").write_bytes(bytes(3000))
-    count = len(list(programs.iterdir()))
-    assert f"{count} compiled programs, " in run("list").output
+    (programs / ("0" * 64)).write_bytes(bytes(3000))
+    assert "1 compiled programs, 3 KiB" in run("list").output
     assert "; 1 other versions have left theirs" in run("list").output
-    assert run("clear").output == f"removed the plans of 2 versions, and {count} compiled programs\n"
+    what = f"the plans of 2 versions, and 1 compiled programs, in {folder}"
+    assert run("clear", "--dry-run").output == f"would remove {what}\nleft {theirs}, which is none of them\n"
+    assert other.exists() and any(programs.iterdir())
+    assert run("clear").output == f"removing {what}\nleft {theirs}, which is none of them\n"
     assert sorted(folder.iterdir()) == [theirs, programs] and not any(programs.iterdir())
     assert run("list").output.startswith("0 plans, 0 KiB")
+
+
+def test_only_what_is_ours_is_cleared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / ("0" * 64)).write_text("a program of another folder")
+    (version,) = (one for one in folder.iterdir() if len(one.name) == 16)
+    inner = next(one for one in version.iterdir() if one.is_dir())
+    (folder / "programs").symlink_to(elsewhere)
+    (folder / ("1" * 16)).symlink_to(elsewhere)
+    (folder / ("2" * 16)).write_text("a file")
+    (version / "00").symlink_to(elsewhere)
+    (version / "notes").write_text("")
+    (inner / "notes").write_text("")
+    (inner / ("0" * 62 + ".refusal")).symlink_to(elsewhere / ("0" * 64))
+    (inner / ("1" * 62 + ".refusal")).mkdir()
+    output = run("clear").output.splitlines()
+    left = [folder / ("1" * 16), folder / ("2" * 16), folder / "programs", version / "00", version / "notes"]
+    left += [inner / name for name in ("notes", "0" * 62 + ".refusal", "1" * 62 + ".refusal")]
+    assert sorted(output[1:]) == sorted(f"left {one}, which is none of them" for one in left)
+    assert all(one.is_symlink() or one.exists() for one in left)
+    assert [one.name for one in elsewhere.iterdir()] == ["0" * 64]
+    assert sorted(one.name for one in inner.iterdir()) == ["0" * 62 + ".refusal", "1" * 62 + ".refusal", "notes"]
 
 
 def test_without_a_folder_it_says_why(monkeypatch: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from torch_outboard._sealed import absolute_path
 from torch_outboard.driver import Driver
 from torch_outboard.kernels import packs
 from torch_outboard.kernels.calls import CALLS, Samples
@@ -136,13 +137,17 @@ def test_a_pack_is_the_same_for_every_chip(make: Callable[..., str], package: Pa
 
 
 def test_failures_are_told_and_an_older_pack_goes(make: Callable[..., str], tmp_path: Path) -> None:
-    old = tmp_path / "pack" / "aa" / "old.plan"
-    old.parent.mkdir(parents=True)
-    for path in (old, tmp_path / "pack" / "README", tmp_path / "pack" / ABOUT):
-        path.write_text("")
+    pack = tmp_path / "pack"
+    theirs = {pack / "aa" / "old.plan": "", pack / "README": "", pack / "bb" / ("0" * 61): ""}
+    old = {pack / "aa" / f"{'0' * 62}.{'1' * 32}": "", pack / "cc" / f"{'0' * 62}.refusal": ""}
+    about = json.dumps({"torch": "1", "torch_commit": "2", "code": "3"})
+    for path, text in {**theirs, **old, pack / ABOUT: about}.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     output = make(tmp_path / "pack", FIRST, "others", status=1)
     assert "others float32 failed: AttributeError: 'Tensor' object has no attribute 'nothing'" in output
-    assert sorted(contents(tmp_path / "pack")) == ["README", ABOUT]
+    assert sorted(contents(pack)) == sorted([ABOUT, *(str(path.relative_to(pack)) for path in theirs)])
+    assert not (pack / "cc").exists()
 
 
 # ---- Packs alone ----
@@ -208,7 +213,7 @@ def test_damage_in_a_pack_is_told_and_left(pack: Path, caplog: Any) -> None:
     content = path.read_bytes()[:-1]
     path.write_bytes(content)
     assert Packs([pack]).plans("a", 0) == []
-    assert caplog.messages == [f"the plan in {path}, of a pack, is damaged; it is built"]
+    assert caplog.messages == [f"the plan of a pack in {path} is damaged; it is built"]
     assert path.read_bytes() == content
 
 
@@ -223,7 +228,7 @@ def test_where_packs_lie(monkeypatch: Any) -> None:
     wanted = [Path(__file__).parent / "packs" / "cpu", Path("/packs/gpu")]
     assert folders_of(Vendor) == folders_of(Mine) == wanted and folders_of(Driver) == folders_of(None) == []
     monkeypatch.setenv(packs.VARIABLE, os.pathsep.join(["/one", "two"]))
-    assert folders_of(Vendor) == folders_of(None) == [Path("/one"), Path("two")]
+    assert folders_of(Vendor) == folders_of(None) == [Path("/one"), absolute_path("two")]
     monkeypatch.setenv(packs.VARIABLE, "")
     assert folders_of(Vendor) == []
 

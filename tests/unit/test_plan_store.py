@@ -199,14 +199,26 @@ def test_without_a_folder_nothing_is_kept() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o770])
-def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, mode: int, caplog: Any) -> None:
+def test_the_mode_of_an_own_folder_is_repaired(tmp_path: Path, mode: int, caplog: Any) -> None:
     Store(tmp_path / "ours").save("a", SIZES, ANSWER)
     (tmp_path / "ours").chmod(mode)
     store = Store(tmp_path / "ours")
-    assert store.plans("a") == store.plans("a") == []
+    assert store.plans("a") == [ANSWER]
     store.save("b", SIZES, ANSWER)
-    assert store.saved == 0 and len(files_of(tmp_path)) == 1
-    assert caplog.text.count("that its user alone may write") == 1
+    assert store.saved == 1 and (tmp_path / "ours").stat().st_mode & 0o777 == 0o700 and caplog.text == ""
+
+
+def test_a_folder_in_one_that_others_may_write_is_not_used(tmp_path: Path, caplog: Any) -> None:
+    """They could give another folder its name."""
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above").chmod(0o777)
+    store = Store(tmp_path / "above" / "ours")
+    store.save("a", SIZES, ANSWER)
+    store.save("b", SIZES, ANSWER)
+    assert store.saved == 0 and caplog.text.count(f"others may write {tmp_path / 'above'}: `chmod go-w` it") == 1
+    (tmp_path / "above").chmod(0o1777)
+    store.save("a", SIZES, ANSWER)
+    assert store.saved == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="capability: giving files to another user")
@@ -215,7 +227,7 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, caplog: Any) -> N
     os.chown(tmp_path / "ours", 12345, 12345)
     store = Store(tmp_path / "ours")
     store.save("a", SIZES, ANSWER)
-    assert store.saved == 0 and "that its user alone may write" in caplog.text
+    assert store.saved == 0 and "belongs to another user (12345)" in caplog.text
 
 
 def test_a_link_is_no_folder(tmp_path: Path, caplog: Any) -> None:

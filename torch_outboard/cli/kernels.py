@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +50,8 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     the call that a plan was made for; its guards say for which it is good.
     """
     from torch_outboard.kernels.packs import read_pack
-    from torch_outboard.kernels.store import Store, versions_in
+    from torch_outboard.kernels.removal import programs_in
+    from torch_outboard.kernels.store import Store
 
     if pack is not None:
         found = read_pack(pack)
@@ -59,11 +59,13 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
         return
     folder = _folder()
     store = Store(folder)
-    others = len(versions_in(folder)) - (1 if store.is_usable else 0)
+    others = len(_versions(folder)) - (1 if store.is_usable else 0)
     more = f"; {others} other versions have left theirs" if others > 0 else ""
     _list(store.entries(), operator, source, f"in {printable(str(folder))}{more}")
-    if programs := _programs(folder):
-        click.echo(f"{len(programs)} compiled programs, {sum(one.stat().st_size for one in programs) / 1024:.0f} KiB")
+    if programs := programs_in(folder):
+        click.echo(f"{len(programs)} compiled programs, {sum(one.lstat().st_size for one in programs) / 1024:.0f} KiB")
+    if dropped := store.dropped():
+        click.echo(printable(f"{len(dropped)} plans were dropped and built again, the last one {dropped[-1]}"))
     for line in (*_packs(), *_tables(folder)):
         click.echo(line)
 
@@ -113,24 +115,38 @@ def _of_pack(pack: Any) -> str:
     return printable(f"in {pack.folder.path}{made}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
 
 
-def _programs(folder: Path) -> list[Path]:
-    """Gives the files of programs that drivers' compilers made (csrc/kernels/program_store.cpp)."""
-    place = folder / "programs"
-    return sorted(place.iterdir()) if place.is_dir() else []
+def _versions(folder: Path) -> list[Path]:
+    from torch_outboard.kernels.files import versions_in
+
+    try:
+        return versions_in(folder)
+    except OSError as error:
+        raise click.ClickException(printable(f"{error}")) from error
 
 
 @kernels.command()
-def clear() -> None:
-    """Remove the plans of all versions, and compiled programs."""
-    from torch_outboard.kernels.store import versions_in
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+def clear(dry_run: bool) -> None:
+    """Remove the plans of all versions, and compiled programs.
+
+    They are known by their names; links are not followed. What else lies there is left, and named.
+    """
+    from torch_outboard.kernels.removal import clear_folder, found_in
 
     folder = _folder()
-    found, programs = versions_in(folder), _programs(folder)
-    for version in found:
-        shutil.rmtree(version)
-    for program in programs:
-        program.unlink()
-    click.echo(f"removed the plans of {len(found)} versions, and {len(programs)} compiled programs")
+    try:
+        found = found_in(folder)
+        where = printable(str(folder))
+        what = f"the plans of {len(found.versions)} versions, and {len(found.programs)} compiled programs"
+        if dry_run:
+            click.echo(f"would remove {what}, in {where}")
+        else:
+            click.echo(f"removing {what}, in {where}")
+            found = clear_folder(folder)
+    except OSError as error:
+        raise click.ClickException(printable(f"{error}")) from error
+    for path in found.others:
+        click.echo(printable(f"left {path}, which is none of them"))
 
 
 @kernels.command()
@@ -190,7 +206,7 @@ def _dtypes(given: str) -> Any:
 
 def _line(entry: Entry) -> str:
     if entry.answer is None:
-        return f"{printable(str(entry.path))} is damaged"
+        return printable(entry.obstacle)
     _, made, refusal, _ = entry.answer
     sizes = iter(entry.sizes)
     arguments = ", ".join(_argument(one, sizes) for one in entry.key["arguments"])
@@ -203,7 +219,7 @@ def _argument(given: Any, sizes: Iterator[Any]) -> str:
     """Gives an argument as `key_of` described it, and tensors with the next sizes, in a reader's words."""
     match given:
         case ["tensor", str(dtype), int(), str(place)]:
-            return f"{dtype.removeprefix('torch.')}{next(sizes)[0]}{' on the CPU' if place == 'cpu' else ''}"
+            return f"{dtype.removeprefix('torch.')}{next(sizes, ['[?]'])[0]}{' on the CPU' if place == 'cpu' else ''}"
         case ["read", kind]:
             return f"any {kind}"
         case ["float", str(text)]:

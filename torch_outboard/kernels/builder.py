@@ -24,7 +24,7 @@ from torch_outboard.kernels.files import Answer
 from torch_outboard.kernels.key import Sizes, key_of, sizes_of, tuned_key
 from torch_outboard.kernels.numbers import by_value, told_by_sizes
 from torch_outboard.kernels.operators import base_name
-from torch_outboard.kernels.packs import Packs, folders_of
+from torch_outboard.kernels.packs import Packs, folders_of, owner_of
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.schedules import SCHEDULE
 from torch_outboard.kernels.store import Store, default_folder
@@ -117,7 +117,8 @@ def store() -> Store:
 @functools.cache
 def packs() -> Packs:
     """Gives the packs of the attached driver; the variable that names others is read when the first is asked for."""
-    return Packs(folders_of(type(generators().driver)))
+    driver = type(generators().driver)
+    return Packs(folders_of(driver), owner_of(driver))
 
 
 class _Asked:

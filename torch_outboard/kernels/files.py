@@ -10,32 +10,37 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_outboard._sealed import sealed, unsealed
+from torch_outboard._sealed import parsed, printable_path, read_private, reason_of, sealed
 from torch_outboard.kernels.key import Sizes
 
-__all__ = ["Answer", "Entry", "Folder", "written"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "versions_in", "written"]
 
 # (text, kernels, refusal, whether it is of the class)
 Answer = tuple[str, list[tuple[Any, ...]], str, bool]
 
+# In a version's folder: a line for each plan that was dropped.
+DROPPED = "dropped"
 _OF_CLASS = "refusal"
 _OF_CALL = "refusal-"
+_NAMES = ("key", "sizes", "plan", "kernels", "refusal", "is_of_class")
+_VERSION = re.compile("[0-9a-f]{16}")
+_FOLDER = re.compile("[0-9a-f]{2}")
+# The last form is that of a file that is not whole yet.
+_FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|refusal|refusal-[0-9a-f]{32})(\.[^.]+\.part)?")
 
 
 @dataclass(frozen=True)
 class Entry:
     """A file: its class, as `key_of` describes it, the sizes of the call that was asked for, and the answer.
 
-    The answer is None if the file is damaged.
+    The answer is None if the file is not used; `obstacle` says why.
     """
 
     path: Path
@@ -43,25 +48,60 @@ class Entry:
     key: Mapping[str, Any]
     sizes: Sizes
     answer: Answer | None
+    obstacle: str = ""
+
+
+def is_name(name: str) -> bool:
+    """Return whether a file of plans may have this name."""
+    return _FILE.fullmatch(name) is not None
+
+
+def versions_in(folder: Path) -> list[Path]:
+    """Return the folders of all versions that have left plans there. Links and other names are the user's."""
+    try:
+        with os.scandir(folder) as listed:
+            names = [one.name for one in listed if _VERSION.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in sorted(names)]
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders of files of plans there. Links and other names are the user's. OSError if it can't be read."""
+    with os.scandir(folder) as listed:
+        names = [one.name for one in listed if _FOLDER.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
+    return [folder / name for name in sorted(names)]
 
 
 class Folder:
-    """Reads files of plans.
+    """Reads files of plans. Whatever is wrong with one, it raises nothing.
 
     Parameters
     ----------
     path : Path
         Where they lie, in folders by the first two digits of their names. It need not exist.
-    is_damaged : callable
-        Is given each file that isn't what was written.
+    on_refused : callable
+        Is given each file that is not used, and why: it isn't what was written, or others may have written it.
+    on_unreadable : callable
+        Is given the error of each file or folder that can't be read now.
+    trusted : int
+        One more user whose files are used; -1 for none.
     """
 
-    def __init__(self, path: Path, is_damaged: Callable[[Path], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_refused: Callable[[Path, str], None],
+        on_unreadable: Callable[[OSError], None],
+        trusted: int = -1,
+    ) -> None:
         self.path = path
-        self._is_damaged = is_damaged
+        self.trusted = trusted
+        self._on_refused = on_refused
+        self._on_unreadable = on_unreadable
 
     def plans(self, key: str) -> list[Answer]:
-        """Gives the plans of a class; if there are none, the refusal of the class."""
+        """Return the plans of a class; if there are none, the refusal of the class."""
         read = [self._read(path, key) for path in self.files(key)]
         found = [answer for answer in read if answer is not None]
         if not found and (refusal := self._read(self._path(key, _OF_CLASS), key)) is not None:
@@ -69,35 +109,62 @@ class Folder:
         return found
 
     def refusal(self, key: str, sizes: Sizes) -> Answer | None:
-        """Gives the refusal of a single call."""
+        """Return the refusal of a single call."""
         return self._read(self._path(key, _name_of_call(sizes)), key)
 
     def files(self, key: str) -> list[Path]:
-        """Gives the files of a class's plans, by name."""
+        """Return the files of a class's plans, by name."""
         start = self._path(key, "")
         try:
             with os.scandir(start.parent) as listed:
                 names = [one.name for one in listed if one.name.startswith(start.name)]
         except FileNotFoundError:
             return []
-        return [start.parent / one for one in sorted(names) if not one.startswith(start.name + _OF_CLASS)]
+        except OSError as error:
+            self._on_unreadable(error)
+            return []
+        return [
+            start.parent / one
+            for one in sorted(names)
+            if is_name(one) and not one.startswith(start.name + _OF_CLASS) and not one.endswith(".part")
+        ]
+
+    def text(self, path: Path, key: str) -> str | None:
+        """Return the plan's text of a file, None if the file isn't used."""
+        answer = self._read(path, key)
+        return None if answer is None else answer[0]
 
     def place_of(self, key: str, sizes: Sizes, answer: Answer) -> Path:
-        """Gives the file for an answer: one for each plan, one for the class's refusal or for that of the call."""
+        """Return the file for an answer: one for each plan, one for the class's refusal or for that of the call."""
         text, kernels, refusal, is_of_class = answer
         if not refusal:
             return self._path(key, _short_hash(json.dumps([text, _listed(kernels)])))
         return self._path(key, _OF_CLASS if is_of_class else _name_of_call(sizes))
 
     def entries(self) -> Iterator[Entry]:
-        """Gives all that lies there, in no order."""
-        for path in self.path.glob("??/*.*"):
-            content = path.read_bytes()
-            found = _verified(content)
-            if found is None:
-                yield Entry(path, len(content), {}, [], None)
-            else:
-                yield Entry(path, len(content), json.loads(found["key"]), found["sizes"], _answer(found))
+        """Yield all that lies there, in no order."""
+        try:
+            paths = [path for folder in folders_in(self.path) for path in sorted(folder.iterdir())]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._on_unreadable(error)
+            return
+        for path in paths:
+            if is_name(path.name) and not path.name.endswith(".part"):
+                yield self._entry(path)
+
+    def _entry(self, path: Path) -> Entry:
+        try:
+            content = read_private(path, self.trusted)
+        except OSError as error:
+            return Entry(path, 0, {}, [], None, reason_of(error))
+        found = parsed(content or b"", _NAMES)
+        answer = None if found is None else _answer(found)
+        key = None if answer is None else _parsed_key(found["key"])  # type: ignore[index]
+        if found is None or answer is None or key is None:
+            return Entry(path, len(content or b""), {}, [], None, f"{printable_path(path)} is damaged")
+        return Entry(path, len(content or b""), key, found["sizes"], answer)
 
     def _path(self, key: str, name: str) -> Path:
         digest = hashlib.sha256(key.encode()).hexdigest()
@@ -105,21 +172,24 @@ class Folder:
 
     def _read(self, path: Path, key: str) -> Answer | None:
         try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+            content = read_private(path, self.trusted)
+        except PermissionError as error:
+            self._on_refused(path, reason_of(error))
             return None
         except OSError as error:
-            _log.warning("a plan can't be read (%s); it is built again", error)
+            self._on_unreadable(error)
             return None
-        found = _verified(content)
-        if found is None or found["key"] != key:
-            self._is_damaged(path)
+        if content is None:
             return None
-        return _answer(found)
+        found = parsed(content, _NAMES)
+        answer = None if found is None or found["key"] != key else _answer(found)
+        if answer is None:
+            self._on_refused(path, f"{printable_path(path)} is damaged")
+        return answer
 
 
 def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
-    """Gives the content of a file."""
+    """Return the content of a file."""
     text, kernels, refusal, is_of_class = answer
     entry = {
         "key": key,
@@ -156,12 +226,37 @@ def _decoded(code: Any) -> bytes:
     return base64.b64decode(code["base64"]) if isinstance(code, dict) else code.encode()
 
 
-def _verified(content: bytes) -> Any:
-    """Gives what a file says, or None if it isn't what was written."""
-    rest = unsealed(content)
-    return None if rest is None else json.loads(rest)
+def _answer(found: Mapping[str, Any]) -> Answer | None:
+    """Return what a file answers; None if it is of another shape than what is written."""
+    text, refusal, is_of_class = found["plan"], found["refusal"], found["is_of_class"]
+    is_whole = isinstance(text, str) and isinstance(refusal, str) and isinstance(is_of_class, bool)
+    if not is_whole or not isinstance(found["kernels"], list) or not _are_sizes(found["sizes"]):
+        return None
+    try:
+        kernels = [(name, language, _decoded(code), *rest) for name, language, code, *rest in found["kernels"]]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return (text, kernels, refusal, is_of_class) if all(map(_is_kernel, kernels)) else None
 
 
-def _answer(found: Any) -> Answer:
-    kernels = [(name, language, _decoded(code), *rest) for name, language, code, *rest in found["kernels"]]
-    return found["plan"], kernels, found["refusal"], found["is_of_class"]
+def _is_kernel(kernel: tuple[Any, ...]) -> bool:
+    """Whether all is text, or a list of texts, as _C takes it."""
+    name, language, _, *rest = kernel
+    texts = [name, language]
+    for one in rest:
+        texts += one if isinstance(one, list) else [one]
+    return all(isinstance(one, str) for one in texts)
+
+
+def _are_sizes(found: Any) -> bool:
+    pairs = found if isinstance(found, list) else [None]
+    lists = [one for pair in pairs for one in (pair if isinstance(pair, list) and len(pair) == 2 else [None])]
+    return all(isinstance(one, list) and all(isinstance(number, int) for number in one) for one in lists)
+
+
+def _parsed_key(text: Any) -> Mapping[str, Any] | None:
+    try:
+        key = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return key if isinstance(key, dict) else None

@@ -15,11 +15,11 @@ import torch
 from torch_outboard import _C
 from torch_outboard.device.devices import get_device_properties
 from torch_outboard.kernels.calls import CALLS, Samples
+from torch_outboard.kernels.files import folders_in, is_name, versions_in
 from torch_outboard.kernels.packs import ABOUT, describe
+from torch_outboard.kernels.removal import remove_plans
 
 __all__ = ["run_calls", "write_pack"]
-
-_FOLDER = re.compile("[0-9a-f]{2}")
 
 
 def run_calls(
@@ -44,27 +44,29 @@ def run_calls(
                 yield label, error
 
 
-def _remove_files(folder: Path) -> None:
-    """Removes the files of a pack, of which others may lie beside them."""
+def write_pack(source: Path, folder: Path, device: int) -> int:
+    """Make a pack of the plans in a store's folder, and return how many they are. An older pack there goes.
+
+    Whatever its owner's umask is, others may read the pack and not write it: else it would not be used.
+    """
     (folder / ABOUT).unlink(missing_ok=True)
     if folder.is_dir():
-        for one in folder.iterdir():
-            if one.is_dir() and _FOLDER.fullmatch(one.name):
-                shutil.rmtree(one)
-
-
-def write_pack(source: Path, folder: Path, device: int) -> int:
-    """Makes a pack of the plans in a store's folder, and gives how many they are. An older pack goes."""
-    _remove_files(folder)
+        remove_plans(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    files = sorted(source.glob("*/??/*.*"))
-    for path in files:
-        target = folder / path.parent.name / path.name
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, target)  # with the mode that the user's new files have, not that of private ones
+    count = 0
+    for path in (one for version in versions_in(source) for inner in folders_in(version) for one in inner.iterdir()):
+        if is_name(path.name):
+            target = folder / path.parent.name
+            target.mkdir(exist_ok=True)
+            shutil.copyfile(path, target / path.name)
+            (target / path.name).chmod(0o644)
+            target.chmod(0o755)
+            count += 1
     # Last: without it the folder is no pack.
-    about = json.dumps({**describe(device), "plans": len(files)}, indent=1) + "\n"
+    about = json.dumps({**describe(device), "plans": count}, indent=1) + "\n"
     unfinished = folder / f"{ABOUT}.{os.getpid()}"
     unfinished.write_text(about)
+    unfinished.chmod(0o644)
     unfinished.replace(folder / ABOUT)
-    return len(files)
+    folder.chmod(folder.stat().st_mode & ~0o022)
+    return count

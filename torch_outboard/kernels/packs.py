@@ -4,6 +4,9 @@
 A pack is a folder of files as a user's folder has them, which nobody writes to, with one more: `pack.json` says for
 which torch, which code of this package and which generator it was made. For others it is stale: that is told in the
 log, once, and it is not used. Its plans are of the kind of machine that it names, which stands in their keys too.
+
+A pack is used only if nobody else may have written it: its owner is the user, root, or the owner of the module that
+names it, and others may not write it.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from typing import Any
 
 import torch
 
+from torch_outboard._sealed import absolute_path, printable_path, read_private, reason_of
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.files import Answer, Folder
 from torch_outboard.kernels.key import Sizes, code_hash, kind_of
 
-__all__ = ["ABOUT", "VARIABLE", "Pack", "Packs", "check_target", "describe", "folders_of", "read_pack"]
+__all__ = ["ABOUT", "VARIABLE", "Pack", "Packs", "check_target", "describe", "folders_of", "owner_of", "read_pack"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +45,19 @@ class Pack:
 
 
 def check_target(folder: Path) -> None:
-    """Raises FileExistsError for a folder that has other things than a pack."""
-    if folder.exists() and not (folder / ABOUT).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is no pack and not empty: name another folder")
+    """Raise FileExistsError for a folder that has other things than a pack."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not _is_pack(folder / ABOUT)):
+        raise FileExistsError(f"{printable_path(folder)} is no pack and not empty: name another folder")
+
+
+def _is_pack(about: Path) -> bool:
+    try:
+        found = json.loads(about.read_bytes()) if about.is_file() and not about.is_symlink() else None
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and {"torch", "torch_commit", "code"} <= found.keys()
 
 
 def describe(device: int | None = None) -> dict[str, str]:
@@ -58,29 +72,56 @@ def describe(device: int | None = None) -> dict[str, str]:
 
 
 def folders_of(driver: type[Driver] | None) -> list[Path]:
-    """Gives the folders of packs: those that the variable says, else the driver's.
+    """Return the folders of packs: those that the variable says, else the driver's.
 
-    A relative path of a driver's begins at the folder of the module that names it.
+    A relative path of a driver's begins at the folder of the module that names it. One of the variable begins where the
+    process was when this package was imported. A relative path of a module without a file is reported and left out.
     """
     if (given := os.environ.get(VARIABLE)) is not None:
-        return [Path(one) for one in given.split(os.pathsep) if one]
+        return [absolute_path(one) for one in given.split(os.pathsep) if one]
     if driver is None:
         return []
+    module = _module_file(driver)
+    found = [Path(one) if module is None else module.parent / one for one in driver.kernel_packs]
+    for one in found:
+        if not one.is_absolute():
+            _log.warning(
+                "the pack of kernels in %s is not used: the module of %s has no file beside which it could lie; "
+                "name an absolute path",
+                printable_path(one),
+                driver.__qualname__,
+            )
+    return [one for one in found if one.is_absolute()]
+
+
+def owner_of(driver: type[Driver] | None) -> int:
+    """Return the user whose packs are trusted because the driver's code is: -1 for none."""
+    module = None if driver is None or VARIABLE in os.environ else _module_file(driver)
+    return -1 if module is None or not module.exists() else module.stat().st_uid
+
+
+def _module_file(driver: type[Driver]) -> Path | None:
+    """Return the file of the module that names the driver's packs."""
     owner = next(one for one in driver.__mro__ if "kernel_packs" in vars(one))
-    beside = Path(getattr(sys.modules.get(owner.__module__), "__file__", None) or "").parent
-    return [beside / one for one in driver.kernel_packs]
+    path = getattr(sys.modules.get(owner.__module__), "__file__", None)
+    return absolute_path(path) if path else None
 
 
-def read_pack(path: Path, device: int | None = None) -> Pack:
-    """Looks whether a pack is good for this process: for the generator of a device too, if one is given.
+def read_pack(path: Path, device: int | None = None, trusted: int = -1) -> Pack:
+    """Look whether a pack is good for this process: for the generator of a device too, if one is given.
 
     Of which machine it is stands in its plans' keys: it may be for another device of the driver.
     """
-    folder = Folder(path, _tell_damaged)
+    folder = Folder(path, _tell_refused, _tell_unreadable, trusted)
     try:
-        about = json.loads((path / ABOUT).read_bytes())
+        content = read_private(path / ABOUT, trusted)
+        if content is None:
+            return Pack(folder, {}, f"its {ABOUT} can't be read, FileNotFoundError: there is none")
+        about = json.loads(content)
         differing = [name for name, value in describe(device).items() if name != "machine" and about[name] != value]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        return Pack(folder, {}, f"its {ABOUT} can't be read, {type(error).__name__}: {reason_of(error)}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return Pack(folder, {}, f"its {ABOUT} can't be read, {type(error).__name__}: {error}")
     if differing:
         return Pack(folder, about, f"it was made for another {' and another '.join(differing)}")
@@ -96,8 +137,9 @@ class Packs:
         How many answers came from them.
     """
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], trusted: int = -1) -> None:
         self.loaded = 0
+        self._trusted = trusted
         self._paths = list(folders)
         self._used: list[Folder] | None = None
 
@@ -119,13 +161,19 @@ class Packs:
 
     def _usable(self, device: int) -> list[Folder]:
         if self._used is None:
-            read = [read_pack(path, device) for path in self._paths]
+            read = [read_pack(path, device, self._trusted) for path in self._paths]
             for one in read:
                 if one.obstacle:
-                    _log.warning("the pack of kernels in %s is not used: %s", one.folder.path, one.obstacle)
+                    _log.warning(
+                        "the pack of kernels in %s is not used: %s", printable_path(one.folder.path), one.obstacle
+                    )
             self._used = [one.folder for one in read if not one.obstacle]
         return self._used
 
 
-def _tell_damaged(path: Path) -> None:
-    _log.warning("the plan in %s, of a pack, is damaged; it is built", path)
+def _tell_refused(path: Path, why: str) -> None:
+    _log.warning("the plan of a pack in %s; it is built", why)
+
+
+def _tell_unreadable(error: OSError) -> None:
+    _log.warning("a plan of a pack can't be read (%s); it is built", reason_of(error))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The user's plans on disk, so that a process needs not build what an earlier one has built, nor import what builds it.
 
-The folder is the user's alone: what lies there is handed to the driver's compiler. Damage is told in the log, and the
-plan is built again. Processes may share a folder: a file comes into being whole, plans of one class are files of their
-own, and who writes one for the second time replaces it by the same.
+Only the user, or root, may write the folder: its files are handed to the driver's compiler. No file breaks a call. If
+one is damaged, may have been written by others or can't be read, the log says so once, and the plan is built again.
+Processes may share a folder: a file comes into being whole, plans of one class are files of their own, and who writes
+one for the second time replaces it by the same.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 import hashlib
 import logging
 import os
-import re
+import stat
 import sys
 import threading
 import time
@@ -22,11 +23,12 @@ from pathlib import Path
 
 import torch
 
-from torch_outboard._sealed import check_private, write_whole
-from torch_outboard.kernels.files import Answer, Entry, Folder, written
+from torch_outboard import _C
+from torch_outboard._sealed import make_private_folders, printable_path, read_private, reason_of, write_whole
+from torch_outboard.kernels.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
 from torch_outboard.kernels.key import Sizes, code_hash
 
-__all__ = ["Store", "default_folder", "versions_in"]
+__all__ = ["VARIABLE", "Store", "default_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +38,8 @@ _MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
 # All plans of a class are read at its first call.
 _MOST_PLANS = 32
-_VERSION = re.compile("[0-9a-f]{16}")
+# Of what was dropped.
+_MOST_DROPPED_BYTES = 1 << 16
 
 
 @functools.cache
@@ -46,25 +49,12 @@ def _version() -> str:
 
 
 def default_folder() -> Path | None:
-    """Gives where plans are kept: as the variable says, else in the user's cache; None for nowhere."""
-    if (given := os.environ.get(VARIABLE)) is not None:
-        return Path(given) if given else None
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(root):
-        home = os.environ.get("HOME", "")
-        if not os.path.isabs(home):
-            return None
-        root = os.path.join(home, ".cache")
-    return Path(root, "torch_outboard", "kernels")
+    """Return where plans are kept: as the variable says, else in the user's cache; None for nowhere.
 
-
-def versions_in(folder: Path) -> list[Path]:
-    """Gives the folders of all versions that have left plans there. What else lies in a user's folder is the user's."""
-    if not folder.is_dir():
-        return []
-    return sorted(
-        one for one in folder.iterdir() if _VERSION.fullmatch(one.name) and one.is_dir() and not one.is_symlink()
-    )
+    A relative path begins where the process was when this package was imported, wherever it goes later.
+    """
+    found = _C.kernel_cache_folder()
+    return Path(found) if found else None
 
 
 class Store:
@@ -78,17 +68,18 @@ class Store:
 
     def __init__(self, folder: Path | None) -> None:
         self.loaded = self.saved = 0
-        self._folder = None if folder is None else Folder(folder / _version(), _remove_damaged)
+        self._folder = None if folder is None else Folder(folder / _version(), self._drop, self._tell_unreadable)
         self._lock = threading.Lock()
-        self._is_open_here: bool | None = None  # unknown
+        self._told: set[str] = set()
+        self._is_marked = False
 
     @property
     def is_usable(self) -> bool:
-        """Whether there is a folder, and nobody else may write there; the folder is made when this is first asked."""
+        """Whether there is a folder, and nobody else may write there; it is made if it is missing."""
         return self._usable() is not None
 
     def plans(self, key: str) -> list[Answer]:
-        """Gives the plans that were saved for a class; if there are none, the refusal of the class."""
+        """Return the plans that were saved for a class; if there are none, the refusal of the class."""
         folder = self._usable()
         found = [] if folder is None else folder.plans(key)
         with self._lock:
@@ -96,7 +87,7 @@ class Store:
         return found
 
     def refusal(self, key: str, sizes: Sizes) -> Answer | None:
-        """Gives the refusal of a call with these sizes, if one was saved."""
+        """Return the refusal of a call with these sizes, if one was saved."""
         folder = self._usable()
         found = None if folder is None else folder.refusal(key, sizes)
         with self._lock:
@@ -104,17 +95,17 @@ class Store:
         return found
 
     def save(self, key: str, sizes: Sizes, answer: Answer) -> None:
-        """Writes an answer. A folder that can't be written is told in the log once, and no more tried."""
+        """Write an answer. Why that can't be is reported in the log once."""
         folder = self._usable()
         if folder is None:
             return
         path = folder.place_of(key, sizes, answer)
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            make_private_folders(path.parent)
             write_whole(path, written(key, sizes, answer))
         except OSError as error:
-            _log.warning("plans are not kept: %s", error)
-            self._is_open_here = False
+            # The name of the unfinished file differs each time.
+            self._tell(f"plans are not kept: {reason_of(error)}", f"plans are not kept: {error.errno}")
             return
         with self._lock:
             self.saved += 1
@@ -125,47 +116,85 @@ class Store:
                 self._prune(folder.path)
 
     def entries(self) -> Iterator[Entry]:
-        """Gives what lies there of this version, in no order."""
+        """Yield what lies there of this version, in no order."""
         folder = self._usable()
         if folder is not None:
             yield from folder.entries()
 
-    def _usable(self) -> Folder | None:
-        return self._folder if self._folder is not None and self._is_open(self._folder.path) else None
+    def drop(self, key: str, text: str, why: str) -> bool:
+        """Remove the plan of a class that has this text, and return whether there was one."""
+        folder = self._usable()
+        found = [] if folder is None else [one for one in folder.files(key) if (folder.text(one, key) == text)]
+        for path in found:
+            self._drop(path, f"{printable_path(path)} can't be used ({why})")
+        return bool(found)
 
-    def _is_open(self, path: Path) -> bool:
-        """Makes the folder, once, and looks whether anybody else may write there."""
+    def dropped(self) -> list[str]:
+        """Return why plans were dropped since the folder was made or cleared, a line for each."""
+        folder = self._usable()
+        try:
+            content = None if folder is None else read_private(folder.path / DROPPED)
+        except OSError as error:
+            return [reason_of(error)]
+        return (content or b"").decode(errors="backslashreplace").splitlines()
+
+    def _usable(self) -> Folder | None:
+        """Return the folder, which is looked at each time: it may have been removed, and may come back."""
+        if self._folder is None:
+            return None
+        path = self._folder.path
+        try:
+            make_private_folders(path.parent, path)
+        except OSError as error:
+            self._tell(f"plans are not kept: {reason_of(error)}; {VARIABLE} names the folder")
+            return None
+        if not self._is_marked:
+            self._is_marked = True
+            with contextlib.suppress(OSError):  # of a folder that is only read
+                os.utime(path)  # somebody uses this version
+        return self._folder
+
+    def _tell(self, text: str, cause: str | None = None) -> None:
+        """Report a text in the log, once for each cause, which is the text itself if none is given."""
         with self._lock:
-            if self._is_open_here is None:
-                try:
-                    path.parent.parent.mkdir(parents=True, exist_ok=True)
-                    for folder in (path.parent, path):
-                        folder.mkdir(mode=0o700, exist_ok=True)
-                        check_private(folder)
-                    os.utime(path)
-                    self._is_open_here = True
-                except OSError as error:
-                    _log.warning("plans are not kept: %s", error)
-                    self._is_open_here = False
-            return self._is_open_here
+            is_new = (cause or text) not in self._told
+            self._told.add(cause or text)
+        if is_new:
+            _log.warning("%s", text)
+
+    def _tell_unreadable(self, error: OSError) -> None:
+        # Of one cause there may be as many as there are files.
+        self._tell(f"a plan can't be read ({reason_of(error)}); it is built again", f"can't be read: {error.errno}")
+
+    def _drop(self, path: Path, why: str) -> None:
+        """Remove a file that is not used, and note it."""
+        self._tell(f"the plan in {why}; it is built again")
+        with contextlib.suppress(OSError):  # of a folder that can't be written
+            path.unlink()
+            self._note_dropped(path.parent.parent / DROPPED, why)
+
+    def _note_dropped(self, path: Path, why: str) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        file = os.open(path, flags, 0o600)
+        try:
+            about = os.fstat(file)
+            if stat.S_ISREG(about.st_mode) and about.st_size < _MOST_DROPPED_BYTES:
+                os.write(file, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {why}\n".encode(errors="backslashreplace"))
+        finally:
+            os.close(file)
 
     def _prune(self, path: Path) -> None:
-        """Removes what is beyond the bounds: the oldest files of this version, and versions that nobody uses."""
-        import shutil
+        """Remove what is beyond the bounds: the oldest files of this version, and versions that nobody uses."""
+        from torch_outboard.kernels.removal import remove_version
 
         for other in versions_in(path.parent):
             if other != path and time.time() - other.stat().st_mtime > _KEPT_SECONDS:
-                shutil.rmtree(other, ignore_errors=True)
-        _remove_oldest(list(path.glob("??/*")), _MOST_FILES)
+                remove_version(other)
+        files = [one for folder in folders_in(path) for one in folder.iterdir() if is_name(one.name)]
+        _remove_oldest(files, _MOST_FILES)
 
 
 def _remove_oldest(files: list[Path], most: int) -> None:
     if len(files) > most:
-        for path in sorted(files, key=lambda one: one.stat().st_mtime)[: len(files) - most]:
+        for path in sorted(files, key=lambda one: one.lstat().st_mtime)[: len(files) - most]:
             path.unlink(missing_ok=True)
-
-
-def _remove_damaged(path: Path) -> None:
-    _log.warning("the plan in %s is damaged; it is built again", path)
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()

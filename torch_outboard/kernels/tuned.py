@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_outboard._sealed import check_private, sealed, unsealed, write_whole
+from torch_outboard._sealed import (
+    make_private_folders,
+    parsed,
+    read_private,
+    reason_of,
+    sealed,
+    write_whole,
+)
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.key import code_hash, kind_of
 from torch_outboard.kernels.schedules import Schedule, default_of, is_schedule
@@ -29,6 +36,7 @@ __all__ = ["Tuned", "read", "remove", "schedules_of", "tables_in", "told", "tryi
 _log = logging.getLogger(__name__)
 
 _FOLDER = "schedules"
+_NAMES = ("device", "with", "schedules")
 _CODE = "code of this package"
 _ANEW = "outboard kernels tune makes it anew"
 
@@ -119,10 +127,7 @@ def told(device: int) -> str | None:
 def write(folder: Path, device: int, schedules: Mapping[str, Schedule]) -> Path:
     """Keeps the schedules of a device, for later processes. PermissionError for a folder that others may write."""
     path = _path(folder, device)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for one in (folder, path.parent):
-        one.mkdir(mode=0o700, exist_ok=True)
-        check_private(one)
+    make_private_folders(folder, path.parent)
     content = json.dumps({"device": _about(device), "with": _measured_with(device), "schedules": schedules}, indent=1)
     write_whole(path, sealed(content.encode()))
     return path
@@ -159,6 +164,13 @@ def _measured_with(device: int) -> dict[str, str]:
     }
 
 
+def _is_table(found: Mapping[str, Any]) -> bool:
+    """Whether all parts are mappings, and what is known of the device is text."""
+    texts = found["device"] if isinstance(found["device"], dict) else {}
+    are_named = {"name", "machine"} <= texts.keys() and all(isinstance(one, str) for one in texts.values())
+    return are_named and isinstance(found["with"], dict) and isinstance(found["schedules"], dict)
+
+
 def _path(folder: Path, device: int) -> Path:
     identity = hashlib.sha256(json.dumps(_about(device), sort_keys=True).encode()).hexdigest()[:32]
     return folder / _FOLDER / f"{identity}.json"
@@ -166,17 +178,16 @@ def _path(folder: Path, device: int) -> Path:
 
 def _read(path: Path, measured_with: Mapping[str, str]) -> Tuned:
     try:
-        for one in (path.parent.parent, path.parent, path):
-            check_private(one)
-        content: Any = json.loads(unsealed(path.read_bytes()) or "{}")
-    except FileNotFoundError:
-        return _NONE
+        content = read_private(path)
     except OSError as error:
-        return Tuned(path=path, obstacle=str(error))
-    if not content:
+        return Tuned(path=path, obstacle=reason_of(error))
+    if content is None:
+        return _NONE
+    found = parsed(content, _NAMES)
+    if found is None or not _is_table(found):
         return Tuned(path=path, obstacle=f"the file is damaged; {_ANEW}")
-    device, schedules = content["device"], content["schedules"]
-    differing = [name for name, value in measured_with.items() if content["with"].get(name) != value]
+    device, schedules = found["device"], found["schedules"]
+    differing = [name for name, value in measured_with.items() if found["with"].get(name) != value]
     if differing:
         obstacle = f"they were measured with another {' and another '.join(differing)}; {_ANEW}"
         return Tuned(path=path, obstacle=obstacle, device=device)

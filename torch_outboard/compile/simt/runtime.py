@@ -6,17 +6,23 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch_outboard import _C
 from torch_outboard._errors import OutboardError
+from torch_outboard._sealed import write_whole
+from torch_outboard.compile.runtime.library import check_library, hash_file, private_folder
 from torch_outboard.compile.simt.dialects import find_dialect
 
 __all__ = ["FLAGS", "host_source", "simt_kernel"]
+
+_log = logging.getLogger(__name__)
 
 Parameter = tuple[str, str, str]  # declaration, name, letter
 
@@ -56,21 +62,35 @@ def _word(letter: str, declared: str, place: int) -> str:
 
 @functools.cache
 def _library(source: str) -> Any:
-    from torch._inductor.codecache import write_atomic
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     key = hashlib.sha256("\0".join((source, *FLAGS)).encode()).hexdigest()
-    folder = Path(cache_dir()) / "outboard_simt" / key[:2]
-    library = folder / f"{key}.so"
-    if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        text = folder / f"{key}.cpp"
-        write_atomic(str(text), source)
-        made = folder / f"{key}.{os.getpid()}.so"
+    library = Path(cache_dir(), "outboard_simt", key[:2], f"{key}.so")
+    for folder in (library.parent.parent, library.parent):
+        private_folder(folder)
+    try:
+        is_kept = check_library(library) is None
+    except FileNotFoundError:
+        is_kept = False
+    except OSError as error:
+        _log.warning("%s; it is compiled again", error)
+        is_kept = False
+    if not is_kept:
+        _compile(source, library)
+    return ctypes.CDLL(str(library))
+
+
+def _compile(source: str, library: Path) -> None:
+    """Write a library, and its hash. OutboardError if the text doesn't compile."""
+    text = library.with_suffix(".cpp")
+    write_whole(text, source.encode())
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder, library.name)
         done = subprocess.run(
             [os.environ.get("CXX", "c++"), *FLAGS, str(text), "-o", str(made)], capture_output=True, text=True
         )
         if done.returncode != 0:
             raise OutboardError(f"a kernel does not compile, {text}:\n{done.stderr}")
-        os.replace(made, library)
-    return ctypes.CDLL(str(library))
+        made.chmod(0o700)
+        write_whole(hash_file(library), hashlib.sha256(made.read_bytes()).hexdigest().encode())
+        made.replace(library)

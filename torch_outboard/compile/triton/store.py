@@ -16,7 +16,15 @@ from typing import Any
 import torch
 
 from torch_outboard._errors import NotSupportedError
-from torch_outboard._sealed import sealed, unsealed, write_whole
+from torch_outboard._sealed import (
+    make_private_folders,
+    parsed,
+    printable_path,
+    read_private,
+    reason_of,
+    sealed,
+    write_whole,
+)
 from torch_outboard._triton import TritonTarget
 from torch_outboard._version import __version__
 from torch_outboard.compile.triton.binary import Binaries, Binary, load_backend
@@ -27,9 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """What is kept of a kernel. Each file has the hash of its content in its first line; a damaged one is as none.
+    """What is kept of a kernel. Each file has the hash of its content in its first line.
 
-    Nothing is read or written where Inductor's caches are turned off.
+    One that is damaged, that others may have written or that can't be read is as none. Nothing is read or written where
+    Inductor's caches are turned off.
 
     Attributes
     ----------
@@ -44,21 +53,14 @@ class Store:
 
     def binaries(self) -> Binaries | None:
         """Gives what was kept, None if there is nothing or it was damaged."""
-        content = _read(self._binaries)
+        content = _read(self._binaries, _names_of(Binaries))
         if content is None:
             return None
-        variants = tuple(
-            Binary(
-                **{
-                    **one,
-                    "code": base64.b64decode(one["code"]),
-                    "grid": tuple(one["grid"]),
-                    "scratch": tuple(tuple(pair) for pair in one["scratch"]),
-                }
-            )
-            for one in content.pop("variants")
-        )
-        return Binaries(**{name: tuple(value) for name, value in content.items()}, variants=variants)
+        try:
+            return _binaries_of(content)
+        except (KeyError, TypeError, ValueError):
+            _tell_damaged(self._binaries)
+            return None
 
     def keep_binaries(self, binaries: Binaries) -> None:
         content = dataclasses.asdict(binaries)
@@ -75,7 +77,10 @@ class Choice:
 
     def read(self) -> str | None:
         """Gives the name, None if nothing was measured or the file was damaged."""
-        content = _read(self._file)
+        content = _read(self._file, ("choice",))
+        if content is not None and not isinstance(content["choice"], str):
+            _tell_damaged(self._file)
+            return None
         return None if content is None else content["choice"]
 
     def write(self, name: str) -> None:
@@ -114,21 +119,54 @@ def _is_off() -> bool:
     return bool(config.force_disable_caches)
 
 
-def _read(path: Path) -> Any:
+def _names_of(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _binaries_of(content: dict[str, Any]) -> Binaries:
+    """Return what was kept; KeyError, TypeError or ValueError for another shape."""
+    variants = tuple(
+        Binary(
+            **{
+                **one,
+                "code": base64.b64decode(one["code"]),
+                "grid": tuple(one["grid"]),
+                "scratch": tuple(tuple(pair) for pair in one["scratch"]),
+            }
+        )
+        for one in content.pop("variants")
+    )
+    return Binaries(**{name: tuple(value) for name, value in content.items()}, variants=variants)
+
+
+def _read(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
     if _is_off():
         return None
     try:
-        content = unsealed(path.read_bytes())
-    except FileNotFoundError:
+        content = read_private(path)
+    except OSError as error:
+        _log.warning("a compiled kernel is not taken (%s); it is made again", reason_of(error))
         return None
-    if content is None:
-        _log.warning("the compiled kernel %s is not the one that was written; it is made again", path)
-        return None
-    return json.loads(content)
+    found = None if content is None else parsed(content, names)
+    if content is not None and found is None:
+        _tell_damaged(path)
+    return found
+
+
+def _tell_damaged(path: Path) -> None:
+    _log.warning("the compiled kernel %s is not the one that was written; it is made again", printable_path(path))
 
 
 def _write(path: Path, content: object) -> None:
     if _is_off():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, sealed(json.dumps(content).encode()))
+    try:
+        make_private_folders(path.parent.parent, path.parent)
+        write_whole(path, sealed(json.dumps(content).encode()))
+    except OSError as error:
+        _tell_unkept(reason_of(error))
+
+
+@functools.cache
+def _tell_unkept(why: str) -> None:
+    _log.warning("compiled kernels are not kept: %s; TORCHINDUCTOR_CACHE_DIR names the folder", why)

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Files that are kept on disk, and their folders, by the core's rules.
+#include "core/private_files.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "bindings/python.h"
+
+namespace outboard::bindings {
+
+namespace {
+
+bool to_path(PyObject* object, std::string* out) {
+  PyObject* converted = nullptr;
+  if (PyUnicode_FSConverter(object, &converted) == 0) {
+    return false;
+  }
+  const Object bytes(converted);
+  char* text = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(bytes.get(), &text, &size) < 0) {
+    return false;
+  }
+  out->assign(text, static_cast<size_t>(size));
+  return true;
+}
+
+PyObject* from_path(const std::string& path) {
+  return PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()));
+}
+
+// The class follows from the number: PermissionError, NotADirectoryError and so on.
+PyObject* raise_os_error(int number, const std::string& message) {
+  const Object text(from_text(message));
+  const Object error(text ? PyObject_CallFunction(PyExc_OSError, "iO", number, text.get()) : nullptr);
+  if (error) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+  }
+  return nullptr;
+}
+
+PyObject* py_read_private(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string path;
+    int64_t trusted = 0;
+    if (!has_arguments("read_private", count, 2) || !to_path(arguments[0], &path) ||
+        !to_int64(arguments[1], &trusted)) {
+      return nullptr;
+    }
+    PrivateFile file;
+    {
+      const WithoutGil without_gil;
+      file = read_private(path, trusted < 0 ? geteuid() : static_cast<uid_t>(trusted));
+    }
+    if (!file.obstacle.empty()) {
+      return raise_os_error(file.error, file.obstacle);
+    }
+    return file.content ? PyBytes_FromStringAndSize(file.content->data(), static_cast<Py_ssize_t>(file.content->size()))
+                        : none();
+  });
+}
+
+PyObject* py_make_private_folder(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    std::string path;
+    if (!to_path(argument, &path)) {
+      return nullptr;
+    }
+    std::string why;
+    {
+      const WithoutGil without_gil;
+      why = make_private_folder(path);
+    }
+    return why.empty() ? none() : raise_os_error(EPERM, why);
+  });
+}
+
+PyObject* py_kernel_cache_folder(PyObject*, PyObject*) {
+  return guarded([] { return from_path(kernel_cache_folder()); });
+}
+
+PyObject* py_absolute_path(PyObject*, PyObject* argument) {
+  return guarded([&]() -> PyObject* {
+    std::string path;
+    return to_path(argument, &path) ? from_path(absolute_path(path)) : nullptr;
+  });
+}
+
+}  // namespace
+
+PyMethodDef private_file_methods[] = {
+    OUTBOARD_FASTCALL("read_private", py_read_private, "(path, trusted user or -1): a file's bytes, None for no file."),
+    {"make_private_folder", py_make_private_folder, METH_O,
+     PyDoc_STR("Makes a folder that its user alone may write, or says why it can't be used.")},
+    {"kernel_cache_folder", py_kernel_cache_folder, METH_NOARGS,
+     PyDoc_STR("Where plans, programs and schedules are kept; '' for nowhere.")},
+    {"absolute_path", py_absolute_path, METH_O, PyDoc_STR("A path, from where the process was when this was loaded.")},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace outboard::bindings

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Removing what this package has written, and nothing else: by the names of its files, and never through links."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_outboard.kernels.files import DROPPED, folders_in, is_name, versions_in
+
+__all__ = ["Found", "clear_folder", "found_in", "programs_in", "remove_plans", "remove_version"]
+
+# As csrc/kernels/program_store.cpp names them; the last form is that of a file that is not whole yet.
+_PROGRAM = re.compile(r"[0-9a-f]{64}(\.[0-9A-Za-z]{6})?")
+
+
+def _is_program(name: str) -> bool:
+    return _PROGRAM.fullmatch(name) is not None
+
+
+def _is_note(name: str) -> bool:
+    return name == DROPPED
+
+
+def _entries(folder: Path, is_ours: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+    """Return the names of our files in a folder, and of all else there. A folder that is a link has none of ours."""
+    try:
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            return [], []
+        with os.scandir(folder) as listed:
+            found = [(one.name, is_ours(one.name) and one.is_file(follow_symlinks=False)) for one in listed]
+    except FileNotFoundError:
+        return [], []
+    return sorted(name for name, ours in found if ours), sorted(name for name, ours in found if not ours)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies in a folder of plans: ours, and what is somebody else's."""
+
+    versions: list[Path]
+    programs: list[Path]
+    others: list[Path]
+
+
+def programs_in(folder: Path) -> list[Path]:
+    """Return the files of programs that drivers' compilers made, below a folder of plans."""
+    ours, _ = _entries(folder / "programs", _is_program)
+    return [folder / "programs" / name for name in ours]
+
+
+def found_in(folder: Path) -> Found:
+    """Return what lies in a folder of plans and programs."""
+    versions = versions_in(folder)
+    expected = {*versions, folder / "programs", folder / "schedules"}
+    others = [folder / name for name in _entries(folder, lambda name: False)[1] if folder / name not in expected]
+    others += [folder / "programs" / name for name in _entries(folder / "programs", _is_program)[1]]
+    if (folder / "programs").is_symlink():
+        others.append(folder / "programs")
+    for version in versions:
+        inner = folders_in(version)
+        names = _entries(version, _is_note)[1]
+        others += [version / name for name in names if version / name not in inner]
+        others += [one / name for one in inner for name in _entries(one, is_name)[1]]
+    return Found(versions, programs_in(folder), sorted(others))
+
+
+def clear_folder(folder: Path) -> Found:
+    """Remove the plans and the programs of a folder, and return what is left."""
+    for version in versions_in(folder):
+        remove_version(version)
+    _remove_files(folder / "programs", _is_program)
+    return found_in(folder)
+
+
+def remove_plans(folder: Path) -> int:
+    """Remove the files of plans below a folder, and the folders that are empty then. Return how many files."""
+    count = 0
+    for one in folders_in(folder):
+        count += _remove_files(one, is_name)
+        _remove_if_empty(one)
+    return count
+
+
+def remove_version(folder: Path) -> None:
+    """Remove the plans of a version, and its folder if it is empty then."""
+    remove_plans(folder)
+    _remove_files(folder, _is_note)
+    _remove_if_empty(folder)
+
+
+def _remove_files(folder: Path, is_ours: Callable[[str], bool]) -> int:
+    names, _ = _entries(folder, is_ours)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    return len(names)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()
