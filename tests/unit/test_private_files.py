@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What lies on disk and runs in this process: what others may have written is not read, and nothing breaks a call."""
+"""What lies on disk and runs in this process: what others may have written is not read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The user's plans on disk, so that a process needs not build what an earlier one has built, nor import what builds it.
 
-Only the user, or root, may write the folder: its files are handed to the driver's compiler. No file breaks a call. If
-one is damaged, may have been written by others or can't be read, the log says so once, and the plan is built again.
+Only the user, or root, may write the folder: its files are handed to the driver's compiler. If a file is damaged, may
+have been written by others or can't be read, the log says so once, and the plan is built again.
 Processes may share a folder: a file comes into being whole, plans of one class are files of their own, and who writes
 one for the second time replaces it by the same.
 """
