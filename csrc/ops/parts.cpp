@@ -134,7 +134,8 @@ bool unique(const Call& call, torch::jit::Stack& results) {
     return false;
   }
   const int64_t length = self.numel();
-  const auto [values, order] = self.reshape({-1}).sort(/*stable=*/true);
+  const auto [values, order] =
+      self.reshape({-1}).sort(/*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);
   const at::TensorOptions of_places = order.options();
   const at::Tensor is_first = at::cat({at::ones({1}, of_places.dtype(c10::kBool)),
                                        values.narrow(0, 1, length - 1).ne(values.narrow(0, 0, length - 1))});
