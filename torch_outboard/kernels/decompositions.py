@@ -12,7 +12,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch._inductor.decomposition import select_decomp_table
 
-from torch_outboard.kernels import orders, scatters
+from torch_outboard.kernels import orders, scatters, value_checks
 
 __all__ = ["decompositions", "with_statistics"]
 
@@ -27,6 +27,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **{one: _of_whole(one, of_inductor.get(one)) for one in _whole_reductions()},
         **orders.decompositions(),
         **scatters.decompositions(of_inductor),
+        **value_checks.decompositions(of_inductor),
         aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
         aten._cdist_forward.default: _distances,
         aten._index_put_impl.default: _index_put,
