@@ -72,19 +72,23 @@ void warn_in_python(const c10::Warning& warning) {
   }
 }
 
-// KeyboardInterrupt and SystemExit are no Exception.
-bool is_for_the_program(const std::exception& error) {
+// KeyboardInterrupt and SystemExit are not subclasses of Exception.
+MetaFailure classify_meta_failure(const std::exception& error) {
   if (python_is_gone()) {
-    return false;
+    return MetaFailure::Refusal;
   }
   // torch's own, or that of its callbacks into Python.
   const auto* own = dynamic_cast<const python_error*>(&error);
   const auto* called = dynamic_cast<const py::error_already_set*>(&error);
   if (!(own && own->type) && !called) {
-    return false;
+    return MetaFailure::Refusal;
   }
   const WithGil gil;
-  return !PyErr_GivenExceptionMatches(own ? own->type : called->type().ptr(), PyExc_Exception);
+  PyObject* const type = own ? own->type : called->type().ptr();
+  if (!PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
+    return MetaFailure::Interrupt;
+  }
+  return PyErr_GivenExceptionMatches(type, PyExc_NotImplementedError) ? MetaFailure::NoKernel : MetaFailure::Refusal;
 }
 
 // See ErrorCopier: restoring a python_error gives its references away.
@@ -104,7 +108,7 @@ void install_raiser() {
   set_raiser(raise_python);
   set_error_copier(copy_python_error);
   set_warning_issuer(warn_in_python);
-  set_interrupt_check(is_for_the_program);
+  set_meta_failure_classifier(classify_meta_failure);
 }
 
 void set_python_error() noexcept {

@@ -45,10 +45,16 @@ OUTBOARD_API uint64_t inferred_shapes();
 // Whether a meta kernel runs on this thread, to tell the shapes of a call's results before the CPU's kernel runs.
 OUTBOARD_API bool infers_shapes();
 
-// Says of an exception of a meta kernel whether it is meant for the program and not for the call: Python's
-// KeyboardInterrupt and SystemExit. Without one, none is.
-using InterruptCheck = bool (*)(const std::exception& error);
-OUTBOARD_API void set_interrupt_check(InterruptCheck check);
+// What an exception of a meta kernel means.
+enum class MetaFailure : uint8_t {
+  Refusal,    // the call is wrong, or the meta kernel is
+  NoKernel,   // NotImplementedError: there is none, or it does not cover such calls
+  Interrupt,  // Python's KeyboardInterrupt or SystemExit: meant for the program, and raised
+};
+
+// Classifies an exception of a meta kernel that Python raised. Without a classifier, all are refusals.
+using MetaFailureClassifier = MetaFailure (*)(const std::exception& error);
+OUTBOARD_API void set_meta_failure_classifier(MetaFailureClassifier classifier);
 
 // What happens when an operator runs through the copy fallback: one UserWarning an operator, an error, or nothing.
 enum class FallbackMode : uint8_t { Warn, Error, Silent };

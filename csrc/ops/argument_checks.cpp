@@ -2,10 +2,15 @@
 #include "ops/argument_checks.h"
 
 #include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
 #include <c10/core/Scalar.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include "ops/quirks.h"
+#include "ops/rehearsal.h"
 
 namespace outboard {
 
@@ -55,6 +60,43 @@ void check_promotion(uint8_t written, const Call& call) {
   }
 }
 
+std::vector<uint8_t> numbers_of(const OpPlan& plan) {
+  std::vector<uint8_t> places;
+  const auto& declared = plan.op.schema().arguments();
+  for (size_t i = 0; plan.is_torchs && i < declared.size(); ++i) {
+    const c10::TypePtr type = declared[i].type();
+    const bool is_optional = type->kind() == c10::TypeKind::OptionalType;
+    if ((is_optional ? type->castRaw<c10::OptionalType>()->getElementType() : type)->kind() ==
+        c10::TypeKind::NumberType) {
+      places.push_back(static_cast<uint8_t>(i));
+    }
+  }
+  return places;
+}
+
+// Numbers that every dtype but bool can be; NaN is none.
+bool is_small(const c10::IValue& number) {
+  return number.isInt()      ? number.toInt() >= 0 && number.toInt() <= 127
+         : number.isDouble() ? std::abs(number.toDouble()) <= 127
+                             : !number.isComplexDouble();
+}
+
+// A number beyond the type of a tensor may be beyond that in which the kernel computes: it says so, of one element.
+void check_number(const c10::IValue& number, const Call& call) {
+  if (C10_LIKELY(is_small(number))) {
+    return;
+  }
+  bool is_beyond = number.isComplexDouble();
+  for (size_t i = 0; !is_beyond && i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      is_beyond |= may_overflow(number.toScalar(), tensor.scalar_type());
+    });
+  }
+  if (is_beyond && harmless_value(call.plan().op.operator_name().name)) {
+    rehearse(call, is_elementwise(call.plan()) ? StandIn::Element : StandIn::Whole);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<const ArgumentChecks> argument_checks(const OpPlan& plan) {
@@ -62,7 +104,8 @@ std::unique_ptr<const ArgumentChecks> argument_checks(const OpPlan& plan) {
   checks->overlaps = overlap_rules(plan);
   checks->bad_arguments = bad_argument_rules(plan);
   checks->promoted_into = promoted_into(plan);
-  if (checks->overlaps.empty() && checks->bad_arguments.empty() && !checks->promoted_into) {
+  checks->numbers = numbers_of(plan);
+  if (checks->overlaps.empty() && checks->bad_arguments.empty() && !checks->promoted_into && checks->numbers.empty()) {
     return nullptr;
   }
   return checks;
@@ -74,6 +117,9 @@ void run_argument_checks(const ArgumentChecks& checks, const Call& call) {
   }
   for (const BadArgumentRule& rule : checks.bad_arguments) {
     check_bad_arguments(rule, call);
+  }
+  for (const uint8_t place : checks.numbers) {
+    check_number(call.arg(place), call);
   }
   if (checks.promoted_into && !call.has_sparse()) {
     check_promotion(*checks.promoted_into, call);

@@ -19,6 +19,7 @@ struct ArgumentChecks {
   std::vector<OverlapRule> overlaps;
   std::vector<BadArgumentRule> bad_arguments;
   std::optional<uint8_t> promoted_into;  // the argument that an element-wise operator writes its result to
+  std::vector<uint8_t> numbers;  // arguments of type Scalar, which a kernel converts to its tensors' types
 };
 
 // Null for an operator that has none.

@@ -81,6 +81,37 @@ bool no_integers_to(const Arguments& args) {
   return no_integers(args.dtype(0), 0, args.integer(1));
 }
 
+bool divides_by_zero(const Arguments& args) {
+  if (!args[1].isTensor() || !is_integral(args.dtype(0)) || !is_integral(args.dtype(1))) {
+    return args[1].isInt() && args[1].toInt() == 0 && is_integral(args.dtype(0));
+  }
+  const at::Tensor& divisor = args.tensor(1);
+  return divisor.is_cpu() && divisor.numel() == 1 && !divisor.item<bool>();
+}
+
+// Of an exponent that is not a number too.
+bool no_order(const Arguments& args) {
+  return !(args.number(1, 1) >= 0);
+}
+
+bool no_margin_order(const Arguments& args) {
+  const double order = args[0].toScalar().toDouble();
+  return order != 1 && order != 2;
+}
+
+bool no_scalar_interval(const Arguments& args) {
+  return !(args[0].toScalar().toDouble() <= args[1].toScalar().toDouble());
+}
+
+bool no_norm(const Arguments& args) {
+  return !(args[0].toScalar().toDouble() > 0 && args[1].toScalar().toDouble() >= 0);
+}
+
+bool no_range(const Arguments& args) {
+  const double least = args[0].toScalar().toDouble(), greatest = args[1].toScalar().toDouble();
+  return !(least <= greatest && std::isfinite(least) && std::isfinite(greatest));
+}
+
 bool negative(const Arguments& args) {
   return !(args.number(1, 1) >= 0);
 }
@@ -111,17 +142,6 @@ bool integer_to_negative_power(const Arguments& args) {
   }
   const c10::Scalar exponent = args[1].toScalar();
   return is_integral(args.dtype(0)) && exponent.isIntegral(/*includeBool=*/true) && exponent.toLong() < 0;
-}
-
-// Of numbers that an operator converts to the first argument's dtype.
-template <size_t count>
-bool does_not_fit(const Arguments& args) {
-  for (size_t i = 1; args[0].isTensor() && i <= count; ++i) {
-    if (args[i].isScalar() && may_overflow(args[i].toScalar(), args.dtype(0))) {
-      return true;
-    }
-  }
-  return false;
 }
 
 bool any_boolean(const Arguments& args) {
@@ -269,41 +289,35 @@ struct Row {
 // Numbers, for which one element of a tensor is enough to hear what its kernel says.
 constexpr Row kNumbers[] = {
     {"add", "self other alpha", factor_does_not_fit},
-    {"add", "self alpha", does_not_fit<1>},
-    {"addcdiv", "self value", does_not_fit<1>},
-    {"addcmul", "self value", does_not_fit<1>},
     {"bernoulli", "self p", no_probability},
     {"cauchy", "self sigma", not_positive},
-    {"clamp", "self min max", does_not_fit<2>},
-    {"clamp_max", "self max", does_not_fit<1>},
-    {"clamp_min", "self min", does_not_fit<1>},
     {"elu_backward", "alpha is_result", slope_of_result_is_negative},
+    {"div", "self other rounding_mode", divides_by_zero},
     {"exponential", "self lambd", not_positive},
+    {"floor_divide", "self other", divides_by_zero},
+    {"fmod", "self other", divides_by_zero},
+    {"huber_loss", "self delta", not_positive},
     {"geometric", "self p", no_inner_probability},
-    {"index_fill", "self value", does_not_fit<1>},
-    {"leaky_relu", "self negative_slope", does_not_fit<1>},
+    {"histc", "min max", no_range},
     {"leaky_relu_backward", "negative_slope self_is_result", slope_of_result_is_negative},
     {"log_normal", "self std", not_positive},
-    {"hardtanh", "self min_val max_val", does_not_fit<2>},
-    {"lerp", "self weight", does_not_fit<1>},
-    {"masked_fill", "self value", does_not_fit<1>},
     {"normal", "mean std", negative},
-    {"pow", "self exponent", does_not_fit<1>},
     {"pow", "self exponent", integer_to_negative_power},
     {"aten::random_.from", "self from to", no_integers_from},
     {"aten::random_.to", "self to", no_integers_to},
+    {"remainder", "self other", divides_by_zero},
+    {"rrelu_with_noise", "lower upper", no_scalar_interval},
     {"rsub", "self other alpha", factor_does_not_fit},
-    {"scatter", "self value", does_not_fit<1>},
     {"smooth_l1_loss", "self beta", negative},
     {"rsub", "self other", any_boolean},
     {"sub", "self other alpha", factor_does_not_fit},
-    {"sub", "self alpha", does_not_fit<1>},
     {"sub", "self other", any_boolean},
     {"uniform", "self from to", no_interval},
 };
 
 // Shapes, and dtypes of one argument that must suit another's.
 constexpr Row kArguments[] = {
+    {"_cdist_forward", "x1 p", no_order},
     {"_index_put_impl_", "self indices values", puts_at_indices_badly},
     {"addbmm", "self batch1 batch2", dtypes_differ<3>},
     {"addmm", "self mat1 mat2", dtypes_differ<3>},
@@ -337,6 +351,7 @@ constexpr Row kArguments[] = {
     {"min", "self dim", reduces_nothing},
     {"mm", "self mat2", dtypes_differ<2>},
     {"mode", "self dim", reduces_nothing},
+    {"multi_margin_loss", "p", no_margin_order},
     {"multinomial", "out", not_of_indices},
     {"multinomial", "self num_samples replacement", too_many_samples},
     {"nanmedian", "self dim", reduces_nothing},
@@ -345,6 +360,7 @@ constexpr Row kArguments[] = {
     {"nll_loss_forward", "self target weight", no_class_indices},
     {"polar", "abs angle", dtypes_differ<2>},
     {"put", "self index source", puts_badly},
+    {"renorm", "p maxnorm", no_norm},
     {"vdot", "self other", dtypes_differ<2>},
 };
 
@@ -370,6 +386,8 @@ constexpr Row kDtypes[] = {
     {"cauchy", "self", not_floating},
     {"ceil", "self", boolean_or_complex},
     {"clamp", "self", boolean_or_complex},
+    {"cholesky", "self", integral},
+    {"cholesky_inverse", "self", integral},
     {"copysign", "self", complex},
     {"erfinv", "self", complex},
     {"exponential", "self", not_floating},

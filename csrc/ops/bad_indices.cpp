@@ -40,7 +40,11 @@ Indexed indexed_by(const at::Tensor& self, const c10::IValue& indices) {
     const bool is_given = element.isTensor() && element.toTensor().defined();
     const c10::ScalarType dtype = is_given ? element.toTensor().scalar_type() : c10::kLong;
     if (dtype == c10::kBool || dtype == c10::kByte) {
+      const c10::IntArrayRef mask = element.toTensor().sizes();
+      const auto rank = static_cast<int64_t>(mask.size());
       result.has_mask = true;
+      result.is_bad = dim + rank > self.dim() ||
+                      !mask.equals(self.sizes().slice(static_cast<size_t>(dim), static_cast<size_t>(rank)));
       return result;
     }
     if (dim >= self.dim() || !is_index(dtype)) {

@@ -103,8 +103,12 @@ bool is_mask(const at::Tensor& index);
 // Whether an index of the call is one.
 bool has_mask(const Call& call);
 
-// The shapes of what a call makes, from the meta kernel, remembered by signature. `must_wait` where it cannot know.
+// The shapes of what a call makes, from the meta kernel, remembered by signature. Raises the CPU kernel's exception if
+// that kernel refuses the call (ops/acceptance.h).
 std::shared_ptr<const CallShape> shape_of(const Call& call);
+
+// The same for a provider that must not run a call which the CPU kernel may refuse: raises for a refused one too.
+std::shared_ptr<const CallShape> accepted_shape_of(const Call& call);
 
 // Whether an exception of a meta kernel is meant for the program and not for the call (api.h): it goes through.
 bool is_interrupt(const std::exception& error);

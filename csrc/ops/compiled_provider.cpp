@@ -69,6 +69,9 @@ bool run_known(const Call& call, torch::jit::Stack* stack) {
   const CompiledKey key = known.key_of(call);
   std::shared_ptr<const CompiledCall> compiled = known.find(key);
   if (C10_UNLIKELY(compiled == nullptr)) {
+    if (call.plan().kind != OpKind::Waits) {
+      accepted_shape_of(call);  // decompositions and guards of plans check less than the operator
+    }
     const Depth nested;  // the builder may call operators
     compiled = known.make(call, key);
   }
@@ -117,8 +120,8 @@ bool run_compiled(const Call& call, torch::jit::Stack* stack) {
   if (!has_outputs(call.plan())) {
     return run_known(call, stack) || run_in_parts(call, stack);
   }
-  const std::shared_ptr<const CallShape> shape = shape_of(call);
-  if (shape->must_wait || (shape->asks_kernel && !fills_empty_outputs(call))) {
+  const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
+  if (!shape->is_known() || (shape->asks_kernel && !fills_empty_outputs(call))) {
     return false;
   }
   if (shape->resized.empty()) {

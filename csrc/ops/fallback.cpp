@@ -11,6 +11,7 @@
 #include "core/capture.h"
 #include "core/error.h"
 #include "core/stream.h"
+#include "ops/acceptance.h"
 #include "ops/arguments.h"
 #include "ops/call_context.h"
 #include "ops/compiled_provider.h"
@@ -28,6 +29,10 @@ namespace {
 
 std::atomic<FallbackMode> fallback_mode{FallbackMode::Warn};
 std::atomic<bool> has_warned{false};
+
+bool forbids_copies() {
+  return fallback_mode.load(std::memory_order_relaxed) == FallbackMode::Error;
+}
 
 void report(const OpPlan& plan) {
   std::string text = "operator " + plan.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
@@ -144,7 +149,7 @@ class CopyMaker {
 }  // namespace
 
 void report_fallback(OpPlan& plan) {
-  if (fallback_mode.load(std::memory_order_relaxed) == FallbackMode::Error) {
+  if (forbids_copies()) {
     report(plan);
   }
   plan.fallback_calls.fetch_add(1, std::memory_order_relaxed);
@@ -158,6 +163,9 @@ void run_on_copies(const Call& call, torch::jit::Stack* stack) {
   OpPlan& plan = call.plan();
   if (Capture* capture = capture_of(current_stream(call.device())); C10_UNLIKELY(capture != nullptr)) {
     capture->refuse(plan.name + ", which runs on a copy of its arguments on the CPU,");
+  }
+  if (forbids_copies()) {
+    ask_about_refusal(call);  // wrong arguments are the user's error, not a missing kernel
   }
   report(plan);
   CopyMaker maker(call);

@@ -123,9 +123,16 @@ void release(QueuedCall* call) {
   pool().give(std::unique_ptr<QueuedCall>(call));
 }
 
-// Brings one result into its output, which was made with the meta kernel's shape. Where that was another than the CPU
-// kernel gives, nothing can be returned any more: the call fails, and the next of its class wait for what comes.
-// An out= kernel has written the output's memory already, unless it gave its tensor other strides.
+void zero(const at::Tensor& output) {
+  if (output.defined() && output.storage().nbytes() > 0) {
+    std::memset(output.storage().mutable_data(), 0, output.storage().nbytes());
+  }
+}
+
+// Brings one result into its output, which was made with the meta kernel's shape. Where the CPU kernel returned another
+// shape, the call fails, and the next of its class wait for what comes; a result that the kernel left undefined, since
+// nobody asked for it, is zeros. An out= kernel has written the output's memory already, unless it gave its tensor other
+// strides.
 void settle_output(const QueuedCall& call, const at::Tensor& output, const at::Tensor& result) {
   if (!output.defined()) {
     return;
@@ -134,8 +141,13 @@ void settle_output(const QueuedCall& call, const at::Tensor& output, const at::T
                    result.scalar_type() != output.scalar_type())) {
     const std::string difference = shape_difference(output.scalar_type(), output.sizes(), result);
     call.plan->shape_classes.disbelieve(call.shape_class, difference);
-    TORCH_CHECK(false, difference, ": call it again, since such calls of ", call.plan->name,
-                " wait for the CPU kernel's result from now on");
+    if (!result.defined()) {
+      return zero(output);
+    }
+    TORCH_CHECK(false, difference,
+                ". The result that this call returned has the first shape, and its values are zeros."
+                " Correct the meta kernel of ",
+                call.plan->name, "; until then such calls wait for the CPU kernel");
   }
   const bool is_in_place = call.target_fills_outputs;
   if (!is_in_place) {
@@ -165,9 +177,7 @@ void settle_outputs(QueuedCall& call) {
 // What follows a failed call in the stream still runs: it must not meet stale memory, such as wild indices.
 void zero_outputs(const QueuedCall& call) {
   for (const at::Tensor& output : call.outputs) {
-    if (output.defined() && output.storage().nbytes() > 0) {
-      std::memset(output.storage().mutable_data(), 0, output.storage().nbytes());
-    }
+    zero(output);
   }
 }
 
@@ -482,13 +492,14 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
     return run_waited(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = shape_of(call);
-  if (shape->must_wait || C10_UNLIKELY(shape->asks_kernel)) {
+  if (!shape->is_known() || C10_UNLIKELY(shape->asks_kernel)) {
     return run_waited(call, stack);
   }
-  const ShapeClasses::State state = call.plan().shape_classes.state_of(shape->shape_class);
-  return C10_LIKELY(state == ShapeClasses::State::Believed || shape->outputs.empty())
-             ? run_queued(call, *shape, stack)
-             : run_and_compare(call, *shape, state, stack);
+  const ShapeClasses::State state = call.plan().shape_classes.state_of(shape->shape_class, shape->is_verified);
+  const bool is_believed = state == ShapeClasses::State::Believed ||
+                           (state == ShapeClasses::State::Unknown && call.plan().is_torchs);  // until it is caught
+  return C10_LIKELY(is_believed || shape->outputs.empty()) ? run_queued(call, *shape, stack)
+                                                           : run_and_compare(call, *shape, state, stack);
 }
 
 }  // namespace outboard

@@ -22,7 +22,7 @@ void add(std::vector<MetaKernelEntry>& entries, Pick pick) {
   using Function = typename c10::fn_remove_symint<typename Operator::schema>::type;
   if (Function* const function = pick(static_cast<Function*>(nullptr)); function != nullptr) {
     entries.push_back({c10::OperatorName(Operator::name, Operator::overload_name),
-                       c10::KernelFunction::makeFromUnboxedRuntimeFunction(function)});
+                       c10::KernelFunction::makeFromUnboxedRuntimeFunction(function), /*is_structured=*/true});
   }
 }
 
@@ -41,7 +41,11 @@ void add_structured(std::vector<MetaKernelEntry>& entries) {
 
 #undef OB_META
 
-using Table = std::unordered_map<c10::OperatorName, c10::KernelFunction>;
+struct Entry {
+  c10::KernelFunction kernel;
+  bool is_structured;
+};
+using Table = std::unordered_map<c10::OperatorName, Entry>;
 
 Table make_table() {
   std::vector<MetaKernelEntry> entries;
@@ -49,17 +53,18 @@ Table make_table() {
   add_shape_rules(entries);
   Table table;
   for (MetaKernelEntry& entry : entries) {
-    table.insert_or_assign(std::move(entry.name), std::move(entry.kernel));  // a rule of ours comes last, and wins
+    // A rule of ours comes last, and wins.
+    table.insert_or_assign(std::move(entry.name), Entry{std::move(entry.kernel), entry.is_structured});
   }
   return table;
 }
 
 }  // namespace
 
-const c10::KernelFunction* meta_kernel_of(const c10::OperatorName& name) {
+MetaKernel meta_kernel_of(const c10::OperatorName& name) {
   static const auto* const table = new Table(make_table());  // kernels may run until the very end
   const auto it = table->find(name);
-  return it == table->end() ? nullptr : &it->second;
+  return it == table->end() ? MetaKernel{} : MetaKernel{&it->second.kernel, it->second.is_structured};
 }
 
 }  // namespace outboard

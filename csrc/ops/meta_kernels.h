@@ -11,13 +11,19 @@
 
 namespace outboard {
 
-// The operator's meta kernel in C++, or null. It lives as long as the process.
-const c10::KernelFunction* meta_kernel_of(const c10::OperatorName& name);
+struct MetaKernel {
+  const c10::KernelFunction* kernel = nullptr;  // lives as long as the process
+  bool is_structured = false;  // torch's own, not a rule of ours
+};
+
+// The operator's meta kernel in C++; null if there is none.
+MetaKernel meta_kernel_of(const c10::OperatorName& name);
 
 // An entry of the table by which meta_kernel_of looks up.
 struct MetaKernelEntry {
   c10::OperatorName name;
   c10::KernelFunction kernel;
+  bool is_structured = false;
 };
 
 // Our own, for operators that aren't structured: ops/shape_rules.cpp.

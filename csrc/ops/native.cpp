@@ -56,7 +56,7 @@ bool run_given(const NativeRoute& route, Stack& arguments) {
 }
 
 bool is_whole(const CallShape& shape) {
-  return !shape.must_wait && std::all_of(shape.outputs.begin(), shape.outputs.end(),
+  return shape.is_known() && std::all_of(shape.outputs.begin(), shape.outputs.end(),
                                          [](const OutputShape& output) { return output.is_defined; });
 }
 
@@ -109,7 +109,7 @@ bool serve_out(const NativeRoute& route, const Call& call, Stack* stack) {
   // The shape of the call is asked for what it refuses.
   const size_t inputs = route.functional->args.size();
   Stack results = arguments_of(call, inputs);
-  if (shape_of(call)->must_wait || !make_results(route, results)) {
+  if (!shape_of(call)->is_known() || !make_results(route, results)) {
     return false;
   }
   Stack outputs;
@@ -150,7 +150,7 @@ bool may_write_to_self(const NativeRoute& route, const Call& call, const OutputS
 
 bool serve_in_place(const NativeRoute& route, const Call& call, Stack* stack) {
   const at::Tensor self = call.arg(0).toTensor();
-  if (self.device().type() != kDeviceType || shape_of(call)->must_wait ||
+  if (self.device().type() != kDeviceType || !shape_of(call)->is_known() ||
       at::has_internal_overlap(self) == at::MemOverlap::Yes) {
     return false;
   }

@@ -321,7 +321,7 @@ class DriverKernel {
       return false;
     }
     const std::shared_ptr<const CallShape> shape = shape_of(call);
-    if (shape->must_wait) {
+    if (!shape->is_known()) {
       return false;
     }
     ensure_open(call.device());

@@ -181,12 +181,11 @@ WaitCounts& wait_counts() {
 }  // namespace
 
 OpPlan::OpPlan(const c10::OperatorHandle& handle)
-    : op(handle),
-      name(toString(handle.operator_name())),
-      shape_classes(/*believes_all=*/is_torchs_own(handle.operator_name())) {
+    : op(handle), name(toString(handle.operator_name())), is_torchs(is_torchs_own(handle.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
-  const bool is_torchs = is_torchs_own(op.operator_name());
-  meta_kernel = meta_kernel_of(op.operator_name());
+  const MetaKernel meta = meta_kernel_of(op.operator_name());
+  meta_kernel = meta.kernel;
+  is_structured = meta.is_structured;
   const bool is_in_place = writes_in_place_only(schema);
   for (const c10::Argument& argument : schema.arguments()) {
     ArgInfo info;

@@ -54,6 +54,7 @@ struct OpPlan {
 
   c10::OperatorHandle op;
   std::string name;  // "aten::add.Tensor"
+  bool is_torchs;  // of the namespace aten
   OpKind kind;
   c10::SmallVector<ArgInfo, 8> args;
   // What each return is, by the schema: a written argument, a view of an argument, or fresh. Indices, -1 for none.
@@ -74,6 +75,7 @@ struct OpPlan {
 
   // The meta kernel in C++; null: the dispatcher's, which may be Python's.
   const c10::KernelFunction* meta_kernel = nullptr;
+  bool is_structured = false;  // it is the very function by which the CPU kernel checks shapes
   std::atomic<bool> is_retired{false};
   std::string retired_schema;
   SignatureCache signatures;

@@ -32,6 +32,39 @@ constexpr std::array<std::string_view, 10> kKeepsShapes = {
     "aten::geometric_",  "aten::log_normal_",     "aten::normal_",    "aten::random_", "aten::uniform_",
 };
 
+// Both found by running the CPU kernels of torch's operator database on zeros of their arguments' shapes.
+constexpr std::array<std::string_view, 7> kRefusesZeros = {
+    // Integers divided by 0, pivots below 1.
+    "aten::div",       "aten::floor_divide",     "aten::fmod",
+    "aten::remainder", "aten::linalg_ldl_solve", "aten::linalg_lu_solve",
+    "aten::lu_unpack",
+};
+constexpr std::array<std::string_view, 15> kJudgesValues = {
+    // Registered for the CPU to say that a device must bring them.
+    "aten::_scaled_dot_product_fused_attention_overrideable",
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
+    // Matrices that can't be factored.
+    "aten::cholesky",
+    "aten::cholesky_inverse",
+    // Probabilities whose sum is 0, lengths whose sum must be a given one.
+    "aten::multinomial",
+    "aten::repeat_interleave",
+    "aten::segment_reduce",
+    "aten::_segment_reduce_backward",
+    // Assertions.
+    "aten::_assert_async",
+    "aten::_functional_assert_async",
+    "aten::_validate_sparse_bsc_tensor_args",
+    "aten::_validate_sparse_bsr_tensor_args",
+    "aten::_validate_sparse_compressed_tensor_args",
+    "aten::_validate_sparse_csc_tensor_args",
+    "aten::_validate_sparse_csr_tensor_args",
+};
+
+// Tagged as random, but given the numbers that they use.
+constexpr std::array<std::string_view, 2> kIsGivenSamples = {"aten::fractional_max_pool2d",
+                                                             "aten::fractional_max_pool3d"};
+
 constexpr std::array<std::string_view, 4> kShapeOfScalars = {"aten::arange", "aten::range", "aten::linspace",
                                                              "aten::logspace"};
 
@@ -209,6 +242,19 @@ bool keeps_shapes(const std::string& name) {
 
 bool has_shape_of_scalars(const std::string& name) {
   return is_among(kShapeOfScalars, name);
+}
+
+std::optional<double> harmless_value(const std::string& name) {
+  const bool is_in_place = name.ends_with('_') && !name.ends_with("__");
+  const std::string functional = is_in_place ? name.substr(0, name.size() - 1) : name;
+  if (is_among(kJudgesValues, functional)) {
+    return std::nullopt;
+  }
+  return is_among(kRefusesZeros, functional) ? 1 : 0;
+}
+
+bool is_given_samples(const std::string& name) {
+  return is_among(kIsGivenSamples, name);
 }
 
 bool writes_in_secret(const std::string& name, const std::string& arg) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/stack.h>
 
+#include <optional>
 #include <string>
 
 #include "ops/plan.h"
@@ -21,6 +22,12 @@ bool writes_in_secret(const std::string& name, const std::string& arg);
 
 // The values of its Scalar arguments decide its result's shape.
 bool has_shape_of_scalars(const std::string& name);
+
+// A value that the CPU kernel takes as every element of its arguments; none if it depends on sizes which values it takes.
+std::optional<double> harmless_value(const std::string& name);
+
+// Draws nothing, although torch tags it as random: an argument has the numbers.
+bool is_given_samples(const std::string& name);
 
 // Mends the shape of a call where the rule is known.
 void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape);

@@ -3,6 +3,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -13,6 +14,7 @@
 #include "ops/arguments.h"
 #include "ops/call.h"
 #include "ops/call_context.h"
+#include "ops/quirks.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -21,7 +23,17 @@ namespace {
 
 constexpr size_t kLargestStandIns = 64 << 20;  // bytes, of one call
 
-at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in) {
+at::Tensor filled(c10::IntArrayRef sizes, c10::ScalarType dtype, double value) {
+  at::Tensor cpu = at::detail::empty_cpu(sizes, dtype);
+  if (cpu.numel() > 0 && value == 0) {
+    std::memset(cpu.mutable_data_ptr(), 0, cpu.nbytes());
+  } else if (cpu.numel() > 0) {
+    cpu.fill_(value);
+  }
+  return cpu;
+}
+
+at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in, double value) {
   if (tensor.device().is_cpu()) {
     return tensor;
   }
@@ -29,37 +41,35 @@ at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in) {
   if (stand_in == StandIn::Element) {
     std::transform(sizes.begin(), sizes.end(), sizes.begin(), [](int64_t size) { return std::min<int64_t>(size, 1); });
   }
-  at::Tensor cpu = at::detail::empty_cpu(sizes, tensor.scalar_type());
-  if (cpu.numel() > 0) {
-    std::memset(cpu.mutable_data_ptr(), 0, cpu.nbytes());
-  }
+  at::Tensor cpu = filled(sizes, tensor.scalar_type(), value);
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     cpu.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
   return cpu;
 }
 
-bool is_too_large(const Call& call) {
+}  // namespace
+
+bool is_elementwise(const OpPlan& plan) {
+  return plan.op.hasTag(at::Tag::pointwise) || plan.op.operator_name().name.starts_with("aten::_foreach_");
+}
+
+size_t bytes_of_arguments(const Call& call) {
   size_t bytes = 0;
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
     });
   }
-  return bytes > kLargestStandIns;
+  return bytes;
 }
 
-}  // namespace
-
-void rehearse(const Call& call, StandIn stand_in) {
+torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const CallShape* shape) {
   const OpPlan& plan = call.plan();
-  if (call.has_sparse()) {
-    return;
-  }
-  if (stand_in == StandIn::Whole && is_too_large(call)) {
-    call.ask_kernel();
-    return;
-  }
+  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
+  const at::DisableRecordFunctionGuard unprofiled;
+  const NoWarnings quiet;
+  const double value = harmless_value(plan.op.operator_name().name).value_or(0);
   torch::jit::Stack stack;
   for (size_t i = 0; i < plan.args.size(); ++i) {
     const ArgInfo& info = plan.args[i];
@@ -68,15 +78,30 @@ void rehearse(const Call& call, StandIn stand_in) {
     } else if (info.kind == ArgKind::Device) {
       stack.push_back(map_device(call.arg(i), c10::DeviceType::CPU));
     } else {
-      stack.push_back(
-          map_tensors(info, call.arg(i), [&](const at::Tensor& tensor) { return stand_in_for(tensor, stand_in); }));
+      stack.push_back(map_tensors(info, call.arg(i),
+                                  [&](const at::Tensor& tensor) { return stand_in_for(tensor, stand_in, value); }));
+    }
+  }
+  if (shape != nullptr && stand_in == StandIn::Whole) {
+    for (const auto& [index, output] : shape->resized) {
+      stack[index] = filled(output.sizes, call.arg(index).toTensor().scalar_type(), 0);
     }
   }
   // A kernel's results may be references to its arguments: they outlive the call.
   const torch::jit::Stack arguments = stack;
-  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
-  const NoWarnings quiet;
   plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  return stack;
+}
+
+void rehearse(const Call& call, StandIn stand_in) {
+  if (call.has_sparse()) {
+    return;
+  }
+  if (stand_in == StandIn::Whole && bytes_of_arguments(call) > kLargestStandIns) {
+    call.ask_kernel();
+    return;
+  }
+  run_on_stand_ins(call, stand_in);
 }
 
 }  // namespace outboard

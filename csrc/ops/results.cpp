@@ -229,8 +229,21 @@ void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArr
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
 }
 
+// An element-wise operator in place is its out= form with self as the output, which keeps its shape.
+void check_output_is_no_input(const Call& call, size_t output, c10::IntArrayRef wanted) {
+  const at::Tensor& tensor = call.arg(output).toTensor();
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (i != output && call.arg(i).isTensor() && call.arg(i).toTensor().is_same(tensor)) {
+      TORCH_CHECK(false, "output with shape ", tensor.sizes(), " doesn't match the broadcast shape ", wanted);
+    }
+  }
+}
+
 void resize_written(const Call& call, const CallShape& shape) {
   for (const auto& [index, wanted] : shape.resized) {
+    if (call.plan().op.hasTag(at::Tag::pointwise)) {
+      check_output_is_no_input(call, index, wanted.sizes);
+    }
     resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
   }
   if (C10_UNLIKELY(!shape.resized.empty())) {

@@ -4,13 +4,18 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/jit_type.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <string_view>
 #include <utility>
 
 #include "core/late_warnings.h"
+#include "ops/acceptance.h"
 #include "ops/api.h"
 #include "ops/arguments.h"
 #include "ops/call.h"
@@ -90,7 +95,7 @@ bool same_shape(const at::Tensor& tensor, const at::Tensor& meta) {
 }
 
 thread_local bool is_in_meta = false;
-std::atomic<InterruptCheck> interrupt_check{nullptr};
+std::atomic<MetaFailureClassifier> classifier{nullptr};
 std::atomic<uint64_t> inferences{0};
 
 // Marks the time in which a meta kernel runs for a call on the device.
@@ -107,9 +112,20 @@ class MetaScope {
 
 }  // namespace
 
+namespace {
+
+MetaFailure kind_of(const std::exception& error) {
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) {
+    return MetaFailure::NoKernel;
+  }
+  const MetaFailureClassifier classify = classifier.load(std::memory_order_acquire);
+  return classify == nullptr ? MetaFailure::Refusal : classify(error);
+}
+
+}  // namespace
+
 bool is_interrupt(const std::exception& error) {
-  const InterruptCheck check = interrupt_check.load(std::memory_order_acquire);
-  return check != nullptr && check(error);
+  return kind_of(error) == MetaFailure::Interrupt;
 }
 
 // Torch's own kernel in C++ where there is one, else the dispatcher's, which may be written in Python.
@@ -128,21 +144,57 @@ void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack) {
 
 namespace {
 
-// The operator is the plan's: of the rest of a class, dtypes, ranks and layouts.
-uint64_t class_of(const Call& call) {
-  uint64_t hash = 0;
-  const auto add = [&hash](uint64_t word) {
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
-    hash ^= hash >> 29;
-  };
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    add(i);
-    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
-      add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.layout()) << 8 |
-          static_cast<uint64_t>(tensor.dim()) << 16);
-    });
+class ClassHash {
+ public:
+  void add(uint64_t word) {
+    hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
+    hash_ ^= hash_ >> 29;
   }
-  return hash;
+  void add_tensor(const at::Tensor& tensor) {
+    add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.layout()) << 8 |
+        static_cast<uint64_t>(tensor.dim()) << 16 | (tensor.is_cpu() ? uint64_t{1} << 32 : 0));
+  }
+  // Flags, dtypes, modes and the categories of numbers decide which results a kernel has, and which dtypes it takes.
+  void add_constant(const c10::Argument& declared, const c10::IValue& value) {
+    add(value.isNone() ? 1 : value.isDouble() ? 2 : value.isComplexDouble() ? 3 : 4);
+    if (value.isBool()) {
+      add(value.toBool() ? 1 : 0);
+    } else if (value.isString()) {
+      add(std::hash<std::string_view>{}(value.toStringRef()));
+    } else if (value.isInt() && declared.real_type()->kind() != c10::TypeKind::IntType &&
+               declared.real_type()->kind() != c10::TypeKind::SymIntType) {
+      add(is_dtype(declared) ? static_cast<uint64_t>(value.toInt()) : 0);
+    } else if (value.isBoolList()) {
+      for (const bool flag : value.toBoolList()) {
+        add(flag ? 1 : 0);
+      }
+    }
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  static bool is_dtype(const c10::Argument& declared) {
+    const c10::TypePtr type = declared.real_type();
+    return (type->kind() == c10::TypeKind::OptionalType ? type->castRaw<c10::OptionalType>()->getElementType() : type)
+               ->kind() == c10::TypeKind::ScalarTypeType;
+  }
+
+  uint64_t hash_ = 0;
+};
+
+// The operator is the plan's. The default dtype is that of some results.
+uint64_t class_of(const Call& call) {
+  ClassHash hash;
+  hash.add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    hash.add(i);
+    if (call.plan().args[i].kind == ArgKind::Other) {
+      hash.add_constant(call.plan().op.schema().arguments()[i], call.arg(i));
+    } else {
+      call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { hash.add_tensor(tensor); });
+    }
+  }
+  return hash.value();
 }
 
 // Whether a written tensor is one whose elements share memory. Some kernels write to it, others refuse it in some cases.
@@ -201,9 +253,9 @@ CallShape run_meta(const Call& call) {
     return {};
   }
   if (plan.masks_decide && has_mask(call)) {
-    CallShape unknown;
-    unknown.must_wait = true;
-    return unknown;
+    CallShape by_data;
+    by_data.state = ShapeState::ByData;
+    return by_data;
   }
   torch::jit::Stack stack;
   stack.reserve(plan.args.size());
@@ -214,7 +266,6 @@ CallShape run_meta(const Call& call) {
   inferences.fetch_add(1, std::memory_order_relaxed);
   run_meta_kernel(plan, stack);
   CallShape shape;
-  shape.shape_class = class_of(call);
   for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
     if (plan.returned_arg[i] >= 0) {
       continue;
@@ -247,9 +298,44 @@ bool infers_shapes() {
   return is_in_meta;
 }
 
-void set_interrupt_check(InterruptCheck check) {
-  interrupt_check.store(check, std::memory_order_release);
+void set_meta_failure_classifier(MetaFailureClassifier given) {
+  classifier.store(given, std::memory_order_release);
 }
+
+namespace {
+
+// The shape of a call whose meta kernel raised `error`.
+CallShape shape_without_meta(const Call& call, const std::exception& error) {
+  const MetaFailure kind = kind_of(error);
+  if (kind == MetaFailure::Interrupt) {
+    throw;
+  }
+  CallShape shape;
+  shape.state = ShapeState::Unknown;
+  if (kind == MetaFailure::Refusal && ask_about_refusal(call) == Acceptance::NotAsked && call.plan().is_torchs) {
+    shape.state = ShapeState::Refused;
+    shape.refusal = std::current_exception();
+  }
+  return shape;
+}
+
+CallShape infer(const Call& call) {
+  CallShape shape;
+  try {
+    shape = run_meta(call);
+    shape.asks_kernel |= writes_shared_elements(call);
+  } catch (const std::exception& error) {
+    shape = shape_without_meta(call, error);
+  }
+  shape.shape_class = class_of(call);
+  const bool runs_anyway = shape.asks_kernel;  // that kernel alone may run the call, and judges it then
+  if (!runs_anyway && (shape.state == ShapeState::Known || shape.state == ShapeState::Unknown)) {
+    shape.is_verified = ask_cpu_kernel(call, shape) == Acceptance::Accepted || call.plan().is_structured;
+  }
+  return shape;
+}
+
+}  // namespace
 
 std::shared_ptr<const CallShape> shape_of(const Call& call) {
   SignatureCache& cache = call.plan().signatures;
@@ -258,23 +344,17 @@ std::shared_ptr<const CallShape> shape_of(const Call& call) {
       return known;
     }
   }
-  auto shape = std::make_shared<CallShape>();
-  bool is_known = true;
-  try {
-    *shape = run_meta(call);
-    shape->asks_kernel |= writes_shared_elements(call);
-  } catch (const std::exception& error) {
-    if (is_interrupt(error)) {
-      throw;
-    }
-    // No meta kernel, or data decides the shape, or the arguments are wrong. The CPU kernel will tell: the caller
-    // waits for it, and gets its error, whose type and words are the ones that users know.
-    *shape = CallShape{};
-    shape->must_wait = true;
-    is_known = false;
-  }
-  if (is_known && call.has_signature()) {
+  auto shape = std::make_shared<const CallShape>(infer(call));
+  if (shape->state != ShapeState::Refused && call.has_signature()) {
     cache.insert(call.hash(), call.words(), shape);
+  }
+  return shape;
+}
+
+std::shared_ptr<const CallShape> accepted_shape_of(const Call& call) {
+  std::shared_ptr<const CallShape> shape = shape_of(call);
+  if (C10_UNLIKELY(shape->state == ShapeState::Refused)) {
+    std::rethrow_exception(shape->refusal);
   }
   return shape;
 }

@@ -10,10 +10,7 @@ namespace outboard {
 ShapeClasses::State ShapeClasses::look_up(uint64_t shape_class) {
   const std::lock_guard lock(mutex_);
   const auto it = classes_.find(shape_class);
-  if (it != classes_.end()) {
-    return it->second.state;
-  }
-  return believes_all_ ? State::Believed : State::Unknown;
+  return it != classes_.end() ? it->second.state : State::Unknown;
 }
 
 void ShapeClasses::believe(uint64_t shape_class) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For which calls of an operator the meta kernel is believed. torch's own operators are believed until one is caught
-// with another shape or dtype than its CPU kernel gives; an operator of somebody else's is believed once a call of the
-// class was waited for and agreed. A class that was caught waits from then on.
+// The classes of calls for which an operator's meta kernel is believed. A class is believed once the CPU kernel agreed
+// about one of its calls: on stand-ins (ops/acceptance.h), or in a call for which the caller waited. Calls of a class whose
+// meta kernel was caught with another result than the CPU kernel's wait from then on.
 //
-// A class is an operator with its arguments' dtypes, ranks and layouts.
+// A class is an operator with its arguments' dtypes, ranks and layouts, and the flags and dtypes among its constants.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,10 +23,13 @@ class ShapeClasses {
  public:
   enum class State : uint8_t { Unknown, Believed, Waits };
 
-  explicit ShapeClasses(bool believes_all) : believes_all_(believes_all) {}
-
-  State state_of(uint64_t shape_class) {
-    return believes_all_ && !has_exceptions_.load(std::memory_order_relaxed) ? State::Believed : look_up(shape_class);
+  // `is_verified`: nothing is to be learnt of the class but that it was caught since.
+  State state_of(uint64_t shape_class, bool is_verified) {
+    if (is_verified && !has_exceptions_.load(std::memory_order_relaxed)) {
+      return State::Believed;
+    }
+    const State state = look_up(shape_class);
+    return is_verified && state == State::Unknown ? State::Believed : state;
   }
   void believe(uint64_t shape_class);
   // `difference` says what the meta kernel and the CPU kernel gave; the first of a class is kept.
@@ -50,7 +53,6 @@ class ShapeClasses {
 
   State look_up(uint64_t shape_class);
 
-  const bool believes_all_;
   std::atomic<bool> has_exceptions_{false};
   std::mutex mutex_;
   std::unordered_map<uint64_t, Class> classes_;

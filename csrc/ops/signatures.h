@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -24,9 +25,19 @@ struct OutputShape {
   c10::SmallVector<int64_t, 5> strides;
 };
 
-// What the meta kernel says of a call.
+// What is known of a call's shapes before it runs.
+enum class ShapeState : uint8_t {
+  Known,  // the meta kernel returned them
+  Unknown,  // there is no meta kernel, or it is wrong about a call that the CPU kernel takes
+  ByData,  // values decide them
+  Refused  // the meta kernel raised, and the CPU kernel could not be asked: only that kernel itself may run the call
+};
+
 struct CallShape {
-  bool must_wait = false;  // no meta kernel, or it cannot know: the caller has to wait for the result
+  ShapeState state = ShapeState::Known;
+  std::exception_ptr refusal;  // of a refused call: the meta kernel's exception
+  // The CPU kernel computes its shapes by the same function, or it was asked about a call of the class.
+  bool is_verified = false;
   // What becomes of the tensors that are written to, only the CPU kernel can tell: where it runs, the caller waits.
   bool asks_kernel = false;
   std::vector<OutputShape> outputs;  // of the fresh returns, lists flattened
@@ -34,6 +45,8 @@ struct CallShape {
   // Written arguments that take another shape (an `out=` of the wrong size): index among the arguments, and shape.
   std::vector<std::pair<uint32_t, OutputShape>> resized;
   uint64_t shape_class = 0;  // of ops/shape_classes.h
+
+  bool is_known() const { return state == ShapeState::Known; }
 };
 
 // What decides a call's CallShape, as words: dtypes, sizes, strides, the default dtype, the constants that matter.
