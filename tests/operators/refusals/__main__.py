@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Run the matrix of refusals on a driver, and print what differs from the CPU.
+
+python -m tests.operators.refusals --driver NAME [--only REGEX] [--refused-only]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+import torch_outboard
+
+from . import captured, comparison, mutations
+from .lists import ALLOWED, JUDGE_VALUES, UNCHECKED
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--driver", required=True)
+    parser.add_argument("--only", default="", help="operators whose names match")
+    parser.add_argument("--refused-only", action="store_true", help="leave out what the CPU takes")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    calls = [call for call in _calls() if re.search(arguments.only, call.name) and call.name not in UNCHECKED]
+    torch_outboard.attach(arguments.driver)
+    device = torch.device(torch._C._get_privateuse1_backend_name(), 0)
+    failed = compared = 0
+    for call in calls:
+        for text, difference in _differences(call, device, arguments.refused_only):
+            compared += 1
+            if difference is not None and (call.name, text) not in ALLOWED:
+                failed += 1
+                print(f"{call.name} | {text} | {difference}", flush=True)
+    print(f"{len(calls)} operators, {compared} calls compared, {failed} differ")
+    sys.stdout.flush()
+    os._exit(1 if failed or not compared else 0)
+
+
+def _calls() -> list[captured.OperatorCall]:
+    kept: dict[tuple[str, object], captured.OperatorCall] = {}
+    for info in captured.entries():
+        if not info.name.startswith("jiterator"):  # of CUDA alone
+            try:
+                captured.of_entry(info, kept)
+            except RuntimeError as error:  # the calls before it are kept
+                print(f"{info.full_name} does not run on the CPU: {str(error).splitlines()[0][:120]}")
+    return list(kept.values())
+
+
+def _differences(
+    call: captured.OperatorCall, device: torch.device, refused_only: bool
+) -> Iterator[tuple[str, str | None]]:
+    for change in mutations.changes_of(call):
+        torch.manual_seed(0)
+        theirs = comparison.result_of(change.call, comparison.CPU)
+        if refused_only and theirs.error is None:
+            continue
+        ours = comparison.result_of(change.call, device)
+        may_be_late = change.is_of_values or call.name in JUDGE_VALUES
+        may_be_late = may_be_late or (ours.is_late and comparison.depends_on_values(change.call))
+        yield change.text, comparison.difference(ours, theirs, may_be_late)
+
+
+if __name__ == "__main__":
+    main()
