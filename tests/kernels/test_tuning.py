@@ -211,8 +211,8 @@ def _open_folder(path: Path) -> None:
     ("harm", "said"),
     [
         (_damage, "the file is damaged; outboard kernels tune makes it anew"),
-        (_open_to_others, "is no file that its user alone may write"),
-        (_open_folder, "is no folder that its user alone may write"),
+        (_open_to_others, "others may write"),
+        (_open_folder, "others may write"),
     ],
 )
 def test_harm_is_told(
@@ -271,7 +271,8 @@ def test_schedules_that_there_are_not_are_refused(
     assert "others than there are to choose from" in found.obstacle and not found.schedules
 
 
-def test_a_folder_that_others_may_write_is_none_to_write_to(device: torch.device, tmp_path: Path) -> None:
+def test_an_own_folder_that_others_may_write_is_closed_to_them(device: torch.device, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(PermissionError, match="alone may write"):
-        tuned.write(tmp_path, device.index, {})
+    path = tuned.write(tmp_path, device.index, {})
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    assert tuned.read(tmp_path, device.index).path == path

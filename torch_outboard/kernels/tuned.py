@@ -125,7 +125,7 @@ def told(device: int) -> str | None:
 
 
 def write(folder: Path, device: int, schedules: Mapping[str, Schedule]) -> Path:
-    """Keeps the schedules of a device, for later processes. PermissionError for a folder that others may write."""
+    """Keep the schedules of a device, for later processes. PermissionError for a folder of another user's."""
     path = _path(folder, device)
     make_private_folders(folder, path.parent)
     content = json.dumps({"device": _about(device), "with": _measured_with(device), "schedules": schedules}, indent=1)
