@@ -81,6 +81,13 @@ bool is_small(const c10::IValue& number) {
                              : !number.isComplexDouble();
 }
 
+// Torch 2.15 refuses negative bounds of unsigned integers, which wrap before it.
+bool is_negative_bound(const c10::IValue& number, const Call& call) {
+  const bool is_clamp = call.plan().op.operator_name().name.starts_with("aten::clamp");
+  return is_clamp && number.isInt() && number.toInt() < 0 && call.arg(0).isTensor() &&
+         call.arg(0).toTensor().scalar_type() == c10::kByte;
+}
+
 // A number beyond the type of a tensor may be beyond that in which the kernel computes: it says so, of one element.
 void check_number(const c10::IValue& number, const Call& call) {
   if (C10_LIKELY(is_small(number))) {
@@ -92,8 +99,12 @@ void check_number(const c10::IValue& number, const Call& call) {
       is_beyond |= may_overflow(number.toScalar(), tensor.scalar_type());
     });
   }
+  if (is_negative_bound(number, call)) {
+    rehearse(call, StandIn::Element);
+  }
   if (is_beyond && harmless_value(call.plan().op.operator_name().name)) {
     rehearse(call, is_elementwise(call.plan()) ? StandIn::Element : StandIn::Whole);
+    call.ask_kernel();  // it takes the number, and knows what it means: torch 2.15 clamps by bounds beyond a type
   }
 }
 

@@ -5,13 +5,14 @@ says of it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-Call = Callable[[torch.device], object]
+Call = Callable[[torch.device], Any]
 
 
 def numbers(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -59,6 +60,9 @@ REFUSED: dict[str, Call] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_cpu_refuses_raises_at_the_call(name: str, device: torch.device) -> None:
+    if name == "a bound beyond the dtype" and torch.__version__ >= "2.15":
+        assert torch.equal(REFUSED[name](device).cpu(), REFUSED[name](torch.device("cpu")))  # it has no effect there
+        return
     with pytest.raises(Exception) as expected:  # noqa: PT011 - whatever the CPU raises
         REFUSED[name](torch.device("cpu"))
     for _ in range(2):

@@ -220,6 +220,11 @@ def test_bad_arguments_raise_at_the_call(device: torch.device, name: str) -> Non
     assert_raises_as_on_the_cpu(device, BAD[name])
 
 
+if torch.__version__ >= "2.15":  # there bounds beyond an integer type have no effect
+    for of_clamp in ("clamp beyond int32", "_foreach_clamp_max_ beyond int32"):
+        del NUMBERS[of_clamp]
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_bad_numbers_raise_at_the_call_behind_good_ones(device: torch.device, name: str) -> None:
     good, bad = NUMBERS[name]
