@@ -56,7 +56,20 @@ struct BufferShape {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   c10::ArrayRef<int64_t> sizes;
   c10::ArrayRef<int64_t> strides;
+  int64_t offset = 0;  // where it begins in its memory, in elements
+  size_t bytes = 0;    // of its memory
 };
+
+// Where a view begins in the memory of its base, in elements. ValueError if it reaches beyond that memory.
+int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t own, int64_t base, size_t itemsize,
+                    size_t bytes) {
+  int64_t offset = 0;
+  TORCH_CHECK_VALUE(!__builtin_add_overflow(own, base, &offset) && offset >= 0 &&
+                        span_bytes(sizes, strides, itemsize, offset) <= bytes,
+                    "a view of ", sizes, " by ", strides, " from element ", own, " on looks beyond its buffer of ",
+                    bytes, " bytes");
+  return offset;
+}
 
 // Whether two layouts put each element at the same place.
 bool same_strides(c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> a, c10::ArrayRef<int64_t> b) {
@@ -73,8 +86,28 @@ bool same_strides(c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> a, c10::A
   return true;
 }
 
-c10::ScalarType dtype_of(const PlanTensor& tensor, const Tensors& tensors, const std::vector<BufferShape>& buffers) {
-  return tensor.is_buffer ? buffers[tensor.index].dtype : tensors[tensor.index].scalar_type();
+BufferShape shape_of_argument(const at::Tensor& tensor) {
+  return {true,
+          false,
+          tensor.scalar_type(),
+          tensor.sizes(),
+          tensor.strides(),
+          tensor.storage_offset(),
+          tensor.storage().nbytes()};
+}
+
+BufferShape allocated(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return {true, true, dtype, sizes, strides, 0, span_bytes(sizes, strides, c10::elementSize(dtype))};
+}
+
+BufferShape viewed(const BufferShape& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+  if (!base.is_known) {
+    return {false, base.is_fresh, base.dtype, sizes, strides};  // looked at when it is made
+  }
+  const size_t itemsize = c10::elementSize(base.dtype);
+  return {true,      base.is_fresh, base.dtype,
+          sizes,     strides,       view_offset(sizes, strides, offset, base.offset, itemsize, base.bytes),
+          base.bytes};
 }
 
 std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<int64_t> numbers,
@@ -86,23 +119,22 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
     next += step.formulas.size();
     switch (step.kind) {
       case PlanStep::Kind::Number:
-        buffers.push_back({true, false, step.dtype, {}, {}});
+        buffers.push_back({true, false, step.dtype, {}, {}, 0, c10::elementSize(step.dtype)});
         break;
       case PlanStep::Kind::Seed:
-        buffers.push_back({true, false, c10::kLong, {}, {}});
+        buffers.push_back({true, false, c10::kLong, {}, {}, 0, sizeof(int64_t)});
         break;
       case PlanStep::Kind::Allocate:
         TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
                           "a size or a stride of an allocation is below 0");
-        buffers.push_back({true, true, step.dtype, own.slice(0, step.rank), own.slice(step.rank, step.rank)});
+        buffers.push_back(allocated(step.dtype, own.slice(0, step.rank), own.slice(step.rank, step.rank)));
         break;
       case PlanStep::Kind::View:
         TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
                           "a size, a stride or the offset of a view is below 0");
-        buffers.push_back({!step.target.is_buffer || buffers[step.target.index].is_known,
-                           step.target.is_buffer && buffers[step.target.index].is_fresh,
-                           dtype_of(step.target, tensors, buffers), own.slice(0, step.rank),
-                           own.slice(step.rank, step.rank)});
+        buffers.push_back(
+            viewed(step.target.is_buffer ? buffers[step.target.index] : shape_of_argument(tensors[step.target.index]),
+                   own.slice(0, step.rank), own.slice(step.rank, step.rank), own.back()));
         break;
       case PlanStep::Kind::Call:
         buffers.resize(buffers.size() + step.index, BufferShape{false, true, {}, {}, {}});
@@ -228,9 +260,9 @@ class Run {
     const at::Tensor& base = tensor(step.target);
     const c10::IntArrayRef sizes = take(step.rank);
     const c10::IntArrayRef strides = take(step.rank);
-    const int64_t offset = take(1)[0] + base.storage_offset();
-    const size_t end = static_cast<size_t>(offset) * base.itemsize() + span_bytes(sizes, strides, base.itemsize());
-    TORCH_CHECK_VALUE(end <= base.storage().nbytes(), "a plan of ", call_.plan().name, " looks beyond a buffer");
+    // Memory of an argument's is another at each call.
+    const int64_t offset =
+        view_offset(sizes, strides, take(1)[0], base.storage_offset(), base.itemsize(), base.storage().nbytes());
     at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
                                                                base.key_set(), base.dtype());
     made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);

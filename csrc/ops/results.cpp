@@ -139,9 +139,8 @@ bool is_elsewhere(const at::Tensor& tensor, const at::Tensor& shell) {
 void reshape_as(const at::Tensor& tensor, const at::Tensor& shell) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(shell.sizes(), shell.strides());
-  const size_t span = span_bytes(shell.sizes(), shell.strides(), tensor.element_size());
-  const size_t wanted = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() + span;
-  if (span > 0 && wanted > tensor.storage().nbytes()) {
+  const size_t wanted = span_bytes(shell.sizes(), shell.strides(), tensor.element_size(), tensor.storage_offset());
+  if (wanted > tensor.storage().nbytes()) {
     at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), wanted);
   }
 }
@@ -221,8 +220,7 @@ void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArr
   if (!at::native::resize_output(tensor, sizes) || tensor.strides() == strides) {
     return;
   }
-  const size_t wanted = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() +
-                        span_bytes(sizes, strides, tensor.element_size());
+  const size_t wanted = span_bytes(sizes, strides, tensor.element_size(), tensor.storage_offset());
   if (wanted > tensor.storage().nbytes()) {
     at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(tensor.storage(), wanted);
   }

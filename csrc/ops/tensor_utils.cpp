@@ -23,8 +23,8 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
   return make_device_tensor(stream, dtype, sizes, strides, span_bytes(sizes, strides, c10::elementSize(dtype)));
 }
 
-size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size) {
-  return at::detail::computeStorageNbytes(sizes, strides, element_size);
+size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset) {
+  return at::detail::computeStorageNbytes(sizes, strides, element_size, static_cast<size_t>(offset));
 }
 
 bool is_dense(const c10::TensorImpl& tensor) {

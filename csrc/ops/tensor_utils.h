@@ -23,8 +23,8 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
 // The same, computing the span.
 at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
-// Bytes that the elements span from index 0 on; 0 if there are none.
-size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size);
+// Bytes of a memory in which the elements lie from element `offset` on; 0 if there are none. RuntimeError beyond 63 bits.
+size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset = 0);
 
 // Whether the elements fill one gapless range, each element once, in whatever order.
 bool is_dense(const c10::TensorImpl& tensor);

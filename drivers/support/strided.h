@@ -27,12 +27,18 @@ inline bool make_strided_shape(const ob_copy_nd& copy, StridedShape* out_shape) 
   };
   Dim dims[64];
   uint32_t count = 0;
+  bool is_empty = false;
   *out_shape = {};
   for (uint32_t i = 0; i < copy.ndim && i < 64; ++i) {
-    out_shape->count *= static_cast<uint64_t>(copy.sizes[i]);
+    const auto size = static_cast<uint64_t>(copy.sizes[i]);
+    is_empty |= size == 0;
+    if (__builtin_mul_overflow(out_shape->count, size, &out_shape->count)) out_shape->count = UINT64_MAX;
     if (copy.sizes[i] != 1) dims[count++] = {copy.sizes[i], copy.dst_strides[i], copy.src_strides[i]};
   }
-  if (out_shape->count == 0) return true;
+  if (is_empty) {
+    out_shape->count = 0;
+    return true;
+  }
   std::stable_sort(dims, dims + count,
                    [](const Dim& a, const Dim& b) { return a.dst != b.dst ? a.dst < b.dst : a.src < b.src; });
   for (uint32_t i = 0; i < count; ++i) {
@@ -76,13 +82,19 @@ inline uint32_t widen(StridedShape* shape, uint32_t element_size, uint64_t dst, 
   return element_size;
 }
 
-// Bytes from the first element to behind the last one.
+// Bytes from the first element to behind the last one. Beyond 64 bits it is the largest number, which no memory has.
 inline uint64_t span_bytes(const ob_copy_nd& copy, const int64_t* strides) {
-  uint64_t last = 0;
+  uint64_t elements = 1;
+  uint64_t bytes = 0;
+  bool overflows = false;
   for (uint32_t i = 0; i < copy.ndim; ++i) {
-    last += static_cast<uint64_t>(copy.sizes[i] - 1) * static_cast<uint64_t>(strides[i]);
+    uint64_t reach = 0;
+    overflows |=
+        __builtin_mul_overflow(static_cast<uint64_t>(copy.sizes[i] - 1), static_cast<uint64_t>(strides[i]), &reach);
+    overflows |= __builtin_add_overflow(elements, reach, &elements);
   }
-  return (last + 1) * copy.element_size;
+  overflows |= __builtin_mul_overflow(elements, static_cast<uint64_t>(copy.element_size), &bytes);
+  return overflows ? UINT64_MAX : bytes;
 }
 
 // Whether sizes and strides are what the contract allows.

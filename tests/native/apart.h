@@ -9,6 +9,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "check.h"
 
@@ -146,12 +147,29 @@ inline View random_view(std::mt19937& random, const std::vector<int64_t>& sizes,
   return view;
 }
 
+// Copies with numbers whose products don't fit into 64 bits: 5 elements of 4 bytes, 2^62 apart, span 4 bytes modulo 2^64.
+inline void check_absurd_copies(const Library& driver, uint64_t stream, uint64_t dst, uint64_t src) {
+  constexpr int64_t kQuarter = int64_t{1} << 62;
+  const int64_t one[] = {1, 1};
+  const int64_t far[] = {kQuarter, 1};
+  const int64_t rows[] = {5, 1};
+  const int64_t square[] = {int64_t{1} << 32, int64_t{1} << 32};  // of which the count is 0
+  for (const int64_t* sizes : {rows, square}) {
+    for (const auto& [to, from] : {std::pair{far, one}, std::pair{one, far}}) {
+      const ob_copy_nd copy = {sizeof copy, dst, src, 0, 0, 4, 2, sizes, to, from};
+      const ob_status status = driver->copy_nd_async(driver.self(), 0, stream, &copy);
+      CHECK(status == OB_INVALID_ARGUMENT || status == OB_UNIMPLEMENTED);
+    }
+  }
+}
+
 // Copies random views and compares the whole destination, what lies between its elements included.
 inline void check_strided_copies(const Library& driver, int rounds) {
   std::mt19937 random(7);
   const uint64_t stream = driver.stream();
   const uint64_t src = driver.alloc(64 << 20);
   const uint64_t dst = driver.alloc(64 << 20);
+  check_absurd_copies(driver, stream, dst, src);
   for (int round = 0; round < rounds; ++round) {
     const uint32_t size = 1u << random() % 5;
     std::vector<int64_t> sizes(1 + random() % 5);

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Plans that say what no builder says: what they would do outside of their memory is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+
+import torch_outboard
+from torch_outboard import _C
+from torch_outboard.kernels import builder
+
+_VARIANTS = count(1000)
+_HALF, _QUARTER = 1 << 62, 1 << 61
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str], str]], None]]:
+    """Has the next plans changed by a function of their text."""
+
+    def change(function: Callable[[str], str]) -> None:
+        build = builder.build
+
+        def changed(*arguments: Any) -> Any:
+            text, *rest = build(*arguments)
+            return (function(text) if text else text, *rest)
+
+        monkeypatch.setattr(builder, "build", changed)
+        monkeypatch.setattr(builder, "_keeps", lambda: False)
+        _C.set_plan_variant(next(_VARIANTS))
+
+    _C.set_fallback_mode("error")
+    yield change
+    _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
+    _C.set_plan_variant(0)
+
+
+def _before_return(line: str) -> Callable[[str], str]:
+    return lambda text: text.replace("\nreturn", f"\n{line}\nreturn", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "view {} [3] [1] 1",
+        "view {} [2] [2] 1",
+        "view {} [1] [1] 3",
+        f"view {{}} [3] [1] {_HALF}",  # which times four bytes is 0
+        f"view {{}} [3] [1] {2 * _HALF - 1}",
+        f"view {{}} [3] [{_QUARTER}] 0",
+        f"view {{}} [3] [{2 * _HALF - 1}] 0",
+        f"view {{}} [{_HALF}, 4] [1, {_HALF}] 0",
+    ],
+)
+@pytest.mark.parametrize("base", ["t0", "b0"])
+def test_a_view_beyond_its_buffer_is_refused(changed: Any, device: torch.device, base: str, line: str) -> None:
+    a = torch.ones(3, device=device)
+    changed(_before_return(line.format(base)))
+    with pytest.raises(torch_outboard.NotSupportedError, match="looks beyond its buffer of|overflowed"):
+        a + a
+
+
+@pytest.mark.parametrize("line", ["view b0 [3] [1] 0", "view b0 [1] [1] 2", "view b0 [2] [2] 0", "view t0 [0] [1] 9"])
+def test_a_view_within_its_buffer_is_taken(changed: Any, device: torch.device, line: str) -> None:
+    a = torch.ones(3, device=device)
+    changed(_before_return(line))
+    assert (a + a).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_view_of_an_argument_is_checked_at_each_call(changed: Any, device: torch.device) -> None:
+    """Calls of one signature may be of tensors in memories of different sizes."""
+    large, small = torch.ones(9, device=device)[:3], torch.ones(3, device=device)
+    changed(_before_return("view t0 [9] [1] 0"))
+    assert (large + large).tolist() == [2.0, 2.0, 2.0]
+    with pytest.raises(ValueError, match="looks beyond its buffer of 12 bytes"):
+        small + small
