@@ -53,28 +53,38 @@ void run_nothing(c10::DeviceIndex device) {
                                        /*accumulate_grad=*/true);
 }
 
+void run_nothing_on_open_devices() {
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+    if (is_open(device)) {
+      run_nothing(device);
+    }
+  }
+}
+
 }  // namespace
 
-void drain_autograd_threads() {
+void drain_autograd_threads() noexcept {
   if (driver_is_gone() || !any_device_opened()) {
     return;
   }
-  auto done = std::make_shared<std::promise<void>>();
-  std::future<void> is_done = done->get_future();
-  std::thread([done] {
-    try {
-      for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
-        if (is_open(device)) {
-          run_nothing(device);
-        }
+  try {
+    auto done = std::make_shared<std::promise<void>>();
+    std::future<void> is_done = done->get_future();
+    std::thread([done] {
+      try {
+        run_nothing_on_open_devices();
+      } catch (const std::exception& error) {
+        TORCH_WARN("waiting for autograd's threads at exit: ", error.what());
       }
-    } catch (const std::exception& error) {
-      TORCH_WARN("waiting for autograd's threads at exit: ", error.what());
-    }
-    done->set_value();
-  }).detach();
-  // A pass that never ends, in a daemon thread say, must not keep the process from ending.
-  is_done.wait_for(kPatience);
+      done->set_value();
+    }).detach();
+    // A pass that never ends, in a daemon thread say, must not keep the process from ending.
+    is_done.wait_for(kPatience);
+  } catch (const std::exception& error) {
+    // The process goes on to end: its devices are still to be waited for.
+    TORCH_WARN("autograd's threads are not waited for at exit, because no thread can be started (", error.what(),
+               "): see `ulimit -u`");
+  }
 }
 
 }  // namespace outboard

@@ -43,3 +43,24 @@ def test_warnings_that_nobody_waited_for_are_told_at_the_end(run_python, action)
     code = ATTACH + f"import warnings; warnings.simplefilter({action!r}); torch.ones(1, device=device).std()"
     errors = run_python(code, "sim", fresh=True).stderr
     assert errors.count("UserWarning: std(): degrees of freedom is <= 0") == (action != "ignore")
+
+
+def test_without_threads_the_devices_are_waited_for(run_python):
+    # The limit is not for root.
+    code = """
+import os, resource, threading, torch, torch_outboard
+torch_outboard.attach("sim")
+x = torch.randn(4, 4, device="sim", requires_grad=True)
+(x @ x).sum().backward()
+torch.sim.synchronize()
+if os.geteuid() == 0:
+    os.setresuid(65533, 65533, 65533)
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+try:
+    threading.Thread(target=print).start()
+except RuntimeError:
+    print("no threads")
+"""
+    done = run_python(code, fresh=True)
+    assert done.stdout == "no threads\n"
+    assert "autograd's threads are not waited for at exit, because no thread can be started" in done.stderr
