@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -119,7 +120,10 @@ def main() -> None:
     assert theirs.device == device and theirs.tolist() == [0, 1, 2, 3, 4]
     total = theirs + 1
     assert total.sum().item() == 15
+    assert len(files_of_senders()) == 2
     del theirs, total
+    module.ipc_collect()
+    assert len(files_of_senders()) == 1  # our own
     # To oneself.
     again = ForkingPickler.loads(ForkingPickler.dumps(large))
     assert again.untyped_storage().data_ptr() == large.untyped_storage().data_ptr()
@@ -156,6 +160,15 @@ def main() -> None:
     else:
         raise AssertionError("nothing was raised")
     print("shared")
+
+
+def files_of_senders() -> list[str]:
+    """The files of processes that send, as this process has them open."""
+    found = []
+    for one in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing itself
+            found.append(os.readlink(f"/proc/self/fd/{one}"))
+    return [path for path in found if "torch_outboard-sent-" in path]
 
 
 def send_and_end(reply):

@@ -5,12 +5,16 @@ A sender gives the driver's handle of the segment and keeps the storage until th
 of the sender with one byte a message: the receiver locks the byte for as long as it uses the memory, and sets it, so
 that the sender can tell a message that is under way from one that has ended. The system drops the locks of a process
 that dies.
+
+The sender has a lock in it too, of a byte beyond all messages: the next process that sends removes the files of senders
+that were killed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import threading
 from collections import deque
@@ -36,6 +40,8 @@ __all__ = ["from_blob", "host_register", "host_unregister", "ipc_collect"]
 _untyped: Any = reductions
 _Device = torch.device | int | str | None
 _RECEIVED = b"\1"
+_PREFIX = "torch_outboard-sent-"
+_SENDER = 1 << 62  # the byte that a sender locks as long as it lives
 
 # Guards the tables below. No driver entry is called with it held; reentrant, since a collection of garbage may come in.
 _lock = threading.RLock()
@@ -45,7 +51,8 @@ class _Sent:
     """The storages that other processes may be using, and the file in which they say so."""
 
     def __init__(self) -> None:
-        self.file, self.path = tempfile.mkstemp(prefix="torch_outboard-")
+        _sweep(tempfile.gettempdir())
+        self.file, self.path = _new_file()
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.free: list[int] = []
         # Runs in processes of multiprocessing too, which leave without atexit.
@@ -92,10 +99,30 @@ class _Segment:
         self.leases = 1
 
 
+class _File:
+    """A file of another process that sends, open for as long as this process has a lock in it."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise RuntimeError(
+                "a tensor was received from a process that has ended: keep the sender until it has arrived"
+            ) from None
+        self.path = path
+        self.uses = 0
+
+    def lock(self, slot: int) -> None:
+        fcntl.lockf(self.number, fcntl.LOCK_SH, 1, slot)
+
+    def unlock(self, slot: int) -> None:
+        fcntl.lockf(self.number, fcntl.LOCK_UN, 1, slot)
+
+
 class _Lease:
     """What a received storage owns. It ends on any thread, inside anything: what is to be done waits for `_settle`."""
 
-    def __init__(self, segment: _Segment, file: int, slot: int) -> None:
+    def __init__(self, segment: _Segment, file: _File, slot: int) -> None:
         self.parts = (segment, file, slot)
 
     def __del__(self) -> None:
@@ -104,8 +131,40 @@ class _Lease:
 
 _sent: _Sent | None = None
 _segments: dict[tuple[int, bytes], _Segment] = {}
-_files: dict[str, int] = {}  # of senders. Never closed: that would drop this process's locks.
-_ended: deque[tuple[_Segment, int, int]] = deque()
+# Of senders, once each, and closed with the last use: to close one drops all locks that this process has in the file.
+_files: dict[str, _File] = {}
+_ended: deque[tuple[_Segment, _File, int]] = deque()
+
+
+def _new_file() -> tuple[int, str]:
+    """Make the file of this process, and lock it."""
+    while True:
+        file, path = tempfile.mkstemp(prefix=_PREFIX)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, _SENDER)
+        if os.fstat(file).st_nlink:
+            return file, path
+        os.close(file)  # another process swept it before it was locked
+
+
+def _sweep(folder: str) -> None:
+    """Remove the files of senders that have ended without removing them."""
+    with _lock, contextlib.suppress(OSError), os.scandir(folder) as found:
+        for one in found:
+            # To open and close a file that is in use here would drop this process's locks.
+            if one.name.startswith(_PREFIX) and one.path not in _files:
+                _remove_if_left(one.path)
+
+
+def _remove_if_left(path: str) -> None:
+    with contextlib.suppress(OSError):  # it is in use, another user's, or gone
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            about = os.fstat(file)
+            if about.st_uid == os.geteuid() and stat.S_ISREG(about.st_mode):
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _SENDER)
+                os.unlink(path)
+        finally:
+            os.close(file)
 
 
 def _remove(path: str, process: int) -> None:
@@ -138,7 +197,7 @@ def _settle() -> None:
                 _C.close_shared(segment.key[0], segment.address)
         except Exception as error:
             failures.append(error)  # the sender gets its memory back all the same
-        fcntl.lockf(file, fcntl.LOCK_UN, 1, slot)
+        _give_back(file, slot)
     if failures:
         raise failures[0]
 
@@ -185,8 +244,7 @@ def _rebuild(
         return _sent.take(slot)
     _settle()
     handle, segment_bytes, offset, size = where
-    file = _file_of(path)
-    fcntl.lockf(file, fcntl.LOCK_SH, 1, slot)
+    file = _locked(path, slot)
     lease = None
     try:
         known = ("torch_outboard", path, index, *where)
@@ -199,21 +257,36 @@ def _rebuild(
     finally:
         # Also after a failure: the message will not come again. A lease unlocks when it ends; without one there was a
         # failure, or the lock of an earlier message keeps the memory.
-        os.pwrite(file, _RECEIVED, slot)
+        os.pwrite(file.number, _RECEIVED, slot)
         if lease is None:
-            fcntl.lockf(file, fcntl.LOCK_UN, 1, slot)
+            _give_back(file, slot)
 
 
-def _file_of(path: str) -> int:
+def _locked(path: str, slot: int) -> _File:
+    """Return the file of a sender, with a message locked; `_give_back` ends that."""
     with _lock:
-        if path not in _files:
-            try:
-                _files[path] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise RuntimeError(
-                    "a tensor was received from a process that has ended: keep the sender until it has arrived"
-                ) from None
-        return _files[path]
+        file = _files.get(path) or _File(path)
+        _files[path] = file
+        file.uses += 1
+    try:
+        file.lock(slot)
+    except BaseException:
+        _release(file)
+        raise
+    return file
+
+
+def _give_back(file: _File, slot: int) -> None:
+    file.unlock(slot)
+    _release(file)
+
+
+def _release(file: _File) -> None:
+    with _lock:
+        file.uses -= 1
+        if file.uses == 0:
+            del _files[file.path]
+            os.close(file.number)
 
 
 def _segment_of(index: int, handle: bytes) -> _Segment:
