@@ -237,12 +237,27 @@ def _providers(driver: Driver) -> tuple[str, ...] | None:
 def _check_name(name: str) -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
+        if taken == _earlier_driver():
+            raise RegistrationError(
+                f"driver {name!r} cannot be attached: torch_outboard has attached {taken!r} in this process already, "
+                "and its modules were removed from sys.modules and imported again since. Keep the first import, or "
+                "start another process"
+            )
         raise RegistrationError(
             f"driver {name!r} cannot be attached: another package has taken PyTorch's only free device type, as "
             f"{taken!r}. Uninstall it, or keep it from loading itself with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and attach "
             "by torch_outboard.attach."
         )
     check_name(name)
+
+
+def _earlier_driver() -> str:
+    """Return the driver that an earlier import of this package has attached; "" for none."""
+    try:
+        from torch_outboard import _C
+    except ImportError:  # it isn't built: that is told later
+        return ""
+    return _C.driver_name()
 
 
 def check_name(name: str) -> None:
@@ -330,6 +345,22 @@ def _run(attachment: _Attachment, step: str, action: Callable[[], object]) -> No
         attachment.done.add(step)
 
 
+def _prepare_exit(driver: Driver) -> None:
+    if driver.kernel_generator is not None:
+        # What builds plans needs it, and it can't be imported any more in a function that atexit calls.
+        import concurrent.futures.process  # noqa: F401
+    atexit.register(_shut_down)
+
+
+def _shut_down() -> None:
+    """End what builds plans, if something has been built, and then the use of the devices."""
+    from torch_outboard import _C
+
+    if (builder := sys.modules.get("torch_outboard.kernels.builder")) is not None:
+        builder.end()
+    _C.shut_down()
+
+
 def _finish(attachment: _Attachment) -> ModuleType:
     """Runs the steps that are left, in the order that torch needs."""
     from torch_outboard import _C
@@ -338,7 +369,7 @@ def _finish(attachment: _Attachment) -> ModuleType:
 
     driver = attachment.driver
     name = driver.name
-    _run(attachment, "exit", lambda: atexit.register(_C.shut_down))
+    _run(attachment, "exit", lambda: _prepare_exit(driver))
     _run(attachment, "rename", lambda: rename_privateuse1_backend(name))
     _run(attachment, "register", _C.register_with_torch)
     module = attachment.module or build_module(driver)

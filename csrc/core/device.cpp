@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 #include "core/activity.h"
 #include "core/blocking.h"
@@ -47,6 +48,16 @@ std::atomic<AfterWait> after_wait_hook{nullptr};
 
 std::string device_text(c10::DeviceIndex device) {
   return driver_name() + ":" + std::to_string(static_cast<int>(device));
+}
+
+// What a driver has copied without the final zero is cut, as strncpy does it with a long text.
+void end_texts(ob_device_properties* properties) {
+  for (const auto& [text, size] :
+       {std::pair{properties->name, sizeof properties->name}, std::pair{properties->vendor, sizeof properties->vendor},
+        std::pair{properties->architecture, sizeof properties->architecture},
+        std::pair{properties->driver_version, sizeof properties->driver_version}}) {
+    text[size - 1] = '\0';
+  }
 }
 
 }  // namespace
@@ -173,6 +184,7 @@ const ob_device_properties& device_properties(c10::DeviceIndex device) {
     properties.struct_size = sizeof(properties);
     detail::mark_runtime_opened();
     OB_CALL(device_properties, device, &properties);
+    end_texts(&properties);
     std::lock_guard lock(device_mutex);
     if (!entry.has_properties.load()) {
       entry.properties = properties;

@@ -293,6 +293,43 @@ assert torch.ones(2).sum() == 2
     )
 
 
+def test_an_import_after_the_first_was_purged_says_so(run_python):
+    run_python(
+        ATTACH
+        + """
+import sys
+torch_outboard.attach(Toy)
+for name in [one for one in sys.modules if one.partition(".")[0] == "torch_outboard"]:
+    del sys.modules[name]
+import torch_outboard
+with pytest.raises(torch_outboard.RegistrationError, match="has attached 'toy' in this process already"):
+    torch_outboard.attach("sim")
+"""
+    )
+
+
+def test_texts_without_a_final_zero_are_cut(run_python):
+    run_python(
+        """
+import ctypes
+import torch, torch_outboard
+from examples.pure_python_driver import PythonDriver
+
+@ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
+def fill(self, device, out):
+    ctypes.memset(out + 8, ord("x"), 256 + 3 * 64)
+    return 0
+
+class Driver(PythonDriver):
+    device_properties = fill
+
+found = torch_outboard.attach(Driver).get_device_properties(0)
+assert found.name == 255 * "x"
+assert found.vendor == found.architecture == found.driver_version == 63 * "x"
+"""
+    )
+
+
 def test_no_device_is_no_obstacle_to_attaching(run_python):
     run_python(
         ATTACH

@@ -7,8 +7,11 @@ is called are meant for it, and Inductor keeps its state for a thread. What it i
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -30,7 +33,7 @@ from torch_outboard.kernels.schedules import SCHEDULE
 from torch_outboard.kernels.store import Store, default_folder
 from torch_outboard.kernels.tuned import schedules_of
 
-__all__ = ["build", "build_chunks", "has_attention", "load", "numbers", "numbers_of_lists", "packs", "store"]
+__all__ = ["build", "build_chunks", "end", "has_attention", "load", "numbers", "numbers_of_lists", "packs", "store"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +48,10 @@ def numbers(name: str) -> int:
 
 def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> list[Answer]:
     """Gives what is kept on disk for calls of a call's class: plans, or one refusal; nothing if nothing is."""
-    return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
+    try:
+        return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
+    except _NoThread:  # said when a plan is to be built
+        return []
 
 
 def has_attention() -> bool:
@@ -56,7 +62,7 @@ def has_attention() -> bool:
 
 def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> Answer:
     """Builds a plan for a call: its text and kernels, or why there is none."""
-    return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).build)  # type: ignore[no-any-return]
+    return _answer_of(_Asked(name, arguments, by_value, is_aliased, device).build)
 
 
 def numbers_of_lists(name: str) -> int:
@@ -66,11 +72,30 @@ def numbers_of_lists(name: str) -> int:
 
 def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     """Gives the plan of a call over lists of tensors as one launch, or two, or says why there is none."""
-    return _THREAD.run(lambda: _find_chunks(name, arguments, device))  # type: ignore[no-any-return]
+    return _answer_of(lambda: _find_chunks(name, arguments, device))
+
+
+def _answer_of(ask: Callable[[], Answer]) -> Answer:
+    try:
+        return _THREAD.run(ask)  # type: ignore[no-any-return]
+    except _NoThread as error:
+        return ("", [], str(error), False)
+
+
+# Of the process's end for a build that goes on.
+_PATIENCE = 10.0
+
+
+class _NoThread(Exception):
+    """The process can have no other thread: its limit is reached, or it ends."""
+
+
+class _Ended(SystemExit):
+    """Ends a build at the end of the process. No Exception: a refusal would be made of it."""
 
 
 class _Thread:
-    """A thread that runs functions one after the other, for as long as the process lives.
+    """A thread that runs functions one after the other, for as long as the process lives. It starts with the first.
 
     No ThreadPoolExecutor: Python joins its threads before it ends, and a thread that has traced takes with it what
     autograd goes on to use. In a build for CUDA without a GPU a FakeTensorMode sets a guard of CUDA's that belongs to
@@ -78,34 +103,74 @@ class _Thread:
     """
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True).start()
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_busy = False
 
     def run(self, function: Callable[[], Any]) -> Any:
+        self._start()
         future: Future[Any] = Future()
         self._waiting.put((future, function))
         return future.result()
 
+    def end(self) -> None:
+        """End the thread, and what it does.
+
+        A thread that is within torch when Python ends would abort the process: Python ends it in the middle of a
+        function of C++. A build goes on there after Ctrl-C, which nobody waits for.
+        """
+        with self._lock:
+            thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        self._waiting.put(None)
+        if self._is_busy:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Ended))
+        thread.join(_PATIENCE)
+        if thread.is_alive():
+            _log.warning("a plan is still being built at the end of the process, after %g s more", _PATIENCE)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise _NoThread(f"no thread can be started to build its plan: {error}") from error
+            self._thread = thread
+
     def _work(self) -> None:
         # Its own calls of operators go on down the chain: it would wait for itself.
         _C.forbid_compiling()
-        while True:
-            future, function = self._waiting.get()
-            try:
-                answer = function()
-            except BaseException as error:  # whoever waits raises it
-                answer = error
-            # With the arguments of the call, before the caller goes on: it may give their memory back.
-            del function
-            if isinstance(answer, BaseException):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-            del future, answer
+        with contextlib.suppress(_Ended):
+            while (asked := self._waiting.get()) is not None:
+                future, function = asked
+                del asked
+                self._is_busy = True
+                try:
+                    answer = function()
+                except BaseException as error:  # whoever waits raises it
+                    answer = error
+                self._is_busy = False
+                # With the arguments of the call, before the caller goes on: it may give their memory back.
+                del function
+                if isinstance(answer, BaseException):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+                del future, answer
 
 
 # Made with the module, which is imported at the first call that needs a plan: two threads that come first share it.
 _THREAD = _Thread()
+
+
+def end() -> None:
+    """End the thread that builds. To be called once, before Python ends."""
+    _THREAD.end()
 
 
 @functools.cache
@@ -119,6 +184,16 @@ def packs() -> Packs:
     """Gives the packs of the attached driver; the variable that names others is read when the first is asked for."""
     driver = type(generators().driver)
     return Packs(folders_of(driver), owner_of(driver))
+
+
+def _begin_in_child(forget_store: Callable[[], None]) -> None:
+    """A forked child has the module without the thread, and maybe with a lock of a thread that isn't there."""
+    global _THREAD
+    _THREAD = _Thread()
+    forget_store()
+
+
+os.register_at_fork(after_in_child=functools.partial(_begin_in_child, store.cache_clear))
 
 
 class _Asked:
