@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner, Result
 from torch_outboard.cli import main
 from torch_outboard.kernels import packs
 from torch_outboard.kernels.files import Answer
-from torch_outboard.kernels.store import VARIABLE, Store
+from torch_outboard.kernels.store import VARIABLE, Store, default_folder
 
 KIND = {"machine": "gpu", "generator": "package.Generator"}
 MATRIX = ["tensor", "torch.float32", 2, "own"]
@@ -56,6 +57,16 @@ def test_plans_are_listed(folder: Path) -> None:
     assert output[3].startswith("3 plans, ") and output[3].endswith(f" KiB, in {folder}")
     assert run("list", "sum").output.splitlines()[0].startswith("aten::sum.dim_IntList(")
     assert run("list", "nothing").output.startswith("0 plans, ")
+
+
+def test_a_folder_that_is_no_text_is_used_and_shown(tmp_path: Path, monkeypatch: Any) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b"))
+    monkeypatch.setenv(VARIABLE, str(folder))
+    monkeypatch.setenv(packs.VARIABLE, "")
+    Store(default_folder()).save(key("aten::add.Tensor", MATRIX), SIZES, PLAN)
+    listed = run("list")
+    assert listed.exit_code == 0 and listed.output.splitlines()[1].endswith(f" KiB, in {tmp_path}/\\xff\\x1b")
+    assert f"in {tmp_path}/\\xff\\x1b" in run("clear").output and not list(folder.glob("*/??/*"))
 
 
 def test_sources_are_shown_and_escaped(folder: Path) -> None:

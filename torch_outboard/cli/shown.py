@@ -16,8 +16,14 @@ __all__ = ["check_names", "check_pattern", "json_to", "printable", "progress", "
 
 
 def printable(text: str) -> str:
-    """Gives a line without what a terminal would obey."""
-    return "".join(one if one.isprintable() or one == "\t" else f"\\x{ord(one):02x}" for one in text)
+    """Return a line without what a terminal would obey. Bytes of a path that are no text become \\xNN."""
+    return "".join(one if one.isprintable() or one == "\t" else f"\\x{_code_of(one):02x}" for one in text)
+
+
+def _code_of(character: str) -> int:
+    """Return a character's number, or the byte that Python has put one in the place of."""
+    code = ord(character)
+    return code - 0xDC00 if 0xDC80 <= code <= 0xDCFF else code
 
 
 def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

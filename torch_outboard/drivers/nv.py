@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """NVIDIA GPUs through CUDA's driver API."""
 
-import sys
+import os
+import site
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
+
+import torch
 
 from torch_outboard.driver import Driver, Option, TritonTarget
 from torch_outboard.drivers import library_path
@@ -74,8 +78,20 @@ _PACKAGED = {"nvrtc": "libnvrtc", "cublaslt": "libcublasLt"}
 
 
 def _packaged(library: str) -> str | None:
-    """Finds a library as pip installs it: below a folder of sys.path, where no loader looks."""
-    for folder in sys.path:
-        for found in sorted(Path(folder).glob(f"nvidia/*/lib/{library}.so.*"), reverse=True):
+    """Return a library as pip installs it, where no loader looks; None if there is none.
+
+    `sys.path` may name the folder in which the process happens to be: a library that lies there is not loaded.
+    """
+    for folder in _package_folders():
+        for found in sorted(folder.glob(f"nvidia/*/lib/{library}.so.*"), reverse=True):
             return str(found)
     return None
+
+
+def _package_folders() -> list[Path]:
+    """Return the folders into which packages are installed: torch's first, which NVIDIA's come with."""
+    paths = sysconfig.get_paths()
+    found = [str(Path(torch.__file__).parent.parent), *site.getsitepackages(), paths["purelib"], paths["platlib"]]
+    if site.ENABLE_USER_SITE:
+        found.append(site.getusersitepackages())
+    return [Path(one) for one in dict.fromkeys(found) if os.path.isabs(one)]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Libraries of installed packages: where they are looked for, and where not."""
+
+from __future__ import annotations
+
+import site
+from pathlib import Path
+from typing import Any
+
+from torch_outboard.drivers import nv
+
+
+def _install(folder: Path) -> Path:
+    path = folder / "nvidia" / "package" / "lib" / "libmade_up.so.12"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path
+
+
+def test_a_library_that_lies_about_is_not_taken(tmp_path: Path, monkeypatch: Any) -> None:
+    _install(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for folder in ("", ".", str(tmp_path)):
+        monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(site, "getsitepackages", lambda: ["", "."])
+    assert nv._packaged("libmade_up") is None
+
+
+def test_a_library_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: Any) -> None:
+    path = _install(tmp_path)
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
+    assert nv._packaged("libmade_up") == str(path)
