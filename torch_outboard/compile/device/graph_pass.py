@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is changed in a graph before Inductor lowers it for our devices.
 
-Two of Inductor's lowerings (torch/_inductor/lowering.py) decide by the device's name, and an unknown one gets wrong
-code:
+Some of Inductor's lowerings (torch/_inductor/lowering.py) give wrong code, the first because it decides by the device's
+name:
 
 - `make_pointwise` places an operator on the device of its first tensor, unless it finds a device that it knows as a
   GPU. With a CPU number as the first operand, which PyTorch allows beside device tensors, that is the CPU. Such an
   operand is moved to the device; at other places the launch of the kernel reads it.
 - `_make_reduction_inner` numbers the elements of argmax over several dimensions as they lie in memory. The input is
   made one-dimensional first.
+- `_max_pool_with_offsets` numbers the places of a window in the order of the loops over it, which follows the input's
+  strides: of equal elements another than the first is found, and compiled code on the CPU has that fault too. The
+  rows of an image are laid out in their order first.
+- `var_mean` gives 0 as the mean of nothing, which is NaN; on the CPU too. The mean is computed by itself there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -43,6 +48,8 @@ class PrepareGraph(CustomGraphModulePass):
         moved: dict[tuple[torch.fx.Node, torch.device], torch.fx.Node] = {}
         for node in list(gm.graph.nodes):
             value = node.meta.get("val")
+            if node.op == "call_function" and node.target in _REPAIRS and self._is_ours(node.args[0].meta["val"]):
+                _REPAIRS[node.target](gm.graph, node)
             if node.op != "call_function" or not self._is_ours(value):
                 continue
             if node.target in _ARG_REDUCTIONS:
@@ -100,3 +107,39 @@ def _flatten_input(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     flat.meta["val"] = source.meta["val"].reshape(-1)
     node.args = (flat,)
     node.kwargs = {}
+
+
+def _order_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    source, window = node.args[:2]
+    assert isinstance(source, torch.fx.Node) and isinstance(window, (list, tuple))
+    value = source.meta["val"]
+    rows = value.stride()[-len(window) :]
+    if list(rows) == sorted(rows, reverse=True):
+        return
+    descending = list(range(value.dim(), 0, -1))  # the order of strides is what counts
+    with graph.inserting_before(node):
+        copy = graph.call_function(torch.ops.prims.inductor_force_stride_order.default, (source, descending))
+    copy.meta["val"] = value.contiguous()
+    node.replace_input_with(source, copy)
+
+
+def _repair_mean_of_nothing(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
+    if not any(isinstance(size, int) and size == 0 for size in source.meta["val"].shape):
+        return
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    keepdim = node.kwargs.get("keepdim", False)
+    for user in [user for user in node.users if user.target is operator.getitem and user.args[1] == 1]:
+        with graph.inserting_before(user):
+            mean = graph.call_function(torch.ops.aten.mean.dim, (source, dim, keepdim))
+        mean.meta["val"] = user.meta["val"]
+        user.replace_all_uses_with(mean)
+
+
+_REPAIRS: dict[Any, Callable[[torch.fx.Graph, torch.fx.Node], None]] = {
+    torch.ops.aten.max_pool2d_with_indices.default: _order_rows,
+    torch.ops.aten.max_pool3d_with_indices.default: _order_rows,
+    torch.ops.prims._low_memory_max_pool_with_offsets.default: _order_rows,
+    torch.ops.aten.var_mean.correction: _repair_mean_of_nothing,
+}

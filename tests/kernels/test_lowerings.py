@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What Inductor lowers wrong is mended: places of the greatest in a window, the mean of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+Pool = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("dims", "pool"),
+    [
+        (2, lambda x: F.max_pool2d(x, 4, stride=2, padding=1, return_indices=True)),
+        (3, lambda x: F.max_pool3d(x, 3, stride=2, return_indices=True)),
+    ],
+    ids=["2d", "3d"],
+)
+def test_the_first_of_equals(dims: int, pool: Pool, is_compiled: bool, device: torch.device) -> None:
+    image = torch.randint(0, 3, (2, 3, *[9] * dims)).float()
+    reversed_ = image.permute(*range(image.dim() - 1, -1, -1)).contiguous()  # another than the last dimension is dense
+    ours = reversed_.to(device).permute(*range(image.dim() - 1, -1, -1))
+    values, places = (torch.compile(pool) if is_compiled else pool)(ours)
+    expected, at = pool(image)
+    assert torch.equal(values.cpu(), expected)
+    assert torch.equal(places.cpu(), at)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning")
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+def test_the_mean_of_nothing_is_not_a_number(is_compiled: bool, device: torch.device) -> None:
+    for function in (torch.var_mean, torch.std_mean):
+        run = torch.compile(function) if is_compiled else function
+        assert all(one.isnan() for one in run(torch.empty(0, 3, device=device)))
