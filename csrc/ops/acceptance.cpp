@@ -20,7 +20,7 @@ constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
 bool may_be_asked(const Call& call) {
   const OpPlan& plan = call.plan();
   const std::string& name = plan.op.operator_name().name;
-  if (!plan.is_torchs || call.has_sparse() || !harmless_value(name) ||
+  if (!plan.is_torchs || call.has_sparse() || !harmless_elements(name) ||
       has_mask(call) ||  // how many elements it sets decides which values fit
       (plan.is_random && !plan.has_generator_arg && !is_given_samples(name)) ||  // it draws from the CPU's generator
       !plan.op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {

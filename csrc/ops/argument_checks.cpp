@@ -102,7 +102,7 @@ void check_number(const c10::IValue& number, const Call& call) {
   if (is_negative_bound(number, call)) {
     rehearse(call, StandIn::Element);
   }
-  if (is_beyond && harmless_value(call.plan().op.operator_name().name)) {
+  if (is_beyond && harmless_elements(call.plan().op.operator_name().name)) {
     rehearse(call, is_elementwise(call.plan()) ? StandIn::Element : StandIn::Whole);
     call.ask_kernel();  // it takes the number, and knows what it means: torch 2.15 clamps by bounds beyond a type
   }

@@ -32,20 +32,19 @@ constexpr std::array<std::string_view, 10> kKeepsShapes = {
     "aten::geometric_",  "aten::log_normal_",     "aten::normal_",    "aten::random_", "aten::uniform_",
 };
 
-// Both found by running the CPU kernels of torch's operator database on zeros of their arguments' shapes.
+// Found by running the CPU kernels of torch's operator database on zeros of their arguments' shapes.
 constexpr std::array<std::string_view, 7> kRefusesZeros = {
     // Integers divided by 0, pivots below 1.
     "aten::div",       "aten::floor_divide",     "aten::fmod",
     "aten::remainder", "aten::linalg_ldl_solve", "aten::linalg_lu_solve",
     "aten::lu_unpack",
 };
-constexpr std::array<std::string_view, 15> kJudgesValues = {
+// Matrices that can't be factored are refused.
+constexpr std::array<std::string_view, 2> kWantsFullRank = {"aten::cholesky", "aten::cholesky_inverse"};
+constexpr std::array<std::string_view, 13> kJudgesValues = {
     // Registered for the CPU to say that a device must bring them.
     "aten::_scaled_dot_product_fused_attention_overrideable",
     "aten::_scaled_dot_product_fused_attention_overrideable_backward",
-    // Matrices that can't be factored.
-    "aten::cholesky",
-    "aten::cholesky_inverse",
     // Probabilities whose sum is 0, lengths whose sum must be a given one.
     "aten::multinomial",
     "aten::repeat_interleave",
@@ -244,13 +243,16 @@ bool has_shape_of_scalars(const std::string& name) {
   return is_among(kShapeOfScalars, name);
 }
 
-std::optional<double> harmless_value(const std::string& name) {
+std::optional<Elements> harmless_elements(const std::string& name) {
   const bool is_in_place = name.ends_with('_') && !name.ends_with("__");
   const std::string functional = is_in_place ? name.substr(0, name.size() - 1) : name;
   if (is_among(kJudgesValues, functional)) {
     return std::nullopt;
   }
-  return is_among(kRefusesZeros, functional) ? 1 : 0;
+  if (is_among(kWantsFullRank, functional)) {
+    return Elements::Identities;
+  }
+  return is_among(kRefusesZeros, functional) ? Elements::Ones : Elements::Zeros;
 }
 
 bool is_given_samples(const std::string& name) {

@@ -23,8 +23,11 @@ bool writes_in_secret(const std::string& name, const std::string& arg);
 // The values of its Scalar arguments decide its result's shape.
 bool has_shape_of_scalars(const std::string& name);
 
-// A value that the CPU kernel takes as every element of its arguments; none if it depends on sizes which values it takes.
-std::optional<double> harmless_value(const std::string& name);
+// Elements of arguments: 0, 1, or those of identity matrices in the last two dimensions.
+enum class Elements : uint8_t { Zeros, Ones, Identities };
+
+// What the CPU kernel takes as the elements of its arguments; none if it depends on sizes which values it takes.
+std::optional<Elements> harmless_elements(const std::string& name);
 
 // Draws nothing, although torch tags it as random: an argument has the numbers.
 bool is_given_samples(const std::string& name);

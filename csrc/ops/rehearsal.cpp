@@ -23,17 +23,23 @@ namespace {
 
 constexpr size_t kLargestStandIns = 64 << 20;  // bytes, of one call
 
-at::Tensor filled(c10::IntArrayRef sizes, c10::ScalarType dtype, double value) {
+at::Tensor filled(c10::IntArrayRef sizes, c10::ScalarType dtype, Elements elements) {
   at::Tensor cpu = at::detail::empty_cpu(sizes, dtype);
-  if (cpu.numel() > 0 && value == 0) {
-    std::memset(cpu.mutable_data_ptr(), 0, cpu.nbytes());
-  } else if (cpu.numel() > 0) {
-    cpu.fill_(value);
+  if (cpu.numel() == 0) {
+    return cpu;
+  }
+  if (elements == Elements::Ones) {
+    cpu.fill_(1);
+    return cpu;
+  }
+  std::memset(cpu.mutable_data_ptr(), 0, cpu.nbytes());
+  if (elements == Elements::Identities && sizes.size() >= 2) {
+    cpu.diagonal(0, -2, -1).fill_(1);
   }
   return cpu;
 }
 
-at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in, double value) {
+at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in, Elements elements) {
   if (tensor.device().is_cpu()) {
     return tensor;
   }
@@ -41,7 +47,7 @@ at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in, double value
   if (stand_in == StandIn::Element) {
     std::transform(sizes.begin(), sizes.end(), sizes.begin(), [](int64_t size) { return std::min<int64_t>(size, 1); });
   }
-  at::Tensor cpu = filled(sizes, tensor.scalar_type(), value);
+  at::Tensor cpu = filled(sizes, tensor.scalar_type(), elements);
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     cpu.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
@@ -69,7 +75,7 @@ torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const Cal
   const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
   const at::DisableRecordFunctionGuard unprofiled;
   const NoWarnings quiet;
-  const double value = harmless_value(plan.op.operator_name().name).value_or(0);
+  const Elements elements = harmless_elements(plan.op.operator_name().name).value_or(Elements::Zeros);
   torch::jit::Stack stack;
   for (size_t i = 0; i < plan.args.size(); ++i) {
     const ArgInfo& info = plan.args[i];
@@ -79,12 +85,12 @@ torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const Cal
       stack.push_back(map_device(call.arg(i), c10::DeviceType::CPU));
     } else {
       stack.push_back(map_tensors(info, call.arg(i),
-                                  [&](const at::Tensor& tensor) { return stand_in_for(tensor, stand_in, value); }));
+                                  [&](const at::Tensor& tensor) { return stand_in_for(tensor, stand_in, elements); }));
     }
   }
   if (shape != nullptr && stand_in == StandIn::Whole) {
     for (const auto& [index, output] : shape->resized) {
-      stack[index] = filled(output.sizes, call.arg(index).toTensor().scalar_type(), 0);
+      stack[index] = filled(output.sizes, call.arg(index).toTensor().scalar_type(), Elements::Zeros);
     }
   }
   // A kernel's results may be references to its arguments: they outlive the call.

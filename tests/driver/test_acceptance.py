@@ -102,3 +102,16 @@ def test_asking_the_cpu_kernel_draws_nothing_and_writes_nothing(device: torch.de
     torch.accelerator.synchronize(device)
     assert torch.equal(torch.get_rng_state(), state)
     assert x.cpu()[1:].eq(2).all() and x.cpu()[0].eq(3).all()
+
+
+def test_dtypes_of_factorizations_are_refused_at_the_call(device: torch.device) -> None:
+    """Zeros and ones can't be factored: the CPU's kernel is asked about identity matrices."""
+    for factor in (torch.cholesky_inverse, torch.linalg.cholesky):
+        with pytest.raises(NotImplementedError):
+            factor(torch.eye(3, dtype=torch.bfloat16, device=device))
+        torch.accelerator.synchronize(device)
+
+
+def test_a_result_in_the_memory_of_an_argument(device: torch.device) -> None:
+    """The CPU's kernel returns its argument where there is nothing to do, which the schema does not say."""
+    assert torch.channel_shuffle(torch.ones(1, 0, 3, 3, device=device), 2).shape == (1, 0, 3, 3)
