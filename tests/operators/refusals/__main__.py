@@ -29,7 +29,9 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    calls = [call for call in _calls() if re.search(arguments.only, call.name) and call.name not in UNCHECKED]
+    calls = [
+        call for call in captured.all_calls() if re.search(arguments.only, call.name) and call.name not in UNCHECKED
+    ]
     torch_outboard.attach(arguments.driver)
     device = torch.device(torch._C._get_privateuse1_backend_name(), 0)
     failed = compared = 0
@@ -42,17 +44,6 @@ def main() -> None:
     print(f"{len(calls)} operators, {compared} calls compared, {failed} differ")
     sys.stdout.flush()
     os._exit(1 if failed or not compared else 0)
-
-
-def _calls() -> list[captured.OperatorCall]:
-    kept: dict[tuple[str, object], captured.OperatorCall] = {}
-    for info in captured.entries():
-        if not info.name.startswith("jiterator"):  # of CUDA alone
-            try:
-                captured.of_entry(info, kept)
-            except RuntimeError as error:  # the calls before it are kept
-                print(f"{info.full_name} does not run on the CPU: {str(error).splitlines()[0][:120]}")
-    return list(kept.values())
 
 
 def _differences(

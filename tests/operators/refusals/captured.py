@@ -134,3 +134,15 @@ def _run_sample(info: OpInfo, sample: Any, kept: dict[tuple[str, Any], OperatorC
 
 def entries() -> list[OpInfo]:
     return list(op_db)
+
+
+def all_calls() -> list[OperatorCall]:
+    """Make the right calls of all operators that the database reaches."""
+    kept: dict[tuple[str, object], OperatorCall] = {}
+    for info in entries():
+        if not info.name.startswith("jiterator"):  # of CUDA alone
+            try:
+                of_entry(info, kept)
+            except RuntimeError as error:  # the calls before it are kept
+                print(f"{info.full_name} does not run on the CPU: {str(error).splitlines()[0][:120]}")
+    return list(kept.values())

@@ -50,12 +50,24 @@ def _shape(value: Any) -> Any:
 
 
 def depends_on_values(call: OperatorCall) -> bool:
-    """Tell whether the CPU takes the call with other values, of which zeros and ones are tried."""
-    for fill in (torch.zeros_like, torch.ones_like):
+    """Tell whether the CPU takes the call with other values, of which zeros, ones and identity matrices are tried."""
+    return type(None) in errors_of_other_values(call)
+
+
+def errors_of_other_values(call: OperatorCall) -> set[type]:
+    """Return the types of what the CPU raises where all tensors are zeros, ones or identity matrices."""
+    found = set()
+    for fill in (torch.zeros_like, torch.ones_like, _identities):
         arguments = tuple(tree_map(lambda one: fill(one) if isinstance(one, torch.Tensor) else one, call.arguments))  # noqa: B023
-        if result_of(OperatorCall(call.operator, arguments), CPU).error is None:
-            return True
-    return False
+        found.add(type(result_of(OperatorCall(call.operator, arguments), CPU).error))
+    return found
+
+
+def _identities(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+    if tensor.dim() >= 2:
+        made.diagonal(0, -2, -1).fill_(1)
+    return made
 
 
 def difference(ours: Result, theirs: Result, may_be_late: bool) -> str | None:

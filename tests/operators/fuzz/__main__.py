@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Draw calls of operators, and print what differs from the CPU, with the least changes that show it.
+
+python -m tests.operators.fuzz --driver NAME [--calls 20000] [--seed N] [--only REGEX] [--share 0/1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import random
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+import torch_outboard
+
+from ..refusals import captured
+from ..refusals.comparison import errors_of_other_values
+from ..refusals.lists import JUDGE_VALUES, UNCHECKED
+from .changes import Change, drawn
+from .comparison import CPU, Outcome, difference, difference_of_values, outcome_of
+from .lists import is_left_out
+from .placed import place_all
+
+IN_A_ROW = 8  # calls of one operator with other sizes and values, which share its plans
+
+
+@dataclass(frozen=True)
+class Fuzzer:
+    device: torch.device
+    is_exact: bool
+
+    refusals: list[str] = field(default_factory=list)  # of the CPU, by operator
+
+    def compare(self, call: captured.OperatorCall, changes: Sequence[Change]) -> str | None:
+        """Tell how a changed call departs from the CPU's."""
+        unplaced = call
+        for change in changes[:-1]:
+            unplaced = change.of(unplaced)
+        drawn_call = changes[-1].of(unplaced)
+        theirs = outcome_of(drawn_call, CPU)
+        if theirs.error is not None:
+            self.refusals.append(call.name)
+        ours = outcome_of(drawn_call, self.device)
+        others = errors_of_other_values(unplaced) if ours.error is not None else set()
+        if call.name in JUDGE_VALUES:
+            others.add(type(None))
+        found = difference(ours, theirs, others, self.is_exact)
+        if found is not None and not self.is_exact and self._depends_on_layout(unplaced, theirs):
+            return None
+        return found
+
+    @staticmethod
+    def _depends_on_layout(call: captured.OperatorCall, theirs: Outcome) -> bool:
+        """Tell whether the CPU gives another answer for contiguous tensors: some of its kernels ignore strides."""
+        plain = outcome_of(replace(call, arguments=place_all(call.arguments, None, frozenset())), CPU)
+        return type(plain.error) is not type(theirs.error) or any(
+            isinstance(one, torch.Tensor) and difference_of_values(one, other, 0.0, 1e-9) is not None
+            for one, other in zip(plain.results, theirs.results, strict=False)
+        )
+
+    def minimised(self, call: captured.OperatorCall, changes: list[Change]) -> list[Change]:
+        """Leave out what is not needed to see a difference. The layouts, which place the tensors, stay."""
+        for change in changes[:-1]:
+            fewer = [one for one in changes if one != change]
+            if self.compare(call, fewer) is not None:
+                changes = fewer
+        return changes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--driver", required=True)
+    parser.add_argument("--calls", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--only", default="", help="operators whose names match")
+    parser.add_argument("--share", default="0/1", help="a part of the operators: 1/4 is the second of four")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    share, shares = map(int, arguments.share.split("/"))
+    calls = [call for call in captured.all_calls() if not is_left_out(call.operator)][share::shares]
+    calls = [call for call in calls if re.search(arguments.only, call.name)]
+    torch_outboard.attach(arguments.driver)
+    device = torch.device(torch._C._get_privateuse1_backend_name(), 0)
+    fuzzer = Fuzzer(device, is_exact=bool(torch_outboard._C.reaches_memory(0)))
+    print(f"seed {arguments.seed}", flush=True)
+    failed = compared = 0
+    for call, changes in _draws(calls, arguments.calls, random.Random(arguments.seed)):
+        _note(f"{call.name} {' '.join(map(str, changes))}")
+        found = fuzzer.compare(call, changes)
+        compared += 1
+        if found is not None:
+            failed += 1
+            least = fuzzer.minimised(call, changes)
+            print(f"{call.name} | {' '.join(map(str, least))} | {fuzzer.compare(call, least)}", flush=True)
+    print(f"{compared} calls compared, of which the CPU refuses {len(fuzzer.refusals)}; {failed} differ")
+    sys.stdout.flush()
+    os._exit(1 if failed or not compared else 0)
+
+
+def _draws(
+    calls: list[captured.OperatorCall], count: int, generator: random.Random
+) -> Iterator[tuple[captured.OperatorCall, list[Change]]]:
+    for _ in range(-(-count // IN_A_ROW)):
+        call = generator.choice(calls)
+        for _ in range(IN_A_ROW):
+            yield call, drawn(generator, may_be_wrong=call.name not in UNCHECKED)
+
+
+@functools.cache
+def _notes() -> int:
+    return os.open(os.environ.get("OUTBOARD_FUZZ_NOTES", os.devnull), os.O_WRONLY | os.O_CREAT, 0o600)
+
+
+def _note(text: str) -> None:
+    """Leave word of the call that runs, for when the process ends in it."""
+    os.pwrite(_notes(), text.encode().ljust(400), 0)
+
+
+if __name__ == "__main__":
+    main()

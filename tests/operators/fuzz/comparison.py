@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One drawn call on the CPU and on the device: results, refusals, and the whole storages of its arguments."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..refusals.captured import OperatorCall
+from .placed import POISON, Placed
+
+CPU = torch.device("cpu")
+
+# How far results of one element type may lie from the CPU's, relative to the greatest of them.
+TOLERANCES = {
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+    torch.float64: 1e-9,
+    torch.complex128: 1e-9,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    error: Exception | None
+    is_late: bool
+    results: list[Any]
+    storages: list[torch.Tensor]
+
+
+def outcome_of(call: OperatorCall, device: torch.device) -> Outcome:
+    """Run a call whose tensors are `Placed` on the device, and wait for it."""
+    storages: list[torch.Tensor] = []
+
+    def here(value: Any) -> Any:
+        if isinstance(value, Placed):
+            return value.on(device, storages)
+        return device if isinstance(value, torch.device) else value
+
+    given = replace(call, arguments=tuple(tree_map(here, call.arguments)))
+    error: Exception | None = None
+    is_late = False
+    results: list[Any] = []
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            results = tree_leaves(given.run_here())
+        except Exception as raised:  # whatever it is becomes part of the comparison
+            error = raised
+        if device.type != "cpu":
+            try:
+                torch.accelerator.synchronize(device)
+            except Exception as raised:  # as above
+                if error is None:
+                    error, is_late = raised, True
+    return Outcome(error, is_late, [_to_cpu(one) for one in results], [one.cpu() for one in storages])
+
+
+def _to_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool) -> str | None:
+    """Tell how the device departs from the CPU; None if it does not.
+
+    `others` are the types of what the CPU raises for other values: of two mistakes either may be found first.
+    """
+    if ours.error is not None or theirs.error is not None:
+        return _difference_of_errors(ours, theirs, others)
+    if len(ours.results) != len(theirs.results):
+        return f"{len(ours.results)} results, on the CPU {len(theirs.results)}"
+    given = max(map(_greatest, theirs.storages), default=0.0)
+    least_exact = max((TOLERANCES.get(one.dtype, 0.0) for one in theirs.storages), default=0.0)
+    for place, (mine, other) in enumerate(zip(ours.results, theirs.results, strict=True)):
+        if (found := difference_of_values(mine, other, given, 0.0 if is_exact else least_exact)) is not None:
+            return f"result {place}: {found}"
+    for place, (mine, other) in enumerate(zip(ours.storages, theirs.storages, strict=True)):
+        if (found := difference_of_values(mine, other, given, 0.0 if is_exact else least_exact)) is not None:
+            return f"storage of tensor {place}: {found}"
+    return None
+
+
+def _difference_of_errors(ours: Outcome, theirs: Outcome, others: set[type]) -> str | None:
+    if theirs.error is None:
+        return f"raises {_described(ours)}, on the CPU nothing"
+    if ours.error is None:
+        return f"runs; the CPU raises {_described(theirs)}"
+    # By an operator's rank the CPU raises the one or the other of an index that is out of bounds.
+    is_of_bounds = ours.is_late and {type(ours.error), type(theirs.error)} == {IndexError, RuntimeError}
+    if type(ours.error) not in {type(theirs.error), *others} and not is_of_bounds:
+        return f"raises {_described(ours)}; the CPU {_described(theirs)}"
+    if ours.is_late and type(None) not in others:
+        return f"raises {_described(ours)}; the CPU at the call"
+    return None
+
+
+def difference_of_values(mine: Any, other: Any, given: float, tolerance: float) -> str | None:
+    """Tell how a result departs from the CPU's.
+
+    `given` is the greatest number that the operator was given; `tolerance` that of the least exact element type among
+    its arguments, 0 where nothing may differ.
+    """
+    if not isinstance(other, torch.Tensor):
+        if isinstance(other, float) and isinstance(mine, float) and mine != other and tolerance > 0:
+            return difference_of_values(torch.tensor(mine), torch.tensor(other), given, tolerance)
+        return None if mine == other or (mine != mine and other != other) else f"{mine}, on the CPU {other}"
+    if (mine.shape, mine.dtype) != (other.shape, other.dtype):
+        return f"{tuple(mine.shape)} of {mine.dtype}, on the CPU {tuple(other.shape)} of {other.dtype}"
+    if _agree(mine, other, 0.0, 0.0):
+        return None
+    if tolerance and other.dtype in TOLERANCES:
+        tolerance = max(tolerance, TOLERANCES[other.dtype])
+    if tolerance and _agree(mine, other, tolerance, given):
+        return None
+    wide = (mine.to(torch.complex128) - other.to(torch.complex128)).abs().nan_to_num(float("inf"))
+    place = int(wide.argmax())
+    where = (mine.reshape(-1)[place].item(), other.reshape(-1)[place].item())
+    return f"{where[0]}, on the CPU {where[1]}, at element {place} of {tuple(other.shape)}, {other.dtype}"
+
+
+def _agree(mine: torch.Tensor, other: torch.Tensor, tolerance: float, given: float) -> bool:
+    if mine.numel() == 0:
+        return True
+    if tolerance == 0.0 and not mine.dtype.is_floating_point and not mine.dtype.is_complex:
+        return torch.equal(mine, other)
+    # What cancels has the error of what it was made of.
+    scale = max(_greatest(other), given * 1e-2)
+    type_ = torch.complex128 if mine.is_complex() else torch.float64
+    return torch.allclose(mine.to(type_), other.to(type_), rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def _greatest(tensor: torch.Tensor) -> float:
+    if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
+        return 0.0
+    numbers = tensor.to(torch.complex128).abs()
+    numbers = numbers[torch.isfinite(numbers) & (numbers != POISON)]
+    return float(numbers.max()) if numbers.numel() else 0.0
+
+
+def _described(outcome: Outcome) -> str:
+    lines = str(outcome.error).strip().splitlines() or [""]
+    return f"{'late ' if outcome.is_late else ''}{type(outcome.error).__name__}: {lines[0][:200]}"
