@@ -274,6 +274,12 @@ StreamRecord& new_record(Stream& stream) {
 
 uint32_t add_checked_kernel(std::string name, std::vector<KernelCheck> checks) {
   const std::lock_guard lock(kernels().mutex);
+  // Plans that were given up are built again.
+  for (size_t i = 0; i < kernels().list.size(); ++i) {
+    if (kernels().list[i].name == name && kernels().list[i].checks == checks) {
+      return static_cast<uint32_t>(i);
+    }
+  }
   kernels().list.push_back({std::move(name), std::move(checks)});
   return static_cast<uint32_t>(kernels().list.size() - 1);
 }

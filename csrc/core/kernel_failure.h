@@ -45,9 +45,10 @@ struct KernelCheck {
   enum class Kind : uint8_t { Index, Range, Assertion };
   Kind kind;
   std::string text;  // the operator whose index it is; what the assertion says
+  bool operator==(const KernelCheck&) const = default;
 };
 
-// Notes a kernel that checks, for good: `name` is what it is called in errors. Gives its number.
+// Notes a kernel that checks, for good, once: `name` is what it is called in errors. Gives its number.
 OUTBOARD_API uint32_t add_checked_kernel(std::string name, std::vector<KernelCheck> checks);
 
 // Three neighbouring arguments of a launch, by which its kernel says what is wrong: the record's address, the launch's

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -53,6 +55,14 @@ uint32_t bytes_of(char letter) {
   }
 }
 
+// Names come again with each plan of an operator.
+const std::string& kept_name(std::string name) {
+  static auto* const mutex = new std::mutex;
+  static auto* const names = new std::set<std::string>;
+  const std::lock_guard lock(*mutex);
+  return *names->insert(std::move(name)).first;
+}
+
 }  // namespace
 
 bool is_passed(char letter) noexcept {
@@ -61,7 +71,7 @@ bool is_passed(char letter) noexcept {
 
 DeviceKernel::DeviceKernel(std::string name, ProgramText program, std::string entry, std::string arguments,
                            const Geometry& geometry, const std::vector<std::string>& checks)
-    : name_(std::move(name)),
+    : name_(kept_name(std::move(name))),
       program_(std::move(program)),
       entry_(std::move(entry)),
       arguments_(std::move(arguments)),

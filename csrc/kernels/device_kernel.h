@@ -76,7 +76,7 @@ class OUTBOARD_API DeviceKernel {
   uint32_t size(const Expression& formula, c10::ArrayRef<int64_t> numbers, const char* what) const;
   uint64_t handle(c10::DeviceIndex device) const;
 
-  std::string name_;
+  const std::string& name_;  // kept for good, since queued launches and graphs name it
   ProgramText program_;
   std::string entry_;
   std::string arguments_;

@@ -83,8 +83,12 @@ class PlanReader {
       value.source = source == "size" ? PlanValue::Source::Size : PlanValue::Source::Stride;
       value.argument = next_index(kMaxIndex);
       value.dimension = next_index(kMaxRank - 1);
+    } else if (source == "element") {
+      value.source = PlanValue::Source::Element;
+      value.argument = next_index(kMaxIndex);
+      value.dimension = next_index(kMaxIndex);
     } else {
-      require(source == "offset" || source == "number", "'", source, "' is no size, stride, offset or number");
+      require(source == "offset" || source == "number", "'", source, "' is no size, stride, offset, number or element");
       value.source = source == "offset" ? PlanValue::Source::Offset : PlanValue::Source::Number;
       value.argument = next_index(kMaxIndex);
     }

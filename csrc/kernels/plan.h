@@ -5,7 +5,8 @@
 //
 //   plan 1
 //   value size 0 1                          a0 is the size of the call's first tensor in its second dimension;
-//   value stride 0 0                        a1 a stride; so `offset 0` and, an integer argument, `number 3`
+//   value stride 0 0                        a1 a stride; so `offset 0`, an integer argument, `number 3`, and
+//                                           an element of a list of integers, `element 3 1`
 //   guard a0 64 ge                          the plan is for calls for which this isn't 0
 //   number 2 float32                        b0: one element, the number that is the call's third argument
 //   seed                                    another buffer: one int64, of the next draw of the call's generator
@@ -38,10 +39,10 @@ namespace outboard::kernels {
 
 // Where a value of the formulas comes from.
 struct PlanValue {
-  enum class Source : uint8_t { Size, Stride, Offset, Number };
+  enum class Source : uint8_t { Size, Stride, Offset, Number, Element };
   Source source;
-  uint32_t argument;  // among the call's tensors; of Number among the schema's arguments
-  uint32_t dimension;  // of Size and Stride
+  uint32_t argument;  // among the call's tensors; of Number and Element among the schema's arguments
+  uint32_t dimension;  // of Size and Stride; of Element the place in the list
 };
 
 // A tensor of the call, or a buffer of the plan.

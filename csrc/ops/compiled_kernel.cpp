@@ -118,7 +118,8 @@ void trace_launch(Trace& active, const CompiledKernel& kernel, const Stream& str
       accesses.push_back({reinterpret_cast<uint64_t>(tensor->storage().data()), kernel.arguments[i] == 'w'});
     }
   }
-  active.access(kernel.name.c_str(), stream, accesses.data(), accesses.size());
+  const std::string& name = kernel.program != nullptr ? kernel.program->name() : kernel.name;  // outlives the kernel
+  active.access(name.c_str(), stream, accesses.data(), accesses.size());
 }
 
 void record_use(const at::Tensor& tensor, Stream& stream) {

@@ -80,6 +80,7 @@ bool run_known(const Call& call, torch::jit::Stack* stack) {
     refused_call = std::move(compiled);
     return false;
   }
+  compiled->group->was_used.store(true, std::memory_order_relaxed);
   const Depth nested;
   if (!run_recipe(*compiled, call, stack)) {
     return false;

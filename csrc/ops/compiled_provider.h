@@ -32,7 +32,8 @@ struct BuiltPlan {
 };
 
 struct PlanBuilder {
-  // The arguments of an operator, a bit each, whose numbers plans take by value; the same at every call.
+  // The arguments of an operator, a bit each, whose numbers plans take by value; the same at every call. The upper half has
+  // a bit for each argument whose integers plans may look at: they have guards for them, as for sizes.
   uint64_t (*numbers)(const OpPlan& plan);
   // What is kept on disk for calls of this one's class: plans, for those calls for which their guards hold, or one refusal
   // of the class; empty if nothing is. `is_aliased`: a tensor that is written shares memory with another argument, so that

@@ -40,6 +40,13 @@ int64_t value_of(const PlanValue& value, const Call& call, const Tensors& tensor
                       value.argument, " of ", call.plan().name, " is no integer");
     return call.arg(value.argument).toInt();
   }
+  if (value.source == PlanValue::Source::Element) {
+    TORCH_CHECK_VALUE(value.argument < call.plan().args.size() && call.arg(value.argument).isIntList() &&
+                          value.dimension < call.arg(value.argument).toListRef().size(),
+                      "argument ", value.argument, " of ", call.plan().name, " is no list of more than ",
+                      value.dimension, " integers");
+    return call.arg(value.argument).toIntList().get(value.dimension);
+  }
   TORCH_CHECK_VALUE(value.argument < tensors.size(), "there is no tensor t", value.argument);
   const at::Tensor& tensor = tensors[value.argument];
   if (value.source == PlanValue::Source::Offset) {
@@ -386,7 +393,8 @@ Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op) : plan(st
   }
 }
 
-std::shared_ptr<const CompiledCall> instantiate(const Recipe& recipe, const Call& call) {
+std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& given, const Call& call) {
+  const Recipe& recipe = *given;
   const Tensors tensors = tensors_of(call);
   c10::SmallVector<int64_t, 16> values;
   for (const PlanValue& value : recipe.plan.values()) {
@@ -397,7 +405,7 @@ std::shared_ptr<const CompiledCall> instantiate(const Recipe& recipe, const Call
   }
   check_tensors(recipe.plan, tensors);
   auto compiled = std::make_shared<CompiledCall>();
-  compiled->recipe = &recipe;
+  compiled->recipe = given;
   compiled->warning = known_warning(call);
   compiled->numbers = recipe.plan.numbers(values);
   check_returns(call, recipe.plan, buffer_shapes(recipe.plan, compiled->numbers, tensors));

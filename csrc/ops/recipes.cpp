@@ -4,6 +4,7 @@
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/blocking.h"
@@ -19,8 +20,25 @@ std::atomic<const PlanBuilder*> builder{nullptr};
 std::atomic<uint64_t> plans{0};
 std::atomic<uint32_t> variant{0};
 
+constexpr size_t kHalf = 32;
+
 bool is_by_value(uint64_t numbers, size_t index) {
-  return index < 64 && (numbers >> index & 1) != 0;
+  return index < kHalf && (numbers >> index & 1) != 0;
+}
+
+bool is_guarded(uint64_t numbers, size_t index) {
+  return index < kHalf && (numbers >> (kHalf + index) & 1) != 0;
+}
+
+// Exponents for which torch has other formulas than for the rest, and those of integers.
+bool has_own_formula(const Call& call, const c10::IValue& exponent) {
+  if (!call.plan().name.starts_with("aten::pow")) {
+    return false;
+  }
+  constexpr double kLargest = 3;
+  const double value = exponent.toScalar().isComplex() ? 0 : exponent.toScalar().toDouble();
+  return (std::abs(value) <= kLargest && std::floor(2 * value) == 2 * value) ||
+         (!exponent.isDouble() && !c10::isFloatingType(call.arg(0).toTensor().scalar_type()));
 }
 
 bool is_default(const c10::IValue& value, const c10::Argument& declared) {
@@ -56,7 +74,11 @@ std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_alias
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
     words.push_back(i);
     if (call.plan().args[i].kind == ArgKind::Other) {
-      add_constant(words, call.arg(i), !is_by_value(numbers, i));
+      const bool is_left_out = is_by_value(numbers, i) || is_guarded(numbers, i);
+      add_constant(words, call.arg(i), !is_left_out);
+      if (is_left_out && call.arg(i).isList()) {
+        words.push_back(call.arg(i).toListRef().size());
+      }
       continue;
     }
     call.for_each_tensor(i, [&](size_t place, const at::Tensor& tensor) {
@@ -87,13 +109,13 @@ std::string obstacle(const Call& call) {
 }
 
 // A plan and its kernels, whose programs are not built yet. ValueError for a text that is no plan.
-std::unique_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
+std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
   std::vector<std::string> letters;
   for (const auto& kernel : built.kernels) {
     letters.push_back(kernel->arguments());
     std::erase_if(letters.back(), [](char letter) { return !kernels::is_passed(letter); });
   }
-  return std::make_unique<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
+  return std::make_shared<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
 }
 
 std::shared_ptr<CompiledCall> refused(const std::string& reason) {
@@ -174,8 +196,15 @@ uint64_t OperatorRecipes::numbers(const Call& call) {
   }
   uint64_t result = 0;
   for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    if (is_by_value(known, i) && !is_default(call.arg(i), call.plan().op.schema().arguments()[i])) {
-      result |= uint64_t{1} << i;
+    const c10::IValue& value = call.arg(i);
+    if (is_by_value(known, i)) {
+      const bool is_read = value.isScalar() && !is_default(value, call.plan().op.schema().arguments()[i]) &&
+                           !has_own_formula(call, value);
+      result |= is_read ? uint64_t{1} << i : 0;
+    } else if (is_guarded(known, i)) {
+      const bool is_seen =
+          value.isIntList() || (value.isInt() && !is_default(value, call.plan().op.schema().arguments()[i]));
+      result |= is_seen ? uint64_t{1} << (kHalf + i) : 0;
     }
   }
   return result;
@@ -205,19 +234,47 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, cons
   if (std::string why = obstacle(call); !why.empty()) {
     made = refuse(why, nullptr);
   } else {
-    Class* group = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      std::vector<uint64_t> words = class_of(call, numbers(call), key.is_aliased);
-      if (classes_.size() < kMaxClasses || classes_.count(words) > 0) {
-        group = &classes_[std::move(words)];
-      }
-    }
-    made = group == nullptr ? refuse("there are more classes of its calls than are kept", nullptr)
-                            : find_or_build(call, key, *group);
+    made = find_or_build(call, key, class_for(call, key.is_aliased));
   }
   known_.insert(key.hash, key.words, made);
   return made;
+}
+
+std::shared_ptr<RecipeClass> OperatorRecipes::class_for(const Call& call, bool is_aliased) {
+  std::vector<uint64_t> words = class_of(call, numbers(call), is_aliased);
+  const std::lock_guard lock(mutex_);
+  if (const auto known = classes_.find(words); known != classes_.end()) {
+    known->second->was_used.store(true, std::memory_order_relaxed);
+    return known->second;
+  }
+  if (classes_.size() >= kMaxClasses && count_classes(/*are_refused=*/false) >= kMaxClasses) {
+    evict_class(/*is_refused=*/false);
+  }
+  return classes_.try_emplace(std::move(words), std::make_shared<Class>()).first->second;
+}
+
+size_t OperatorRecipes::count_classes(bool are_refused) const {
+  return static_cast<size_t>(std::ranges::count_if(
+      classes_, [are_refused](const auto& one) { return one.second->refusal.empty() != are_refused; }));
+}
+
+void OperatorRecipes::evict_class(bool is_refused) {
+  // Twice around: the first time may only take marks away.
+  for (size_t left = 2 * classes_.size(); left > 0; --left) {
+    auto next = classes_.upper_bound(hand_);
+    if (next == classes_.end()) {
+      next = classes_.begin();
+    }
+    Class& group = *next->second;
+    if (group.is_building || group.refusal.empty() == is_refused ||
+        group.was_used.exchange(false, std::memory_order_relaxed)) {
+      hand_ = next->first;
+      continue;
+    }
+    hand_ = next->first;
+    classes_.erase(next);
+    return;
+  }
 }
 
 // Of the thread that loads or builds for a class, from when it says so to the end.
@@ -238,7 +295,8 @@ class OperatorRecipes::Building {
 };
 
 std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& call, const CompiledKey& key,
-                                                                   Class& group) {
+                                                                   const std::shared_ptr<Class>& shared) {
+  Class& group = *shared;
   size_t tried = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -246,9 +304,9 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
       return refused(group.refusal);
     }
     if (tried < group.recipes.size()) {
-      const Recipe& recipe = *group.recipes[tried++];
+      const std::shared_ptr<const Recipe> recipe = group.recipes[tried++];
       lock.unlock();
-      if (auto found = use(recipe, call, group)) {
+      if (auto found = use(recipe, call, shared)) {
         return found;
       }
       lock.lock();
@@ -268,7 +326,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
       {
         const Building until_end(*this, group);
         if (is_loaded) {
-          return build(call, key, group);
+          return build(call, key, shared);
         }
         load(call, key, group);
       }
@@ -277,13 +335,16 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
   }
 }
 
-std::shared_ptr<const CompiledCall> OperatorRecipes::use(const Recipe& recipe, const Call& call, Class& group) {
+std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
+                                                         const std::shared_ptr<Class>& group) {
   bool is_for_call = false;
   try {
-    std::shared_ptr<const CompiledCall> found = instantiate(recipe, call);
+    const std::shared_ptr<CompiledCall> found = instantiate(recipe, call);
     is_for_call = true;
     if (found != nullptr) {
-      for (const auto& kernel : recipe.kernels) {
+      found->group = group;
+      recipe->was_used.store(true, std::memory_order_relaxed);
+      for (const auto& kernel : recipe->kernels) {
         kernel->program->build(call.device());
       }
     }
@@ -293,7 +354,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const Recipe& recipe, c
       throw;
     }
     // A program that can't be built can't for any call of the class.
-    return refuse(unusable(error), is_for_call ? &group : nullptr);
+    return refuse(unusable(error), is_for_call ? group.get() : nullptr);
   }
 }
 
@@ -302,7 +363,7 @@ void OperatorRecipes::load(const Call& call, const CompiledKey& key, Class& grou
     for (BuiltPlan& kept : ask->load(call, numbers(call), key.is_aliased)) {
       if (!kept.refusal.empty()) {
         refuse(kept.refusal, &group);
-      } else if (!is_full()) {
+      } else {
         try {
           keep(recipe_of(kept, call), group);
         } catch (const c10::Error& error) {
@@ -315,44 +376,42 @@ void OperatorRecipes::load(const Call& call, const CompiledKey& key, Class& grou
   group.is_loaded = true;
 }
 
-std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, const CompiledKey& key, Class& group) {
+std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, const CompiledKey& key,
+                                                           const std::shared_ptr<Class>& group) {
   const PlanBuilder* ask = builder.load();
   if (ask == nullptr) {
     return refuse("nobody builds plans here", nullptr);
   }
-  if (is_full()) {
-    return refused("it has " + std::to_string(kMaxRecipes) + " recipes, and more are not kept");
-  }
   BuiltPlan built = ask->build(call, numbers(call), key.is_aliased);
   if (!built.refusal.empty()) {
-    return refuse(built.refusal, built.refuses_class ? &group : nullptr);
+    return refuse(built.refusal, built.refuses_class ? group.get() : nullptr);
   }
-  std::unique_ptr<const Recipe> recipe;
+  std::shared_ptr<const Recipe> recipe;
   try {
     recipe = recipe_of(built, call);
   } catch (const c10::Error& error) {
-    return refuse(unusable(error), &group);  // what is wrong with the plan itself is so for each call of the class
+    return refuse(unusable(error), group.get());  // what is wrong with the plan itself is so for each call of the class
   }
-  std::shared_ptr<const CompiledCall> result = use(*recipe, call, group);
+  std::shared_ptr<const CompiledCall> result = use(recipe, call, group);
   if (result == nullptr) {
     return refuse("the guards of its plan don't hold for the call that it was made for", nullptr);
   }
   if (result->recipe != nullptr) {
-    keep(std::move(recipe), group);
+    keep(std::move(recipe), *group);
   }
   return result;
 }
 
-bool OperatorRecipes::is_full() {
-  const std::lock_guard lock(mutex_);
-  return recipes_.size() >= kMaxRecipes;
-}
-
-void OperatorRecipes::keep(std::unique_ptr<const Recipe> recipe, Class& group) {
+void OperatorRecipes::keep(std::shared_ptr<const Recipe> recipe, Class& group) {
   count_plan();
   const std::lock_guard lock(mutex_);
-  group.recipes.push_back(recipe.get());
-  recipes_.push_back(std::move(recipe));
+  while (group.recipes.size() >= kMaxRecipes) {
+    const auto unused = std::ranges::find_if(group.recipes, [](const std::shared_ptr<const Recipe>& one) {
+      return !one->was_used.exchange(false, std::memory_order_relaxed);
+    });
+    group.recipes.erase(unused == group.recipes.end() ? group.recipes.begin() : unused);
+  }
+  group.recipes.push_back(std::move(recipe));
 }
 
 std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {
@@ -360,6 +419,10 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& r
   if (group != nullptr) {
     const std::lock_guard lock(mutex_);
     group->refusal = reason;
+    group->was_used.store(true, std::memory_order_relaxed);
+    if (classes_.size() > kMaxRefusedClasses && count_classes(/*are_refused=*/true) > kMaxRefusedClasses) {
+      evict_class(/*is_refused=*/true);
+    }
   }
   return refused(reason);
 }

@@ -3,6 +3,7 @@
 // it has seen.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -19,18 +20,30 @@
 
 namespace outboard {
 
-// A plan with its kernels and operators. Kept for good, since queued launches and captured graphs name the kernels.
+// A plan with its kernels and operators. Calls share it. Its programs outlive it, since queued launches and captured graphs
+// name them.
 struct Recipe {
   Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op);
 
   kernels::Plan plan;
   std::vector<std::unique_ptr<CompiledKernel>> kernels;
   std::vector<c10::OperatorHandle> operators;  // of the steps that call one, in order
+  mutable std::atomic<bool> was_used{true};  // since the last search for one to evict
+};
+
+// The calls that one set of recipes may serve.
+struct RecipeClass {
+  std::vector<std::shared_ptr<const Recipe>> recipes;
+  std::string refusal;
+  bool is_building = false;
+  bool is_loaded = false;  // what is kept on disk is among the recipes
+  std::atomic<bool> was_used{true};  // since the last search for one to evict
 };
 
 // A recipe for one signature, with all that is computed; or a refusal.
 struct CompiledCall {
-  const Recipe* recipe = nullptr;
+  std::shared_ptr<const Recipe> recipe;
+  std::shared_ptr<RecipeClass> group;  // to mark as used; null without a recipe
   std::string refusal;  // if there is no recipe
   std::string warning;  // that the CPU's kernel gives for such arguments; empty for none
   std::vector<int64_t> numbers;
@@ -61,31 +74,34 @@ class OperatorRecipes {
   std::set<std::string> refusals();
 
  private:
-  struct Class {
-    std::vector<const Recipe*> recipes;
-    std::string refusal;
-    bool is_building = false;
-    bool is_loaded = false;  // what is kept on disk is among the recipes
-  };
-  using Classes = std::map<std::vector<uint64_t>, Class>;
+  using Class = RecipeClass;
+  using Classes = std::map<std::vector<uint64_t>, std::shared_ptr<Class>>;
   class Building;
 
-  // They grow with what a program calls, not with how often.
+  // Full ones give up what was not used since the last search. Classes that are refused don't crowd out the others.
   static constexpr size_t kMaxClasses = 1024;
-  static constexpr size_t kMaxRecipes = 1024;
+  static constexpr size_t kMaxRefusedClasses = 256;
+  static constexpr size_t kMaxRecipes = 32;  // of a class
   static constexpr size_t kMaxRefusals = 64;  // that are listed of single calls
 
   // The arguments, a bit each, whose numbers the call's plan takes by value: not those that are the schema's default,
   // which most calls have, and which are worth a kernel without them.
   uint64_t numbers(const Call& call);
-  std::shared_ptr<const CompiledCall> find_or_build(const Call& call, const CompiledKey& key, Class& group);
+  std::shared_ptr<const CompiledCall> find_or_build(const Call& call, const CompiledKey& key,
+                                                    const std::shared_ptr<Class>& group);
   // A call with a recipe of its class, whose programs are built by then; null if a guard doesn't hold.
-  std::shared_ptr<const CompiledCall> use(const Recipe& recipe, const Call& call, Class& group);
+  std::shared_ptr<const CompiledCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
+                                          const std::shared_ptr<Class>& group);
   // Makes recipes of what is kept of the class on disk, or refuses it.
   void load(const Call& call, const CompiledKey& key, Class& group);
-  std::shared_ptr<const CompiledCall> build(const Call& call, const CompiledKey& key, Class& group);
-  bool is_full();
-  void keep(std::unique_ptr<const Recipe> recipe, Class& group);
+  std::shared_ptr<const CompiledCall> build(const Call& call, const CompiledKey& key,
+                                            const std::shared_ptr<Class>& group);
+  std::shared_ptr<Class> class_for(const Call& call, bool is_aliased);
+  void keep(std::shared_ptr<const Recipe> recipe, Class& group);
+  // With the lock held.
+  size_t count_classes(bool are_refused) const;
+  // With the lock held: makes room for a class that is refused, or for another one.
+  void evict_class(bool is_refused);
   std::shared_ptr<const CompiledCall> refuse(const std::string& reason, Class* group);
 
   std::atomic<uint64_t> numbers_{kUnknown};
@@ -94,8 +110,8 @@ class OperatorRecipes {
 
   std::mutex mutex_;  // guards what follows; never held while Python or the driver is called
   std::condition_variable built_;
-  Classes classes_;  // doesn't move its elements
-  std::vector<std::unique_ptr<const Recipe>> recipes_;
+  Classes classes_;
+  std::vector<uint64_t> hand_;  // the class behind which the next search begins
   std::set<std::string> refusals_;
 };
 
@@ -103,7 +119,7 @@ class OperatorRecipes {
 std::string unusable(const c10::Error& error);
 
 // A call with a recipe: null if a guard doesn't hold. ValueError for a recipe that makes no sense for the call.
-std::shared_ptr<const CompiledCall> instantiate(const Recipe& recipe, const Call& call);
+std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const Call& call);
 
 // Runs the steps. False, before the first, if a tensor has no memory (a zero tensor of torch's).
 bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack);

@@ -25,7 +25,7 @@ from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists
 from torch_outboard.kernels.files import Answer
 from torch_outboard.kernels.key import Sizes, key_of, sizes_of, tuned_key
-from torch_outboard.kernels.numbers import by_value, told_by_sizes
+from torch_outboard.kernels.numbers import by_value, guarded, told_by_sizes
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.packs import Packs, folders_of, owner_of
 from torch_outboard.kernels.refusal import Refusal
@@ -42,8 +42,11 @@ _OF_STORAGES = ("aten::as_strided", "aten::set", "aten::resize", "aten::_to_copy
 
 
 def numbers(name: str) -> int:
-    """Gives a bit for each argument of an operator whose number plans take by value."""
-    return sum(1 << place for place in by_value(name))
+    """Return a bit for each argument of an operator whose number plans take by value.
+
+    The bits from the 32nd on are for the arguments whose integers plans have guards for.
+    """
+    return sum(1 << place for place in by_value(name)) | sum(1 << 32 + place for place in guarded(name))
 
 
 def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> list[Answer]:
@@ -205,6 +208,7 @@ class _Asked:
         # keeps frames, and those would keep memory of the device.
         self._held = [arguments]
         self._places = [index for index in range(len(arguments)) if by_value >> index & 1]
+        self._symbols = [index for index in range(len(arguments)) if by_value >> 32 + index & 1]
         self._is_aliased = is_aliased
         self._device = device
 
@@ -217,14 +221,16 @@ class _Asked:
         place = torch.device(generators().driver.name, self._device)
 
         def make() -> Answer:
-            return _build_or_refuse(self._name, self._held, self._places, self._is_aliased, place)
+            return _build_or_refuse(self._name, self._held, self._places, self._symbols, self._is_aliased, place)
 
         return _made_and_kept(key, sizes_of(self._held[0]), self._name, self._device, make)
 
     def _key(self) -> str | None:
         if not _keeps():
             return None
-        return key_of(self._name, self._held[0], self._places, self._is_aliased, self._device)
+        return key_of(
+            self._name, self._held[0], self._places, self._is_aliased, self._device, symbols=tuple(self._symbols)
+        )
 
 
 def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
@@ -292,7 +298,9 @@ def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     return text, [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
 
 
-def _build_or_refuse(name: str, held: list[Sequence[Any]], places: list[int], is_aliased: bool, device: Any) -> Answer:
+def _build_or_refuse(
+    name: str, held: list[Sequence[Any]], places: list[int], symbols: list[int], is_aliased: bool, device: Any
+) -> Answer:
     if not name.startswith("aten::"):
         raise Refusal("it is no operator of torch's own")
     if name.startswith(_OF_STORAGES):
@@ -307,7 +315,7 @@ def _build_or_refuse(name: str, held: list[Sequence[Any]], places: list[int], is
     generator = eager_generator(kind, generators().driver)
     real = generator.dialect.real  # type: ignore[attr-defined]
     told = told_by_sizes(name)
-    call = OperatorCall(name, held.pop(), [one for one in places if one not in told], is_aliased, device)
+    call = OperatorCall(name, held.pop(), [one for one in places if one not in told], is_aliased, device, symbols)
     failure: Exception | None = None
     try:
         for is_static in (False, True):

@@ -31,17 +31,27 @@ class _NoKey(Exception):
 
 
 def key_of(
-    name: str, arguments: Sequence[Any], by_value: Sequence[int], is_aliased: bool, device: int, form: str = "steps"
+    name: str,
+    arguments: Sequence[Any],
+    by_value: Sequence[int],
+    is_aliased: bool,
+    device: int,
+    form: str = "steps",
+    symbols: Sequence[int] = (),
 ) -> str | None:
     """Gives the class of a call as JSON, or None for a call whose plan no file keeps.
 
-    Of numbers that plans read at each call the type counts, of tensors type, rank and whether they are on the CPU.
+    Of numbers that plans read at each call, or have guards for, the type counts, and of lists of them the length. Of
+    tensors type, rank and whether they are on the CPU count.
     `form` says what kind of plan it is: one of steps, or of a launch over "chunks".
     """
     schema = overload_of(name)._schema.arguments
     try:
         described = [
-            _describe(value, is_read=place in by_value or str(declared.type) in ("Tensor", "Optional[Tensor]"))
+            _describe(
+                value,
+                is_read=place in by_value or place in symbols or str(declared.type) in ("Tensor", "Optional[Tensor]"),
+            )
             for place, (value, declared) in enumerate(zip(arguments, schema, strict=True))
         ]
     except _NoKey:
@@ -52,6 +62,7 @@ def key_of(
             "form": form,
             "arguments": described,
             "by_value": sorted(by_value),
+            "guarded": sorted(symbols),
             "is_aliased": is_aliased,
             "default_dtype": str(torch.get_default_dtype()),
             "is_deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -96,7 +107,7 @@ def _describe(value: Any, *, is_read: bool = False) -> Any:
         case float():
             return ["float", value.hex()]
         case list() | tuple():
-            return ["list", [_describe(one) for one in value]]
+            return ["list", [_describe(one, is_read=is_read) for one in value]]
         case torch.dtype() | torch.layout() | torch.memory_format():
             return [type(value).__name__, str(value)]
         case torch.device():

@@ -219,7 +219,9 @@ class _Steps(FxConverter):
                 self.plan.returned(returned, outputs)
         return self.plan, self.ordered
 
-    def _given(self, given: Input) -> str:
+    def _given(self, given: Input) -> str | None:
+        if given.symbol is not None:
+            return None  # formulas name it
         if given.tensor is not None:
             return f"t{given.tensor}"
         return self.plan.seed() if given.number is None else self.plan.number(given)

@@ -15,9 +15,10 @@ import torch
 
 from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels import random
+from torch_outboard.kernels.fills import FILLS
 from torch_outboard.kernels.operators import base_name, overload_of
 
-__all__ = ["by_value", "formula_of", "rounded", "told_by_sizes"]
+__all__ = ["by_value", "formula_of", "guarded", "rounded", "told_by_sizes"]
 
 _Formula = Callable[..., torch.Tensor]
 
@@ -72,19 +73,81 @@ def _masked_fill(self: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) ->
     return result
 
 
+def _typed(self: torch.Tensor, *numbers: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """Convert a tensor and numbers to their common type, by categories."""
+    common = self.dtype
+    for one in numbers:
+        if one is not None and one.dtype.is_floating_point and not common.is_floating_point:
+            common = torch.get_default_dtype()
+        elif one is not None and common == torch.bool:
+            common = one.dtype
+    return self.to(common), [None if one is None else one.to(common) for one in numbers]
+
+
+def _clamp(self: torch.Tensor, low: torch.Tensor | None, high: torch.Tensor | None) -> torch.Tensor:
+    if low is not None and self.dtype == torch.uint8 and low.dtype == torch.int64 and torch.__version__ >= "2.15":
+        low = low.clamp_min(0)  # a bound below the type has no effect; before torch 2.15 it wraps
+    x, (low, high) = _typed(self, low, high)
+    result: torch.Tensor = torch.ops.aten.clamp.Tensor(x, low, high)
+    return result
+
+
+def _clamp_min(self: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    return _clamp(self, low, None)
+
+
+def _clamp_max(self: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    return _clamp(self, None, high)
+
+
+def _pow(self: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    x, (power,) = _typed(self, exponent)
+    assert power is not None
+    result: torch.Tensor = torch.ops.aten.pow.Tensor_Tensor(x, rounded(power) if x.dtype in HALVES else power)
+    return result
+
+
 # By the operator without overload: the names of the numbers, and the formula over the arguments before them and them.
 _FORMULAS: dict[str, tuple[tuple[str, ...], _Formula]] = {
     "aten::add": (("alpha",), _add),
     "aten::sub": (("alpha",), _sub),
     "aten::addcmul": (("value",), _addcmul),
     "aten::addcdiv": (("value",), _addcdiv),
+    "aten::clamp": (("min", "max"), _clamp),
+    "aten::clamp_max": (("max",), _clamp_max),
+    "aten::clamp_min": (("min",), _clamp_min),
     "aten::lerp": (("weight",), _lerp),
+    "aten::pow": (("exponent",), _pow),
     "aten::masked_fill": (("value",), _masked_fill),
 }
 
 
 # Numbers that no plan reads, since sizes tell them: by the operator.
 _TOLD = {"aten::_scaled_dot_product_fused_attention_overrideable_backward": ("max_q", "max_k")}
+
+
+# Integers that plans look at as at sizes, with guards: by the operator without overload and form.
+_GUARDED = {
+    "aten::constant_pad_nd": ("pad",),
+    "aten::embedding_dense_backward": ("num_weights",),
+    "aten::kthvalue": ("k",),
+    "aten::randperm": ("n",),
+    "aten::roll": ("shifts",),
+    "aten::select_backward": ("index",),
+    "aten::slice_backward": ("start", "end"),
+    "aten::topk": ("k",),
+    "aten::tril": ("diagonal",),
+    "aten::triu": ("diagonal",),
+    **{f"aten::upsample_{kind}": ("output_size",) for kind in ("bicubic2d", "bilinear2d", "linear1d")},
+    **{f"aten::upsample_{kind}": ("output_size",) for kind in ("nearest1d", "nearest2d", "nearest3d")},
+}
+
+
+def guarded(name: str) -> tuple[int, ...]:
+    """Return the places of the integers that plans of an operator look at, with guards."""
+    names = _GUARDED.get(base_name(name), ())
+    arguments = overload_of(name)._schema.arguments
+    return tuple(place for place, one in enumerate(arguments) if one.name in names)
 
 
 def _known(name: str) -> tuple[tuple[str, ...], _Formula] | None:
@@ -103,6 +166,9 @@ def by_value(name: str) -> tuple[int, ...]:
 
     So are those that no plan reads: they make no call another one.
     """
+    if name in FILLS:
+        named = (*FILLS[name].read, *FILLS[name].told)
+        return tuple(place for place, one in enumerate(overload_of(name)._schema.arguments) if one.name in named)
     if name in _TOLD:
         return told_by_sizes(name)
     known = _known(name)
@@ -120,4 +186,5 @@ def by_value(name: str) -> tuple[int, ...]:
 def told_by_sizes(name: str) -> tuple[int, ...]:
     """Gives the places of the numbers that no plan of the operator reads."""
     arguments = overload_of(name)._schema.arguments
-    return tuple(place for place, one in enumerate(arguments) if one.name in _TOLD.get(name, ()))
+    told = FILLS[name].told if name in FILLS else _TOLD.get(name, ())
+    return tuple(place for place, one in enumerate(arguments) if one.name in told)

@@ -48,6 +48,8 @@ class PlanWriter:
         """Names each size and stride of the call's tensors; symbols take the first place where they stand alone."""
         places: list[tuple[str, Any]] = []
         for one in self._traced.inputs:
+            if one.symbol is not None:
+                places.append((one.symbol, _expression_of(one.fake)))
             if one.tensor is None:
                 continue
             for kind, numbers in (("size", one.fake.shape), ("stride", one.fake.stride())):
@@ -69,7 +71,8 @@ class PlanWriter:
             raise NotAFormula("asserts that are checked when it runs")
         for symbol, place in self._places.items():
             bounds = env.var_to_range[symbol]
-            yield f"a{place} {self.formula(bounds.lower)} ge"
+            if bounds.lower.is_Integer:
+                yield f"a{place} {self.formula(bounds.lower)} ge"
             if bounds.upper.is_Integer:
                 yield f"a{place} {self.formula(bounds.upper)} le"
         for guard in env.guards:

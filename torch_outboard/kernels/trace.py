@@ -12,11 +12,12 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels.bodies import BODIES
 from torch_outboard.kernels.decompositions import decompositions
+from torch_outboard.kernels.fills import FILLS
 from torch_outboard.kernels.numbers import formula_of, rounded
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
 from torch_outboard.kernels.promotion import is_tensor, kinds_of, number_type, tensors_in
@@ -48,6 +49,7 @@ class OperatorCall:
     by_value: Sequence[int]  # places of the numbers that the plan takes from each call
     is_aliased: bool  # a tensor that is written shares memory with another one
     device: torch.device
+    symbols: Sequence[int] = ()  # places of the integers that the plan has guards for
 
     @property
     def operator(self) -> torch._ops.OpOverload:
@@ -66,12 +68,16 @@ class OperatorCall:
 
 @dataclass
 class Input:
-    """A placeholder of the graph: a tensor of the call by its number, a number by its place among the arguments, or, if
-    it is neither, the seed of what is drawn."""
+    """A placeholder of the graph.
 
-    fake: torch.Tensor
+    It is a tensor of the call by its number, a number by its place among the arguments, an integer for formulas by its
+    source in the plan, or, if it is none of these, the seed of what is drawn.
+    """
+
+    fake: torch.Tensor | torch.SymInt
     tensor: int | None = None
     number: int | None = None
+    symbol: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,13 @@ class _Cast:
     def convert(self, number: torch.Tensor) -> torch.Tensor:
         converted = number.to(self.dtype)
         return rounded(converted) if self.is_rounded else converted
+
+
+@dataclass
+class _Symbol:
+    """An integer that is a placeholder."""
+
+    value: torch.SymInt | int
 
 
 class _Inputs:
@@ -162,6 +175,24 @@ class _Inputs:
         self.made.append(Input(fake, number=place))
         return fake
 
+    def symbols(self, place: int) -> Any:
+        """Return what stands for an integer, or a list of them, that the plan has guards for."""
+        value = self.call.arguments[place]
+        if isinstance(value, (list, tuple)):
+            return [self._symbol(one, f"element {place} {number}") for number, one in enumerate(value)]
+        return self._symbol(value, f"number {place}")
+
+    def _symbol(self, value: int, text: str) -> Any:
+        env = self.mode.shape_env
+        assert env is not None
+        fake: torch.SymInt | int = value
+        if not self.is_static:
+            source = ConstantSource(text.replace(" ", "_"))
+            symbol = env.create_unspecified_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+            fake = env.create_symintnode(symbol, hint=value, source=source)
+        self.made.append(Input(fake, symbol=text))  # type: ignore[arg-type]
+        return _Symbol(fake)
+
     def seed(self) -> None:
         with self.mode:
             fake = torch.empty((), dtype=torch.int64, device=self.call.device)
@@ -199,12 +230,16 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     mode = FakeTensorMode(shape_env=shape_env)
     inputs = _Inputs(call, mode, is_static, real)
     arguments = [
-        inputs.number(place) if place in call.by_value else inputs.argument(one, declared)
+        inputs.number(place)
+        if place in call.by_value
+        else inputs.symbols(place)
+        if place in call.symbols
+        else inputs.argument(one, declared)
         for place, (one, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
     ]
     if call.draws:
         inputs.seed()
-    body = _Body(call, arguments)
+    body = _Body(call, arguments, real)
     traced = Traced(_graph_of(body, inputs.made, mode), shape_env, mode, inputs.made, body.returns)
     if call.is_aliased:
         _defer_copies(traced)
@@ -256,8 +291,9 @@ def _check_fill(call: OperatorCall) -> None:
 class _Body:
     """Calls the operator with tensors in the places of the placeholders, and gives the tensors that are new."""
 
-    def __init__(self, call: OperatorCall, arguments: list[Any]) -> None:
+    def __init__(self, call: OperatorCall, arguments: list[Any], real: torch.dtype) -> None:
         self.call = call
+        self.real = real
         self.arguments = arguments
         self.returns: list[Any] = []
 
@@ -265,11 +301,11 @@ class _Body:
         remaining = iter(given)
 
         def take(one: Any) -> Any:
-            if isinstance(one, torch.Tensor):
+            if isinstance(one, (torch.Tensor, _Symbol)):
                 return next(remaining)
             if isinstance(one, _Cast):
                 return one.convert(next(remaining))
-            if isinstance(one, (list, tuple)) and any(isinstance(each, (torch.Tensor, _Cast)) for each in one):
+            if isinstance(one, (list, tuple)) and any(isinstance(each, (torch.Tensor, _Cast, _Symbol)) for each in one):
                 return [take(each) for each in one]
             return one
 
@@ -295,7 +331,7 @@ class _Body:
 
     def _run(self, arguments: list[Any]) -> Any:
         call, schema = self.call, self.call.operator._schema
-        if call.by_value or call.draws:
+        if call.by_value or call.draws or call.name in FILLS:
             return self._run_formula(arguments)
         if call.base in BODIES:
             return BODIES[call.base](*arguments)
@@ -316,7 +352,11 @@ class _Body:
             for value, one in zip(arguments, schema.arguments, strict=True)
             if one.name not in ("out", "generator")
         ]
-        result = formula_of(self.call.name)(*inputs)
+        fill = FILLS.get(self.call.name)
+        if fill is None:
+            result = formula_of(self.call.name)(*inputs)
+        else:
+            result = fill.formula(self.real, arguments[-1], *inputs)
         targets = [
             value
             for value, one in zip(arguments, schema.arguments, strict=True)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A number that is new needs no new plan, and what is known of calls is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torch_outboard import _C
+from torch_outboard.kernels import refused_operators
+
+MATRIX = torch.randn(33, 35)
+IMAGE = torch.randn(1, 2, 9, 11)
+
+CALLS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "arange": lambda x, n: torch.arange(n, device=x.device),
+    "arange of floats": lambda x, n: torch.arange(0.25, 0.25 + n * 0.5, 0.5, device=x.device),
+    "arange with a step": lambda x, n: torch.arange(n, 9 * n, n, device=x.device),
+    "clamp": lambda x, n: x.clamp(-n * 0.1, n * 0.1),
+    "clamp_min_": lambda x, n: x.clone().clamp_min_(n * 0.1),
+    "constant_pad_nd": lambda x, n: F.pad(x, [n, 2]),
+    "eye": lambda x, n: torch.eye(n, device=x.device),
+    "interpolate": lambda x, n: F.interpolate(IMAGE.to(x.device), (n, n + 2), mode="bilinear"),
+    "linspace": lambda x, n: torch.linspace(0, n, n, device=x.device),
+    "masked_fill": lambda x, n: x.masked_fill(x > 1, n * 0.1),
+    "pow": lambda x, n: x.abs() ** (1.03 + n * 0.02),
+    "randperm": lambda x, n: torch.randperm(n, device=x.device).sort().values,
+    "roll": lambda x, n: x.roll((n, -n), (0, 1)),
+    "topk": lambda x, n: x.topk(n).values,
+    "tril": lambda x, n: x.tril(n - 15),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_new_number_is_no_new_plan(name: str, device: torch.device) -> None:
+    call, x = CALLS[name], MATRIX.to(device)
+    for n in (4, 17):
+        call(x, n)
+    before = _C.built_plans()
+    for n in range(5, 30, 4):
+        torch.testing.assert_close(call(x, n).cpu(), call(MATRIX, n))
+    assert _C.built_plans() == before
+
+
+def test_numbers_with_a_case_of_their_own(device: torch.device) -> None:
+    x = MATRIX.to(device)
+    for n in (0, 1, 2, 33, 40, -1, -40):
+        for call in (lambda x, n: x.tril(n), lambda x, n: x.triu(n), lambda x, n: x.roll(n, 1)):
+            torch.testing.assert_close(call(x, n).cpu(), call(MATRIX, n))
+    for n in (0, 1, 2):
+        for name in ("arange", "arange of floats", "eye", "linspace", "randperm"):
+            torch.testing.assert_close(CALLS[name](x, n).cpu(), CALLS[name](MATRIX, n))
+    for exponent in (0, 0.5, 1, 2, -2, 3, 2.5, -1, 7):
+        torch.testing.assert_close((x**exponent).cpu(), MATRIX**exponent, equal_nan=True)
+    whole = torch.arange(-4, 9, dtype=torch.int16)
+    for exponent in (0, 1, 2, 5, 2.5, 0.5):
+        torch.testing.assert_close((whole.to(device) ** exponent).cpu(), whole**exponent, equal_nan=True)
+
+
+def test_a_kernel_that_is_for_one_number_is_not_used_for_another(device: torch.device) -> None:
+    x = MATRIX.to(device)
+    for k in (0, 1, 35, 5, 34, 6):
+        torch.testing.assert_close(x.topk(k).values.cpu(), MATRIX.topk(k).values)
+    with pytest.raises(RuntimeError, match="out of range"):
+        x.topk(36)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_refused_calls_take_no_room_from_others(device: torch.device) -> None:
+    numbers = torch.randn(1, 3, dtype=torch.complex64, device=device)
+    for most in range(1, 1100):
+        torch.renorm(numbers, 2, 0, most)
+    assert any(operator == "aten::renorm" for operator, _ in refused_operators())
+    before = _C.built_plans()
+    x = torch.rand(2, 5)
+    torch.testing.assert_close(torch.renorm(x.to(device), 2, 0, 1.5).cpu(), torch.renorm(x, 2, 0, 1.5))
+    assert _C.built_plans() > before

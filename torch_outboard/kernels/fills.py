@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators that fill a tensor from numbers alone: how many elements there are, the tensor that is written tells.
+
+So a new end, or a new count, is no new plan. Formulas take the type in which reals are computed, the tensor that is
+written, and the operator's arguments: tensors of no dimensions for numbers that plans read, numbers for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["FILLS", "Fill"]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """The formula of an operator, the arguments that its plans read, and those that they don't."""
+
+    formula: Callable[..., torch.Tensor]
+    read: tuple[str, ...]
+    told: tuple[str, ...]
+
+
+def _as(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype)
+    return torch.full((), value, dtype=dtype, device=device)
+
+
+def _places(count: Any, out: torch.Tensor) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.int64, device=out.device)
+
+
+def _check(out: torch.Tensor, rank: int) -> None:
+    if out.dim() != rank:
+        raise Refusal(f"it writes a tensor of {out.dim()} dimensions", is_of_class=False)
+    if out.dtype == torch.bool:
+        raise Refusal("it writes bools")
+
+
+def _range(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, step: Any = 1) -> torch.Tensor:
+    _check(out, 1)
+    kind = real if out.dtype.is_floating_point else torch.int64
+    first, each = (_as(one, kind, out.device) for one in (start, step))
+    return (first + _places(out.shape[0], out).to(kind) * each).to(out.dtype)
+
+
+def _range_to(real: torch.dtype, out: torch.Tensor, end: Any) -> torch.Tensor:
+    return _range(real, out, 0, end)
+
+
+def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: Any) -> torch.Tensor:
+    """From both ends, as the CPU's kernel."""
+    _check(out, 1)
+    if not out.dtype.is_floating_point and real != torch.float64:
+        raise Refusal("of integers, it computes in float64")
+    is_wide = out.dtype == torch.float64 or not out.dtype.is_floating_point
+    kind = torch.float64 if is_wide else torch.float32
+    given = out.dtype if not out.dtype.is_floating_point else kind
+    first, last = (_as(one, given, out.device).to(kind) for one in (start, end))
+    count = out.shape[0]
+    if count == 1:
+        return first.to(out.dtype).reshape(1)
+    step = (last - first) / (count - 1)
+    place = _places(count, out)
+    values = torch.where(place < count // 2, first + step * place.to(kind), last - step * (count - 1 - place).to(kind))
+    return values.to(out.dtype)
+
+
+def _eye(real: torch.dtype, out: torch.Tensor, *counts: Any) -> torch.Tensor:
+    if out.dim() != 2:
+        raise Refusal(f"it writes a tensor of {out.dim()} dimensions", is_of_class=False)
+    rows, columns = (_places(count, out) for count in out.shape)
+    return (rows.unsqueeze(1) == columns).to(out.dtype)
+
+
+# By the operator with its overload.
+FILLS = {
+    "aten::arange.out": Fill(_range_to, (), ("end",)),
+    "aten::arange.start_out": Fill(_range, ("start", "step"), ("end",)),
+    "aten::eye.m_out": Fill(_eye, (), ("n", "m")),
+    "aten::eye.out": Fill(_eye, (), ("n",)),
+    "aten::linspace.out": Fill(_linear, ("start", "end"), ("steps",)),
+}
