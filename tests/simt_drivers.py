@@ -37,3 +37,23 @@ class Groups(Apart):
 
     kernel_generator = GroupsGenerator
     code_generator = GroupsGenerator
+
+
+class FloatsGenerator(OpenCLGenerator):
+    """As for a chip without doubles: the word alone is a mistake in its language."""
+
+    dialect = replace(
+        OPENCL_C,
+        name="opencl_c_floats",
+        language="opencl_c",
+        header="#define double there_is_no_double\n" + OPENCL_C.header,
+        atomics=OPENCL_C.atomics - {"f64"},
+        has_double=False,
+    )
+
+
+class Floats(Apart):
+    """As `Apart`, without float64."""
+
+    kernel_generator = FloatsGenerator
+    code_generator = FloatsGenerator

@@ -189,19 +189,28 @@ def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
 GENERATED = "tests.simt_drivers:Apart"
 DATABASE = str(TESTS / "kernels" / "test_operator_database.py")
 REDUCTIONS = str(TESTS / "kernels" / "test_reductions.py")
+WITHOUT_DOUBLES = str(TESTS / "kernels" / "test_without_doubles.py")
 OF_LISTS = str(TESTS / "kernels" / "test_foreach.py") + "::test_reductions"
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
 def test_generated_kernels(driver: str) -> None:
     """But for the reductions, of which the database has those of a CPU; the next test has a GPU's."""
-    run_pytest(str(TESTS / "kernels"), f"--ignore={DATABASE}", f"--ignore={REDUCTIONS}", f"--driver={driver}")
+    others = [f"--ignore={file}" for file in (DATABASE, REDUCTIONS, WITHOUT_DOUBLES)]
+    run_pytest(str(TESTS / "kernels"), *others, f"--driver={driver}")
 
 
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Groups"])
 def test_reductions_by_groups(driver: str) -> None:
     """The kernels of a GPU, on a CPU."""
     run_pytest(REDUCTIONS, OF_LISTS, f"--driver={driver}")
+
+
+@pytest.mark.parametrize("driver", ["tests.simt_drivers:Floats"])
+def test_devices_without_doubles(driver: str) -> None:
+    run_pytest(WITHOUT_DOUBLES, f"--driver={driver}")
+    env = {"PYTHONPATH": str(TESTS.parent), "OUTBOARD_FALLBACK": "error"}
+    run_python(str(TESTS.parent / "examples" / "digits.py"), f"--device={driver}", env=env)
 
 
 @pytest.mark.parametrize("driver", [GENERATED])

@@ -8,7 +8,8 @@
 //   value stride 0 0                        a1 a stride; so `offset 0`, an integer argument, `number 3`, and
 //                                           an element of a list of integers, `element 3 1`
 //   guard a0 64 ge                          the plan is for calls for which this isn't 0
-//   number 2 float32                        b0: one element, the number that is the call's third argument
+//   number 2 float32                        b0: one element, the number that is the call's third argument, or that is in
+//                                           it, a tensor of the CPU's without dimensions
 //   seed                                    another buffer: one int64, of the next draw of the call's generator
 //   allocate float32 [a0, 4] [4, 1]         b1: fresh memory, by sizes and strides
 //   view b1 [4, a0] [1, 4] 0                b2: another look at a buffer, its beginning in elements from b1's

@@ -192,6 +192,15 @@ kernels::LaunchSizes sizes_of(const Recipe& recipe, const PlanStep& step, const 
   return recipe.kernels[step.index]->program->sizes(words);
 }
 
+// A number of the call's in a type, which has room for it or, of float32, rounds it as kernels do.
+at::Tensor number_of(const c10::IValue& value, c10::ScalarType dtype) {
+  c10::Scalar number = value.isTensor() ? value.toTensor().item() : value.toScalar();
+  if (dtype == c10::kFloat && number.isFloatingPoint()) {
+    number = static_cast<float>(number.toDouble());
+  }
+  return at::scalar_tensor(number, at::TensorOptions(dtype));
+}
+
 class Run {
  public:
   Run(const CompiledCall& compiled, const Call& call, Tensors tensors)
@@ -233,7 +242,7 @@ class Run {
   void run_step(const PlanStep& step) {
     switch (step.kind) {
       case PlanStep::Kind::Number:
-        buffers_.push_back(at::scalar_tensor(call_.arg(step.index).toScalar(), at::TensorOptions(step.dtype)));
+        buffers_.push_back(number_of(call_.arg(step.index), step.dtype));
         break;
       case PlanStep::Kind::Seed:
         buffers_.push_back(seed_for(call_, stream_));
@@ -359,11 +368,16 @@ class Run {
   size_t calls_ = 0;
 };
 
-void check_tensors(const kernels::Plan& plan, const Tensors& tensors) {
+void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& tensors) {
   const auto check = [&](const PlanTensor& tensor) {
     TORCH_CHECK_VALUE(tensor.is_buffer || tensor.index < tensors.size(), "there is no tensor t", tensor.index);
   };
   for (const PlanStep& step : plan.steps()) {
+    if (step.kind == PlanStep::Kind::Number && call.arg(step.index).isTensor()) {
+      const at::Tensor& number = call.arg(step.index).toTensor();
+      TORCH_CHECK_VALUE(number.defined() && number.is_cpu() && number.dim() == 0, "argument ", step.index,
+                        " is no number of the CPU's");
+    }
     check(step.target);
     check(step.source);
     for (const PlanArgument& argument : step.arguments) {
@@ -380,8 +394,9 @@ Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op) : plan(st
   }
   for (const PlanStep& step : plan.steps()) {
     if (step.kind == PlanStep::Kind::Number) {
-      TORCH_CHECK_VALUE(step.index < op.args.size() && op.args[step.index].kind == ArgKind::Other, "argument ",
-                        step.index, " is no number");
+      TORCH_CHECK_VALUE(step.index < op.args.size() &&
+                            (op.args[step.index].kind == ArgKind::Other || op.args[step.index].kind == ArgKind::Tensor),
+                        "argument ", step.index, " is no number");
     } else if (step.kind == PlanStep::Kind::Seed) {
       TORCH_CHECK_VALUE(op.is_random, op.name, " draws no random numbers");
     } else if (step.kind == PlanStep::Kind::Call) {
@@ -403,7 +418,7 @@ std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& g
   if (!recipe.plan.holds(values)) {
     return nullptr;
   }
-  check_tensors(recipe.plan, tensors);
+  check_tensors(recipe.plan, call, tensors);
   auto compiled = std::make_shared<CompiledCall>();
   compiled->recipe = given;
   compiled->warning = known_warning(call);

@@ -85,7 +85,7 @@ std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype
     case c10::kDouble:
       return std::bit_cast<uint64_t>(number.toDouble());
     default:
-      return std::bit_cast<uint32_t>(number.toFloat());
+      return std::bit_cast<uint32_t>(static_cast<float>(number.toDouble()));  // what is too large is infinite
   }
 }
 

@@ -34,8 +34,8 @@ NOT_GENERATED: dict[str, tuple[tuple[torch.dtype, ...], type[int | bool]]] = {
 
 
 def is_compared(name: str, dtype: torch.dtype, number: float) -> bool:
-    if torch.__version__ >= "2.15" and "clamp" in name and dtype == torch.uint8 and number < 0:
-        return False  # torch 2.15 refuses negative bounds of bytes; generated kernels wrap them, as torch before it
+    if torch.__version__ >= "2.15" and name.startswith("_foreach_") and dtype == torch.uint8 and number < 0:
+        return False  # negative bounds of bytes, which lists wrap as torch before it
     if torch.__version__ < "2.13" and name in ("clamp from", "clamp to") and math.isnan(number):
         return False  # a bound that is NaN and stands alone has no effect there; with the other bound all is NaN
     dtypes, kind = NOT_GENERATED.get(name, ((), int))

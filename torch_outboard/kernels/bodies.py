@@ -12,7 +12,7 @@ import torch
 from torch_outboard.kernels.decompositions import with_statistics
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["BODIES"]
+__all__ = ["BODIES", "BODIES_IN_REALS"]
 
 
 def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
@@ -44,6 +44,7 @@ def _logcumsumexp(self: torch.Tensor, dim: int, *out: torch.Tensor) -> torch.Ten
 
 
 def _update_scale(
+    real: torch.dtype,
     self: torch.Tensor,
     growth_tracker: torch.Tensor,
     found_inf: torch.Tensor,
@@ -51,11 +52,11 @@ def _update_scale(
     backoff: float,
     interval: int,
 ) -> torch.Tensor:
-    """Products are computed in double and rounded once, as CUDA's kernel does; the scale stays finite."""
+    """Compute products in double, if there is one, and round them once, as CUDA's kernel. The scale stays finite."""
     given = (self, growth_tracker, found_inf)
     if [one.dtype for one in given] != [torch.float32, torch.int32, torch.float32] or any(one.dim() for one in given):
         raise Refusal("the scale, its tracker and what was found are not a float32, an int32 and a float32")
-    wide = self.double()
+    wide = self.to(real)
     steps = growth_tracker + 1
     is_bad, is_due = found_inf != 0, steps == interval
     grown = (wide * growth).to(self.dtype)
@@ -75,10 +76,12 @@ def _attention_backward(*given: Any) -> Any:
 
 # By the operator without overload and form; they take all of its arguments.
 BODIES: dict[str, Callable[..., Any]] = {
-    "aten::_amp_update_scale": _update_scale,
     "aten::_cummax_helper": _cumulative(torch.ops.aten.cummax.default),
     "aten::_cummin_helper": _cumulative(torch.ops.aten.cummin.default),
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     "aten::_logcumsumexp": _logcumsumexp,
     "aten::native_batch_norm": _batch_norm,
 }
+
+# The same, whose first argument is the widest type of reals that kernels compute in.
+BODIES_IN_REALS: dict[str, Callable[..., Any]] = {"aten::_amp_update_scale": _update_scale}

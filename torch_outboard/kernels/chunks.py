@@ -19,6 +19,7 @@ from torch_outboard.kernels.lower import lower_with
 from torch_outboard.kernels.numbers import by_value
 from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.optimizers import FORMULAS
+from torch_outboard.kernels.promotion import is_wide_number
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.trace import OperatorCall, Traced, trace, trace_function
 
@@ -102,7 +103,7 @@ def _of_formula(
         operands.append(_operand(name, place, value))
         one = value[0] if isinstance(value, list) else value
         is_number = not isinstance(value, list) or declared.name in ELEMENTS
-        dtype = one.dtype if isinstance(one, torch.Tensor) else real
+        dtype = one.dtype if isinstance(one, torch.Tensor) and not is_wide_number(one, real) else real
         tensors.append(torch.empty((), dtype=dtype, device="meta") if is_number else one)
     _check_types(dict(zip(names, tensors, strict=True)))
     order: list[str] = []

@@ -11,7 +11,7 @@ import torch
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["is_tensor", "kinds_of", "number_type", "tensors_in"]
+__all__ = ["common_type", "is_tensor", "is_wide_number", "kinds_of", "number_type", "tensors_in"]
 
 # Operators that go element by element, and promote as those do that torch says it of.
 _POINTWISE_TOO = ("aten::floor_divide",)
@@ -29,6 +29,21 @@ def tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
 
 def is_tensor(declared: torch.Argument) -> bool:
     return str(declared.type) in ("Tensor", "Optional[Tensor]")
+
+
+def is_wide_number(tensor: torch.Tensor, real: torch.dtype) -> bool:
+    """Return whether a tensor is a float64 number of the CPU's, and kernels compute in no type as wide."""
+    return tensor.dtype == torch.float64 and real != torch.float64 and tensor.dim() == 0 and tensor.device.type == "cpu"
+
+
+def common_type(kinds: Sequence[torch.dtype]) -> torch.dtype:
+    """Return the type to which tensors of these types promote."""
+    if not kinds:
+        raise Refusal("all its tensors are numbers")
+    common = kinds[0]
+    for kind in kinds[1:]:
+        common = torch.promote_types(common, kind)
+    return common
 
 
 def kinds_of(name: str, arguments: Sequence[Any]) -> list[torch.dtype]:
@@ -50,14 +65,9 @@ def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torc
     """
     if torch.Tag.pointwise not in overload_of(name).tags and base_name(name) not in _POINTWISE_TOO:
         raise Refusal("a number stands where a tensor is expected")
-    kinds = kinds_of(name, arguments)
-    if not kinds:
-        raise Refusal("all its tensors are numbers")
+    common = common_type(kinds_of(name, arguments))
     if given.is_complex:
         raise Refusal("its number is complex")
-    common = kinds[0]
-    for kind in kinds[1:]:
-        common = torch.promote_types(common, kind)
     if given.is_floating_point and not (common.is_floating_point or common.is_complex):
         common = torch.get_default_dtype()
     elif common == torch.bool and given != torch.bool:

@@ -15,12 +15,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from torch_outboard.compile.simt.dialect import HALVES
-from torch_outboard.kernels.bodies import BODIES
+from torch_outboard.kernels.bodies import BODIES, BODIES_IN_REALS
 from torch_outboard.kernels.decompositions import decompositions
 from torch_outboard.kernels.fills import FILLS
 from torch_outboard.kernels.numbers import formula_of, rounded
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
-from torch_outboard.kernels.promotion import is_tensor, kinds_of, number_type, tensors_in
+from torch_outboard.kernels.promotion import (
+    common_type,
+    is_tensor,
+    is_wide_number,
+    kinds_of,
+    number_type,
+    tensors_in,
+)
 from torch_outboard.kernels.random import FORMULAS, drawing
 from torch_outboard.kernels.refusal import Refusal
 
@@ -135,15 +142,17 @@ class _Inputs:
         self.call = call
         self.mode = mode
         self.is_static = is_static
-        self.real = real  # the type of numbers
+        self.real = real  # the widest type of reals that kernels compute in
         self.made: list[Input] = []
         self._tensors = 0
         self._kinds = kinds_of(call.name, call.arguments)
 
-    def argument(self, value: Any, declared: Any) -> Any:
-        """Gives what stands for an argument in the trace: fake tensors for tensors."""
+    def argument(self, place: int, value: Any, declared: Any) -> Any:
+        """Return what stands for an argument in the trace: fake tensors for tensors."""
         if isinstance(value, (bool, int, float, complex)) and is_tensor(declared):
-            return self._number_tensor(value, declared.name)
+            return self._number_tensor(place, value, declared.name)
+        if isinstance(value, torch.Tensor) and is_wide_number(value, self.real):
+            return self._narrowed(place)
         if isinstance(value, float) and self.call.base in _ROUND_SCALARS and self._kinds[0].is_floating_point:
             return torch.tensor(value, dtype=torch.float64).to(self._kinds[0]).item()
         return _replace(value, self._tensor)
@@ -156,20 +165,35 @@ class _Inputs:
         self._tensors += 1
         return fake
 
-    def _number_tensor(self, value: Any, name: str) -> _Cast:
+    def _number_tensor(self, place: int, value: Any, name: str) -> _Cast:
         """A number of Python's in the place of a tensor, which torch passes as one of no dimensions."""
         given = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-        with self.mode:
-            fake = torch.empty((), dtype=given.dtype, device=self.call.device)
         dtype = number_type(self.call.name, self.call.arguments, given.dtype)
+        if is_wide_number(given, self.real):
+            fake = self._narrowed(place)
+        else:
+            with self.mode:
+                fake = self._add(torch.empty((), dtype=given.dtype, device=self.call.device))
         is_in_float = self.call.base in _TAKE_NUMBERS_IN_FLOAT and name == "other"
-        return _Cast(self._add(fake), dtype, is_rounded=dtype in HALVES and not is_in_float)
+        return _Cast(fake, dtype, is_rounded=dtype in HALVES and not is_in_float)
+
+    def _narrowed(self, place: int) -> torch.Tensor:
+        """Return a number that each call converts to the widest type that kernels compute in."""
+        common = common_type(self._kinds)
+        if common == torch.float64 or (
+            isinstance(self.call.arguments[place], torch.Tensor) and not common.is_floating_point
+        ):
+            raise Refusal("it computes in float64, which the language of the devices lacks")
+        self._tensors += 1
+        return self._number(place, self.real)
 
     def number(self, place: int) -> torch.Tensor:
         value = self.call.arguments[place]
         if not isinstance(value, (int, float)):
             raise Refusal(f"its number is a {type(value).__name__}")
-        dtype = torch.int64 if isinstance(value, int) else self.real
+        return self._number(place, torch.int64 if isinstance(value, int) else self.real)
+
+    def _number(self, place: int, dtype: torch.dtype) -> torch.Tensor:
         with self.mode:
             fake = torch.empty((), dtype=dtype, device=self.call.device)
         self.made.append(Input(fake, number=place))
@@ -234,7 +258,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
         if place in call.by_value
         else inputs.symbols(place)
         if place in call.symbols
-        else inputs.argument(one, declared)
+        else inputs.argument(place, one, declared)
         for place, (one, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
     ]
     if call.draws:
@@ -335,6 +359,8 @@ class _Body:
             return self._run_formula(arguments)
         if call.base in BODIES:
             return BODIES[call.base](*arguments)
+        if call.base in BODIES_IN_REALS:
+            return BODIES_IN_REALS[call.base](self.real, *arguments)
         positional = [value for value, one in zip(arguments, schema.arguments, strict=True) if not one.kwarg_only]
         named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True) if one.kwarg_only}
         functional, out = functional_of(call.name), named.pop("out", None)
