@@ -71,6 +71,24 @@ BuiltPlan plan_of(const py::tuple& answer) {
   return built;
 }
 
+// The same of what was read from disk, which may be anything.
+BuiltPlan plan_of_kept(const py::tuple& answer) {
+  BuiltPlan built;
+  try {
+    built = plan_of(answer);
+  } catch (const std::exception& error) {
+    if (const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
+        raised != nullptr && !raised->matches(PyExc_Exception)) {
+      throw;
+    }
+    const auto* known = dynamic_cast<const c10::Error*>(&error);
+    built.text = py::str(answer[0]).cast<std::string>();
+    built.damage = known != nullptr ? known->what_without_backtrace() : error.what();
+  }
+  built.is_kept = true;
+  return built;
+}
+
 // Calls a function of the builder's with an operator's name, its arguments and more.
 template <typename... More>
 py::object ask_about(const py::module_& builder, const char* function, const OpPlan& plan,
@@ -84,14 +102,15 @@ py::object ask_about(const py::module_& builder, const char* function, const OpP
 }
 
 template <typename... More>
-BuiltPlan ask_for_plan(const char* function, const OpPlan& plan, c10::ArrayRef<c10::IValue> given, More... more) {
+BuiltPlan ask_for_plan(BuiltPlan (*read)(const py::tuple&), const char* function, const OpPlan& plan,
+                       c10::ArrayRef<c10::IValue> given, More... more) {
   if (python_is_gone()) {
     BuiltPlan gone;
     gone.refusal = "the interpreter is about to go";
     return gone;
   }
   return with_builder([&](const py::module_& builder) {
-    return plan_of(ask_about(builder, function, plan, given, more...).template cast<py::tuple>());
+    return read(ask_about(builder, function, plan, given, more...).template cast<py::tuple>());
   });
 }
 
@@ -105,7 +124,7 @@ std::vector<BuiltPlan> ask_load(const Call& call, uint64_t numbers, bool is_alia
     with_builder([&](const py::module_& builder) {
       for (const py::handle answer : ask_about(builder, "load", call.plan(), arguments_of(call), numbers, is_aliased,
                                                static_cast<int>(call.device()))) {
-        kept.push_back(plan_of(py::reinterpret_borrow<py::tuple>(answer)));
+        kept.push_back(plan_of_kept(py::reinterpret_borrow<py::tuple>(answer)));
       }
     });
   }
@@ -113,11 +132,29 @@ std::vector<BuiltPlan> ask_load(const Call& call, uint64_t numbers, bool is_alia
 }
 
 BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
-  return ask_for_plan("build", call.plan(), arguments_of(call), numbers, is_aliased, static_cast<int>(call.device()));
+  return ask_for_plan(plan_of, "build", call.plan(), arguments_of(call), numbers, is_aliased,
+                      static_cast<int>(call.device()));
 }
 
 BuiltPlan ask_build_chunks(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device) {
-  return ask_for_plan("build_chunks", plan, arguments, static_cast<int>(device));
+  return ask_for_plan(plan_of_kept, "build_chunks", plan, arguments, static_cast<int>(device));
+}
+
+void ask_drop(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why) {
+  if (!python_is_gone()) {
+    with_builder([&](const py::module_& builder) {
+      ask_about(builder, "drop", call.plan(), arguments_of(call), numbers, is_aliased, static_cast<int>(call.device()),
+                text, why);
+    });
+  }
+}
+
+bool ask_drop_chunks(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device,
+                     const std::string& text, const std::string& why) {
+  return !python_is_gone() && with_builder([&](const py::module_& builder) {
+    return ask_about(builder, "drop_chunks", plan, arguments, static_cast<int>(device), text, why)
+        .template cast<bool>();
+  });
 }
 
 bool ask_attention() {
@@ -125,7 +162,8 @@ bool ask_attention() {
          with_builder([](const py::module_& builder) { return builder.attr("has_attention")().cast<bool>(); });
 }
 
-constexpr PlanBuilder kBuilder{ask_numbers, ask_load, ask_build, ask_numbers_of_lists, ask_build_chunks, ask_attention};
+constexpr PlanBuilder kBuilder{ask_numbers,      ask_load,      ask_build, ask_numbers_of_lists,
+                               ask_build_chunks, ask_attention, ask_drop,  ask_drop_chunks};
 
 // native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host can't reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

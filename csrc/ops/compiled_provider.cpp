@@ -64,25 +64,55 @@ bool fills_empty_outputs(const Call& call) {
   return result;
 }
 
+bool is_usable(const std::shared_ptr<const CompiledCall>& compiled) {
+  return compiled != nullptr &&
+         (compiled->recipe == nullptr || !compiled->recipe->is_dropped.load(std::memory_order_relaxed));
+}
+
+enum class Outcome : uint8_t { Ran, Declined, Dropped };
+
+// Runs a recipe. One from disk that fails is dropped, and the call is to be tried again unless it has changed what it
+// reads.
+Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack) {
+  const Depth nested;
+  RunFailure failure;
+  try {
+    return run_recipe(compiled, call, stack, &failure) ? Outcome::Ran : Outcome::Declined;
+  } catch (const std::exception& error) {
+    if (compiled.recipe->kept.empty() || !failure.may_be_plans || !may_be_plans(error, call.device())) {
+      throw;
+    }
+    known.drop(*compiled.recipe, call, error);
+    if (failure.has_written) {
+      throw;
+    }
+  }
+  return Outcome::Dropped;
+}
+
 bool run_known(const Call& call, torch::jit::Stack* stack) {
   OperatorRecipes& known = OperatorRecipes::of(call.plan());
   const CompiledKey key = known.key_of(call);
-  std::shared_ptr<const CompiledCall> compiled = known.find(key);
-  if (C10_UNLIKELY(compiled == nullptr)) {
-    if (call.plan().kind != OpKind::Waits) {
-      accepted_shape_of(call);  // decompositions and guards of plans check less than the operator
+  std::shared_ptr<const CompiledCall> compiled;
+  Outcome outcome = Outcome::Dropped;
+  while (outcome == Outcome::Dropped) {
+    compiled = known.find(key);
+    if (C10_UNLIKELY(!is_usable(compiled))) {
+      if (call.plan().kind != OpKind::Waits) {
+        accepted_shape_of(call);  // decompositions and guards of plans check less than the operator
+      }
+      const Depth nested;  // the builder may call operators
+      compiled = known.make(call, key);
     }
-    const Depth nested;  // the builder may call operators
-    compiled = known.make(call, key);
+    if (C10_UNLIKELY(compiled->recipe == nullptr)) {
+      refused_plan = &call.plan();
+      refused_call = std::move(compiled);
+      return false;
+    }
+    compiled->group->was_used.store(true, std::memory_order_relaxed);
+    outcome = run_or_drop(known, *compiled, call, stack);
   }
-  if (C10_UNLIKELY(compiled->recipe == nullptr)) {
-    refused_plan = &call.plan();
-    refused_call = std::move(compiled);
-    return false;
-  }
-  compiled->group->was_used.store(true, std::memory_order_relaxed);
-  const Depth nested;
-  if (!run_recipe(*compiled, call, stack)) {
+  if (outcome == Outcome::Declined) {
     return false;
   }
   if (C10_UNLIKELY(!compiled->warning.empty())) {

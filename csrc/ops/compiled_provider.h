@@ -29,6 +29,8 @@ struct BuiltPlan {
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::string refusal;  // "" if there is a plan
   bool refuses_class = false;  // else these arguments alone
+  bool is_kept = false;  // it was read from disk
+  std::string damage;  // why what was read can't be used: of the rest there is the text alone
 };
 
 struct PlanBuilder {
@@ -47,6 +49,12 @@ struct PlanBuilder {
   BuiltPlan (*build_chunks)(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device);
   // Whether plans have kernels for attention as a whole; the same at every call.
   bool (*has_attention)();
+  // Forget a plan that `load` returned for such calls and that can't be used: it is removed from disk, reported, and not
+  // returned again.
+  void (*drop)(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why);
+  // The same of `build_chunks`. Return false if the plan was not read from disk, so that another one would be the same.
+  bool (*drop_chunks)(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device,
+                      const std::string& text, const std::string& why);
 };
 // Kept, not copied.
 OUTBOARD_API void set_plan_builder(const PlanBuilder* builder);

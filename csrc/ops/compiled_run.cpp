@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "core/blocking.h"
+#include "core/device.h"
 #include "ops/arguments.h"
 #include "ops/forms.h"
 #include "ops/known_warnings.h"
@@ -184,6 +186,15 @@ void check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
   }
 }
 
+// Of a plan from disk: one that is built for the call would ask for the same if the call needs it.
+void check_memory(const std::vector<BufferShape>& buffers, c10::DeviceIndex device) {
+  const uint64_t total = device_properties(device).total_memory;
+  for (const BufferShape& buffer : buffers) {
+    TORCH_CHECK_VALUE(total == 0 || buffer.bytes <= total, "the plan allocates ", buffer.bytes,
+                      " bytes, more than the device has");
+  }
+}
+
 kernels::LaunchSizes sizes_of(const Recipe& recipe, const PlanStep& step, const int64_t* numbers) {
   c10::SmallVector<uint64_t, 12> words;
   for (const PlanArgument& argument : step.arguments) {
@@ -212,8 +223,23 @@ class Run {
 
   void run() {
     for (const PlanStep& step : compiled_.recipe->plan.steps()) {
+      step_ = &step;
       run_step(step);
     }
+  }
+
+  // Of the step that has raised. A launch that raises was not queued, but where each call waits for what it queues.
+  RunFailure failure() const {
+    const bool is_run = step_->kind == PlanStep::Kind::Launch || step_->kind == PlanStep::Kind::Call;
+    RunFailure found;
+    found.may_be_plans = !is_run || !waits_for_calls();
+    const PlanStep* const first = compiled_.recipe->plan.steps().data();
+    const PlanStep* const end = step_ + (step_->kind == PlanStep::Kind::Launch ? 0 : 1);
+    found.has_written = reads_what_it_writes() && std::any_of(first, end, [](const PlanStep& step) {
+                          return step.kind == PlanStep::Kind::Launch || step.kind == PlanStep::Kind::Call ||
+                                 step.kind == PlanStep::Kind::Copy;
+                        });
+    return found;
   }
 
   // The arguments on the stack are replaced by the results.
@@ -230,6 +256,12 @@ class Run {
   }
 
  private:
+  bool reads_what_it_writes() const {
+    const auto& args = call_.plan().args;
+    return compiled_.is_aliased || std::any_of(args.begin(), args.end(),
+                                               [](const ArgInfo& info) { return info.is_written && !info.is_output; });
+  }
+
   const at::Tensor& tensor(const PlanTensor& tensor) const {
     return tensor.is_buffer ? buffers_[tensor.index] : tensors_[tensor.index];
   }
@@ -364,6 +396,7 @@ class Run {
   Tensors tensors_;
   Tensors buffers_;
   const int64_t* number_;
+  const PlanStep* step_ = nullptr;
   size_t launches_ = 0;
   size_t calls_ = 0;
 };
@@ -388,7 +421,8 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
 
 }  // namespace
 
-Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op) : plan(std::move(made)) {
+Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op)
+    : plan(std::move(made)), kept(built.is_kept ? built.text : std::string()) {
   for (auto& kernel : built.kernels) {
     kernels.push_back(make_compiled(std::move(kernel)));
   }
@@ -421,9 +455,14 @@ std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& g
   check_tensors(recipe.plan, call, tensors);
   auto compiled = std::make_shared<CompiledCall>();
   compiled->recipe = given;
+  compiled->is_aliased = is_aliased(call);
   compiled->warning = known_warning(call);
   compiled->numbers = recipe.plan.numbers(values);
-  check_returns(call, recipe.plan, buffer_shapes(recipe.plan, compiled->numbers, tensors));
+  const std::vector<BufferShape> buffers = buffer_shapes(recipe.plan, compiled->numbers, tensors);
+  check_returns(call, recipe.plan, buffers);
+  if (!recipe.kept.empty()) {
+    check_memory(buffers, call.device());
+  }
   const int64_t* next = compiled->numbers.data();
   for (const PlanStep& step : recipe.plan.steps()) {
     if (step.kind == PlanStep::Kind::Launch) {
@@ -434,7 +473,7 @@ std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& g
   return compiled;
 }
 
-bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack) {
+bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure) {
   Tensors tensors = tensors_of(call);
   for (const at::Tensor& tensor : tensors) {
     if (C10_UNLIKELY(tensor._is_zerotensor())) {
@@ -442,7 +481,12 @@ bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stac
     }
   }
   Run run(compiled, call, std::move(tensors));
-  run.run();
+  try {
+    run.run();
+  } catch (const std::exception&) {
+    *out_failure = run.failure();
+    throw;
+  }
   run.return_to(stack);
   return true;
 }

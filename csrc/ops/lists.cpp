@@ -458,10 +458,16 @@ std::unique_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
   if (ask == nullptr) {
     return recipe;
   }
-  BuiltPlan built = ask->build_chunks(plan_, first_elements(arguments), device);
-  std::string reason = built.refusal;
-  if (reason.empty()) {
+  std::string reason;
+  for (bool is_dropped = true; is_dropped;) {
+    BuiltPlan built = ask->build_chunks(plan_, first_elements(arguments), device);
+    const std::string text = built.text;
+    reason = built.refusal;
+    if (!reason.empty()) {
+      break;
+    }
     try {
+      TORCH_CHECK_VALUE(built.damage.empty(), built.damage);
       fill(*recipe, std::move(built), arguments, device);
       count_plan();
       return recipe;
@@ -470,6 +476,9 @@ std::unique_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
         throw;
       }
       reason = unusable(error);
+      recipe = std::make_unique<ListRecipe>();
+      is_dropped = may_be_plans(error, device) &&
+                   ask->drop_chunks(plan_, first_elements(arguments), device, text, error.what_without_backtrace());
     }
   }
   OperatorRecipes::of(plan_).list(reason);

@@ -46,25 +46,6 @@ bool is_default(const c10::IValue& value, const c10::Argument& declared) {
   return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
 }
 
-// Whether a tensor that the operator writes shares memory with another argument.
-bool is_aliased(const Call& call) {
-  c10::SmallVector<std::pair<const c10::StorageImpl*, bool>, 8> storages;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
-      storages.emplace_back(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
-                            call.plan().args[i].is_written);
-    });
-  }
-  for (size_t i = 0; i < storages.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (storages[i].first == storages[j].first && (storages[i].second || storages[j].second)) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
 // What decides which recipes may serve a call: everything but sizes, strides and numbers by value.
 std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
   std::vector<uint64_t> words{
@@ -126,8 +107,30 @@ std::shared_ptr<CompiledCall> refused(const std::string& reason) {
 
 }  // namespace
 
+bool is_aliased(const Call& call) {
+  c10::SmallVector<std::pair<const c10::StorageImpl*, bool>, 8> storages;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      storages.emplace_back(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
+                            call.plan().args[i].is_written);
+    });
+  }
+  for (size_t i = 0; i < storages.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (storages[i].first == storages[j].first && (storages[i].second || storages[j].second)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 std::string unusable(const c10::Error& error) {
   return std::string("its plan can't be used: ") + error.what_without_backtrace();
+}
+
+bool may_be_plans(const std::exception& error, c10::DeviceIndex device) {
+  return !is_lost(device) && !is_interrupt(error) && dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr;
 }
 
 void set_plan_builder(const PlanBuilder* given) {
@@ -338,6 +341,9 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
 std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
                                                          const std::shared_ptr<Class>& group) {
   bool is_for_call = false;
+  if (recipe->is_dropped.load(std::memory_order_relaxed)) {
+    return nullptr;
+  }
   try {
     const std::shared_ptr<CompiledCall> found = instantiate(recipe, call);
     is_for_call = true;
@@ -349,12 +355,17 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
       }
     }
     return found;
-  } catch (const c10::Error& error) {
-    if (is_lost(call.device())) {
+  } catch (const std::exception& error) {
+    if (!recipe->kept.empty() && may_be_plans(error, call.device())) {
+      drop(*recipe, call, error);
+      return nullptr;
+    }
+    const auto* known = dynamic_cast<const c10::Error*>(&error);
+    if (known == nullptr || is_lost(call.device())) {
       throw;
     }
     // A program that can't be built can't for any call of the class.
-    return refuse(unusable(error), is_for_call ? group.get() : nullptr);
+    return refuse(unusable(*known), is_for_call ? group.get() : nullptr);
   }
 }
 
@@ -365,15 +376,26 @@ void OperatorRecipes::load(const Call& call, const CompiledKey& key, Class& grou
         refuse(kept.refusal, &group);
       } else {
         try {
+          TORCH_CHECK_VALUE(kept.damage.empty(), kept.damage);
           keep(recipe_of(kept, call), group);
         } catch (const c10::Error& error) {
-          refuse(unusable(error), nullptr);  // is listed, and a plan is built
+          ask->drop(call, numbers(call), key.is_aliased, kept.text, error.what_without_backtrace());
         }
       }
     }
   }
   const std::lock_guard lock(mutex_);
   group.is_loaded = true;
+}
+
+void OperatorRecipes::drop(const Recipe& recipe, const Call& call, const std::exception& failure) {
+  const bool was_dropped = recipe.is_dropped.exchange(true, std::memory_order_relaxed);
+  const PlanBuilder* ask = builder.load();
+  if (ask != nullptr && !was_dropped) {
+    const auto* known = dynamic_cast<const c10::Error*>(&failure);
+    ask->drop(call, numbers(call), is_aliased(call), recipe.kept,
+              known != nullptr ? known->what_without_backtrace() : failure.what());
+  }
 }
 
 std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, const CompiledKey& key,

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,8 @@ struct Recipe {
   kernels::Plan plan;
   std::vector<std::unique_ptr<CompiledKernel>> kernels;
   std::vector<c10::OperatorHandle> operators;  // of the steps that call one, in order
+  std::string kept;  // the plan's text, if it was read from disk
+  mutable std::atomic<bool> is_dropped{false};  // it was read from disk, and is no good: another one is built
   mutable std::atomic<bool> was_used{true};  // since the last search for one to evict
 };
 
@@ -45,6 +48,7 @@ struct CompiledCall {
   std::shared_ptr<const Recipe> recipe;
   std::shared_ptr<RecipeClass> group;  // to mark as used; null without a recipe
   std::string refusal;  // if there is no recipe
+  bool is_aliased = false;  // a tensor that is written shares memory with another argument
   std::string warning;  // that the CPU's kernel gives for such arguments; empty for none
   std::vector<int64_t> numbers;
   std::vector<kernels::LaunchSizes> sizes;  // of the launches, in order
@@ -68,6 +72,9 @@ class OperatorRecipes {
   std::shared_ptr<const CompiledCall> find(const CompiledKey& key) { return known_.find(key.hash, key.words); }
   // Finds a recipe for the call, or has one built; remembers what came of it.
   std::shared_ptr<const CompiledCall> make(const Call& call, const CompiledKey& key);
+
+  // Forget a recipe that was read from disk and failed for a call, here and on disk.
+  void drop(const Recipe& recipe, const Call& call, const std::exception& failure);
 
   // Has a reason listed why calls were refused.
   void list(const std::string& reason);
@@ -115,13 +122,26 @@ class OperatorRecipes {
   std::set<std::string> refusals_;
 };
 
+// Whether a tensor that the operator writes shares memory with another argument.
+bool is_aliased(const Call& call);
+
 // The reason for which a plan, or a program of it, can't be used.
 std::string unusable(const c10::Error& error);
 
 // A call with a recipe: null if a guard doesn't hold. ValueError for a recipe that makes no sense for the call.
 std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const Call& call);
 
-// Runs the steps. False, before the first, if a tensor has no memory (a zero tensor of torch's).
-bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack);
+// How far a recipe came that failed.
+struct RunFailure {
+  bool may_be_plans = false;  // else it is about the values, or about the device
+  bool has_written = false;  // to what the call reads: it can't be repeated
+};
+
+// Runs the steps. False, before the first, if a tensor has no memory (a zero tensor of torch's). `out_failure` is filled
+// before an exception is raised.
+bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure);
+
+// Whether an exception may come from the plan of a call. Not if it is about memory, the device or the program.
+bool may_be_plans(const std::exception& error, c10::DeviceIndex device);
 
 }  // namespace outboard

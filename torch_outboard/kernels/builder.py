@@ -8,21 +8,17 @@ is called are meant for it, and Inductor keeps its state for a thread. What it i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import logging
 import os
-import queue
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import torch
 
-from torch_outboard import _C
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists
+from torch_outboard.kernels.build_thread import BuildThread, NoThread
 from torch_outboard.kernels.files import Answer
 from torch_outboard.kernels.key import Sizes, key_of, sizes_of, tuned_key
 from torch_outboard.kernels.numbers import by_value, guarded, told_by_sizes
@@ -33,7 +29,19 @@ from torch_outboard.kernels.schedules import SCHEDULE
 from torch_outboard.kernels.store import Store, default_folder
 from torch_outboard.kernels.tuned import schedules_of
 
-__all__ = ["build", "build_chunks", "end", "has_attention", "load", "numbers", "numbers_of_lists", "packs", "store"]
+__all__ = [
+    "build",
+    "build_chunks",
+    "drop",
+    "drop_chunks",
+    "end",
+    "has_attention",
+    "load",
+    "numbers",
+    "numbers_of_lists",
+    "packs",
+    "store",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +61,7 @@ def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, d
     """Gives what is kept on disk for calls of a call's class: plans, or one refusal; nothing if nothing is."""
     try:
         return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
-    except _NoThread:  # said when a plan is to be built
+    except NoThread:  # said when a plan is to be built
         return []
 
 
@@ -78,97 +86,45 @@ def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     return _answer_of(lambda: _find_chunks(name, arguments, device))
 
 
+def drop(
+    name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int, text: str, why: str
+) -> None:
+    """Forget a plan that `load` has returned and that can't be used."""
+    asked = _Asked(name, arguments, by_value, is_aliased, device)
+    with contextlib.suppress(NoThread):  # it stays on disk, for another process to drop
+        _THREAD.run(lambda: asked.drop(text, why))
+
+
+def drop_chunks(name: str, arguments: Sequence[Any], device: int, text: str, why: str) -> bool:
+    """Forget a plan that `build_chunks` has returned. Return False if it was none from disk."""
+
+    def forget() -> bool:
+        key = key_of(name, lists.canonical(name, arguments), (), False, device, form="chunks")
+        if key is None or (key, text) not in _kept_chunks:
+            return False
+        _kept_chunks.remove((key, text))
+        _forget(key, device, text, why)
+        return True
+
+    try:
+        return _THREAD.run(forget)  # type: ignore[no-any-return]
+    except NoThread:
+        return False
+
+
+# Of operators over lists: the class and the text of plans that came from disk.
+_kept_chunks: set[tuple[str, str]] = set()
+
+
 def _answer_of(ask: Callable[[], Answer]) -> Answer:
     try:
         return _THREAD.run(ask)  # type: ignore[no-any-return]
-    except _NoThread as error:
+    except NoThread as error:
         return ("", [], str(error), False)
 
 
-# Of the process's end for a build that goes on.
-_PATIENCE = 10.0
-
-
-class _NoThread(Exception):
-    """The process can have no other thread: its limit is reached, or it ends."""
-
-
-class _Ended(SystemExit):
-    """Ends a build at the end of the process. No Exception: a refusal would be made of it."""
-
-
-class _Thread:
-    """A thread that runs functions one after the other, for as long as the process lives. It starts with the first.
-
-    No ThreadPoolExecutor: Python joins its threads before it ends, and a thread that has traced takes with it what
-    autograd goes on to use. In a build for CUDA without a GPU a FakeTensorMode sets a guard of CUDA's that belongs to
-    the thread (`ensureCUDADeviceGuardSet` in torch's c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11).
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._is_busy = False
-
-    def run(self, function: Callable[[], Any]) -> Any:
-        self._start()
-        future: Future[Any] = Future()
-        self._waiting.put((future, function))
-        return future.result()
-
-    def end(self) -> None:
-        """End the thread, and what it does.
-
-        A thread that is within torch when Python ends would abort the process: Python ends it in the middle of a
-        function of C++. A build goes on there after Ctrl-C, which nobody waits for.
-        """
-        with self._lock:
-            thread = self._thread
-        if thread is None or not thread.is_alive():
-            return
-        self._waiting.put(None)
-        if self._is_busy:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Ended))
-        thread.join(_PATIENCE)
-        if thread.is_alive():
-            _log.warning("a plan is still being built at the end of the process, after %g s more", _PATIENCE)
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is not None:
-                return
-            thread = threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise _NoThread(f"no thread can be started to build its plan: {error}") from error
-            self._thread = thread
-
-    def _work(self) -> None:
-        # Its own calls of operators go on down the chain: it would wait for itself.
-        _C.forbid_compiling()
-        with contextlib.suppress(_Ended):
-            while (asked := self._waiting.get()) is not None:
-                future, function = asked
-                del asked
-                self._is_busy = True
-                try:
-                    answer = function()
-                except BaseException as error:  # whoever waits raises it
-                    answer = error
-                self._is_busy = False
-                # With the arguments of the call, before the caller goes on: it may give their memory back.
-                del function
-                if isinstance(answer, BaseException):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
-                del future, answer
-
-
 # Made with the module, which is imported at the first call that needs a plan: two threads that come first share it.
-_THREAD = _Thread()
+_THREAD = BuildThread()
 
 
 def end() -> None:
@@ -192,7 +148,7 @@ def packs() -> Packs:
 def _begin_in_child(forget_store: Callable[[], None]) -> None:
     """A forked child has the module without the thread, and maybe with a lock of a thread that isn't there."""
     global _THREAD
-    _THREAD = _Thread()
+    _THREAD = BuildThread()
     forget_store()
 
 
@@ -225,6 +181,10 @@ class _Asked:
 
         return _made_and_kept(key, sizes_of(self._held[0]), self._name, self._device, make)
 
+    def drop(self, text: str, why: str) -> None:
+        if (key := self._key()) is not None:
+            _forget(key, self._device, text, why)
+
     def _key(self) -> str | None:
         if not _keeps():
             return None
@@ -240,6 +200,7 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
         return ("", [], str(refusal), refusal.is_of_class)
     key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
     if key is not None and (kept := _kept(key, device)):
+        _kept_chunks.add((key, kept[0][0]))
         return kept[0]
     return _made_and_kept(key, sizes_of(stand_ins), name, device, lambda: _build_chunks(name, stand_ins, device))
 
@@ -254,6 +215,14 @@ def _kept(key: str, device: int) -> list[Answer]:
     if digest := schedules_of(device).digest:
         found = [answer for answer in found if not _has_schedule(answer)] + store().plans(tuned_key(key, digest))
     return [answer for answer in found if not answer[2]] or found[:1]
+
+
+def _forget(key: str, device: int, text: str, why: str) -> None:
+    reason = " ".join(why.split())[:300]
+    store().drop(key, text, reason)
+    if digest := schedules_of(device).digest:
+        store().drop(tuned_key(key, digest), text, reason)
+    packs().drop(key, text, reason)
 
 
 def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: Callable[[], Answer]) -> Answer:

@@ -142,13 +142,23 @@ class Packs:
         self._trusted = trusted
         self._paths = list(folders)
         self._used: list[Folder] | None = None
+        self._dropped: set[tuple[str, str]] = set()
 
     def __bool__(self) -> bool:
         return bool(self._paths)
 
     def plans(self, key: str, device: int) -> list[Answer]:
         """Gives the plans that there are for a class, and refusals of it."""
-        return self._count([answer for one in self._usable(device) for answer in one.plans(key)])
+        found = [answer for one in self._usable(device) for answer in one.plans(key)]
+        return self._count([answer for answer in found if (key, answer[0]) not in self._dropped])
+
+    def drop(self, key: str, text: str, why: str) -> None:
+        """Return the plan of a class that has this text no more. Its file stays, since packs are only read."""
+        self._dropped.add((key, text))
+        for folder in self._used or []:
+            for path in folder.files(key):
+                if folder.text(path, key) == text:
+                    _tell_refused(path, f"{printable_path(path)} can't be used ({why})")
 
     def refusal(self, key: str, sizes: Sizes, device: int) -> Answer | None:
         """Gives the refusal of a call with these sizes, if there is one."""

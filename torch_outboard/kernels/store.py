@@ -71,6 +71,7 @@ class Store:
         self._folder = None if folder is None else Folder(folder / _version(), self._drop, self._tell_unreadable)
         self._lock = threading.Lock()
         self._told: set[str] = set()
+        self._dropped: set[tuple[str, str]] = set()  # the class and the text of plans, as files may stay
         self._is_marked = False
 
     @property
@@ -81,7 +82,7 @@ class Store:
     def plans(self, key: str) -> list[Answer]:
         """Return the plans that were saved for a class; if there are none, the refusal of the class."""
         folder = self._usable()
-        found = [] if folder is None else folder.plans(key)
+        found = [] if folder is None else [one for one in folder.plans(key) if (key, one[0]) not in self._dropped]
         with self._lock:
             self.loaded += len(found)
         return found
@@ -107,6 +108,7 @@ class Store:
             # The name of the unfinished file differs each time.
             self._tell(f"plans are not kept: {reason_of(error)}", f"plans are not kept: {error.errno}")
             return
+        self._dropped.discard((key, answer[0]))
         with self._lock:
             self.saved += 1
             is_first = self.saved == 1
@@ -122,7 +124,11 @@ class Store:
             yield from folder.entries()
 
     def drop(self, key: str, text: str, why: str) -> bool:
-        """Remove the plan of a class that has this text, and return whether there was one."""
+        """Remove the plan of a class that has this text, and return whether there was one.
+
+        It is not returned again, even where the file can't be removed.
+        """
+        self._dropped.add((key, text))
         folder = self._usable()
         found = [] if folder is None else [one for one in folder.files(key) if (folder.text(one, key) == text)]
         for path in found:

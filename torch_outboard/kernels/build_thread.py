@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The thread on which plans are built."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from torch_outboard import _C
+
+__all__ = ["BuildThread", "NoThread"]
+
+_log = logging.getLogger(__name__)
+
+# Of the process's end for a build that goes on.
+_PATIENCE = 10.0
+
+
+class NoThread(Exception):
+    """The process can have no other thread: its limit is reached, or it ends."""
+
+
+class _Ended(SystemExit):
+    """Ends a build at the end of the process. No Exception: a refusal would be made of it."""
+
+
+class BuildThread:
+    """A thread that runs functions one after the other, for as long as the process lives. It starts with the first.
+
+    No ThreadPoolExecutor: Python joins its threads before it ends, and a thread that has traced takes with it what
+    autograd goes on to use. In a build for CUDA without a GPU a FakeTensorMode sets a guard of CUDA's that belongs to
+    the thread (`ensureCUDADeviceGuardSet` in torch's c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11).
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_busy = False
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        self._start()
+        future: Future[Any] = Future()
+        self._waiting.put((future, function))
+        return future.result()
+
+    def end(self) -> None:
+        """End the thread, and what it does.
+
+        A thread that is within torch when Python ends would abort the process: Python ends it in the middle of a
+        function of C++. A build goes on there after Ctrl-C, which nobody waits for.
+        """
+        with self._lock:
+            thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        self._waiting.put(None)
+        if self._is_busy:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Ended))
+        thread.join(_PATIENCE)
+        if thread.is_alive():
+            _log.warning("a plan is still being built at the end of the process, after %g s more", _PATIENCE)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise NoThread(f"no thread can be started to build its plan: {error}") from error
+            self._thread = thread
+
+    def _work(self) -> None:
+        # Its own calls of operators go on down the chain: it would wait for itself.
+        _C.forbid_compiling()
+        with contextlib.suppress(_Ended):
+            while (asked := self._waiting.get()) is not None:
+                future, function = asked
+                del asked
+                self._is_busy = True
+                try:
+                    answer = function()
+                except BaseException as error:  # whoever waits raises it
+                    answer = error
+                self._is_busy = False
+                # With the arguments of the call, before the caller goes on: it may give their memory back.
+                del function
+                if isinstance(answer, BaseException):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+                del future, answer
