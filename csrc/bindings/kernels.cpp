@@ -13,6 +13,7 @@
 #include "kernels/plan.h"
 #include "ops/compiled_provider.h"
 #include "ops/providers.h"
+#include "ops/recipes.h"
 
 namespace outboard::bindings {
 
@@ -133,7 +134,7 @@ std::vector<BuiltPlan> ask_load(const Call& call, uint64_t numbers, bool is_alia
 
 BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
   return ask_for_plan(plan_of, "build", call.plan(), arguments_of(call), numbers, is_aliased,
-                      static_cast<int>(call.device()));
+                      static_cast<int>(call.device()), strides_of_results(call));
 }
 
 BuiltPlan ask_build_chunks(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device) {

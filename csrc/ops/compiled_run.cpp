@@ -69,7 +69,8 @@ struct BufferShape {
   size_t bytes = 0;    // of its memory
 };
 
-// Where a view begins in the memory of its base, in elements. ValueError if it reaches beyond that memory.
+// Where a view begins in the memory of its base, in elements. ValueError if it reaches beyond that memory. A view of no
+// elements spans none: it may begin behind the end, as the part of a result that an empty tensor fills.
 int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t own, int64_t base, size_t itemsize,
                     size_t bytes) {
   int64_t offset = 0;
@@ -156,8 +157,8 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
 }
 
 // The plan was traced, and the operator's meta kernel says the same by other code: what they don't agree about is not
-// run.
-void check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
+// run. False if they differ in strides alone, which follow the arguments': another plan may have the right ones.
+bool check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
   const auto fresh = std::count(call.plan().returned_arg.begin(), call.plan().returned_arg.end(), -1);
   TORCH_CHECK_VALUE(static_cast<size_t>(fresh) == plan.returns().size(), "the plan returns ", plan.returns().size(),
                     " values, and the operator ", fresh);
@@ -180,10 +181,12 @@ void check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
                             buffer.sizes.equals(shape->outputs[place].sizes),
                         "the plan gives ", buffer.dtype, " of ", buffer.sizes,
                         " as a result for which the operator's meta kernel tells something else");
-      TORCH_CHECK_VALUE(same_strides(buffer.sizes, buffer.strides, shape->outputs[place].strides),
-                        "the plan lays a result out by other strides than the operator's meta kernel");
+      if (!same_strides(buffer.sizes, buffer.strides, shape->outputs[place].strides)) {
+        return false;
+      }
     }
   }
+  return true;
 }
 
 // Of a plan from disk: one that is built for the call would ask for the same if the call needs it.
@@ -459,7 +462,9 @@ std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& g
   compiled->warning = known_warning(call);
   compiled->numbers = recipe.plan.numbers(values);
   const std::vector<BufferShape> buffers = buffer_shapes(recipe.plan, compiled->numbers, tensors);
-  check_returns(call, recipe.plan, buffers);
+  if (!check_returns(call, recipe.plan, buffers)) {
+    return nullptr;
+  }
   if (!recipe.kept.empty()) {
     check_memory(buffers, call.device());
   }
@@ -471,6 +476,17 @@ std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& g
     next += step.formulas.size();
   }
   return compiled;
+}
+
+std::vector<std::optional<std::vector<int64_t>>> strides_of_results(const Call& call) {
+  std::vector<std::optional<std::vector<int64_t>>> strides;
+  for (const OutputShape& output : shape_of(call)->outputs) {
+    strides.emplace_back();
+    if (output.is_defined) {
+      strides.back().emplace(output.strides.begin(), output.strides.end());
+    }
+  }
+  return strides;
 }
 
 bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure) {

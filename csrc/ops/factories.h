@@ -10,6 +10,7 @@ void register_factories(torch::Library& aten);
 void register_views(torch::Library& aten);
 void register_fill(torch::Library& aten);
 void register_scalars(torch::Library& aten);
+void register_ctc(torch::Library& aten);
 void register_recurrent(torch::Library& aten);
 void register_dropout(torch::Library& aten);
 void register_composites(torch::Library& aten);

@@ -115,6 +115,9 @@ bool is_aliased(const Call& call) {
                             call.plan().args[i].is_written);
     });
   }
+  if (std::none_of(storages.begin(), storages.end(), [](const auto& storage) { return storage.second; })) {
+    return false;
+  }
   for (size_t i = 0; i < storages.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (storages[i].first == storages[j].first && (storages[i].second || storages[j].second)) {
@@ -416,7 +419,10 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   }
   std::shared_ptr<const CompiledCall> result = use(recipe, call, group);
   if (result == nullptr) {
-    return refuse("the guards of its plan don't hold for the call that it was made for", nullptr);
+    return refuse(
+        "the guards of its plan don't hold for the call that it was made for, or the plan lays a result out by other"
+        " strides than the operator's meta kernel",
+        nullptr);
   }
   if (result->recipe != nullptr) {
     keep(std::move(recipe), *group);

@@ -128,8 +128,13 @@ bool is_aliased(const Call& call);
 // The reason for which a plan, or a program of it, can't be used.
 std::string unusable(const c10::Error& error);
 
-// A call with a recipe: null if a guard doesn't hold. ValueError for a recipe that makes no sense for the call.
+// A call with a recipe: null if a guard does not hold, or a result has other strides. ValueError for a recipe that makes
+// no sense for the call.
 std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const Call& call);
+
+// The strides of what a call returns beside the tensors that it writes, as far as they are known before it runs: nothing
+// for an undefined tensor.
+OUTBOARD_API std::vector<std::optional<std::vector<int64_t>>> strides_of_results(const Call& call);
 
 // How far a recipe came that failed.
 struct RunFailure {

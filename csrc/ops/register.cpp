@@ -68,6 +68,7 @@ void register_operators() {
   register_views(aten);
   register_fill(aten);
   register_scalars(aten);
+  register_ctc(aten);
   register_recurrent(aten);
   register_dropout(aten);
   register_composites(aten);

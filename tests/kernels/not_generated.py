@@ -23,11 +23,11 @@ fft.ihfft fft.ihfft2 fft.ihfftn fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rff
 polar stft
 """
 
-_VALUES_TELL_SIZES = "to_sparse unique_consecutive"
+_VALUES_TELL_SIZES = "to_sparse"
 
 _NOT_YET = """
 _segment_reduce.lengths _segment_reduce.offsets _upsample_bilinear2d_aa grid_sampler_3d hash_tensor histogram
-histogramdd nn.functional.adaptive_avg_pool3d nn.functional.ctc_loss nn.functional.embedding_bag nonzero_static
+histogramdd nn.functional.adaptive_avg_pool3d nn.functional.embedding_bag nonzero_static
 """
 
 # What later versions of torch decompose.

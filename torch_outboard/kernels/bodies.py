@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.cells import CELLS
 from torch_outboard.kernels.decompositions import with_statistics
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.ctc import ctc_alphas, ctc_backward
 
 __all__ = ["BODIES", "BODIES_IN_REALS"]
 
@@ -74,13 +76,44 @@ def _attention_backward(*given: Any) -> Any:
     return [one if is_wanted else None for one, is_wanted in zip(results, wanted, strict=True)]
 
 
+def _labels(log_probs: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Return labels read from a table, so that one that is no class is an error, with 0 behind the end of a target."""
+    classes = torch.arange(log_probs.shape[2], device=labels.device)
+    is_label = torch.arange(labels.shape[1], device=labels.device) < lengths.unsqueeze(1)
+    taken = classes.gather(0, torch.where(is_label, labels, 0).flatten())
+    return taken.reshape(labels.shape).contiguous()
+
+
+def _ctc_loss(log_probs: torch.Tensor, labels: torch.Tensor, *rest: Any) -> Any:
+    return ctc_alphas(log_probs, _labels(log_probs, labels, rest[1]), *rest)
+
+
+def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, labels: torch.Tensor, *rest: Any) -> Any:
+    return ctc_backward(grad, log_probs, _labels(log_probs, labels, rest[1]), *rest)
+
+
+def _weight_norm_backward(
+    grad: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    others = [one for one in range(v.dim()) if one != dim % v.dim()]
+    wide = torch.promote_types(v.dtype, torch.float32)
+    grad, v_wide, g_wide, norms = (one.to(wide) for one in (grad, v, g, norms))
+    along = (grad * v_wide).sum(others, keepdim=True)
+    grad_v = g_wide / norms * (grad - v_wide * along / (norms * norms))
+    return grad_v.to(v.dtype), (along / norms).to(g.dtype)
+
+
 # By the operator without overload and form; they take all of its arguments.
 BODIES: dict[str, Callable[..., Any]] = {
     "aten::_cummax_helper": _cumulative(torch.ops.aten.cummax.default),
     "aten::_cummin_helper": _cumulative(torch.ops.aten.cummin.default),
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     "aten::_logcumsumexp": _logcumsumexp,
+    "aten::_weight_norm_interface_backward": _weight_norm_backward,
     "aten::native_batch_norm": _batch_norm,
+    "outboard::ctc_loss": _ctc_loss,
+    "outboard::ctc_loss_backward": _ctc_loss_backward,
+    **CELLS,
 }
 
 # The same, whose first argument is the widest type of reals that kernels compute in.

@@ -71,9 +71,20 @@ def has_attention() -> bool:
     return bool(dialect.vectors) or dialect.has_groups
 
 
-def build(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> Answer:
-    """Builds a plan for a call: its text and kernels, or why there is none."""
-    return _answer_of(_Asked(name, arguments, by_value, is_aliased, device).build)
+def build(
+    name: str,
+    arguments: Sequence[Any],
+    by_value: int,
+    is_aliased: bool,
+    device: int,
+    strides: Sequence[Sequence[int] | None] = (),
+) -> Answer:
+    """Build a plan for a call: its text and kernels, or why there is none.
+
+    `strides` are those of its results, as far as the operator's meta kernel tells them.
+    """
+    asked = _Asked(name, arguments, by_value, is_aliased, device, strides)
+    return _answer_of(asked.build)
 
 
 def numbers_of_lists(name: str) -> int:
@@ -158,8 +169,17 @@ os.register_at_fork(after_in_child=functools.partial(_begin_in_child, store.cach
 class _Asked:
     """A call that is asked about, on the thread that builds."""
 
-    def __init__(self, name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[Any],
+        by_value: int,
+        is_aliased: bool,
+        device: int,
+        strides: Sequence[Sequence[int] | None] = (),
+    ) -> None:
         self._name = name
+        self._strides = strides
         # The build takes the arguments out and forgets them: whoever keeps an exception of it, as handlers of logs do,
         # keeps frames, and those would keep memory of the device.
         self._held = [arguments]
@@ -177,7 +197,9 @@ class _Asked:
         place = torch.device(generators().driver.name, self._device)
 
         def make() -> Answer:
-            return _build_or_refuse(self._name, self._held, self._places, self._symbols, self._is_aliased, place)
+            return _build_or_refuse(
+                self._name, self._held, self._places, self._is_aliased, place, self._strides, self._symbols
+            )
 
         return _made_and_kept(key, sizes_of(self._held[0]), self._name, self._device, make)
 
@@ -268,9 +290,15 @@ def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
 
 
 def _build_or_refuse(
-    name: str, held: list[Sequence[Any]], places: list[int], symbols: list[int], is_aliased: bool, device: Any
+    name: str,
+    held: list[Sequence[Any]],
+    places: list[int],
+    is_aliased: bool,
+    device: Any,
+    strides: Sequence[Sequence[int] | None],
+    symbols: list[int],
 ) -> Answer:
-    if not name.startswith("aten::"):
+    if not name.startswith(("aten::", "outboard::")):
         raise Refusal("it is no operator of torch's own")
     if name.startswith(_OF_STORAGES):
         raise Refusal("it is about storages")
@@ -284,7 +312,9 @@ def _build_or_refuse(
     generator = eager_generator(kind, generators().driver)
     real = generator.dialect.real  # type: ignore[attr-defined]
     told = told_by_sizes(name)
-    call = OperatorCall(name, held.pop(), [one for one in places if one not in told], is_aliased, device, symbols)
+    call = OperatorCall(
+        name, held.pop(), [one for one in places if one not in told], is_aliased, device, strides, symbols
+    )
     failure: Exception | None = None
     try:
         for is_static in (False, True):

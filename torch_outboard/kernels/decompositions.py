@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
 from torch._inductor.decomposition import select_decomp_table
 
-from torch_outboard.kernels import orders, scatters, value_checks
+from torch_outboard.kernels import orders, resizing, scatters, value_checks
 
 __all__ = ["decompositions", "with_statistics"]
 
@@ -26,6 +26,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **of_inductor,
         **{one: _of_whole(one, of_inductor.get(one)) for one in _whole_reductions()},
         **orders.decompositions(),
+        **resizing.decompositions(),
         **scatters.decompositions(of_inductor),
         **value_checks.decompositions(of_inductor),
         aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
@@ -33,6 +34,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten._index_put_impl.default: _index_put,
         aten._pdist_forward.default: _distances_of_pairs,
         aten.addbmm.default: _addbmm,
+        aten.cat.default: functools.partial(_cat, known=of_inductor[aten.cat.default]),
         aten.hardshrink_backward.default: _shrink_backward,
         aten.histc.default: _histogram,
         aten.im2col.default: _windows,
@@ -69,6 +71,15 @@ def _of_whole(op: Any, known: Callable[..., Any] | None) -> Callable[..., Any]:
         return NotImplemented if known is None else known(self, *given, **named)
 
     return body
+
+
+def _cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, known: Callable[..., Any]) -> Any:
+    """Convert to the common type first where types differ: an empty row is skipped, but its type is not."""
+    common = functools.reduce(torch.promote_types, (one.dtype for one in tensors))
+    if all(one.dtype == common for one in tensors):
+        return known(tensors, dim)
+    taken = [one.to(common) for one in tensors if one.dim() != 1 or one.shape[0] != 0]
+    return torch.ops.aten.cat.default(taken or [one.to(common) for one in tensors], dim)
 
 
 def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> Any:
@@ -117,7 +128,7 @@ def _isin(
     Inductor's sorts many, and tells how many are many by a power of their number, for which a plan has no formula.
     """
     rank = test_elements.dim()
-    found = elements.reshape(*elements.shape, *[1] * rank) == test_elements
+    found = elements.reshape([*elements.shape, *[1] * rank]) == test_elements
     if rank > 0:
         found = found.any(tuple(range(-rank, 0)))
     return found.logical_not() if invert else found

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from torch_outboard.compile.generators import generators
+from torch_outboard.compile.simt.dialect import SUFFIXES
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.segments import combined
 
@@ -52,7 +54,21 @@ def _or_else(body: Callable[..., Any], known: Callable[..., Any] | None) -> Call
 def _is_sorted(self: torch.Tensor, kind: str) -> bool:
     if torch.are_deterministic_algorithms_enabled() or kind not in ("set", "sum"):
         return True
-    return kind == "sum" and self.dtype not in _ADDED_ATOMICALLY
+    return kind == "sum" and (self.dtype not in _ADDED_ATOMICALLY or SUFFIXES[self.dtype] not in _atomics())
+
+
+def _atomics() -> frozenset[str]:
+    dialect = generators().eager().dialect  # type: ignore[attr-defined]
+    return dialect.atomics  # type: ignore[no-any-return]
+
+
+def _leaves_to_library(self: torch.Tensor, src: Any) -> bool:
+    """Whether Inductor leaves writes of such elements to a library's scatter, which a plan cannot call."""
+    from torch._inductor.utils import use_scatter_fallback
+
+    if not isinstance(src, torch.Tensor):
+        return False
+    return use_scatter_fallback(torch.ops.aten.scatter_.src, None, self.dtype, src.dtype, src.device.type, True)
 
 
 def _combined(
@@ -78,7 +94,9 @@ def _checked(index: torch.Tensor, size: Any, *, may_be_negative: bool) -> torch.
 def _scatter(
     self: torch.Tensor, dim: int, index: torch.Tensor, src: Any, kind: str = "set", *, include_self: bool = True
 ) -> Any:
-    if include_self and not _is_sorted(self, kind):
+    if index.numel() == 0:
+        return self.clone()
+    if include_self and not _is_sorted(self, kind) and not (kind == "set" and _leaves_to_library(self, src)):
         return NotImplemented
     if self.dim() == 0 or index.dim() == 0:
         values = src if not isinstance(src, torch.Tensor) else src.reshape(-1)

@@ -18,6 +18,7 @@ from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels.bodies import BODIES, BODIES_IN_REALS
 from torch_outboard.kernels.decompositions import decompositions
 from torch_outboard.kernels.fills import FILLS
+from torch_outboard.kernels.layouts import as_laid_out
 from torch_outboard.kernels.numbers import formula_of, rounded
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
 from torch_outboard.kernels.promotion import (
@@ -56,6 +57,7 @@ class OperatorCall:
     by_value: Sequence[int]  # places of the numbers that the plan takes from each call
     is_aliased: bool  # a tensor that is written shares memory with another one
     device: torch.device
+    strides: Sequence[Sequence[int] | None] = ()  # of the results, as far as the operator's meta kernel tells them
     symbols: Sequence[int] = ()  # places of the integers that the plan has guards for
 
     @property
@@ -351,7 +353,7 @@ class _Body:
             if schema.alias_info is not None:
                 continue  # an argument that is written
             self.returns.append(_number_outputs(one, fresh))
-        return tuple(fresh)
+        return tuple(as_laid_out(one, place, self.call.strides) for place, one in enumerate(fresh))
 
     def _run(self, arguments: list[Any]) -> Any:
         call, schema = self.call, self.call.operator._schema

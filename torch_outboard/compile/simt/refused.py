@@ -40,11 +40,13 @@ def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) 
             continue
         values = [node.meta.get("val"), *(one.meta.get("val") for one in node.all_input_nodes)]
         tensors = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor) and one.device.type == device]
-        if tensors and not node.target.is_view and _is_refused(node.target, tensors, dialect):
+        if tensors and not node.target.is_view and _is_refused(node, tensors, dialect):
             node.meta["should_fallback"] = True
 
 
-def _is_refused(operator: torch._ops.OpOverload, tensors: list[torch.Tensor], dialect: Dialect) -> bool:
+def _is_refused(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) -> bool:
+    operator = node.target
+    assert isinstance(operator, torch._ops.OpOverload)
     if operator.namespace not in ("aten", "prims"):
         return False
     packet = operator._schema.name.partition("::")[2]
@@ -52,10 +54,17 @@ def _is_refused(operator: torch._ops.OpOverload, tensors: list[torch.Tensor], di
         return True
     if packet in DIVIDING and not dialect.checks and not tensors[0].dtype.is_floating_point:
         return True
-    if packet in _ADDING and SUFFIXES.get(tensors[0].dtype) not in dialect.atomics:
+    if packet in _ADDING and _adds(node) and SUFFIXES.get(tensors[0].dtype) not in dialect.atomics:
         return True
     # Of complex numbers Inductor knows by itself that there are no kernels.
     return any(not dialect.supports(one.dtype) and not one.is_complex() for one in tensors)
+
+
+def _adds(node: torch.fx.Node) -> bool:
+    """Whether the operator adds to what is there: index_put is told to."""
+    if "index_put" not in str(node.target):
+        return True
+    return bool(node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False))
 
 
 @functools.cache

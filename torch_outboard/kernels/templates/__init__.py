@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.kernels.templates import attention, convolutions, products, segments, sorts
+from torch_outboard.kernels.templates import attention, convolutions, ctc, products, segments, sorts, upsampling
 from torch_outboard.kernels.templates.call import TemplateCall
 
 __all__ = ["TEMPLATES"]
@@ -28,7 +28,10 @@ TEMPLATES: Mapping[Any, Callable[[TemplateCall], list[str | None]]] = {
     torch.ops.aten.convolution_backward.default: convolutions.backward,
     torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default: attention.forward,
     torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default: attention.backward,
+    ctc.ctc_alphas: ctc.forward,
+    ctc.ctc_backward: ctc.backward,
     segments.combined: segments.combine_sorted,
     # Of a matrix, along its rows: decompositions.py makes one of any other call.
     torch.ops.aten.sort.stable: sorts.sort,
+    upsampling.upsample_backward: upsampling.backward,
 }

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators and gradients that Inductor leaves to a library, or lays out in another way than the CPU's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torch_outboard
+from torch_outboard.testing.database.calls import poison
+
+Function = Callable[..., torch.Tensor]
+
+
+def results(function: Function, given: tuple[torch.Tensor, ...], device: Any) -> list[torch.Tensor]:
+    arguments = [one.detach().to(device).requires_grad_(one.is_floating_point()) for one in given]
+    result = function(*arguments)
+    weights = torch.arange(result.numel(), dtype=torch.float32).reshape(result.shape).cos().to(result.dtype)
+    return [result, *torch.autograd.grad(result, [one for one in arguments if one.requires_grad], weights.to(device))]
+
+
+def check(function: Function, *given: torch.Tensor, device: torch.device, tolerance: float = 1e-5) -> None:
+    """Compare a function's values and gradients with the CPU's, and their strides."""
+    expected = results(function, given, "cpu")
+    poison(device)
+    torch_outboard.reset_coverage()
+    found = results(function, given, device)
+    assert {row.provider for row in torch_outboard.coverage()} <= {"compiled", "native"}, torch_outboard.coverage()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, atol=tolerance, rtol=tolerance, equal_nan=True)
+        assert one.stride() == other.stride() or one.numel() <= 1
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_resized_images(mode: str, device: torch.device) -> None:
+    x = torch.randn(2, 3, 5, 7)
+    for size in ((4, 9), (10, 14), (1, 1), (5, 7), (13, 2)):
+        check(lambda x, size=size: F.interpolate(x, size=size, mode=mode), x, device=device)
+    for factor in (2.0, 0.6, (1.3, 3.0)):
+        check(lambda x, factor=factor: F.interpolate(x, scale_factor=factor, mode=mode), x, device=device)
+    last = x.to(memory_format=torch.channels_last)
+    check(lambda x: F.interpolate(x, size=(4, 9), mode=mode), last, device=device)
+    for dtype in (torch.bfloat16, torch.float64):
+        check(lambda x: F.interpolate(x, scale_factor=2, mode=mode), x.to(dtype), device=device, tolerance=1e-2)
+    if mode.startswith("bi"):
+        for size in ((4, 9), (1, 14)):
+            check(
+                lambda x, size=size: F.interpolate(x, size=size, mode=mode, align_corners=True),
+                x,
+                device=device,
+            )
+
+
+@pytest.mark.parametrize(
+    ("mode", "rank"), [("nearest", 1), ("nearest-exact", 1), ("linear", 1), ("nearest", 3), ("trilinear", 3)]
+)
+def test_resized_rows_and_volumes(mode: str, rank: int, device: torch.device) -> None:
+    x = torch.randn(2, 3, *(5, 3, 4)[:rank])
+    for size in ((9, 2, 7), (3, 6, 4)):
+        check(lambda x, size=size: F.interpolate(x, size=size[:rank], mode=mode), x, device=device)
+
+
+def test_norms_of_permuted_tensors(device: torch.device) -> None:
+    x, w, b = torch.randn(2, 3, 5, 7), torch.randn(3), torch.randn(3)
+    check(
+        lambda x, w, b: F.layer_norm(x.permute(0, 2, 3, 1), (3,), w, b).permute(0, 3, 1, 2),
+        x,
+        w,
+        b,
+        device=device,
+        tolerance=1e-4,
+    )
+    check(lambda x: F.log_softmax(x.t(), -1).t(), torch.randn(4, 9), device=device)
+    check(lambda x: F.log_softmax(x, -1).transpose(0, 1), torch.randn(4, 5, 9), device=device)
+    check(lambda x: F.softmax(x.transpose(0, 2), 1), torch.randn(4, 5, 9), device=device)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_weight_norm(dim: int, device: torch.device) -> None:
+    v, g = torch.randn(4, 5, 3), torch.randn([size if number == dim else 1 for number, size in enumerate((4, 5, 3))])
+    check(lambda v, g: torch._weight_norm(v, g, dim), v, g, device=device)
+    if dim != 1:
+        check(lambda v, g: torch._weight_norm(v, g, dim), v.bfloat16(), g.bfloat16(), device=device, tolerance=5e-2)
+
+
+TARGETS = torch.tensor([[1, 2, 2, 3], [3, 1, 2, -7], [1, 1, 9, 9]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("lengths", "target_lengths", "named"),
+    [
+        ([12, 10, 11], [4, 3, 2], {}),
+        ([12, 10, 11], [4, 0, 2], {"reduction": "sum"}),
+        ([12, 10, 3], [4, 3, 2], {"blank": 5, "reduction": "none"}),
+        ([3, 10, 1], [4, 3, 2], {"reduction": "none"}),
+        ([3, 10, 1], [4, 3, 2], {"zero_infinity": True, "reduction": "sum"}),
+        ([12, 10, 1], [0, 0, 0], {}),
+    ],
+)
+def test_ctc_loss(
+    dtype: torch.dtype, lengths: list[int], target_lengths: list[int], named: dict[str, Any], device: torch.device
+) -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = F.ctc_loss(F.log_softmax(x, -1), TARGETS.to(x.device), lengths, target_lengths, **named)
+        return found
+
+    def loss_of_one_row(x: torch.Tensor) -> torch.Tensor:
+        row = torch.cat([one[:length] for one, length in zip(TARGETS, target_lengths, strict=True)]).int()
+        probabilities = F.log_softmax(x.transpose(0, 1), -1).transpose(0, 1)
+        on_cpu = torch.tensor(lengths), torch.tensor(target_lengths)
+        found: torch.Tensor = F.ctc_loss(probabilities, row.to(x.device), *on_cpu, **named)
+        return found
+
+    x = torch.randn(12, 3, 6, dtype=dtype)
+    check(loss, x, device=device)
+    check(loss_of_one_row, x, device=device)
+
+
+def test_ctc_loss_shares_kernels_between_lengths(device: torch.device) -> None:
+    x = torch.randn(12, 3, 6, device=device).log_softmax(-1)
+    targets = TARGETS.clamp(0, 3).to(device)
+    F.ctc_loss(x, targets, [12, 10, 11], [4, 3, 2])
+    before = torch_outboard.kernels.plan_statistics()
+    for lengths in ([11, 9, 12], [4, 5, 6]):
+        F.ctc_loss(x, targets, lengths, [3, 4, 1])
+    assert torch_outboard.kernels.plan_statistics() == before
+
+
+def test_a_label_that_is_no_class_is_an_error(device: torch.device) -> None:
+    x = torch.randn(12, 1, 6, device=device).log_softmax(-1)
+    with pytest.raises((IndexError, RuntimeError), match="index 6 is out of bounds"):
+        F.ctc_loss(x, torch.tensor([[1, 6]], device=device), [12], [2])
+        torch.accelerator.synchronize(device)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers(kind: str, has_bias: bool, device: torch.device) -> None:
+    layer = getattr(torch.nn, kind)(6, 5, 2, bias=has_bias, bidirectional=True)
+    given = [torch.randn(3, 2, 6), *(one.detach() for one in layer.parameters())]
+    names = [name for name, _ in layer.named_parameters()]
+
+    def run(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        output, state = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+        last = state[1] if kind == "LSTM" else state
+        return torch.cat([output.flatten(), last.flatten()])
+
+    check(run, *given, device=device)
+
+
+def test_cells_without_the_gradient_of_an_output(device: torch.device) -> None:
+    cell = torch.nn.LSTMCell(6, 5)
+    parameters = [one.detach() for one in cell.parameters()]
+    names = [name for name, _ in cell.named_parameters()]
+    for output in (0, 1):
+
+        def run(x: torch.Tensor, *given: torch.Tensor, output: int = output) -> torch.Tensor:
+            found: torch.Tensor = torch.func.functional_call(cell, dict(zip(names, given, strict=True)), (x,))[output]
+            return found
+
+        check(run, torch.randn(4, 6), *parameters, device=device)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "deterministic"])
+def _mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    torch.use_deterministic_algorithms(request.param)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+NARROW = [torch.uint8, torch.int8, torch.int16, torch.bool, torch.int64, torch.float16]
+
+
+@pytest.mark.usefixtures("_mode")
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_writes_at_indices(dtype: torch.dtype, device: torch.device) -> None:
+    x, i = torch.arange(20).view(4, 5).to(dtype), torch.tensor([3, 1])
+    values = (torch.arange(10).view(2, 5) % 3).to(dtype)
+    where = torch.tensor([[4, 0], [1, 2]])
+    nothing = torch.tensor([], dtype=torch.int64)
+    for function in (
+        lambda x, i, y, to, none: x.index_put_((i,), y),
+        lambda x, i, y, to, none: x.scatter_(1, to, y),
+        lambda x, i, y, to, none: x.scatter_(0, none, y),
+        lambda x, i, y, to, none: x.scatter_(0, none, 1),
+        lambda x, i, y, to, none: x.scatter_add_(0, none, y),
+        lambda x, i, y, to, none: x if x.dtype == torch.bool else x.scatter_reduce_(0, none, y, "amax"),
+    ):
+        given = x, i, values, where, nothing
+        torch_outboard.reset_coverage()
+        found = function(*(one.clone().to(device) for one in given))
+        assert {row.provider for row in torch_outboard.coverage()} <= {"compiled"}, torch_outboard.coverage()
+        assert torch.equal(found.cpu(), function(*(one.clone() for one in given)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool], ids=str)
+def test_unique_rows_and_runs(dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.randint(2, (7, 3, 2)).to(dtype)
+    calls: list[Callable[[torch.Tensor], Any]] = [
+        lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
+        lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True, dim=1),
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True, dim=0),
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True, dim=-1),
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+    ]
+    for call in calls:
+        for one, other in zip(call(x.to(device)), call(x), strict=True):
+            assert torch.equal(one.cpu(), other)
+
+
+def test_isin(device: torch.device) -> None:
+    x = torch.arange(6)
+    for elements, tests in ((x, x[2:4]), (x[3], x[2:4]), (x, x[1]), (x[1], x[1]), (x, x[:0])):
+        assert torch.equal(torch.isin(elements.to(device), tests.to(device)).cpu(), torch.isin(elements, tests))

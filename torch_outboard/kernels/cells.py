@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whole cells of LSTMs and GRUs, a kernel each; csrc/ops/recurrent.cpp has their schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["CELLS"]
+
+_Optional = torch.Tensor | None
+
+
+def _with_bias(gates: torch.Tensor, bias: _Optional) -> torch.Tensor:
+    return gates if bias is None else gates + bias
+
+
+def _parts(tensor: torch.Tensor, size: Any, count: int) -> list[torch.Tensor]:
+    return [tensor.narrow(1, number * size, size) for number in range(count)]
+
+
+def _sigmoid_backward(grad: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    return grad * (1 - output) * output
+
+
+def _lstm_cell(
+    input_gates: torch.Tensor, hidden_gates: torch.Tensor, cx: torch.Tensor, input_bias: _Optional, bias: _Optional
+) -> tuple[torch.Tensor, ...]:
+    gates = _with_bias(input_gates, input_bias) + _with_bias(hidden_gates, bias)
+    parts = _parts(gates, cx.shape[1], 4)
+    kept = [part.tanh() if number == 2 else part.sigmoid() for number, part in enumerate(parts)]
+    cy = kept[1] * cx + kept[0] * kept[2]
+    return kept[3] * cy.tanh(), cy, torch.cat(kept, 1)
+
+
+def _lstm_cell_backward(
+    grad_hy: _Optional, grad_cy: _Optional, cx: torch.Tensor, cy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
+) -> tuple[_Optional, ...]:
+    if grad_hy is None and grad_cy is None:
+        return None, None, None
+    i, f, g, o = _parts(workspace, cx.shape[1], 4)
+    grad_c = grad_cy
+    grad_o = torch.zeros_like(o)
+    if grad_hy is not None:
+        tanh_cy = cy.tanh()
+        through = grad_hy * o * (1 - tanh_cy * tanh_cy)
+        grad_c = through if grad_c is None else grad_c + through
+        grad_o = _sigmoid_backward(grad_hy * tanh_cy, o)
+    assert grad_c is not None
+    grads = _sigmoid_backward(grad_c * g, i), _sigmoid_backward(grad_c * cx, f), grad_c * i * (1 - g * g), grad_o
+    grad_gates = torch.cat(grads, 1)
+    return grad_gates, grad_c * f, grad_gates.sum(0) if has_bias else None
+
+
+def _gru_cell(
+    input_gates: torch.Tensor, hidden_gates: torch.Tensor, hx: torch.Tensor, input_bias: _Optional, bias: _Optional
+) -> tuple[torch.Tensor, ...]:
+    given = _parts(_with_bias(input_gates, input_bias), hx.shape[1], 3)
+    hidden = _parts(_with_bias(hidden_gates, bias), hx.shape[1], 3)
+    reset, update = (given[0] + hidden[0]).sigmoid(), (given[1] + hidden[1]).sigmoid()
+    fresh = (given[2] + hidden[2] * reset).tanh()
+    return (hx - fresh) * update + fresh, torch.cat([reset, update, fresh, hx, hidden[2]], 1)
+
+
+def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bool) -> tuple[_Optional, ...]:
+    reset, update, fresh, hx, hidden = _parts(workspace, grad.shape[1], 5)
+    grad_fresh = grad * (1 - update) * (1 - fresh * fresh)
+    grad_update = _sigmoid_backward(grad * (hx - fresh), update)
+    grad_reset = _sigmoid_backward(grad_fresh * hidden, reset)
+    grad_input = torch.cat([grad_reset, grad_update, grad_fresh], 1)
+    grad_hidden = torch.cat([grad_reset, grad_update, grad_fresh * reset], 1)
+    biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
+    return grad_input, grad_hidden, grad * update, *biases
+
+
+CELLS: dict[str, Callable[..., tuple[_Optional, ...]]] = {
+    "outboard::gru_cell": _gru_cell,
+    "outboard::gru_cell_backward": _gru_cell_backward,
+    "outboard::lstm_cell": _lstm_cell,
+    "outboard::lstm_cell_backward": _lstm_cell_backward,
+}
