@@ -35,24 +35,52 @@ def check(function: Function, *given: torch.Tensor, device: torch.device, tolera
         assert one.stride() == other.stride() or one.numel() <= 1
 
 
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+# The gradients of interpolate for images, by mode, and what they take behind the sizes.
+OF_IMAGES = {
+    "nearest": (torch.ops.aten.upsample_nearest2d_backward, ()),
+    "nearest-exact": (torch.ops.aten._upsample_nearest_exact2d_backward, ()),
+    "bilinear": (torch.ops.aten.upsample_bilinear2d_backward, (False,)),
+    "bicubic": (torch.ops.aten.upsample_bicubic2d_backward, (False,)),
+    "bilinear, aligned": (torch.ops.aten.upsample_bilinear2d_backward, (True,)),
+    "bicubic, aligned": (torch.ops.aten.upsample_bicubic2d_backward, (True,)),
+}
+
+
+@pytest.mark.parametrize("mode", OF_IMAGES)
+def test_gradients_of_resized_images(mode: str, device: torch.device) -> None:
+    operator, flags = OF_IMAGES[mode]
+    none, given = (None, None), (0.6, 1.3)
+    size = (2, 3, 5, 7)
+    for to, scales in (((4, 9), none), ((10, 14), none), ((1, 1), none), ((13, 2), none), ((3, 9), given)):
+        _check_gradient(operator, torch.randn(2, 3, *to), to, size, *flags, *scales, device=device)
+    _check_gradient(operator, torch.randn(2, 3, 5, 7), (5, 7), size, *flags, *none, device=device)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bicubic"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_gradients_of_resized_images_of_other_types(mode: str, dtype: torch.dtype, device: torch.device) -> None:
+    operator, flags = OF_IMAGES[mode]
+    grad = torch.randn(2, 3, 10, 14).to(dtype)
+    _check_gradient(operator, grad, (10, 14), (2, 3, 5, 7), *flags, 2.0, 2.0, device=device, tolerance=1e-2)
+
+
+def _check_gradient(
+    operator: Any, grad: torch.Tensor, *rest: Any, device: torch.device, tolerance: float = 1e-5
+) -> None:
+    expected = operator(grad, *rest)
+    torch_outboard.reset_coverage()
+    found = operator(grad.to(device), *rest)
+    assert {row.provider for row in torch_outboard.coverage()} <= {"compiled"}, torch_outboard.coverage()
+    torch.testing.assert_close(found.cpu(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_resized_images(mode: str, device: torch.device) -> None:
     x = torch.randn(2, 3, 5, 7)
-    for size in ((4, 9), (10, 14), (1, 1), (5, 7), (13, 2)):
-        check(lambda x, size=size: F.interpolate(x, size=size, mode=mode), x, device=device)
-    for factor in (2.0, 0.6, (1.3, 3.0)):
-        check(lambda x, factor=factor: F.interpolate(x, scale_factor=factor, mode=mode), x, device=device)
-    last = x.to(memory_format=torch.channels_last)
-    check(lambda x: F.interpolate(x, size=(4, 9), mode=mode), last, device=device)
-    for dtype in (torch.bfloat16, torch.float64):
-        check(lambda x: F.interpolate(x, scale_factor=2, mode=mode), x.to(dtype), device=device, tolerance=1e-2)
-    if mode.startswith("bi"):
-        for size in ((4, 9), (1, 14)):
-            check(
-                lambda x, size=size: F.interpolate(x, size=size, mode=mode, align_corners=True),
-                x,
-                device=device,
-            )
+    check(lambda x: F.interpolate(x, scale_factor=2.0, mode=mode), x, device=device)
+    if mode == "bilinear":
+        last = x.to(memory_format=torch.channels_last)
+        check(lambda x: F.interpolate(x, size=(4, 9), mode=mode), last, device=device)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +88,7 @@ def test_resized_images(mode: str, device: torch.device) -> None:
 )
 def test_resized_rows_and_volumes(mode: str, rank: int, device: torch.device) -> None:
     x = torch.randn(2, 3, *(5, 3, 4)[:rank])
-    for size in ((9, 2, 7), (3, 6, 4)):
-        check(lambda x, size=size: F.interpolate(x, size=size[:rank], mode=mode), x, device=device)
+    check(lambda x: F.interpolate(x, size=(9, 2, 7)[:rank], mode=mode), x, device=device)
 
 
 def test_norms_of_permuted_tensors(device: torch.device) -> None:
@@ -76,25 +103,24 @@ def test_norms_of_permuted_tensors(device: torch.device) -> None:
     )
     check(lambda x: F.log_softmax(x.t(), -1).t(), torch.randn(4, 9), device=device)
     check(lambda x: F.log_softmax(x, -1).transpose(0, 1), torch.randn(4, 5, 9), device=device)
-    check(lambda x: F.softmax(x.transpose(0, 2), 1), torch.randn(4, 5, 9), device=device)
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_weight_norm(dim: int, device: torch.device) -> None:
     v, g = torch.randn(4, 5, 3), torch.randn([size if number == dim else 1 for number, size in enumerate((4, 5, 3))])
     check(lambda v, g: torch._weight_norm(v, g, dim), v, g, device=device)
-    if dim != 1:
+    if dim == 0:
         check(lambda v, g: torch._weight_norm(v, g, dim), v.bfloat16(), g.bfloat16(), device=device, tolerance=5e-2)
 
 
 TARGETS = torch.tensor([[1, 2, 2, 3], [3, 1, 2, -7], [1, 1, 9, 9]])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
     ("lengths", "target_lengths", "named"),
     [
         ([12, 10, 11], [4, 3, 2], {}),
+        ([12, 10, 11], [4, 3, 2], {"dtype": torch.float64}),
         ([12, 10, 11], [4, 0, 2], {"reduction": "sum"}),
         ([12, 10, 3], [4, 3, 2], {"blank": 5, "reduction": "none"}),
         ([3, 10, 1], [4, 3, 2], {"reduction": "none"}),
@@ -102,9 +128,10 @@ TARGETS = torch.tensor([[1, 2, 2, 3], [3, 1, 2, -7], [1, 1, 9, 9]])
         ([12, 10, 1], [0, 0, 0], {}),
     ],
 )
-def test_ctc_loss(
-    dtype: torch.dtype, lengths: list[int], target_lengths: list[int], named: dict[str, Any], device: torch.device
-) -> None:
+def test_ctc_loss(lengths: list[int], target_lengths: list[int], named: dict[str, Any], device: torch.device) -> None:
+    dtype = named.get("dtype", torch.float32)
+    named = {name: value for name, value in named.items() if name != "dtype"}
+
     def loss(x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = F.ctc_loss(F.log_softmax(x, -1), TARGETS.to(x.device), lengths, target_lengths, **named)
         return found
@@ -141,7 +168,7 @@ def test_a_label_that_is_no_class_is_an_error(device: torch.device) -> None:
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_recurrent_layers(kind: str, has_bias: bool, device: torch.device) -> None:
-    layer = getattr(torch.nn, kind)(6, 5, 2, bias=has_bias, bidirectional=True)
+    layer = getattr(torch.nn, kind)(6, 5, bias=has_bias, bidirectional=True)
     given = [torch.randn(3, 2, 6), *(one.detach() for one in layer.parameters())]
     names = [name for name, _ in layer.named_parameters()]
 
@@ -166,21 +193,22 @@ def test_cells_without_the_gradient_of_an_output(device: torch.device) -> None:
         check(run, torch.randn(4, 6), *parameters, device=device)
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "deterministic"])
-def _mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    torch.use_deterministic_algorithms(request.param)
+@pytest.fixture
+def _mode(is_deterministic: bool) -> Iterator[None]:
+    torch.use_deterministic_algorithms(is_deterministic)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
 
 
-NARROW = [torch.uint8, torch.int8, torch.int16, torch.bool, torch.int64, torch.float16]
-
-
 @pytest.mark.usefixtures("_mode")
-@pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_writes_at_indices(dtype: torch.dtype, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "is_deterministic"),
+    [(torch.int16, True), *((one, False) for one in (torch.uint8, torch.bool, torch.int64, torch.float16))],
+    ids=str,
+)
+def test_writes_at_indices(dtype: torch.dtype, is_deterministic: bool, device: torch.device) -> None:
     x, i = torch.arange(20).view(4, 5).to(dtype), torch.tensor([3, 1])
     values = (torch.arange(10).view(2, 5) % 3).to(dtype)
     where = torch.tensor([[4, 0], [1, 2]])
@@ -200,7 +228,7 @@ def test_writes_at_indices(dtype: torch.dtype, device: torch.device) -> None:
         assert torch.equal(found.cpu(), function(*(one.clone() for one in given)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool], ids=str)
 def test_unique_rows_and_runs(dtype: torch.dtype, device: torch.device) -> None:
     x = torch.randint(2, (7, 3, 2)).to(dtype)
     calls: list[Callable[[torch.Tensor], Any]] = [

@@ -37,26 +37,27 @@ def test_empty(count: int, shape: tuple[int, ...], device: torch.device) -> None
         assert stacked.shape == torch.stack([torch.zeros(shape)] * count, dim).shape
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
-def test_an_empty_cache(dtype: torch.dtype, device: torch.device) -> None:
-    x = torch.arange(120).view(2, 3, 4, 5).to(dtype)
-    for nothing in (torch.tensor([]), torch.tensor([], dtype=dtype)):
+def test_an_empty_cache(device: torch.device) -> None:
+    x = torch.arange(120).view(2, 3, 4, 5).bfloat16()
+    for nothing in (torch.tensor([]), torch.tensor([], dtype=x.dtype)):
         joined([nothing, x], -2, device)
         joined([nothing, x.transpose(1, 2)], -2, device)
         joined([x, nothing, x], 1, device)
         joined([nothing, x.to(memory_format=torch.channels_last)], 1, device)
         joined([nothing, *[x] * 9], 1, device)
-    joined([torch.tensor([], dtype=dtype)] * 2, 0, device)
+        joined([nothing, x.long()], -2, device)
+    joined([nothing] * 2, 0, device)
 
 
 def test_many_along_each_dimension(device: torch.device) -> None:
     x = torch.randn(3, 4, 5)
     for dim in range(3):
         joined([x + number for number in range(20)], dim, device)
-        joined([x.transpose(0, 1) + number for number in range(20)], dim, device)
-        joined([x.narrow(dim, 0, number % 3 + 1) for number in range(20)], dim, device)
-    joined([torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)] * 17, 1, device)
-    joined([x, x.double()] * 9, 1, device)
+    joined([x.transpose(0, 1) + number for number in range(16)], 0, device)
+    joined([x.transpose(0, 2) + number for number in range(16)], 2, device)
+    joined([x.narrow(1, 0, number % 3 + 1) for number in range(20)], 1, device)
+    joined([torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)] * 9, 1, device)
+    joined([x, x.double()] * 5, 1, device)
 
 
 def test_lists_of_all_lengths_share_plans(device: torch.device) -> None:
