@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,10 @@ SETTERS = (
     "_set_onednn_allow_tf32",
     "_set_qengine",
 )
+
+# Meta kernels that refuse arguments by the device's type, where the device takes more than the CPU: histc counts
+# integers (csrc/ops/composites.cpp).
+_BEYOND_CPU = frozenset({"meta_histc"})
 
 
 def needs_dlpack_device() -> bool:
@@ -76,6 +81,9 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
     tensors of the device, where torch gives its name, and while `infers_shapes()`, where meta tensors stand for
     tensors of the device and torch takes them for CUDA's. A driver can't be asked: meta kernels belong to operators.
     Upstream: https://github.com/pytorch/pytorch/issues/189137.
+
+    A meta kernel that refuses what the CPU's kernel lacks gets the device's own name, if the device has an
+    implementation of its own (`_BEYOND_CPU`).
     """
     if not needs_hint_at_cpu():
         return
@@ -88,7 +96,9 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
         if infers_shapes():
             return "cpu"
         hint: str = of_torch(tensor)
-        return "cpu" if hint == device else hint
+        if hint != device:
+            return hint
+        return device if sys._getframe(1).f_code.co_name in _BEYOND_CPU else "cpu"
 
     _meta_registrations.device_hint = device_hint
 
