@@ -53,17 +53,6 @@ bool has_outputs(const OpPlan& plan) {
   return std::any_of(plan.args.begin(), plan.args.end(), [](const ArgInfo& info) { return info.is_output; });
 }
 
-// Whether a call makes what it writes of numbers alone (arange, eye): with empty outputs there is nothing for a kernel to
-// decide.
-bool fills_empty_outputs(const Call& call) {
-  bool result = true;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    call.for_each_tensor(
-        i, [&](size_t, const at::Tensor& tensor) { result &= call.plan().args[i].is_output && tensor.numel() == 0; });
-  }
-  return result;
-}
-
 bool is_usable(const std::shared_ptr<const CompiledCall>& compiled) {
   return compiled != nullptr &&
          (compiled->recipe == nullptr || !compiled->recipe->is_dropped.load(std::memory_order_relaxed));
@@ -152,7 +141,7 @@ bool run_compiled(const Call& call, torch::jit::Stack* stack) {
     return run_known(call, stack) || run_in_parts(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
-  if (!shape->is_known() || (shape->asks_kernel && !fills_empty_outputs(call))) {
+  if (!shape->is_known() || shape->asks_kernel) {
     return false;
   }
   if (shape->resized.empty()) {

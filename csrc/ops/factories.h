@@ -15,6 +15,7 @@ void register_recurrent(torch::Library& aten);
 void register_dropout(torch::Library& aten);
 void register_composites(torch::Library& aten);
 void register_attention();
+void register_grouped_products(torch::Library& aten);
 void register_lists();
 
 }  // namespace outboard

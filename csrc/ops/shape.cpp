@@ -228,9 +228,25 @@ bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
   return false;
 }
 
+// Whether the call fills its outputs from numbers alone (arange, eye), and they are empty and grow if they are resized.
+// Each kernel gives such an output the size and the strides that the meta kernel tells. One that has as many elements as
+// the result, none, some kernels leave as it is.
+bool fills_empty_outputs(const Call& call, const CallShape& shape) {
+  bool result = std::all_of(shape.resized.begin(), shape.resized.end(),
+                            [](const auto& resized) { return resized.second.nbytes > 0; });
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(
+        i, [&](size_t, const at::Tensor& tensor) { result &= call.plan().args[i].is_output && tensor.numel() == 0; });
+  }
+  return result;
+}
+
 // Torch's structured kernels resize and cast as their meta kernels say, which are the C++ ones. Of the others the meta
 // kernel tells the shape alone: how an output of another one is laid out, resized or refused, the CPU kernel decides.
 bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Stack& arguments) {
+  if (fills_empty_outputs(call, shape)) {
+    return false;
+  }
   const bool has_outputs =
       std::any_of(call.plan().args.begin(), call.plan().args.end(), [](const ArgInfo& info) { return info.is_output; });
   return call.plan().meta_kernel == nullptr &&

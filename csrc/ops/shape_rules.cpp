@@ -89,7 +89,7 @@ Tensor empty_of(const Tensor& like, IntArrayRef sizes, ScalarType dtype) {
 template <class... Inputs>
 Tensor& iterate(Tensor& out, const Inputs&... inputs) {
   at::TensorIteratorConfig config;
-  config.check_all_same_dtype(false).set_check_mem_overlap(false).add_output(out);
+  config.check_all_same_dtype(false).set_check_mem_overlap(false).allow_cpu_scalars(true).add_output(out);
   (config.add_const_input(inputs), ...);
   config.build();
   return out;

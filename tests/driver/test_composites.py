@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 from .support import assert_same
@@ -82,6 +83,75 @@ def test_histograms_of_integers(device, dtype):
     counts = torch.histc(host.to(device), bins=8, min=0, max=7)
     assert_same(counts, torch.bincount(host, minlength=8).to(dtype), device)
     assert_same(torch.histc(host.to(device), 4), torch.histc(host.float(), 4).to(dtype), device)
+
+
+def test_histograms_of_integers_are_traced(device):
+    """By fake tensors, as torch.compile does. Those of the CPU, which counts no integers, are refused as before."""
+    host = torch.tensor([0, 3, 3, 1], dtype=torch.int32)
+    ours = host.to(device)
+    with FakeTensorMode() as mode:
+        counts = torch.histc(mode.from_tensor(ours), bins=8, min=0, max=7)
+        assert counts.shape == (8,) and counts.dtype == torch.int32 and counts.device.type == device.type
+        with pytest.raises(RuntimeError, match="not implemented for"):
+            torch.histc(mode.from_tensor(host), bins=8, min=0, max=7)
+
+
+GROUPED = {
+    "rows": (lambda: torch.randn(10, 8), lambda: torch.randn(3, 8, 4)),
+    "columns": (lambda: torch.randn(3, 6, 8), lambda: torch.randn(8, 12)),
+    "sums": (lambda: torch.randn(8, 12), lambda: torch.randn(12, 4)),
+    "a batch": (lambda: torch.randn(3, 6, 8), lambda: torch.randn(3, 8, 4)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_grouped_products(device, name):
+    left, right = (make() for make in GROUPED[name])
+    offs = None if name == "a batch" else torch.tensor([2, 2, 8], dtype=torch.int32)
+
+    def product(place):
+        one, other = (tensor.to(place).requires_grad_() for tensor in (left, right))
+        result = torch._grouped_mm(one, other, offs=None if offs is None else offs.to(place))
+        # Behind the last group nothing is written.
+        ends = {"rows": (slice(8),), "columns": (slice(None), slice(8))}.get(name, ())
+        return result[ends], result.stride()
+
+    ours, expected = product(device), product("cpu")
+    assert_same(ours[0].detach(), expected[0].detach(), device, tolerance=1e-5)
+    assert ours[1] == expected[1]
+
+
+def test_gradients_of_grouped_products(device):
+    left, right, offs = torch.randn(8, 8), torch.randn(2, 8, 4), torch.tensor([4, 8], dtype=torch.int32)
+
+    def gradients(place):
+        one, other = (tensor.to(place).requires_grad_() for tensor in (left, right))
+        torch._grouped_mm(one, other, offs=offs.to(place)).square().sum().backward()
+        return one.grad, other.grad
+
+    for ours, expected in zip(gradients(device), gradients("cpu"), strict=True):
+        assert_same(ours, expected, device, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtypes"),
+    [
+        (((8, 8), (3, 8, 4)), (torch.float32, torch.float32, torch.int32)),
+        (((8, 8), (2, 7, 4)), (torch.float32, torch.float32, torch.int32)),
+        (((8, 8), (2, 8, 4)), (torch.float32, torch.float16, torch.int32)),
+        (((8, 8), (2, 8, 4)), (torch.float64, torch.float64, torch.int32)),
+        (((8, 8), (2, 8, 4)), (torch.float32, torch.float32, torch.int64)),
+        (((8, 8), (2, 8, 3)), (torch.float32, torch.float32, torch.int32)),
+    ],
+)
+def test_grouped_products_that_are_refused(device, shapes, dtypes):
+    raised = []
+    for place in ("cpu", device):
+        one, other = (torch.ones(shape, dtype=dtype).to(place) for shape, dtype in zip(shapes, dtypes, strict=False))
+        with pytest.raises(RuntimeError) as error:
+            torch._grouped_mm(one, other, offs=torch.tensor([4, 8], dtype=dtypes[2]).to(place))
+        raised.append(str(error.value).splitlines()[0])
+    assert raised[0] == raised[1]
 
 
 @pytest.mark.parametrize("name", ["default_per_channel_weight_fake_quant", "default_fused_per_channel_wt_fake_quant"])

@@ -99,7 +99,7 @@ torch.accelerator.synchronize()
 
 
 # Work that lasts until it is let go, on a driver whose waits no signal ends. The first call of a new operator waits.
-LASTING = """
+WORK = """
 import logging, signal, threading, pytest, torch, torch_outboard
 from torch_outboard import _C
 torch_outboard.attach("sim")
@@ -116,7 +116,11 @@ go.clear()
 with stream:
     y = torch.ops.waits.last(x)
     event.record(stream)
+"""
 
+LASTING = (
+    WORK
+    + """
 # A signal comes when the wait is told: then it is certain that the main thread waits.
 class Interrupting(logging.Handler):
     def emit(self, record):
@@ -126,6 +130,7 @@ told, number = [], signal.SIGINT
 logging.getLogger("torch_outboard").addHandler(Interrupting())
 _C.set_long_wait(0.05)
 """
+)
 
 
 @pytest.mark.parametrize("wait", ["torch.accelerator.synchronize()", "stream.synchronize()", "event.synchronize()"])
@@ -200,5 +205,47 @@ left.set()
 interrupting.join()
 driver.go.set()
 stream.synchronize()
+"""
+    )
+
+
+def test_results_whose_sizes_are_known_are_not_waited_for(run_python):
+    """A call that waited would end the work it waits for, when the wait is told."""
+    run_python(
+        WORK
+        + """
+class LettingGo(logging.Handler):
+    def emit(self, record):
+        told.append(record.getMessage())
+        go.set()
+told = []
+logging.getLogger("torch_outboard").addHandler(LettingGo())
+
+given = torch.arange(6), torch.arange(24.0).view(6, 4), torch.arange(32.0).view(2, 4, 4), torch.tensor([2, 6]).int()
+go.set()
+ours = [one.to("sim") for one in given]
+torch.accelerator.synchronize()
+go.clear()
+
+def calls(device, i, x, w, ends):
+    yield torch.arange(2, 9, device=device)
+    yield torch.arange(0, 1, 0.25, device=device)
+    yield torch.arange(5, out=torch.empty(0, device=device, dtype=torch.float64))
+    yield torch.eye(3, device=device)
+    yield torch.linspace(0, 1, 5, device=device)
+    yield i // 2
+    yield x // 2.5
+    yield torch._grouped_mm(x, w, offs=ends)
+
+_C.set_long_wait(0.05)
+with stream:
+    torch.ops.waits.last(x)
+    results = list(calls("sim", *ours))
+    assert not told and not go.is_set(), told
+    go.set()
+    stream.synchronize()
+for result, expected in zip(results, calls("cpu", *given), strict=True):
+    torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)
+    assert result.stride() == expected.stride()
 """
     )
