@@ -28,6 +28,7 @@ POLICIES = {
     "fp32": "inputs are cast to float32",
     "fp32_set_opt_dtype": "the optional dtype argument becomes float32 unless it is given",
     "fp32_append_dtype": "the overload with a dtype is called, with float32; only where torch's lists say so",
+    "fp32_cast_back": "inputs are cast to float32, and results to the dtype of the first input",
     "promote": "inputs are cast to the widest of their dtypes",
     "banned": "raises",
     "fallthrough": "runs as it is; operators that it is made of keep their policies",

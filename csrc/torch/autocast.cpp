@@ -22,7 +22,8 @@ namespace {
 constexpr c10::DispatchKey kAutocast = c10::DispatchKey::AutocastPrivateUse1;
 
 constexpr std::array<const char*, static_cast<size_t>(CastPolicy::Count)> kNames = {
-    "lower_precision_fp", "fp32", "fp32_set_opt_dtype", "fp32_append_dtype", "promote", "banned", "fallthrough",
+    "lower_precision_fp", "fp32", "fp32_set_opt_dtype", "fp32_append_dtype", "fp32_cast_back", "promote", "banned",
+    "fallthrough",
 };
 
 // ---- Casting the arguments on a stack ----------------------------------------------------------------------------------
@@ -73,6 +74,29 @@ void cast_arguments(const AutocastOp& op, at::ScalarType dtype, torch::jit::Stac
   const size_t first = stack->size() - op.op.schema().arguments().size();
   for (size_t i = first; i < stack->size(); ++i) {
     (*stack)[i] = cast((*stack)[i], dtype);
+  }
+}
+
+// Calls the operator in float32. Its results of real numbers get the dtype of the first tensor.
+void call_and_cast_back(const AutocastOp& op, torch::jit::Stack* stack) {
+  std::optional<at::ScalarType> dtype;
+  for (const c10::IValue& argument : arguments_of(op, *stack)) {
+    for_each_tensor(argument, [&dtype](const at::Tensor& tensor) {
+      if (tensor.defined() && !dtype.has_value()) {
+        dtype = tensor.scalar_type();
+      }
+    });
+  }
+  cast_arguments(op, at::kFloat, stack);
+  op.op.callBoxed(stack);
+  if (!dtype.has_value() || !at::isFloatingType(*dtype)) {
+    return;
+  }
+  const size_t first = stack->size() - op.op.schema().returns().size();
+  for (size_t i = first; i < stack->size(); ++i) {
+    if ((*stack)[i].isTensor() && (*stack)[i].toTensor().defined() && (*stack)[i].toTensor().is_floating_point()) {
+      (*stack)[i] = (*stack)[i].toTensor().to(*dtype);
+    }
   }
 }
 
@@ -238,6 +262,9 @@ void run_cast_policy(const AutocastOp& op, c10::DispatchKeySet keys, torch::jit:
     case CastPolicy::Fp32SetOptDtype:
       set_optional_dtype(op, stack);
       break;
+    case CastPolicy::Fp32CastBack:
+      call_and_cast_back(op, stack);
+      return;
     case CastPolicy::Promote:
       cast_arguments(op, widest(arguments_of(op, *stack)), stack);
       break;

@@ -201,3 +201,78 @@ def test_the_workaround_is_there_where_torch_needs_it():
     if minor == (2, 12):
         pytest.skip("torch 2.12 is asked at run time")
     assert needs_register_autocast() == (minor == (2, 11)), "torch_outboard/_compat/torch_2_11.py can go"
+
+
+# Stands for torchvision: operators that refuse tensors of two dtypes, and casts for no device of ours.
+TORCHVISION = """
+import sys, types
+package = types.ModuleType("torchvision")
+SOURCE = '''
+import torch
+library = torch.library.Library("torchvision", "DEF")
+library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+library.define("roi_pool(Tensor input, Tensor rois, float spatial_scale) -> (Tensor, Tensor)")
+
+def pool(input, rois, scale):
+    assert input.dtype == rois.dtype == torch.float32
+    return input * scale, torch.zeros(2, dtype=torch.int64, device=input.device)
+
+def keep(dets, scores, threshold):
+    assert dets.dtype == scores.dtype == torch.float32, "dets should have the same type as scores"
+    return torch.zeros(1, dtype=torch.int64, device=dets.device)
+
+library.impl("nms", keep, "CompositeExplicitAutograd")
+library.impl("roi_pool", pool, "CompositeExplicitAutograd")
+'''
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        from importlib.machinery import ModuleSpec
+        return ModuleSpec(name, Finder) if name == "torchvision" else None
+    @staticmethod
+    def create_module(spec): return None
+    @staticmethod
+    def exec_module(module): exec(SOURCE, module.__dict__)
+sys.meta_path.insert(0, Finder)
+"""
+
+
+@pytest.mark.parametrize("is_imported_first", [False, True])
+def test_operators_of_torchvision(run_python, is_imported_first):
+    """Torchvision registers its casts for CUDA and XPU only; they hold here too once it is imported."""
+    first, second = ("import torchvision", "") if is_imported_first else ("", "import torchvision")
+    run_python(
+        HEAD
+        + TORCHVISION
+        + f"""
+class Casting(Driver):
+    autocast = "default"
+{first}
+torch_outboard.attach(Casting)
+{second}
+boxes, scores = torch.ones(3, 4, device="odd", dtype=torch.float16), torch.ones(3, device="odd")
+with torch.autocast("odd"):
+    assert torch.ops.torchvision.nms(boxes, scores, 0.5).dtype == torch.int64
+    pooled, places = torch.ops.torchvision.roi_pool(boxes, scores, 2.0)
+assert pooled.dtype == torch.float16 and pooled.cpu().eq(2).all() and places.dtype == torch.int64
+assert amp.policies()["torchvision::nms"] == "fp32" and "torchvision::roi_align" not in amp.policies()
+with pytest.raises(AssertionError, match="same type"):
+    torch.ops.torchvision.nms(boxes, scores, 0.5)
+amp.set_policy("torchvision::nms", "fallthrough")
+with torch.autocast("odd"), pytest.raises(AssertionError, match="same type"):
+    torch.ops.torchvision.nms(boxes, scores, 0.5)
+"""
+    )
+
+
+def test_torchvision_without_autocast_or_operators(run_python):
+    run_python(
+        HEAD
+        + TORCHVISION
+        + """
+SOURCE = ""
+torch_outboard.attach(Driver)
+import torchvision
+assert amp.policies() == {}
+"""
+    )
