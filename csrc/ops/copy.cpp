@@ -5,9 +5,11 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/neg.h>
 #include <c10/core/TensorImpl.h>
 
 #include <cstring>
@@ -241,6 +243,23 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
   wait_for_copy(stream);
 }
 
+void within_device(const at::Tensor& src, const at::Tensor& dst);
+
+// A copy from or to lazily negated real numbers (the imaginary parts of a conjugate), by the kernel that is generated for
+// neg: plans read memory as it is. False if there is none.
+bool copy_negated(const at::Tensor& src, const at::Tensor& dst) {
+  const auto is_real = [](const at::Tensor& one) { return !one.is_complex() && one.scalar_type() != c10::kBool; };
+  if (src.is_neg() == dst.is_neg() || !is_real(src) || !is_real(dst) || !may_compile(src.device().index())) {
+    return false;
+  }
+  if (src.is_neg()) {
+    within_device(at::neg(at::_neg_view(src)), dst);
+  } else {
+    within_device(at::neg(src.to(dst.scalar_type())), at::_neg_view(dst));
+  }
+  return true;
+}
+
 void within_device(const at::Tensor& src, const at::Tensor& dst) {
   Stream& stream = current_stream(src.device().index());
   if (is_linear(src, dst)) {
@@ -249,7 +268,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
     }
     return;
   }
-  if (copy_on_host(src, dst) || (!same_bits(src, dst) && copy_compiled(src, dst))) {
+  if (copy_on_host(src, dst) || copy_negated(src, dst) || (!same_bits(src, dst) && copy_compiled(src, dst))) {
     return;
   }
   if (spans_meet(src, dst)) {  // x[:, 1:] = x[:, :-1], say: a driver copies between memory that is apart only

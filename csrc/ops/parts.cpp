@@ -107,13 +107,24 @@ std::optional<Indices> without_masks(const at::Tensor& self, const Indices& indi
   return result;
 }
 
+// As torch's own kernels, for each.
+void warn_of_bytes(const Indices& indices) {
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (index.has_value() && index->defined() && index->scalar_type() == c10::kByte) {
+      TORCH_WARN("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
+    }
+  }
+}
+
 bool index_by_masks(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
   if (!has_mask(call) || self.is_complex()) {
     return false;
   }
-  const auto indices = without_masks(self, call.arg(1).to<Indices>());
+  const auto given = call.arg(1).to<Indices>();
+  const auto indices = without_masks(self, given);
   if (indices) {
+    warn_of_bytes(given);
     results.emplace_back(at::index(self, *indices));
   }
   return indices.has_value();
@@ -124,8 +135,10 @@ bool put_by_masks(const Call& call, torch::jit::Stack& results) {
   if (!has_mask(call) || self.is_complex()) {
     return false;
   }
-  const auto indices = without_masks(self, call.arg(1).to<Indices>());
+  const auto given = call.arg(1).to<Indices>();
+  const auto indices = without_masks(self, given);
   if (indices) {
+    warn_of_bytes(given);
     self.index_put_(*indices, call.arg(2).toTensor(), call.arg(3).toBool());
     results.emplace_back(std::move(self));
   }

@@ -345,3 +345,26 @@ def test_what_a_plan_depends_on_is_in_its_key(monkeypatch: Any) -> None:
     assert drawn[0] == drawn[1] is not None
     # Of what no text describes there is none.
     assert keys.key_of("aten::bernoulli.p", [x, 0.5, torch.Stream], (), False, 0) is None
+
+
+def test_the_first_kernel_says_nothing_of_torchscript(run_python: RunPython, tmp_path: Path) -> None:
+    """Inductor warns when it is imported: of what torch does itself."""
+    answer = run_python(
+        """
+import os, warnings
+import torch, torch_outboard
+if torch_outboard.attach("opencl", host_access=False, cache=False).device_count() == 0:
+    os._exit(3)
+warnings.resetwarnings()
+warnings.simplefilter("error")
+assert (torch.ones(3, device="ocl") + 1).sum().item() == 6
+assert not torch_outboard.kernels.refused_operators(), torch_outboard.kernels.refused_operators()
+assert warnings.filters[0][0] == "error" and len(warnings.filters) == 1, warnings.filters
+""",
+        env={"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path), "OUTBOARD_FALLBACK": "error"},
+        fresh=True,
+        status=None,
+    )
+    if answer.returncode == 3:
+        pytest.skip("capability: an OpenCL device")
+    assert answer.returncode == 0, answer.stderr

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard._compat.deprecations import without_own_deprecations
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
@@ -279,7 +280,8 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
-    import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
+    with without_own_deprecations():
+        import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
 
     from torch_outboard.kernels.chunks import chunk_generator, lower_chunks
 
@@ -302,7 +304,8 @@ def _build_or_refuse(
         raise Refusal("it is no operator of torch's own")
     if name.startswith(_OF_STORAGES):
         raise Refusal("it is about storages")
-    import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
+    with without_own_deprecations():
+        import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
 
     from torch_outboard.kernels.lower import eager_generator, lower
     from torch_outboard.kernels.text import NotAFormula
