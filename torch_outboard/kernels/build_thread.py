@@ -31,11 +31,12 @@ class _Ended(SystemExit):
 
 
 class BuildThread:
-    """A thread that runs functions one after the other, for as long as the process lives. It starts with the first.
+    """A thread that runs functions one after the other. It starts with the first, and never returns.
 
-    No ThreadPoolExecutor: Python joins its threads before it ends, and a thread that has traced takes with it what
-    autograd goes on to use. In a build for CUDA without a GPU a FakeTensorMode sets a guard of CUDA's that belongs to
-    the thread (`ensureCUDADeviceGuardSet` in torch's c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11).
+    A thread that has traced would take with it what autograd goes on to use, at the process's end too. In a build for
+    CUDA without a GPU a FakeTensorMode sets a guard of CUDA's that belongs to the thread (`ensureCUDADeviceGuardSet` in
+    torch's c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11). So no ThreadPoolExecutor, whose threads Python
+    joins.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,8 @@ class BuildThread:
         self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_busy = False
+        self._is_over = False
+        self._has_left = threading.Event()  # what is torch's
 
     def run(self, function: Callable[[], Any]) -> Any:
         self._start()
@@ -51,24 +54,26 @@ class BuildThread:
         return future.result()
 
     def end(self) -> None:
-        """End the thread, and what it does.
+        """End what the thread does, and let it do nothing from then on.
 
         A thread that is within torch when Python ends would abort the process: Python ends it in the middle of a
         function of C++. A build goes on there after Ctrl-C, which nobody waits for.
         """
         with self._lock:
+            self._is_over = True
             thread = self._thread
-        if thread is None or not thread.is_alive():
+        if thread is None:
             return
         self._waiting.put(None)
         if self._is_busy:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Ended))
-        thread.join(_PATIENCE)
-        if thread.is_alive():
+        if not self._has_left.wait(_PATIENCE):
             _log.warning("a plan is still being built at the end of the process, after %g s more", _PATIENCE)
 
     def _start(self) -> None:
         with self._lock:
+            if self._is_over:
+                raise NoThread("no plan is built for it any more: the process ends")
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True)
@@ -98,3 +103,9 @@ class BuildThread:
                 else:
                     future.set_result(answer)
                 del future, answer
+        forever = threading.Lock()
+        forever.acquire()
+        while True:
+            with contextlib.suppress(_Ended):
+                self._has_left.set()
+                forever.acquire()
