@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from torch_outboard._sealed import absolute_path
+from torch_outboard.cli import main
 from torch_outboard.driver import Driver
 from torch_outboard.kernels import packs
 from torch_outboard.kernels.calls import CALLS, Samples
@@ -148,6 +150,24 @@ def test_failures_are_told_and_an_older_pack_goes(make: Callable[..., str], tmp_
     assert "others float32 failed: AttributeError: 'Tensor' object has no attribute 'nothing'" in output
     assert sorted(contents(pack)) == sorted([ABOUT, *(str(path.relative_to(pack)) for path in theirs)])
     assert not (pack / "cc").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--only", "^typo"), "'^typo' is in the name of no call, so there would be no pack"),
+        (("--only", "^add int64", "--dtypes", "float32"), "is in the name of no call of float32"),
+        (("--only", "("), "'(' is no regular expression"),
+    ],
+)
+def test_a_pack_of_nothing_is_an_error_and_leaves_the_older_one(
+    arguments: tuple[str, ...], message: str, pack: Path
+) -> None:
+    before = contents(pack)
+    given = ["kernels", "pack", str(pack), "--driver", "nothing", *arguments]  # no driver is looked for
+    answer = CliRunner(env={"COLUMNS": "300"}).invoke(main, given)
+    assert answer.exit_code == 2 and "Invalid value for --only" in answer.output and message in answer.output
+    assert contents(pack) == before
 
 
 # ---- Packs alone ----

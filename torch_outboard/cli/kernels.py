@@ -13,7 +13,7 @@ import click
 
 from torch_outboard.cli.kernels_check import check
 from torch_outboard.cli.kernels_tune import tune
-from torch_outboard.cli.shown import check_names, printable
+from torch_outboard.cli.shown import check_names, check_pattern, printable
 
 if TYPE_CHECKING:
     from torch_outboard.kernels.files import Entry  # imports torch, for which `outboard --help` doesn't wait
@@ -159,14 +159,14 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     """Make a pack in FOLDER: kernels for operators of common models, so that a driver's users needn't generate them.
 
     The calls run on the device, and its compiler builds every kernel. A driver names the folder as `kernel_packs`. An
-    older pack there goes. Exits with 1, after all calls, if one failed.
+    older pack there goes. Exits with 1, after all calls, if one failed, and with 2, before the first, if there is none.
     """
     from torch_outboard._attach import attach
     from torch_outboard._errors import RegistrationError
     from torch_outboard.cli.info import parse_options
     from torch_outboard.kernels import key, packs, store
 
-    chosen = _dtypes(dtypes)
+    calls = _calls(only, dtypes)
     try:
         packs.check_target(folder)
     except FileExistsError as error:
@@ -186,13 +186,27 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
             raise click.ClickException(f"the driver {driver!r} has no device here")
         from torch_outboard.kernels import packing  # imports the device's module
 
-        failures = list(packing.run_calls(module.current_device(), only, chosen, click.echo))
+        failures = list(packing.run_calls(module.current_device(), calls, click.echo))
         made = packing.write_pack(Path(kept), folder, module.current_device())
     click.echo(f"{made} plans in {printable(str(folder))}")
     for label, failure in failures:
         click.echo(printable(f"{label} failed: {type(failure).__name__}: {failure}"), err=True)
     if failures:
         raise SystemExit(1)
+
+
+def _calls(only: str, dtypes: str) -> Any:
+    from torch_outboard.kernels.calls import chosen_calls
+
+    check_pattern(only)
+    if calls := chosen_calls(only, _dtypes(dtypes)):
+        return calls
+    of = f" of {dtypes}" if dtypes else ""
+    raise click.BadParameter(
+        f"{only!r} is in the name of no call{of}, so there would be no pack. Names are as 'add float32'; "
+        "torch_outboard/kernels/calls.py has them",
+        param_hint="--only",
+    )
 
 
 def _dtypes(given: str) -> Any:

@@ -8,7 +8,8 @@ each other: what is equal when a plan is made must be so when it is used. Sizes 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-__all__ = ["CALLS", "DTYPES", "PackCall", "Samples"]
+__all__ = ["CALLS", "DTYPES", "PackCall", "Samples", "chosen_calls"]
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 DTYPES = (*_FLOATS, torch.int64)
@@ -66,6 +67,17 @@ class PackCall:
 
 
 CALLS: dict[str, PackCall] = {}
+
+
+def chosen_calls(only: str, dtypes: Sequence[torch.dtype]) -> list[tuple[str, PackCall, torch.dtype]]:
+    """Return the calls with a dtype among `dtypes`, whose label ("add float32") the pattern is found in."""
+    labelled = (
+        (f"{name} {str(dtype).removeprefix('torch.')}", call, dtype)
+        for name, call in CALLS.items()
+        for dtype in call.dtypes
+        if dtype in dtypes
+    )
+    return [one for one in labelled if re.search(only, one[0])]
 
 
 def _call(name: str = "", dtypes: tuple[torch.dtype, ...] = _FLOATS) -> Callable[[Any], Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 
 from torch_outboard import _C
 from torch_outboard.device.devices import get_device_properties
-from torch_outboard.kernels.calls import CALLS, Samples
+from torch_outboard.kernels.calls import PackCall, Samples
 from torch_outboard.kernels.files import folders_in, is_name, versions_in
 from torch_outboard.kernels.packs import ABOUT, describe
 from torch_outboard.kernels.removal import remove_plans
@@ -23,25 +22,18 @@ __all__ = ["run_calls", "write_pack"]
 
 
 def run_calls(
-    index: int, only: str, dtypes: Sequence[torch.dtype], tell: Callable[[str], None]
+    index: int, calls: Sequence[tuple[str, PackCall, torch.dtype]], tell: Callable[[str], None]
 ) -> Iterator[tuple[str, Exception]]:
-    """Runs the calls whose names `only` is found in, and yields those that failed.
-
-    Each runs with its dtypes that are among `dtypes`, `tell` is given its name before.
-    """
+    """Run calls that `chosen_calls` returned, and yield those that failed. `tell` gets each label before its call."""
     device = torch.device(_C.driver_name(), index)
     machine = get_device_properties(index).machine
-    for name, call in CALLS.items():
-        for dtype in call.dtypes:
-            label = f"{name} {str(dtype).removeprefix('torch.')}"
-            if dtype not in dtypes or not re.search(only, label):
-                continue
-            tell(label)
-            try:
-                call.run(Samples(device, dtype, machine))
-                torch.accelerator.synchronize(device)
-            except Exception as error:
-                yield label, error
+    for label, call, dtype in calls:
+        tell(label)
+        try:
+            call.run(Samples(device, dtype, machine))
+            torch.accelerator.synchronize(device)
+        except Exception as error:
+            yield label, error
 
 
 def write_pack(source: Path, folder: Path, device: int) -> int:
