@@ -151,3 +151,32 @@ assert not any(pathlib.Path(os.environ["HOME"]).iterdir())
 """,
         env={"OUTBOARD_KERNEL_CACHE_DIR": "", "HOME": str(tmp_path), "XDG_CACHE_HOME": ""},
     )
+
+
+def test_the_oldest_beyond_the_limit_are_removed_and_nothing_else(run_python, tmp_path: Path) -> None:
+    env = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "cache")}
+    run_python(
+        BEGIN
+        + """
+folder.mkdir(parents=True, mode=0o700)
+elsewhere = folder.parent / "elsewhere"
+elsewhere.mkdir()
+(elsewhere / "theirs").write_text("kept")
+names = [f"{number:064x}" for number in range(8192 + 3)]
+for number, name in enumerate(names):
+    (folder / name).touch()
+    os.utime(folder / name, (1, 1 + number))
+others = ["notes.txt", "f" * 63, "F" * 64, "g" * 64, "0" * 64 + ".part", "0" * 64 + ".aaaaaaa"]
+for name in others:
+    (folder / name).touch()
+    os.utime(folder / name, (0, 0))
+(folder / ("e" * 64)).symlink_to(elsewhere / "theirs")
+(folder / ("d" * 64)).mkdir()
+assert built(0, "1") == ["python"]
+left = {path.name for path in folder.iterdir()}
+assert left.isdisjoint(names[:4]) and left >= {*names[4:], *others, "e" * 64, "d" * 64}
+assert len(left) == 8192 + len(others) + 2 and (elsewhere / "theirs").read_text() == "kept"
+assert built(1, "1") == ["binary"]
+""",
+        env=env,
+    )
