@@ -392,6 +392,40 @@ torch::jit::Stack first_elements(c10::ArrayRef<c10::IValue> arguments) {
 }
 
 // The operator behind a look whether one launch does it.
+// The operator for each tensor of its lists, where kernels are generated and none takes the lists as a whole: plans are
+// for lists of one tensor, so that no plan grows with a list. False, with nothing done, for other calls.
+bool run_each(OpPlan& plan, torch::jit::Stack* stack) {
+  const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, plan.args.size());
+  const c10::DeviceIndex device = device_of(arguments);
+  const size_t length = arguments[0].isTensorList() ? arguments[0].toTensorList().size() : 0;
+  if (!allows_compiled() || device < 0 || length < 2 || !may_compile(device)) {
+    return false;
+  }
+  for (const c10::IValue& argument : arguments) {
+    const size_t size = argument.isTensorList() ? argument.toTensorList().size() : 0;
+    if (size != 0 && size != length) {
+      return false;  // the operator says what is wrong
+    }
+  }
+  for (size_t i = 0; i < length; ++i) {
+    torch::jit::Stack single;
+    for (const c10::IValue& argument : arguments) {
+      if (!argument.isTensorList()) {
+        single.push_back(argument);
+        continue;
+      }
+      c10::List<at::Tensor> one;
+      if (const c10::List<at::Tensor> all = argument.toTensorList(); !all.empty()) {
+        one.push_back(all.get(i));
+      }
+      single.emplace_back(std::move(one));
+    }
+    run_chain(plan, &single);
+  }
+  torch::jit::drop(*stack, plan.args.size());
+  return true;
+}
+
 class ListKernel final : public c10::OperatorKernel {
  public:
   ListKernel(OpPlan& plan, bool is_composite) : known_(plan, is_composite), is_composite_(is_composite) {}
@@ -405,7 +439,7 @@ class ListKernel final : public c10::OperatorKernel {
     if (is_composite_ && !is_native) {
       // Torch's composite, which the CPU's table holds: an operator for each tensor, by the dispatcher.
       op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-    } else {
+    } else if (is_native || !run_each(plan, stack)) {
       run_chain(plan, stack);
     }
   }

@@ -17,6 +17,7 @@ from torch_outboard.compile.simt.dialect import HALVES
 from torch_outboard.kernels import random
 from torch_outboard.kernels.fills import FILLS
 from torch_outboard.kernels.operators import base_name, overload_of
+from torch_outboard.kernels.optimizers import FORMULAS as OPTIMIZERS
 
 __all__ = ["by_value", "formula_of", "guarded", "rounded", "told_by_sizes"]
 
@@ -171,6 +172,8 @@ def by_value(name: str) -> tuple[int, ...]:
         return tuple(place for place, one in enumerate(overload_of(name)._schema.arguments) if one.name in named)
     if name in _TOLD:
         return told_by_sizes(name)
+    if base_name(name) in OPTIMIZERS:
+        return tuple(place for place, one in enumerate(overload_of(name)._schema.arguments) if str(one.type) == "float")
     known = _known(name)
     if known is None:
         return ()

@@ -9,14 +9,14 @@ float, and what depends on the step alone in the type of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from torch_outboard.compile.simt.dialect import HALVES
 
-__all__ = ["FORMULAS", "Given", "Values"]
+__all__ = ["FORMULAS", "Given", "Values", "run_formula"]
 
 Given = Any  # a tensor, None or a bool
 Values = dict[str, torch.Tensor]
@@ -117,3 +117,21 @@ FORMULAS: dict[str, Callable[[dict[str, Given]], Values]] = {
     "aten::_fused_adamw": lambda given: _adam(given, is_decoupled=True),
     "aten::_fused_sgd": _sgd,
 }
+
+
+def run_formula(base: str, arguments: Mapping[str, Any]) -> None:
+    """Write to the tensors of an operator's lists what its formula makes of each, as one tensor after the other."""
+    for number in range(len(arguments["self"])):
+        given = {name: _element(value, number) for name, value in arguments.items()}
+        for name, value in FORMULAS[base](given).items():
+            target = arguments[name]
+            if isinstance(target, torch.Tensor):  # found_inf, of all elements
+                target.copy_(torch.where(value.any(), 1, target))
+            else:
+                target[number].copy_(value)
+
+
+def _element(value: Any, number: int) -> Given:
+    if isinstance(value, (list, tuple)):
+        return value[number] if value else None
+    return value.reshape(()) if isinstance(value, torch.Tensor) else value

@@ -21,6 +21,8 @@ from torch_outboard.kernels.fills import FILLS
 from torch_outboard.kernels.layouts import as_laid_out
 from torch_outboard.kernels.numbers import formula_of, rounded
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
+from torch_outboard.kernels.optimizers import FORMULAS as OPTIMIZERS
+from torch_outboard.kernels.optimizers import run_formula
 from torch_outboard.kernels.promotion import (
     common_type,
     is_tensor,
@@ -357,6 +359,11 @@ class _Body:
 
     def _run(self, arguments: list[Any]) -> Any:
         call, schema = self.call, self.call.operator._schema
+        if call.base in OPTIMIZERS:
+            if call.is_aliased:
+                raise Refusal("a tensor that it writes shares memory with another one")
+            named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True)}
+            return run_formula(call.base, named)
         if call.by_value or call.draws or call.name in FILLS:
             return self._run_formula(arguments)
         if call.base in BODIES:
