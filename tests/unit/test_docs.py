@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -61,3 +63,33 @@ def test_the_guide_speaks_of_the_project_that_is_made():
         "static ob_status check_range(driver* d, int32_t device, uint64_t address, uint64_t bytes)"
         in files["src/driver.c"]
     )
+
+
+def reasons() -> Iterator[tuple[str, str]]:
+    """Yield each reason for which an operator gets no kernel, with its file. "…" stands for what is put in."""
+    for path in sorted((ROOT / "torch_outboard" / "kernels").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal":
+                yield path.name, text_of(node.args[0])
+    recipes = ROOT / "csrc" / "ops" / "recipes.cpp"
+    for text in re.findall(r'(?:refuse\(|found = )"([^"]+)"', recipes.read_text(encoding="utf-8")):
+        yield recipes.name, text
+
+
+def text_of(reason: ast.expr) -> str:
+    match reason:
+        case ast.Constant(str(text)):
+            return text
+        case ast.JoinedStr(values):
+            return "".join(text_of(one) if isinstance(one, ast.Constant) else "…" for one in values)
+    raise AssertionError(f"a reason is a text that can be read here, not {ast.dump(reason)}")
+
+
+def test_each_reason_for_no_kernel_has_a_remedy():
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    table = page.partition("### Reasons and remedies\n")[2].partition("\n## ")[0]
+    told = {reason for row in table.splitlines() if row.startswith("| ") for reason in re.findall(r"`([^`]+)`", row)}
+    found = list(reasons())
+    assert len(found) > 70 and {"nobody builds plans here", "its graph has constants"} <= {text for _, text in found}
+    missing = sorted({f"{file}: {text}" for file, text in found if text not in told})
+    assert not missing, "add to the table of docs/kernels.md, with what to do: " + "; ".join(missing)

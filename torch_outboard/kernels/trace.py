@@ -187,7 +187,9 @@ class _Inputs:
         if common == torch.float64 or (
             isinstance(self.call.arguments[place], torch.Tensor) and not common.is_floating_point
         ):
-            raise Refusal("it computes in float64, which the language of the devices lacks")
+            raise Refusal(
+                "it computes in float64, which the language of the devices lacks: needs has_double in the dialect"
+            )
         self._tensors += 1
         return self._number(place, self.real)
 

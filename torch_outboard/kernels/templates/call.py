@@ -80,7 +80,10 @@ class TemplateCall:
         given = self.arguments[name]
         assert isinstance(given, Tensor)
         if not self.dialect.supports(given.dtype):
-            raise Refusal(f"the dialect {self.dialect.name!r} has no {given.dtype}")
+            raise Refusal(
+                f"the dialect {self.dialect.name!r} has no {given.dtype}: float64 needs has_double, others a kernel of "
+                "the driver"
+            )
         return given
 
     def schedule(self, way: str) -> Schedule:

@@ -28,5 +28,8 @@ def way_of(dialect: Dialect, is_cpu: bool) -> str:
     if dialect.vectors and (is_cpu or not dialect.has_groups):
         return "strips"
     if not dialect.has_groups:
-        raise Refusal(f"the dialect {dialect.name!r} has neither vectors nor groups of items that share memory")
+        raise Refusal(
+            f"the dialect {dialect.name!r} has neither vectors nor groups of items that share memory: needs vectors or "
+            "has_groups"
+        )
     return "tiles"
