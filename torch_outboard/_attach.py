@@ -31,7 +31,7 @@ from torch_outboard._properties import to_table
 from torch_outboard.amp import check_description, register
 from torch_outboard.driver import Driver, driver_entries
 
-__all__ = ["attach", "attach_by", "attached_by", "attached_driver", "is_attached_as"]
+__all__ = ["attach", "attach_by", "attached_by", "attached_driver", "is_attached_as", "providers_of"]
 
 _PROBE_OPENS = 1  # OB_DRIVER_PROBE_OPENS
 FALLBACK_MODES = ("warn", "error", "silent")
@@ -103,7 +103,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
         fallback = _fallback_mode()
         sanitizer = _sanitizer_mode()
         is_blocking = _is_blocking()
-        providers = _providers(described)
+        providers = providers_of(described)
         _check_name(described.name)
         entries = _entries(described)
         check_torch_version()
@@ -214,7 +214,7 @@ def _is_blocking() -> bool:
     return value == "1"
 
 
-def _providers(driver: Driver) -> tuple[str, ...] | None:
+def providers_of(driver: Driver) -> tuple[str, ...] | None:
     """Gives the chain that OUTBOARD_PROVIDERS or the driver names; None if neither does. ValueError for other names."""
     text = os.environ.get("OUTBOARD_PROVIDERS")
     if not text and driver.providers is None:

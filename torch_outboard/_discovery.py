@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,16 +45,28 @@ def found_drivers() -> dict[str, FoundDriver]:
 
 
 def find_driver(name: str) -> type[Driver]:
-    """Gives the class of a driver by name, or by "package.module:Class"."""
+    """Gives the class of a driver by its name, that of its devices, or by "package.module:Class"."""
     if ":" in name:
         return _load(name, name)
     found = found_drivers()
+    if name not in found and (of_device := _by_device(name, found.values())) is not None:
+        return of_device
     if name not in found:
         raise RegistrationError(
             f"no driver is called {name!r}.{nearest(name, list(found))} Drivers are found through the entry-point "
             f"group {GROUP!r}; `outboard info` lists them."
         )
     return found[name].load()
+
+
+def _by_device(name: str, found: Iterable[FoundDriver]) -> type[Driver] | None:
+    """Gives the driver whose devices are called that; those that can't be loaded are passed over."""
+    for one in found:
+        with contextlib.suppress(RegistrationError):
+            driver = one.load()
+            if driver.name == name:
+                return driver
+    return None
 
 
 def _load(name: str, target: str) -> type[Driver]:

@@ -62,6 +62,29 @@ def test_it_lists_the_kernels(run_python):
     assert "2: aten::add.out, aten::mm" in text
 
 
+def test_it_tells_where_operators_run(run_python):
+    report, text = both(run_python, "--driver", "sim")
+    [told] = {json.dumps(device["operators"]) for device in report["attached"]["devices"]}
+    assert json.loads(told)["generator"] is None
+    assert "eager: all by the CPU's kernels, in the device's memory" in text and "torch.compile: cpp" in text
+    assert "Next: outboard test sim" in text
+
+
+def test_it_names_the_generator_of_kernels(run_python):
+    code = "import os; os.environ['OUTBOARD_PROVIDERS'] = 'native,compiled'\n"
+    report, text = both(run_python, "--driver", "tests.simt_drivers:Apart", code=code)
+    dialect = report["attached"]["devices"][0]["operators"]["generator"]
+    assert f"eager: by kernels generated in {dialect}" in text
+    assert "on copies, which OUTBOARD_FALLBACK=error refuses" in text
+
+
+def test_a_driver_is_found_by_the_name_of_its_devices(run_python):
+    report, text = both(run_python)
+    names = {driver["name"]: driver["device"] for driver in report["drivers"]}
+    assert names["opencl"] == "ocl" and names["sim"] == "sim"
+    run_python("from torch_outboard._discovery import find_driver; assert find_driver('ocl') is find_driver('opencl')")
+
+
 LIAR = """
 import torch, torch_outboard
 torch_outboard.attach("sim")

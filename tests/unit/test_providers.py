@@ -72,8 +72,8 @@ class Wrong(Sim):
 
 del os.environ["OUTBOARD_PROVIDERS"]
 with pytest.raises(ValueError, match="`providers` of the driver 'sim' names .* not 'kompiled'.*'compiled'"):
-    from torch_outboard._attach import _providers
-    _providers(Wrong())
+    from torch_outboard._attach import providers_of
+    providers_of(Wrong())
 """
     )
 

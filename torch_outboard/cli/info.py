@@ -134,6 +134,7 @@ def _extension() -> dict[str, Any]:
 def _driver(found: FoundDriver) -> dict[str, Any]:
     report: dict[str, Any] = {
         "name": found.name,
+        "device": None,
         "target": found.target,
         "distribution": found.distribution,
         "options": {},
@@ -144,6 +145,7 @@ def _driver(found: FoundDriver) -> dict[str, Any]:
     except Exception as error:  # a foreign module may fail in any way; the cause is the answer
         report["error"] = f"{type(error).__name__}: {error}"
         return report
+    report["device"] = driver.name
     report["options"] = {
         name: {"type": option.type.__name__, "default": option.default, "doc": option.doc}
         for name, option in driver.options.items()
@@ -169,7 +171,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     from torch_outboard._attach import attach, attached_driver
 
     report: dict[str, Any] = {"name": name, "error": None, "devices": [], "entries": {}, "kernels": [], "waiting": []}
-    report["refused"], report["libraries"] = [], {}
+    report["refused"], report["libraries"], report["device"] = [], {}, None
     try:
         driver = attached_driver()
         module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
@@ -181,19 +183,22 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     report["entries"] = {entry: is_there for entry, is_there in _C.entries().items() if entry in OPTIONAL_ENTRIES}
     report["kernels"] = _C.native_operators()
     attached = attached_driver()
-    report["libraries"] = {} if attached is None else dict(attached.libraries())
+    if attached is not None:
+        report["device"] = attached.name
+        report["libraries"] = dict(attached.libraries())
     report["waiting"] = [
         {"operator": op, "difference": difference, "waits": waits} for op, difference, waits in _C.shape_disagreements()
     ]
     report["refused"] = [{"operator": op, "reason": reason} for op, reason in _C.refused_operators()]
-    report["devices"] = [_device(module, index) for index in range(module.device_count())]
+    report["devices"] = [_device(module, index, attached) for index in range(module.device_count())]
     if not report["devices"]:
         reason = _C.probe_error() or "it counts none"
         report["error"] = f"no device: {reason}"
     return report
 
 
-def _device(module: Any, index: int) -> dict[str, Any]:
+def _device(module: Any, index: int, driver: Driver | None) -> dict[str, Any]:
+    from torch_outboard.cli.where import where_operators_run
     from torch_outboard.kernels.tuned import told
 
     try:
@@ -209,6 +214,7 @@ def _device(module: Any, index: int) -> dict[str, Any]:
         "total_memory": total,
         "free_memory": free,
         "schedules": told(index),
+        "operators": None if driver is None else where_operators_run(driver, index),
         "error": None,
     }
 
@@ -253,12 +259,12 @@ def _print_drivers(console: Any, drivers: list[dict[str, Any]], extension_error:
     if not drivers:
         console.print("No driver is installed: none is found in the entry-point group torch_outboard.drivers.")
         return
-    table = _table("driver", "loads", "from, options, or why not", title="Drivers")
+    table = _table("driver", "device", "loads", "from, options, or why not", title="Drivers")
     for driver in drivers:
         reason = driver["error"] or extension_error
         options = ", ".join(driver["options"])
         about = reason or f"{driver['distribution']}{f'; {options}' if options else ''}"
-        table.add_row(*_cells(driver["name"], "no" if reason else "yes", about))
+        table.add_row(*_cells(driver["name"], driver["device"] or "", "no" if reason else "yes", about))
     console.print(table)
 
 
@@ -278,11 +284,10 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
         console.print(table)
     if attached["entries"]:
         _print_entries(console, attached["entries"])
-        kernels = attached["kernels"]
-        console.print("Kernels", style="italic")
-        console.print(
-            *_cells(f"  {len(kernels)}: {', '.join(kernels)}" if kernels else "  none: every operator runs on the CPU")
-        )
+        if attached["kernels"]:
+            console.print("Registered kernels", style="italic")
+            console.print(*_cells(f"  {len(attached['kernels'])}: {', '.join(attached['kernels'])}"))
+        _print_operators(console, attached["devices"])
     if attached["libraries"]:
         table = _table("library", "where it is", title="Libraries")
         for name, where in attached["libraries"].items():
@@ -292,6 +297,23 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
         _print_waiting(console, attached["waiting"])
     if attached["refused"]:
         _print_refused(console, attached["refused"])
+    if any(device["error"] is None for device in attached["devices"]):
+        console.print(*_cells(f"Next: outboard test {attached['name']}, which tries all of it."))
+
+
+def _print_operators(console: Any, devices: list[dict[str, Any]]) -> None:
+    """Prints where operators run, once for devices of which the same holds."""
+    places: dict[str, list[int]] = {}
+    for device in devices:
+        if device["error"] is None and device["operators"] is not None:
+            told = device["operators"]
+            compiled = told["compiler"] or "nothing: the driver names no code_generator"
+            text = "\n".join([*(f"  eager: {line}" for line in told["eager"]), f"  torch.compile: {compiled}"])
+            places.setdefault(text, []).append(device["index"])
+    for text, indices in places.items():
+        which = f" of devices {', '.join(map(str, indices))}" if len(places) > 1 else ""
+        console.print(f"Operators{which}", style="italic")
+        console.print(*_cells(text))
 
 
 def _print_entries(console: Any, entries: dict[str, bool]) -> None:
