@@ -17,8 +17,8 @@ std::atomic<CompiledMode> compiled_mode_{CompiledMode::Off};
 
 namespace {
 
-enum class Answer : uint8_t { Unknown, No, Yes };
-std::array<std::atomic<Answer>, kMaxDevices> answers{};
+enum class Compiles : uint8_t { Unknown, No, Yes };
+std::array<std::atomic<Compiles>, kMaxDevices> answers{};
 
 bool ask(c10::DeviceIndex device) {
   if (driver().program_build == nullptr) {
@@ -34,19 +34,19 @@ void set_providers(const Providers& providers) {
   detail::allows_native_.store(providers.native);
   detail::allows_host_.store(providers.host);
   detail::compiled_mode_.store(providers.compiled);
-  for (std::atomic<Answer>& answer : answers) {
-    answer.store(Answer::Unknown);
+  for (std::atomic<Compiles>& answer : answers) {
+    answer.store(Compiles::Unknown);
   }
 }
 
 bool compiles_for(c10::DeviceIndex device) {
-  std::atomic<Answer>& answer = answers[static_cast<size_t>(device)];
-  const Answer known = answer.load(std::memory_order_relaxed);
-  if (C10_LIKELY(known != Answer::Unknown)) {
-    return known == Answer::Yes;
+  std::atomic<Compiles>& answer = answers[static_cast<size_t>(device)];
+  const Compiles known = answer.load(std::memory_order_relaxed);
+  if (C10_LIKELY(known != Compiles::Unknown)) {
+    return known == Compiles::Yes;
   }
   const bool compiles = ask(device);
-  answer.store(compiles ? Answer::Yes : Answer::No, std::memory_order_relaxed);
+  answer.store(compiles ? Compiles::Yes : Compiles::No, std::memory_order_relaxed);
   return compiles;
 }
 
