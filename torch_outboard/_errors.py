@@ -43,6 +43,7 @@ class Status(enum.IntEnum):
     UNAUTHENTICATED = 16
     NOT_READY = 32
     DEVICE_LOST = 33
+    PROGRAM_REFUSED = 34
 
 
 class OutboardError(RuntimeError):

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "kernels/plan.h"
 #include "ops/compiled_provider.h"
 #include "ops/providers.h"
+#include "ops/recent_failure.h"
 #include "ops/recipes.h"
 
 namespace outboard::bindings {
@@ -215,6 +217,17 @@ PyObject* py_set_plan_variant(PyObject*, PyObject* given) {
   });
 }
 
+PyObject* py_set_retry_interval(PyObject*, PyObject* given) {
+  return guarded([&]() -> PyObject* {
+    int64_t milliseconds = 0;
+    if (!to_int64(given, &milliseconds)) {
+      return nullptr;
+    }
+    set_retry_interval(std::chrono::milliseconds(milliseconds));
+    return none();
+  });
+}
+
 PyObject* py_forbid_compiling(PyObject*, PyObject*) {
   forbid_compiling();
   return none();
@@ -241,6 +254,8 @@ PyMethodDef kernels_methods[] = {
      PyDoc_STR("(operator, reason) of each operator for which no plan was built.")},
     {"built_plans", py_built_plans, METH_NOARGS, PyDoc_STR("How many plans were built since the start.")},
     {"set_plan_variant", py_set_plan_variant, METH_O, PyDoc_STR("Calls have plans of their own for each number.")},
+    {"set_retry_interval", py_set_retry_interval, METH_O,
+     PyDoc_STR("The milliseconds for which a failed build is not tried again; 1000 at first.")},
     {"forbid_compiling", py_forbid_compiling, METH_NOARGS,
      PyDoc_STR("No call of this thread is compiled from now on.")},
     OUTBOARD_FASTCALL("check_plan", py_check_plan, "The number of steps of a plan: (text, letters of its kernels)."),

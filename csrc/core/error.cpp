@@ -56,6 +56,8 @@ const char* code_name(ob_status status) {
       return "NOT_READY";
     case OB_DEVICE_LOST:
       return "DEVICE_LOST";
+    case OB_PROGRAM_REFUSED:
+      return "PROGRAM_REFUSED";
     default:
       return "UNKNOWN";
   }
@@ -65,6 +67,7 @@ ErrorKind kind_of(ob_status status) {
   switch (status) {
     case OB_INVALID_ARGUMENT:
     case OB_OUT_OF_RANGE:
+    case OB_PROGRAM_REFUSED:
       return ErrorKind::InvalidArgument;
     case OB_OUT_OF_MEMORY:
       return ErrorKind::OutOfMemory;
@@ -141,8 +144,7 @@ void raise_status(ob_status status, const char* entry, int device) {
   raise_status_of({}, status, entry, device);
 }
 
-void raise_status_of(const std::string& what, ob_status status, const char* entry, int device) {
-  const FailedEntry failed(entry);
+std::string describe_status(const std::string& what, ob_status status, const char* entry, int device) {
   std::string message = "driver '" + driver_name() + "': " + entry;
   if (!what.empty()) {
     message += " (" + what + ")";
@@ -154,6 +156,12 @@ void raise_status_of(const std::string& what, ob_status status, const char* entr
   if (const std::string reason = last_driver_error(); !reason.empty()) {
     message += ": " + reason;
   }
+  return message;
+}
+
+void raise_status_of(const std::string& what, ob_status status, const char* entry, int device) {
+  const FailedEntry failed(entry);
+  std::string message = describe_status(what, status, entry, device);
   if (status == OB_DEVICE_LOST && device >= 0 && device < kMaxDevices) {
     mark_lost(static_cast<c10::DeviceIndex>(device), message);
     message += "\nThe device is lost to this process; restart the process to use it again.";

@@ -14,5 +14,7 @@ namespace outboard {
 // Nothing if that is empty.
 [[noreturn]] OUTBOARD_API void raise_status_of(const std::string& what, ob_status status, const char* entry,
                                                int device);
+// The message of that error.
+OUTBOARD_API std::string describe_status(const std::string& what, ob_status status, const char* entry, int device);
 
 }  // namespace outboard

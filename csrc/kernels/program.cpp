@@ -72,6 +72,11 @@ void keep(c10::DeviceIndex device, uint64_t program, const std::string& key) {
   }
 }
 
+// What has gone wrong may not be so at the next try, unless the driver says that it will be.
+bool is_refusal(ob_status status) {
+  return status == OB_PROGRAM_REFUSED || status == OB_INVALID_ARGUMENT || status == OB_OUT_OF_RANGE;
+}
+
 uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
   const std::string key = program_key(device, text);
   if (!key.empty()) {
@@ -81,6 +86,10 @@ uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::stri
   }
   uint64_t program = 0;
   const ob_status status = ask_for(device, text, &program);
+  if (is_refusal(status)) {
+    throw ProgramRefused({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                         describe_status(name, status, "program_build", device));
+  }
   if (status != OB_OK) {
     raise_status_of(name, status, "program_build", device);
   }
@@ -157,6 +166,10 @@ uint64_t get_kernel(c10::DeviceIndex device, Program& program, const std::string
   }
   uint64_t kernel = 0;
   const ob_status status = driver().kernel_get(driver().self, device, program.handle, entry.c_str(), &kernel);
+  if (status == OB_NOT_FOUND || is_refusal(status)) {
+    throw ProgramRefused({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                         describe_status(name, status, "kernel_get", device));
+  }
   if (status != OB_OK) {
     raise_status_of(name, status, "kernel_get", device);
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <string>
@@ -18,10 +19,16 @@ struct ProgramText {
   std::string options;
 };
 
+// The driver refuses a program's text, and will each time: OB_PROGRAM_REFUSED, a mistake in what was asked for, or a text
+// without the kernel.
+class OUTBOARD_API ProgramRefused : public c10::ValueError {
+  using c10::ValueError::ValueError;
+};
+
 // A kernel of a program, by name: the driver's handle, valid as long as the process. The first call for a device and a
 // text waits for the compiler, and others that ask meanwhile wait for it; a build that failed is tried anew by the next.
 //
-// NotSupportedError if the driver builds no programs; what it says of a failure, the build log, is in the error, and so is
+// NotSupportedError if the driver builds no programs, ProgramRefused if it refuses this one; what it says of a failure, the build log, is in the error, and so is
 // `name`, by which whoever wrote the kernel knows it.
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);

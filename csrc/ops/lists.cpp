@@ -14,7 +14,6 @@
 
 #include "core/capture.h"
 #include "core/device.h"
-#include "core/lost_device.h"
 #include "core/trace.h"
 #include "memory/caching_allocator.h"
 #include "ops/bad_arguments.h"
@@ -469,25 +468,58 @@ uint64_t ListOperator::numbers() {
   return known;
 }
 
-ListRecipe* ListOperator::recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
-  std::vector<uint64_t> words = class_of(arguments, device, numbers());
+std::shared_ptr<ListRecipe> ListOperator::recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
+  Words words = class_of(arguments, device, numbers());
+  std::shared_ptr<RecentFailure> failed;
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = recipes_.find(words); C10_LIKELY(found != recipes_.end())) {
-      return found->second.get();
+      found->second->was_used.store(true, std::memory_order_relaxed);
+      return found->second;
     }
-    if (recipes_.size() >= kMaxRecipes) {
-      return nullptr;
+    std::shared_ptr<RecentFailure>& known = failures_[words];
+    if (known == nullptr) {
+      known = std::make_shared<RecentFailure>();
     }
+    failed = known;
   }
-  auto made = build(arguments, device);
+  failed->raise_if_recent();
+  std::shared_ptr<ListRecipe> made;
+  try {
+    made = build(arguments, device);
+  } catch (...) {
+    failed->keep_current();
+    throw;
+  }
+  std::shared_ptr<ListRecipe> evicted;
   const std::lock_guard lock(mutex_);
+  failures_.erase(words);
+  if (recipes_.size() >= kMaxRecipes) {
+    evicted = evict();
+  }
   // Of threads that come first together one keeps what it has built: nothing was launched yet.
-  return recipes_.try_emplace(std::move(words), std::move(made)).first->second.get();
+  return recipes_.try_emplace(std::move(words), std::move(made)).first->second;
 }
 
-std::unique_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
-  auto recipe = std::make_unique<ListRecipe>();
+std::shared_ptr<ListRecipe> ListOperator::evict() {
+  // Twice around: the first time may only take marks away.
+  for (size_t left = 2 * recipes_.size(); left > 0; --left) {
+    auto next = recipes_.upper_bound(hand_);
+    if (next == recipes_.end()) {
+      next = recipes_.begin();
+    }
+    hand_ = next->first;
+    if (!next->second->was_used.exchange(false, std::memory_order_relaxed)) {
+      std::shared_ptr<ListRecipe> evicted = std::move(next->second);
+      recipes_.erase(next);
+      return evicted;
+    }
+  }
+  return nullptr;
+}
+
+std::shared_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
+  auto recipe = std::make_shared<ListRecipe>();
   const PlanBuilder* ask = plan_builder();
   if (ask == nullptr) {
     return recipe;
@@ -505,10 +537,7 @@ std::unique_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
       fill(*recipe, std::move(built), arguments, device);
       count_plan();
       return recipe;
-    } catch (const c10::Error& error) {
-      if (is_lost(device)) {
-        throw;
-      }
+    } catch (const c10::ValueError& error) {  // of a plan that makes no sense, or a program that is refused
       reason = unusable(error);
       recipe = std::make_unique<ListRecipe>();
       is_dropped = may_be_plans(error, device) &&
@@ -553,8 +582,8 @@ bool ListOperator::run(torch::jit::Stack* stack) {
     return false;
   }
   ensure_open(device);
-  ListRecipe* recipe = recipe_for(arguments, device);
-  if (recipe == nullptr || recipe->kernels.empty()) {
+  const std::shared_ptr<ListRecipe> recipe = recipe_for(arguments, device);
+  if (recipe->kernels.empty()) {
     return false;
   }
   ListCall call(*recipe, plan_.name, arguments, current_stream(device));

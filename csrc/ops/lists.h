@@ -21,15 +21,17 @@
 #include "ops/chunk_table.h"
 #include "ops/compiled_provider.h"
 #include "ops/plan.h"
+#include "ops/recent_failure.h"
 
 namespace outboard {
 
-// The kernels over chunks with what they are passed; without any: there are none for such calls. Kept for good, since
-// captured graphs name the kernels.
+// The kernels over chunks with what they are passed; without any: there are none for such calls. Graphs that captured a
+// launch need nothing of it.
 struct ListRecipe {
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::optional<kernels::ChunkPlan> plan;
   ChunkTables tables;
+  std::atomic<bool> was_used{true};  // since the last search for one to evict
 };
 
 // What is known of one operator's calls. Thread-safe.
@@ -44,13 +46,17 @@ class ListOperator {
   bool run(torch::jit::Stack* stack);
 
  private:
-  // They grow with what a program calls, not with how often.
+  using Words = std::vector<uint64_t>;
+
+  // Beyond them those that were not used since the last search are evicted.
   static constexpr size_t kMaxRecipes = 1024;
 
   uint64_t numbers();
-  ListRecipe* recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
+  std::shared_ptr<ListRecipe> recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
   // A recipe without kernels, and a reason that is listed, where the builder refuses or what it builds can't be used.
-  std::unique_ptr<ListRecipe> build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
+  std::shared_ptr<ListRecipe> build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
+  // With the lock held. What is evicted is destroyed without it.
+  std::shared_ptr<ListRecipe> evict();
   void fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) const;
 
   OpPlan& plan_;
@@ -59,7 +65,9 @@ class ListOperator {
   static constexpr uint64_t kUnknown = ~uint64_t{0};
   std::atomic<uint64_t> numbers_{kUnknown};
   std::mutex mutex_;  // guards the recipes; never held while Python or the driver is called
-  std::map<std::vector<uint64_t>, std::unique_ptr<ListRecipe>> recipes_;
+  std::map<Words, std::shared_ptr<ListRecipe>> recipes_;
+  Words hand_;  // the class behind which the next search begins
+  std::map<Words, std::shared_ptr<RecentFailure>> failures_;  // of classes that have no recipe yet
 };
 
 }  // namespace outboard

@@ -9,6 +9,7 @@
 
 #include "core/blocking.h"
 #include "core/lost_device.h"
+#include "kernels/program.h"
 #include "ops/constant_words.h"
 #include "ops/tensor_utils.h"
 
@@ -248,13 +249,14 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, cons
 
 std::shared_ptr<RecipeClass> OperatorRecipes::class_for(const Call& call, bool is_aliased) {
   std::vector<uint64_t> words = class_of(call, numbers(call), is_aliased);
+  std::shared_ptr<Class> evicted;
   const std::lock_guard lock(mutex_);
   if (const auto known = classes_.find(words); known != classes_.end()) {
     known->second->was_used.store(true, std::memory_order_relaxed);
     return known->second;
   }
   if (classes_.size() >= kMaxClasses && count_classes(/*are_refused=*/false) >= kMaxClasses) {
-    evict_class(/*is_refused=*/false);
+    evicted = evict_class(/*is_refused=*/false);
   }
   return classes_.try_emplace(std::move(words), std::make_shared<Class>()).first->second;
 }
@@ -264,7 +266,7 @@ size_t OperatorRecipes::count_classes(bool are_refused) const {
       classes_, [are_refused](const auto& one) { return one.second->refusal.empty() != are_refused; }));
 }
 
-void OperatorRecipes::evict_class(bool is_refused) {
+std::shared_ptr<RecipeClass> OperatorRecipes::evict_class(bool is_refused) {
   // Twice around: the first time may only take marks away.
   for (size_t left = 2 * classes_.size(); left > 0; --left) {
     auto next = classes_.upper_bound(hand_);
@@ -278,9 +280,11 @@ void OperatorRecipes::evict_class(bool is_refused) {
       continue;
     }
     hand_ = next->first;
+    std::shared_ptr<Class> evicted = std::move(next->second);
     classes_.erase(next);
-    return;
+    return evicted;
   }
+  return nullptr;
 }
 
 // Of the thread that loads or builds for a class, from when it says so to the end.
@@ -343,21 +347,12 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
 
 std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
                                                          const std::shared_ptr<Class>& group) {
-  bool is_for_call = false;
   if (recipe->is_dropped.load(std::memory_order_relaxed)) {
     return nullptr;
   }
+  std::shared_ptr<CompiledCall> found;
   try {
-    const std::shared_ptr<CompiledCall> found = instantiate(recipe, call);
-    is_for_call = true;
-    if (found != nullptr) {
-      found->group = group;
-      recipe->was_used.store(true, std::memory_order_relaxed);
-      for (const auto& kernel : recipe->kernels) {
-        kernel->program->build(call.device());
-      }
-    }
-    return found;
+    found = instantiate(recipe, call);
   } catch (const std::exception& error) {
     if (!recipe->kept.empty() && may_be_plans(error, call.device())) {
       drop(*recipe, call, error);
@@ -367,9 +362,29 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
     if (known == nullptr || is_lost(call.device())) {
       throw;
     }
-    // A program that can't be built can't for any call of the class.
-    return refuse(unusable(*known), is_for_call ? group.get() : nullptr);
+    return refuse(unusable(*known), nullptr);
   }
+  if (found == nullptr) {
+    return nullptr;
+  }
+  found->group = group;
+  recipe->was_used.store(true, std::memory_order_relaxed);
+  recipe->failure.raise_if_recent();
+  try {
+    for (const auto& kernel : recipe->kernels) {
+      kernel->program->build(call.device());
+    }
+  } catch (const kernels::ProgramRefused& error) {
+    if (!recipe->kept.empty()) {
+      drop(*recipe, call, error);
+      return nullptr;
+    }
+    return refuse(unusable(error), group.get());  // for any call of the class
+  } catch (...) {
+    recipe->failure.keep_current();
+    throw;
+  }
+  return found;
 }
 
 void OperatorRecipes::load(const Call& call, const CompiledKey& key, Class& group) {
@@ -407,7 +422,14 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   if (ask == nullptr) {
     return refuse("nobody builds plans here", nullptr);
   }
-  BuiltPlan built = ask->build(call, numbers(call), key.is_aliased);
+  group->failure.raise_if_recent();
+  BuiltPlan built;
+  try {
+    built = ask->build(call, numbers(call), key.is_aliased);
+  } catch (...) {
+    group->failure.keep_current();
+    throw;
+  }
   if (!built.refusal.empty()) {
     return refuse(built.refusal, built.refuses_class ? group.get() : nullptr);
   }
@@ -417,7 +439,13 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   } catch (const c10::Error& error) {
     return refuse(unusable(error), group.get());  // what is wrong with the plan itself is so for each call of the class
   }
-  std::shared_ptr<const CompiledCall> result = use(recipe, call, group);
+  std::shared_ptr<const CompiledCall> result;
+  try {
+    result = use(recipe, call, group);
+  } catch (...) {
+    keep(std::move(recipe), *group);  // the plan is right: the next try needs its programs alone
+    throw;
+  }
   if (result == nullptr) {
     return refuse(
         "the guards of its plan don't hold for the call that it was made for, or the plan lays a result out by other"
@@ -432,12 +460,15 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
 
 void OperatorRecipes::keep(std::shared_ptr<const Recipe> recipe, Class& group) {
   count_plan();
+  std::vector<std::shared_ptr<const Recipe>> evicted;
   const std::lock_guard lock(mutex_);
   while (group.recipes.size() >= kMaxRecipes) {
-    const auto unused = std::ranges::find_if(group.recipes, [](const std::shared_ptr<const Recipe>& one) {
+    auto unused = std::ranges::find_if(group.recipes, [](const std::shared_ptr<const Recipe>& one) {
       return !one->was_used.exchange(false, std::memory_order_relaxed);
     });
-    group.recipes.erase(unused == group.recipes.end() ? group.recipes.begin() : unused);
+    unused = unused == group.recipes.end() ? group.recipes.begin() : unused;
+    evicted.push_back(std::move(*unused));
+    group.recipes.erase(unused);
   }
   group.recipes.push_back(std::move(recipe));
 }
@@ -445,11 +476,12 @@ void OperatorRecipes::keep(std::shared_ptr<const Recipe> recipe, Class& group) {
 std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {
   list(reason);
   if (group != nullptr) {
+    std::shared_ptr<Class> evicted;
     const std::lock_guard lock(mutex_);
     group->refusal = reason;
     group->was_used.store(true, std::memory_order_relaxed);
     if (classes_.size() > kMaxRefusedClasses && count_classes(/*are_refused=*/true) > kMaxRefusedClasses) {
-      evict_class(/*is_refused=*/true);
+      evicted = evict_class(/*is_refused=*/true);
     }
   }
   return refused(reason);

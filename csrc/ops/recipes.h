@@ -17,6 +17,7 @@
 #include "kernels/plan.h"
 #include "ops/compiled_kernel.h"
 #include "ops/compiled_provider.h"
+#include "ops/recent_failure.h"
 #include "ops/signatures.h"
 
 namespace outboard {
@@ -32,6 +33,7 @@ struct Recipe {
   std::string kept;  // the plan's text, if it was read from disk
   mutable std::atomic<bool> is_dropped{false};  // it was read from disk, and is no good: another one is built
   mutable std::atomic<bool> was_used{true};  // since the last search for one to evict
+  mutable RecentFailure failure;  // of building its programs
 };
 
 // The calls that one set of recipes may serve.
@@ -41,6 +43,7 @@ struct RecipeClass {
   bool is_building = false;
   bool is_loaded = false;  // what is kept on disk is among the recipes
   std::atomic<bool> was_used{true};  // since the last search for one to evict
+  RecentFailure failure;  // of making a plan
 };
 
 // A recipe for one signature, with all that is computed; or a refusal.
@@ -96,7 +99,8 @@ class OperatorRecipes {
   uint64_t numbers(const Call& call);
   std::shared_ptr<const CompiledCall> find_or_build(const Call& call, const CompiledKey& key,
                                                     const std::shared_ptr<Class>& group);
-  // A call with a recipe of its class, whose programs are built by then; null if a guard doesn't hold.
+  // A call with a recipe of its class, whose programs are built by then; null if a guard doesn't hold. What keeps programs
+  // from being built, and is no refusal of theirs, is raised.
   std::shared_ptr<const CompiledCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
                                           const std::shared_ptr<Class>& group);
   // Makes recipes of what is kept of the class on disk, or refuses it.
@@ -107,8 +111,9 @@ class OperatorRecipes {
   void keep(std::shared_ptr<const Recipe> recipe, Class& group);
   // With the lock held.
   size_t count_classes(bool are_refused) const;
-  // With the lock held: makes room for a class that is refused, or for another one.
-  void evict_class(bool is_refused);
+  // With the lock held: makes room for a class that is refused, or for another one. What is evicted is destroyed without
+  // the lock, as its failure may be Python's.
+  std::shared_ptr<Class> evict_class(bool is_refused);
   std::shared_ptr<const CompiledCall> refuse(const std::string& reason, Class* group);
 
   std::atomic<uint64_t> numbers_{kUnknown};

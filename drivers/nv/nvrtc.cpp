@@ -67,6 +67,21 @@ std::string log_of(const Program& program) {
   return log;
 }
 
+// Of nvrtcResult.
+ob_status status_of_compiler(int code) {
+  switch (code) {
+    case 1:
+      return OB_OUT_OF_MEMORY;
+    case 3:  // invalid input
+    case 5:  // invalid option
+      return OB_INVALID_ARGUMENT;
+    case 6:  // the source does not compile
+      return OB_PROGRAM_REFUSED;
+    default:
+      return OB_INTERNAL;
+  }
+}
+
 }  // namespace
 
 ob_status compile_cuda(const std::string& library, const std::string& source, const std::string& options,
@@ -96,7 +111,7 @@ ob_status compile_cuda(const std::string& library, const std::string& source, co
   if (code == 0) code = nvrtc.CompileProgram(program.handle, static_cast<int>(arguments.size()), arguments.data());
   if (code != 0) {
     const std::string log = program.handle != nullptr ? log_of(program) : "";
-    return fail(OB_INVALID_ARGUMENT, "the program does not compile (%s), options '%s':\n%s%s",
+    return fail(status_of_compiler(code), "the program does not compile (%s), options '%s':\n%s%s",
                 nvrtc.GetErrorString(code), options.c_str(), log.c_str(), support::cite_source(log, source).c_str());
   }
   size_t size = 0;

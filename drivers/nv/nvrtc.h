@@ -9,7 +9,7 @@
 namespace nv {
 
 // Compiles for one architecture ("sm_90"). `library` is NVRTC's file, or "" for the usual names. OB_UNAVAILABLE without
-// NVRTC; OB_INVALID_ARGUMENT, with the log and the source lines that it names, if the source does not compile.
+// NVRTC; OB_PROGRAM_REFUSED, with the log and the source lines that it names, if the source does not compile.
 ob_status compile_cuda(const std::string& library, const std::string& source, const std::string& options,
                        const std::string& architecture, std::string* out_image);
 

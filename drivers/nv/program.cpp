@@ -215,7 +215,7 @@ ob_status build_image(Driver& driver, Device& device, const void* image, const c
     if (status_of(code) != OB_INVALID_ARGUMENT || log.empty()) {
       return cuda_fail(driver.api, code, "cuModuleLoadDataEx", what);
     }
-    return fail(OB_INVALID_ARGUMENT, "%s (%d):\n%s%s", what.c_str(), code, log.c_str(), lines.c_str());
+    return fail(OB_PROGRAM_REFUSED, "%s (%d):\n%s%s", what.c_str(), code, log.c_str(), lines.c_str());
   }
   module->device = device.index;
   *out_program = driver.modules.make(std::move(module));

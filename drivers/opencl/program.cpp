@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Programs from OpenCL C, their kernels, launches.
+#include <atomic>
+#include <chrono>
 #include <cinttypes>
 #include <cstddef>
 #include <cstring>
@@ -75,6 +77,22 @@ std::string precise_options(const Api& api, cl_device_id device, const std::stri
   return given + (given.empty() ? "" : " ") + "-cl-fp32-correctly-rounded-divide-sqrt";
 }
 
+// Whether the compiler builds anything now, asked with a text that no cache has. Of a full disk runtimes say what they say
+// of a wrong text.
+bool builds_anything(const Api& api, Device& device) {
+  static std::atomic<uint64_t> number{
+      static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
+  const std::string source = "__kernel void ob_nothing_" + std::to_string(number.fetch_add(1)) + "(void) {}";
+  const char* text = source.data();
+  const size_t size = source.size();
+  cl_int code = CL_SUCCESS;
+  const cl_program program = api.CreateProgramWithSource(device.context, 1, &text, &size, &code);
+  if (code != CL_SUCCESS) return false;
+  code = api.BuildProgram(program, 1, &device.found.device, "", nullptr, nullptr);
+  api.ReleaseProgram(program);
+  return code == CL_SUCCESS;
+}
+
 ob_status from_source(Driver& driver, Device& device, const std::string& source, const std::string& options,
                       cl_program* out_program) {
   const Api& api = driver.api;
@@ -90,10 +108,10 @@ ob_status from_source(Driver& driver, Device& device, const std::string& source,
   }
   const std::string log = build_log(api, program, device.found.device);
   api.ReleaseProgram(program);
-  if (log.empty()) return cl_fail(code, "clBuildProgram", where(driver, device.index) + ", without a build log");
-  return fail(OB_INVALID_ARGUMENT, "%s: the program does not build (%s), options '%s':\n%s%s",
-              where(driver, device.index).c_str(), error_name(code).c_str(), options.c_str(), log.c_str(),
-              support::cite_source(log, source).c_str());
+  if (code != CL_BUILD_PROGRAM_FAILURE) return cl_fail(code, "clBuildProgram", where(driver, device.index));
+  const ob_status status = builds_anything(api, device) ? OB_PROGRAM_REFUSED : OB_UNAVAILABLE;
+  return fail(status, "%s: the program does not build (%s), options '%s':\n%s%s", where(driver, device.index).c_str(),
+              error_name(code).c_str(), options.c_str(), log.c_str(), support::cite_source(log, source).c_str());
 }
 
 ob_status find_program(Driver& driver, int32_t device, uint64_t handle, Program** out_program) {

@@ -45,7 +45,7 @@ class OwnKernelsDriver(PythonDriver):
         try:
             library = compiler.build(code.decode(), options)
         except compiler.BuildError as error:
-            raise DriverError(str(error), Status.INVALID_ARGUMENT) from error
+            raise DriverError(str(error), Status.PROGRAM_REFUSED) from error
         except OSError as error:
             raise DriverError(f"the compiler can't be run: {error}", Status.UNAVAILABLE) from error
         program = next(self.numbers)

@@ -72,8 +72,18 @@ def build(text, options):
         command = [os.environ.get("CC", "cc"), str(source), "-o", str(library), *FLAGS]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
+            check_compiler(Path(folder))
             raise BuildError(f"the program does not build, options {options!r}:\n{done.stderr}")
         return ctypes.CDLL(str(library))
+
+
+def check_compiler(folder):
+    """Check that the compiler works. OSError if it builds nothing at all, as with a full disk: no text is to blame."""
+    source, library = folder / "nothing.c", folder / "nothing.so"
+    source.write_text(WORDS)
+    done = subprocess.run([os.environ.get("CC", "cc"), str(source), "-o", str(library), *FLAGS], capture_output=True)
+    if done.returncode != 0:
+        raise OSError(done.stderr.decode(errors="replace"))
 
 
 def entry(name, parameters):

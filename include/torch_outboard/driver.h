@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 3u
+#define OB_ABI_MINOR 4u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -84,8 +84,10 @@ enum {
   OB_DATA_LOSS = 15,
   OB_UNAUTHENTICATED = 16,
   OB_NOT_READY = 32,  /* a query's answer, no error: the work is still under way */
-  OB_DEVICE_LOST = 33 /* sticky: every later use of that device raises torch.AcceleratorError with the first cause,
-                         before the driver is asked */
+  OB_DEVICE_LOST = 33, /* sticky: every later use of that device raises torch.AcceleratorError with the first cause,
+                          before the driver is asked */
+  OB_PROGRAM_REFUSED = 34 /* ValueError, from program_build alone: the compiler refuses the text, and will each time.
+                             Since version 1.4 */
 };
 
 /* ---- Element types ----------------------------------------------------------------------------------------------- */
@@ -512,7 +514,10 @@ typedef struct ob_driver {
   ob_status (*host_callback)(void* self, int32_t device, uint64_t stream, ob_host_fn fn, void* user);
 
   /* Builds a program; never 0. A failure's last_error is the build log. Waits. program_destroy comes when no queued
-     launch uses it. Null, for all four: unsupported. */
+     launch uses it. OB_PROGRAM_REFUSED if the compiler refuses the text: the core remembers that for as long as the
+     process lives, as it does OB_INVALID_ARGUMENT, and runs the operator elsewhere. Any other failure, as of a full
+     disk or of memory, is raised where the program was needed, and the core asks again, at most once a second. Null, for
+     all four: unsupported. */
   ob_status (*program_build)(void* self, int32_t device, const ob_program_source* source, uint64_t* out_program);
   ob_status (*program_destroy)(void* self, int32_t device, uint64_t program);
 

@@ -169,7 +169,7 @@ void a_failed_build_shows_log_and_source(const char* path) {
   const Nv driver(path);
   driver.open();
   uint64_t program = 0;
-  CHECK_STATUS(build(driver, "ptx", ".version 7.0\nsyntax error here\n", &program), OB_INVALID_ARGUMENT);
+  CHECK_STATUS(build(driver, "ptx", ".version 7.0\nsyntax error here\n", &program), OB_PROGRAM_REFUSED);
   CHECK(driver.error_has("does not build") && driver.error_has("line 2") && driver.error_has("  2 | syntax error"));
   CHECK_STATUS(build(driver, "cobol", "x", &program), OB_INVALID_ARGUMENT);
   CHECK_STATUS(build(driver, "ptx", kPtx, &program, "-O3"), OB_INVALID_ARGUMENT);
@@ -204,7 +204,7 @@ void cuda_cpp_is_compiled_where_nvrtc_is(const char* path) {
   CHECK_OK(driver->kernel_launch(driver.self(), 0, stream, &given));
   const auto got = read(driver, stream, memory, 256);
   CHECK(reinterpret_cast<const int*>(got.data())[63] == 41);
-  CHECK_STATUS(build(driver, "cuda", "__global__ void f() {\n  undeclared_name;\n}", &program), OB_INVALID_ARGUMENT);
+  CHECK_STATUS(build(driver, "cuda", "__global__ void f() {\n  undeclared_name;\n}", &program), OB_PROGRAM_REFUSED);
   CHECK(driver.error_has("undeclared_name") && driver.error_has("  2 | "));
 }
 

@@ -312,7 +312,7 @@ void a_failed_build_shows_log_and_source(const char* path) {
   driver.open();
   uint64_t program = 0;
   CHECK_STATUS(build(driver, "opencl_c", "kernel void f(global int* x) {\n  x[0] = undeclared_name;\n}\n", &program),
-               OB_INVALID_ARGUMENT);
+               OB_PROGRAM_REFUSED);
   CHECK(driver.error_has("does not build") && driver.error_has("undeclared_name") && driver.error_has("  2 | "));
   CHECK_STATUS(build(driver, "ptx", "anything", &program), OB_INVALID_ARGUMENT);
   CHECK(driver.error_has("opencl_c"));

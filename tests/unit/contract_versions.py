@@ -19,7 +19,7 @@ graph_destroy graph_executable_destroy activity_enable activity_correlate activi
 """
 
 # The entries that each minor version added at the end of the table.
-ADDED_ENTRIES: tuple[tuple[str, ...], ...] = (tuple(_FIRST.split()), (), (), ("program_binary",))
+ADDED_ENTRIES: tuple[tuple[str, ...], ...] = (tuple(_FIRST.split()), (), (), ("program_binary",), ())
 
 _FIRST_SIZES = {
     "ob_options": 32,
@@ -39,10 +39,13 @@ _FIRST_SIZES = {
 _SECOND_SIZES = _FIRST_SIZES | {"ob_device_properties": 576}
 _THIRD_SIZES = _SECOND_SIZES | {"ob_device_properties": 584, "ob_launch": 96}
 
+_FOURTH_SIZES = _THIRD_SIZES | {"ob_kernel_call": 96, "ob_driver": 464}
+
 # The sizes of the structs by minor version.
 SIZES: tuple[dict[str, int], ...] = (
     _FIRST_SIZES,
     _SECOND_SIZES,
     _THIRD_SIZES,
-    _THIRD_SIZES | {"ob_kernel_call": 96, "ob_driver": 464},
+    _FOURTH_SIZES,
+    _FOURTH_SIZES,
 )

@@ -46,6 +46,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+# A full disk, no more files, no more memory: what fails now may not fail later.
+_PASSING = (OSError, MemoryError)
+
 # They take sizes, strides and offsets of a storage, where graphs know of tensors alone; or make memory of another kind.
 _OF_STORAGES = ("aten::as_strided", "aten::set", "aten::resize", "aten::_to_copy", "aten::_pin_memory")
 
@@ -82,9 +85,11 @@ def build(
 ) -> Answer:
     """Build a plan for a call: its text and kernels, or why there is none.
 
-    `strides` are those of its results, as far as the operator's meta kernel tells them.
+    `strides` are those of its results, as far as the operator's meta kernel tells them. OSError and MemoryError are
+    raised: the same call may have a plan when it is asked for again.
     """
     asked = _Asked(name, arguments, by_value, is_aliased, device, strides)
+    del arguments  # a failure keeps this frame, and the caller keeps the failure
     return _answer_of(asked.build)
 
 
@@ -94,8 +99,10 @@ def numbers_of_lists(name: str) -> int:
 
 
 def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
-    """Gives the plan of a call over lists of tensors as one launch, or two, or says why there is none."""
-    return _answer_of(lambda: _find_chunks(name, arguments, device))
+    """Return the plan of a call over lists of tensors as one launch, or two, or why there is none; as `build`."""
+    held = [arguments]
+    del arguments
+    return _answer_of(lambda: _find_chunks(name, held.pop(), device))
 
 
 def drop(
@@ -221,6 +228,7 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
         stand_ins = lists.canonical(name, arguments)
     except Refusal as refusal:
         return ("", [], str(refusal), refusal.is_of_class)
+    del arguments
     key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
     if key is not None and (kept := _kept(key, device)):
         _kept_chunks.add((key, kept[0][0]))
@@ -272,6 +280,10 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         return make(), True
     except Refusal as refusal:
         return ("", [], str(refusal), refusal.is_of_class), True
+    except _PASSING as error:
+        _log.debug("no plan for %s now", name, exc_info=True)
+        error.__context__ = None
+        raise error.with_traceback(None) from None  # without frames, which keep tensors
     except Exception as error:
         # Wrong arguments, or what no lowering is ready for: the next provider tells which.
         _log.debug("no plan for %s", name, exc_info=True)
@@ -287,7 +299,10 @@ def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
 
     generator = chunk_generator(type(generators().eager()), generators().driver)
     place = torch.device(generators().driver.name, device)
-    text, programs = lower_chunks(name, arguments, place, generator)
+    try:
+        text, programs = lower_chunks(name, arguments, place, generator)
+    finally:
+        _forget_fakes()
     return text, [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
 
 
@@ -324,7 +339,7 @@ def _build_or_refuse(
             try:
                 plan, programs = lower(call, trace(call, is_static, real), generator)
                 return plan.text(), [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
-            except Refusal:
+            except (Refusal, *_PASSING):
                 raise
             except NotAFormula as error:
                 failure = error
@@ -337,6 +352,18 @@ def _build_or_refuse(
         # Inductor's objects refer to each other, and a failure's traceback to it: they wait for Python's collector.
         call.arguments = ()
         del failure
+        _forget_fakes()
+
+
+def _forget_fakes() -> None:
+    """Clear torch's caches of fake tensors and of their sizes: they keep each graph that was traced."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    FakeTensorMode.cache_clear()
+    for function in vars(ShapeEnv).values():
+        if clear := getattr(function, "cache_clear", None):
+            clear()
 
 
 def _kernel(operator: str, number: int, program: Any) -> tuple[Any, ...]:

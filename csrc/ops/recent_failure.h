@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A failure that may be gone at the next try, as of a full disk: it is not tried at each call.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <mutex>
+
+#include "core/export.h"
+
+namespace outboard {
+
+class RecentFailure {
+ public:
+  // Raises the failure again if it is younger than the interval.
+  void raise_if_recent() const;
+  // Keeps the exception that is being handled. An interrupt, such as KeyboardInterrupt, is no failure.
+  void keep_current();
+
+ private:
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;
+  std::chrono::steady_clock::time_point when_;
+};
+
+// The time for which a failure is recent: a second, unless a test says otherwise.
+OUTBOARD_API void set_retry_interval(std::chrono::nanoseconds interval);
+
+}  // namespace outboard

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A disk that is full while kernels are compiled: nothing is refused for good."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import resource
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from torch_outboard import _C
+from torch_outboard.kernels import builder, refused_operators
+
+_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """A scope in which no file of the process grows."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.fixture
+def new_texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
+    """Kernels that no cache has, and builds that are tried again at once."""
+    made = builder._kernel
+
+    def renamed(*arguments: Any) -> tuple[Any, ...]:
+        name, language, code, *rest = made(*arguments)
+        return name, language, code + f"// {tmp_path} {next(_numbers)}\n".encode(), *rest
+
+    monkeypatch.setattr(builder, "_kernel", renamed)
+    monkeypatch.setattr(builder, "_keeps", lambda: False)
+    _C.set_retry_interval(0)
+    yield
+    _C.set_retry_interval(1000)
+
+
+@pytest.mark.usefixtures("new_texts")
+@pytest.mark.parametrize("name", ["erfinv", "_foreach_lgamma"])
+def test_kernels_are_built_once_there_is_room(name: str, device: torch.device) -> None:
+    x = torch.rand(2, 1, 2, 1, 2, 1, 3, dtype=torch.float64)  # of a rank and a type that no other test gives it
+    given = x.to(device)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.erfinv(x) if name == "erfinv" else torch._foreach_lgamma([x])[0]
+
+    torch.accelerator.synchronize(device)  # launches that a runtime compiles late need the disk too
+    with full_disk(), contextlib.suppress(RuntimeError):  # a compiler that needs no disk is none the worse
+        call(given)
+    torch.testing.assert_close(call(given).cpu(), call(x))
+    assert not [reason for operator, reason in refused_operators() if name in operator]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What keeps a kernel from being built: a refusal of the compiler is remembered, all else is raised and tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_outboard.testing.plugin import RunPython
+
+BEGIN = """
+import errno, gc, os, sys, pytest, torch, torch_outboard
+from examples.own_kernels import OwnKernelsDriver
+from torch_outboard import _C, DriverError, NotSupportedError, Status
+from torch_outboard.kernels import refused_operators
+
+HOUR = 3_600_000
+
+class Failing(OwnKernelsDriver):
+    failure = None
+    asked = 0
+
+    def program_build(self, *given):
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+        return super().program_build(*given)
+
+driver = Failing()
+module = torch_outboard.attach(driver)
+device = "own_kernels"
+x = torch.tensor([1.0, 4.0], device=device)
+
+def fails_with(kind, operator=torch.sqrt):
+    with pytest.raises(kind) as raised:
+        operator(x)
+    assert type(raised.value) is kind, type(raised.value)
+    return raised.value
+"""
+
+ERRORS = {"OUTBOARD_FALLBACK": "error", "OUTBOARD_KERNEL_CACHE_DIR": ""}
+
+PASSING = {
+    "unavailable": ('DriverError("no licence", Status.UNAVAILABLE)', "DriverError"),
+    "internal": ('OSError(errno.ENOSPC, "disk full")', "DriverError"),
+    "memory": ("MemoryError()", "torch.OutOfMemoryError"),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_passing_failure_keeps_its_type_and_is_tried_again(name: str, run_python: RunPython) -> None:
+    failure, kind = PASSING[name]
+    code = f"""
+    driver.failure = {failure}
+    _C.set_retry_interval(HOUR)
+    fails_with({kind})
+    fails_with({kind})  # that one is new enough
+    assert driver.asked == 1, driver.asked
+    _C.set_retry_interval(0)
+    fails_with({kind})
+    assert driver.asked == 2, driver.asked
+    driver.failure = None
+    assert torch.sqrt(x).cpu().tolist() == [1, 2]
+    x.new_ones(3, 2).sqrt()  # of another shape
+    assert refused_operators() == [], refused_operators()
+    """
+    run_python(BEGIN + _dedent(code), env=ERRORS)
+
+
+def test_what_the_compiler_refuses_is_remembered(run_python: RunPython) -> None:
+    code = """
+    for status, operator in ((Status.PROGRAM_REFUSED, torch.sqrt), (Status.INVALID_ARGUMENT, torch.exp)):
+        driver.failure, driver.asked = DriverError("line 3: what?", status), 0
+        _C.set_retry_interval(0)
+        for _ in range(2):
+            assert "line 3: what?" in str(fails_with(NotSupportedError, operator))
+        assert driver.asked == 1, driver.asked
+        driver.failure = None
+        fails_with(NotSupportedError, operator)
+    assert [operator for operator, _ in refused_operators()] == ["aten::exp", "aten::sqrt"]
+    """
+    run_python(BEGIN + _dedent(code), env=ERRORS)
+
+
+def test_an_interrupt_is_no_failure(run_python: RunPython) -> None:
+    code = """
+    driver.failure = KeyboardInterrupt()
+    _C.set_retry_interval(HOUR)
+    fails_with(KeyboardInterrupt)
+    driver.failure = None
+    assert torch.sqrt(x).cpu().tolist() == [1, 2]
+    """
+    run_python(BEGIN + _dedent(code), env=ERRORS)
+
+
+def test_a_builder_without_disk_keeps_its_error_and_no_memory(run_python: RunPython) -> None:
+    code = """
+    import torch_outboard.kernels.lower as lower
+
+    (x + 1).cpu()
+    before = module.memory_allocated()
+    whole, asked = lower.lower, []
+
+    def full(*given):
+        asked.append(given[0].name)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lower.lower = full
+    _C.set_retry_interval(HOUR)
+    for _ in range(2):
+        y = torch.ones(1 << 12, device=device)
+        with pytest.raises(OSError, match="No space left"):
+            y.sqrt()
+        del y
+    gc.collect()
+    assert asked == ["aten::sqrt"], asked
+    assert module.memory_allocated() == before
+    lower.lower = whole
+    _C.set_retry_interval(0)
+    assert torch.sqrt(x).cpu().tolist() == [1, 2]
+    """
+    run_python(BEGIN + _dedent(code), env=ERRORS)
+
+
+def test_a_compiler_that_builds_nothing_refuses_no_program(run_python: RunPython) -> None:
+    code = """
+    os.environ["CC"] = "false"
+    _C.set_retry_interval(0)
+    assert fails_with(DriverError).code == Status.UNAVAILABLE
+    del os.environ["CC"]
+    assert torch.sqrt(x).cpu().tolist() == [1, 2]
+    """
+    run_python(BEGIN + _dedent(code), env=ERRORS)
+
+
+def _dedent(code: str) -> str:
+    return "\n".join(line.removeprefix("    ") for line in code.splitlines()) + "\n"
