@@ -209,7 +209,8 @@ def test_reductions_by_groups(driver: str) -> None:
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Floats"])
 def test_devices_without_doubles(driver: str) -> None:
     run_pytest(WITHOUT_DOUBLES, f"--driver={driver}")
-    env = {"PYTHONPATH": str(TESTS.parent), "OUTBOARD_FALLBACK": "error"}
+    path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
+    env = {"PYTHONPATH": path, "OUTBOARD_FALLBACK": "error"}
     run_python(str(TESTS.parent / "examples" / "digits.py"), f"--device={driver}", env=env)
 
 
