@@ -28,8 +28,8 @@ class OUTBOARD_API ProgramRefused : public c10::ValueError {
 // A kernel of a program, by name: the driver's handle, valid as long as the process. The first call for a device and a
 // text waits for the compiler, and others that ask meanwhile wait for it; a build that failed is tried anew by the next.
 //
-// NotSupportedError if the driver builds no programs, ProgramRefused if it refuses this one; what it says of a failure, the build log, is in the error, and so is
-// `name`, by which whoever wrote the kernel knows it.
+// NotSupportedError if the driver builds no programs, ProgramRefused if it refuses this one. What it says of a failure, the
+// build log, is in the error, and so is `name`, by which whoever wrote the kernel knows it.
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
 
