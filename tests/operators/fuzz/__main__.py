@@ -14,17 +14,17 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 
 import torch_outboard
 
 from ..refusals import captured
-from ..refusals.comparison import errors_of_other_values
+from ..refusals.comparison import CPU, errors_of_other_values
 from ..refusals.lists import JUDGE_VALUES, UNCHECKED
 from .changes import Change, drawn
-from .comparison import CPU, Outcome, difference, difference_of_values, outcome_of
+from .comparison import Outcome, difference, difference_of_values, outcome_of
 from .lists import is_left_out
 from .placed import place_all
 
@@ -32,29 +32,31 @@ IN_A_ROW = 8  # calls of one operator with other sizes and values, which share i
 
 
 @dataclass(frozen=True)
+class Verdict:
+    difference: str | None
+    is_refused: bool  # by the CPU
+
+
+@dataclass(frozen=True)
 class Fuzzer:
     device: torch.device
     is_exact: bool
 
-    refusals: list[str] = field(default_factory=list)  # of the CPU, by operator
-
-    def compare(self, call: captured.OperatorCall, changes: Sequence[Change]) -> str | None:
-        """Tell how a changed call departs from the CPU's."""
+    def compare(self, call: captured.OperatorCall, changes: Sequence[Change]) -> Verdict:
+        """Tell how a changed call departs from the CPU's, and whether the CPU takes it."""
         unplaced = call
         for change in changes[:-1]:
             unplaced = change.of(unplaced)
         drawn_call = changes[-1].of(unplaced)
         theirs = outcome_of(drawn_call, CPU)
-        if theirs.error is not None:
-            self.refusals.append(call.name)
         ours = outcome_of(drawn_call, self.device)
         others = errors_of_other_values(unplaced) if ours.error is not None else set()
         if call.name in JUDGE_VALUES:
             others.add(type(None))
         found = difference(ours, theirs, others, self.is_exact)
         if found is not None and not self.is_exact and self._depends_on_layout(unplaced, theirs):
-            return None
-        return found
+            found = None
+        return Verdict(found, theirs.error is not None)
 
     @staticmethod
     def _depends_on_layout(call: captured.OperatorCall, theirs: Outcome) -> bool:
@@ -69,7 +71,7 @@ class Fuzzer:
         """Leave out what is not needed to see a difference. The layouts, which place the tensors, stay."""
         for change in changes[:-1]:
             fewer = [one for one in changes if one != change]
-            if self.compare(call, fewer) is not None:
+            if self.compare(call, fewer).difference is not None:
                 changes = fewer
         return changes
 
@@ -91,16 +93,17 @@ def main() -> None:
     device = torch.device(torch._C._get_privateuse1_backend_name(), 0)
     fuzzer = Fuzzer(device, is_exact=bool(torch_outboard._C.reaches_memory(0)))
     print(f"seed {arguments.seed}", flush=True)
-    failed = compared = 0
+    failed = compared = refused = 0
     for call, changes in _draws(calls, arguments.calls, random.Random(arguments.seed)):
         _note(f"{call.name} {' '.join(map(str, changes))}")
-        found = fuzzer.compare(call, changes)
+        verdict = fuzzer.compare(call, changes)
         compared += 1
-        if found is not None:
+        refused += verdict.is_refused
+        if verdict.difference is not None:
             failed += 1
             least = fuzzer.minimised(call, changes)
-            print(f"{call.name} | {' '.join(map(str, least))} | {fuzzer.compare(call, least)}", flush=True)
-    print(f"{compared} calls compared, of which the CPU refuses {len(fuzzer.refusals)}; {failed} differ")
+            print(f"{call.name} | {' '.join(map(str, least))} | {fuzzer.compare(call, least).difference}", flush=True)
+    print(f"{compared} calls compared, of which the CPU refuses {refused}; {failed} differ")
     sys.stdout.flush()
     os._exit(1 if failed or not compared else 0)
 

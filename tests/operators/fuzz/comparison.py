@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from ..refusals.captured import OperatorCall
+from ..refusals.comparison import Attempt, attempt, difference_of_errors
 from .placed import POISON, Placed
-
-CPU = torch.device("cpu")
 
 # How far results of one element type may lie from the CPU's, relative to the greatest of them.
 TOLERANCES = {
@@ -27,10 +25,9 @@ TOLERANCES = {
 
 
 @dataclass(frozen=True)
-class Outcome:
-    error: Exception | None
-    is_late: bool
-    results: list[Any]
+class Outcome(Attempt):
+    """What came of a call, on the CPU, and the whole storages of its arguments afterwards."""
+
     storages: list[torch.Tensor]
 
 
@@ -44,23 +41,9 @@ def outcome_of(call: OperatorCall, device: torch.device) -> Outcome:
         return device if isinstance(value, torch.device) else value
 
     given = replace(call, arguments=tuple(tree_map(here, call.arguments)))
-    error: Exception | None = None
-    is_late = False
-    results: list[Any] = []
     torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            results = tree_leaves(given.run_here())
-        except Exception as raised:  # whatever it is becomes part of the comparison
-            error = raised
-        if device.type != "cpu":
-            try:
-                torch.accelerator.synchronize(device)
-            except Exception as raised:  # as above
-                if error is None:
-                    error, is_late = raised, True
-    return Outcome(error, is_late, [_to_cpu(one) for one in results], [one.cpu() for one in storages])
+    done = attempt(given, device)
+    return Outcome(done.error, done.is_late, [_to_cpu(one) for one in done.results], [one.cpu() for one in storages])
 
 
 def _to_cpu(value: Any) -> Any:
@@ -73,7 +56,10 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
     `others` are the types of what the CPU raises for other values: of two mistakes either may be found first.
     """
     if ours.error is not None or theirs.error is not None:
-        return _difference_of_errors(ours, theirs, others)
+        # By an operator's rank the CPU raises the one or the other of an index that is out of bounds.
+        is_of_bounds = ours.is_late and {type(ours.error), type(theirs.error)} == {IndexError, RuntimeError}
+        allowed = others | {type(ours.error)} if is_of_bounds else others
+        return difference_of_errors(ours, theirs, allowed, may_be_late=type(None) in others)
     if len(ours.results) != len(theirs.results):
         return f"{len(ours.results)} results, on the CPU {len(theirs.results)}"
     given = max(map(_greatest, theirs.storages), default=0.0)
@@ -86,20 +72,6 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
     for place, (mine, other) in enumerate(zip(ours.storages, theirs.storages, strict=True)):
         if (found := difference_of_values(mine, other, given, tolerance)) is not None:
             return f"storage of tensor {place}: {found}"
-    return None
-
-
-def _difference_of_errors(ours: Outcome, theirs: Outcome, others: set[type]) -> str | None:
-    if theirs.error is None:
-        return f"raises {_described(ours)}, on the CPU nothing"
-    if ours.error is None:
-        return f"runs; the CPU raises {_described(theirs)}"
-    # By an operator's rank the CPU raises the one or the other of an index that is out of bounds.
-    is_of_bounds = ours.is_late and {type(ours.error), type(theirs.error)} == {IndexError, RuntimeError}
-    if type(ours.error) not in {type(theirs.error), *others} and not is_of_bounds:
-        return f"raises {_described(ours)}; the CPU {_described(theirs)}"
-    if ours.is_late and type(None) not in others:
-        return f"raises {_described(ours)}; the CPU at the call"
     return None
 
 
@@ -144,8 +116,3 @@ def _greatest(tensor: torch.Tensor) -> float:
     numbers = tensor.to(torch.complex128).abs()
     numbers = numbers[torch.isfinite(numbers) & (numbers != POISON)]
     return float(numbers.max()) if numbers.numel() else 0.0
-
-
-def _described(outcome: Outcome) -> str:
-    lines = str(outcome.error).strip().splitlines() or [""]
-    return f"{'late ' if outcome.is_late else ''}{type(outcome.error).__name__}: {lines[0][:200]}"

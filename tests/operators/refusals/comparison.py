@@ -16,20 +16,23 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Result:
-    """What came of a call: an exception and when, or the shapes and element types of the results."""
+class Attempt:
+    """What came of a call: an exception, and whether it came at the wait alone; or the results."""
 
     error: Exception | None
     is_late: bool
-    shapes: list[Any]
+    results: list[Any]
+
+    def described(self) -> str:
+        lines = str(self.error).strip().splitlines() or [""]
+        return f"{'late ' if self.is_late else ''}{type(self.error).__name__}: {lines[0][:200]}"
 
 
-def result_of(call: OperatorCall, device: torch.device) -> Result:
-    """Run a call on the device, and wait for it."""
+def attempt(given: OperatorCall, device: torch.device) -> Attempt:
+    """Run a call whose tensors are on the device, and wait for it."""
     error: Exception | None = None
     is_late = False
     value = None
-    given = call.on(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -42,7 +45,12 @@ def result_of(call: OperatorCall, device: torch.device) -> Result:
             except Exception as raised:  # as above
                 if error is None:
                     error, is_late = raised, True
-    return Result(error, is_late, [_shape(one) for one in tree_leaves(value)])
+    return Attempt(error, is_late, tree_leaves(value))
+
+
+def result_of(call: OperatorCall, device: torch.device) -> Attempt:
+    """Run a call on copies of its tensors on the device, and wait for it."""
+    return attempt(call.on(device), device)
 
 
 def _shape(value: Any) -> Any:
@@ -70,21 +78,22 @@ def _identities(tensor: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def difference(ours: Result, theirs: Result, may_be_late: bool) -> str | None:
-    """Tell how the device's result of a call departs from the CPU's; None if it doesn't."""
+def difference(ours: Attempt, theirs: Attempt, may_be_late: bool) -> str | None:
+    """Tell how the device's result of a call departs from the CPU's in shape or refusal; None if it does not."""
     if theirs.error is None and ours.error is None:
-        return None if ours.shapes == theirs.shapes else f"returns {ours.shapes}, on the CPU {theirs.shapes}"
+        mine, other = ([_shape(one) for one in each.results] for each in (ours, theirs))
+        return None if mine == other else f"returns {mine}, on the CPU {other}"
+    return difference_of_errors(ours, theirs, set(), may_be_late)
+
+
+def difference_of_errors(ours: Attempt, theirs: Attempt, others: set[type], may_be_late: bool) -> str | None:
+    """Tell how the refusals of a call differ that one of the two has refused; `others` are types that may come too."""
     if theirs.error is None:
-        return f"raises {_described(ours)}, on the CPU nothing"
+        return f"raises {ours.described()}, on the CPU nothing"
     if ours.error is None:
-        return f"runs; the CPU raises {_described(theirs)}"
-    if type(ours.error) is not type(theirs.error):
-        return f"raises {_described(ours)}; the CPU {_described(theirs)}"
+        return f"runs; the CPU raises {theirs.described()}"
+    if type(ours.error) not in {type(theirs.error), *others}:
+        return f"raises {ours.described()}; the CPU {theirs.described()}"
     if ours.is_late and not may_be_late:
-        return f"raises {_described(ours)}; the CPU at the call"
+        return f"raises {ours.described()}; the CPU at the call"
     return None
-
-
-def _described(result: Result) -> str:
-    lines = str(result.error).strip().splitlines() or [""]
-    return f"{'late ' if result.is_late else ''}{type(result.error).__name__}: {lines[0][:200]}"
