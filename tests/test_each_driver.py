@@ -56,6 +56,12 @@ def run_python(*arguments: str, env: dict[str, str] | None = None) -> str:
     return check(subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env), " ".join(command))
 
 
+def learn_digits(*arguments: str, **variables: str) -> str:
+    """Runs the example on the package that is tested, the installed one too, before the source tree's."""
+    path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
+    return run_python(str(TESTS.parent / "examples" / "digits.py"), *arguments, env={"PYTHONPATH": path, **variables})
+
+
 def check(answer: subprocess.CompletedProcess[str], command: str) -> str:
     print(answer.stdout[-20_000:], answer.stderr[-20_000:], sep="\n")
     if answer.returncode != 0:
@@ -209,9 +215,7 @@ def test_reductions_by_groups(driver: str) -> None:
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Floats"])
 def test_devices_without_doubles(driver: str) -> None:
     run_pytest(WITHOUT_DOUBLES, f"--driver={driver}")
-    path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
-    env = {"PYTHONPATH": path, "OUTBOARD_FALLBACK": "error"}
-    run_python(str(TESTS.parent / "examples" / "digits.py"), f"--device={driver}", env=env)
+    learn_digits(f"--device={driver}", OUTBOARD_FALLBACK="error")
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
@@ -232,9 +236,7 @@ def test_the_digits_are_learned_compiled(driver: str, options: list[str], reques
     if request.config.getoption("--core") == ("--dynamic" in options):
         pytest.skip("sizes that change are learned with on one torch, sizes that don't on the others")
     _needs_compiler(driver)
-    path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
-    script = str(TESTS.parent / "examples" / "digits.py")
-    answer = run_python(script, f"--device={driver}", *options, env={"PYTHONPATH": path})
+    answer = learn_digits(f"--device={driver}", *options)
     assert "Compiled: " in answer and "cpp_fused_" in answer
 
 
@@ -245,5 +247,4 @@ def test_the_digits_are_learned(driver: str, request: pytest.FixtureRequest) -> 
         pytest.skip("they are learned compiled on every torch")
     if not queues_host_calls(driver):
         pytest.skip(NO_HOST_CALLS.format(driver))
-    path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
-    run_python(str(TESTS.parent / "examples" / "digits.py"), f"--device={driver}", env={"PYTHONPATH": path})
+    learn_digits(f"--device={driver}")
