@@ -31,8 +31,6 @@ from torch_outboard.compile.generators import generators
 
 __all__ = ["PrepareGraph"]
 
-_ARG_REDUCTIONS = (torch.ops.aten.argmax.default, torch.ops.aten.argmin.default)
-
 
 class PrepareGraph(CustomGraphModulePass):
     """Inductor's pass for graphs with the device in them; its uuid is how the device gets into the cache's key."""
@@ -51,9 +49,6 @@ class PrepareGraph(CustomGraphModulePass):
             if node.op == "call_function" and node.target in _REPAIRS and self._is_ours(node.args[0].meta["val"]):
                 _REPAIRS[node.target](gm.graph, node)
             if node.op != "call_function" or not self._is_ours(value):
-                continue
-            if node.target in _ARG_REDUCTIONS:
-                _flatten_input(gm.graph, node)
                 continue
             operand = _operand_to_move(node)
             if operand is not None:
@@ -138,6 +133,8 @@ def _repair_mean_of_nothing(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
 
 _REPAIRS: dict[Any, Callable[[torch.fx.Graph, torch.fx.Node], None]] = {
+    torch.ops.aten.argmax.default: _flatten_input,
+    torch.ops.aten.argmin.default: _flatten_input,
     torch.ops.aten.max_pool2d_with_indices.default: _order_rows,
     torch.ops.aten.max_pool3d_with_indices.default: _order_rows,
     torch.ops.prims._low_memory_max_pool_with_offsets.default: _order_rows,
