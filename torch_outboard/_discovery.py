@@ -49,14 +49,14 @@ def find_driver(name: str) -> type[Driver]:
     if ":" in name:
         return _load(name, name)
     found = found_drivers()
-    if name not in found and (of_device := _by_device(name, found.values())) is not None:
+    if name in found:
+        return found[name].load()
+    if (of_device := _by_device(name, found.values())) is not None:
         return of_device
-    if name not in found:
-        raise RegistrationError(
-            f"no driver is called {name!r}.{nearest(name, list(found))} Drivers are found through the entry-point "
-            f"group {GROUP!r}; `outboard info` lists them."
-        )
-    return found[name].load()
+    raise RegistrationError(
+        f"no driver is called {name!r}.{nearest(name, list(found))} Drivers are found through the entry-point "
+        f"group {GROUP!r}; `outboard info` lists them."
+    )
 
 
 def _by_device(name: str, found: Iterable[FoundDriver]) -> type[Driver] | None:
