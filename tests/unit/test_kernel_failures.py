@@ -45,12 +45,17 @@ class Copied(Reached):
     host_address = Driver.host_address
 
 class Pinned(Copied):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.pinned = []
+
     def device_properties(self, device):
         return {"name": "pinned", "total_memory": self.memory, "addresses_host_memory": True, "machine": "gpu"}
 
     def host_alloc(self, bytes):
-        self.pinned = ctypes.create_string_buffer(bytes + 64)
-        return -(-ctypes.addressof(self.pinned) // 64) * 64
+        block = ctypes.create_string_buffer(bytes + 64)
+        self.pinned.append(block)  # each device's records live in a block of its own
+        return -(-ctypes.addressof(block) // 64) * 64
 
     def host_free(self, pointer):
         raise AssertionError("records are kept")
