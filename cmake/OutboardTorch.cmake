@@ -57,3 +57,16 @@ foreach(name c10 torch_cpu torch_python)
   target_link_libraries(outboard_torch_libraries INTERFACE ${path})
   unset(path)
 endforeach()
+
+# torch's libraries use the C++ library of the process. A compiler that links its own statically would put a second copy
+# beside it, and the two share half of their symbols: numbers in messages are lost, or the process dies. Named first, the
+# shared one is taken whatever the compiler's default.
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_LIBRARIES -l:libstdc++.so.6)
+  check_cxx_source_compiles("int main() { return 0; }" OUTBOARD_SHARED_LIBSTDCXX)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  if(OUTBOARD_SHARED_LIBSTDCXX)
+    target_link_libraries(outboard_torch_libraries INTERFACE -l:libstdc++.so.6)
+  endif()
+endif()
