@@ -8,11 +8,13 @@ Requests are taken one at a time, in the order in which they were sent. The work
 own, so nothing waits for it here. The process ends when the socket does, however the other one has ended.
 """
 
+import ctypes
 import enum
 import queue
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 
@@ -25,18 +27,23 @@ class Op(enum.IntEnum):
     MEM_INFO = 3  # device: the free bytes
     STREAM_CREATE = 4  # stream
     STREAM_DESTROY = 5  # stream
-    STREAM_QUERY = 6  # stream: whether it is idle
-    SYNCHRONIZE = 7  # stream: nothing, or its first failure, once all before is done
-    WRITE = 8  # stream, address, and the data
-    READ = 9  # stream, address, bytes: the data, once all before is done
-    COPY = 10  # stream, dst, src, bytes
-    FILL = 11  # stream, address, count, and the pattern
-    MARK = 12  # stream: when it was reached, in nanoseconds of CLOCK_MONOTONIC, which processes share
-    WAIT = 13  # stream, number of a MARK
+    SYNCHRONIZE = 6  # stream: nothing, or its first failure, once all before is done
+    WRITE = 7  # stream, address, and the data
+    READ = 8  # stream, address, bytes: the data, once all before is done
+    COPY = 9  # stream, dst, src, bytes
+    FILL = 10  # stream, address, count, and the pattern
+    MARK = 11  # stream: when it was reached, in nanoseconds of CLOCK_MONOTONIC, which processes share
+    WAIT = 12  # stream, number of a MARK
+    # Of programs, for drivers that launch kernels.
+    PROGRAM_LOAD = 13  # program, and the library: nothing
+    PROGRAM_DESTROY = 14  # program
+    KERNEL_GET = 15  # program, kernel, and the function's name: 1, or 0 if there is none
+    LAUNCH = 16  # stream, kernel, items, and each argument behind its ARGUMENT
 
 
 REQUEST = struct.Struct("=IIQQQQQ")  # Op, bytes of the data, number (0: nobody waits for an answer), four numbers
 ANSWER = struct.Struct("=IIQQ")  # status, bytes of the data or of the failure's text, number of the request, a number
+ARGUMENT = struct.Struct("=II")  # 0 for an address or 1 for a value, bytes of it
 
 # Of driver.h.
 OK, OUT_OF_MEMORY, INTERNAL = 0, 8, 13
@@ -63,27 +70,15 @@ class Stream:
 
     def __init__(self):
         self.work = queue.SimpleQueue()
-        self.told = self.done = 0  # without what is answered: the answer would be there before it counts as done
         self.failure = None
         threading.Thread(target=self.run, daemon=True).start()
 
-    def put(self, work, is_answered):
-        self.told += not is_answered
-        self.work.put((work, is_answered))
-
-    def end(self):
-        self.work.put((None, False))
-
     def run(self):
-        while True:
-            work, is_answered = self.work.get()
-            if work is None:
-                return
+        while (work := self.work.get()) is not None:
             try:
                 work()
             except Exception as error:
                 self.failure = self.failure or error
-            self.done += not is_answered
 
     def raise_failure(self):
         failure, self.failure = self.failure, None
@@ -99,6 +94,9 @@ class Devices:
         self.blocks = {}  # address -> (device, memory); never changed but replaced, since streams look into it
         self.next_address = SPACING
         self.streams = {}
+        self.programs = {}  # program -> its library
+        self.kernels = {}  # kernel -> its function
+        self.running = threading.Lock()  # one kernel at a time: additions to memory are plain ones
         self.marks = {}  # number -> threading.Event, of those that are not reached
 
     def serve(self):
@@ -133,27 +131,29 @@ class Devices:
             case Op.STREAM_CREATE:
                 self.streams[a] = Stream()
             case Op.STREAM_DESTROY:
-                self.streams.pop(a).end()
-            case Op.STREAM_QUERY:
-                self.answer(number, self.streams[a].done == self.streams[a].told)
+                self.streams.pop(a).work.put(None)
+            case Op.PROGRAM_LOAD:
+                self.programs[a] = load(data)
+                self.answer(number)
+            case Op.PROGRAM_DESTROY:
+                del self.programs[a]
+            case Op.KERNEL_GET:
+                self.kernels[b] = getattr(self.programs[a], data.decode(), None)
+                self.answer(number, self.kernels[b] is not None)
             case _:
                 stream = self.streams[a]
-                work = self.work(op, stream, number, (b, c, d), data)
-                if number == 0:
-                    stream.put(work, is_answered=False)
-                else:
-                    stream.put(lambda: self.answer_or_fail(number, work), is_answered=True)
+                stream.work.put(self.work(op, stream, number, (b, c, d), data))
 
     def work(self, op, stream, number, numbers, data):
         """Gives what the stream has to do."""
         a, b, c = numbers
         match op:
             case Op.SYNCHRONIZE:
-                return lambda: (stream.raise_failure(), self.answer(number))
+                return lambda: self.answer_or_fail(number, lambda: (stream.raise_failure(), self.answer(number)))
             case Op.WRITE:
                 return lambda: self.write(a, data)
             case Op.READ:
-                return lambda: self.answer(number, data=self.view(a, b).tobytes())
+                return lambda: self.read(number, a, b)
             case Op.COPY:
                 return lambda: self.write(a, self.view(b, c))
             case Op.FILL:
@@ -164,6 +164,8 @@ class Devices:
             case Op.WAIT:
                 mark = self.marks.get(a)  # of this moment: it may be reached already
                 return mark.wait if mark is not None else lambda: None
+            case Op.LAUNCH:
+                return lambda: self.launch(self.kernels[a], b, data)
         raise ValueError(f"{op} is no Op")
 
     def reach(self, number):
@@ -184,13 +186,50 @@ class Devices:
 
     def view(self, address, bytes):
         """Gives the memory at an address, which may lie inside an allocation."""
+        memory, offset = self.find(address, bytes)
+        return memoryview(memory)[offset : offset + bytes]
+
+    def find(self, address, bytes):
+        """Gives the allocation that has this memory, and where in it."""
         for base, (_, memory) in self.blocks.items():
             if base <= address and address + bytes <= base + len(memory):
-                return memoryview(memory)[address - base : address - base + bytes]
+                return memory, address - base
         raise ValueError(f"the {bytes} bytes at {address:#x} are no memory of a device")
 
     def write(self, address, data):
         self.view(address, len(data))[:] = data
+
+    def read(self, number, address, bytes):
+        data = b""  # if there is no such memory, which the stream's next synchronization tells
+        try:
+            data = self.view(address, bytes).tobytes()
+        finally:
+            self.answer(number, data=data)
+
+    # Programs are libraries. Addresses are translated to this process's as kernels are launched.
+
+    def launch(self, function, items, data):
+        arguments, at = [], 0
+        while at < len(data):
+            kind, size = ARGUMENT.unpack_from(data, at)
+            at += ARGUMENT.size
+            value = data[at : at + size]
+            at += size
+            if kind == 0 and (address := int.from_bytes(value, sys.byteorder)) != 0:
+                memory, offset = self.find(address, 1)
+                arguments.append(ctypes.c_uint64(ctypes.addressof(ctypes.c_char.from_buffer(memory)) + offset))
+            else:
+                arguments.append(ctypes.create_string_buffer(value, size))
+        places = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        with self.running:
+            function(ctypes.c_int64(items), places)
+
+
+def load(library):
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(library)
+        file.flush()
+        return ctypes.CDLL(file.name)
 
 
 def main(handle, memory):

@@ -17,7 +17,8 @@ from examples.pure_python_driver import PythonDriver
 from torch_outboard import DeviceProperties, Driver, DriverError, Status
 
 from . import compiler
-from .dialect import LANGUAGE, OwnKernelsGenerator
+from .dialect import OwnKernelsGenerator
+from .programs import ADDRESS, compiled, items_of
 
 
 class OwnKernelsDriver(PythonDriver):
@@ -40,16 +41,8 @@ class OwnKernelsDriver(PythonDriver):
         return DeviceProperties(name=f"Own kernels {device}", total_memory=self.memory, machine="cpu")
 
     def program_build(self, device, language, code, options):
-        if language != LANGUAGE:
-            raise DriverError(f"programs are in {LANGUAGE!r}, not in {language!r}", Status.INVALID_ARGUMENT)
-        try:
-            library = compiler.build(code.decode(), options)
-        except compiler.BuildError as error:
-            raise DriverError(str(error), Status.PROGRAM_REFUSED) from error
-        except OSError as error:
-            raise DriverError(f"the compiler can't be run: {error}", Status.UNAVAILABLE) from error
         program = next(self.numbers)
-        self.programs[program] = library
+        self.programs[program] = compiler.load(compiled(language, code, options))
         return program
 
     def program_destroy(self, device, program):
@@ -65,9 +58,7 @@ class OwnKernelsDriver(PythonDriver):
 
     def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
         name, function = self.kernels[kernel]
-        if shared_memory or grid[1:] != (1, 1) or block[1:] != (1, 1) or any(kind == 2 for kind, _ in args):
-            raise DriverError(f"{name}: a launch has one dimension and no memory of groups", Status.INVALID_ARGUMENT)
-        # (0, an address of the device's) or (1, a number's bytes). One at a time: additions to memory are plain ones.
-        given = [value.to_bytes(8, "little") if kind == 0 else value for kind, value in args]
-        with self.running:
-            compiler.launch(function, grid[0] * block[0], given)
+        items = items_of(name, grid, block, args, shared_memory)
+        given = [value.to_bytes(8, "little") if kind == ADDRESS else value for kind, value in args]
+        with self.running:  # one at a time: additions to memory are plain ones
+            compiler.launch(function, items, given)

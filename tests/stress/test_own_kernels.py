@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The driver that `outboard new --kernels` copies, whose kernels are generated in a language of its own: all tests."""
+"""The drivers that `outboard new` copies whose kernels are generated in a language of their own: all tests."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stress.suites import TESTS, run_suite
+from stress.suites import TESTS, run_python, run_suite
 
 DRIVER = "examples.own_kernels:OwnKernelsDriver"
+DEVICE = "examples.own_device:OwnDeviceDriver"
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 
 
-def test_the_driver_tests() -> None:
-    run_suite(str(TESTS / "driver"), f"--driver={DRIVER}")
+@pytest.mark.parametrize("driver", [DRIVER, DEVICE])
+def test_the_driver_tests(driver: str) -> None:
+    run_suite(str(TESTS / "driver"), f"--driver={driver}")
+
+
+@pytest.mark.parametrize("options", [[], ["--compile"]], ids=["eager", "compiled"])
+def test_the_digits_are_learned(options: list[str]) -> None:
+    path = os.pathsep.join([*filter(None, sys.path), str(TESTS.parent)])
+    variables = {"OUTBOARD_FALLBACK": "error", "PYTHONPATH": path}
+    answer = run_python(str(TESTS.parent / "examples" / "digits.py"), "--device", DEVICE, *options, **variables)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 @pytest.mark.parametrize("name", ["convolutions", "orders", "products", "random", "reductions", "tuning"])
@@ -29,8 +40,9 @@ PARTS = ("^[a-f_A-Z]", "^[g-m]", "^(n[^n]|[o-q])", "^nn.*[.][a-h][^.]*$", "^nn.*
 
 
 @pytest.mark.parametrize("only", PARTS)
-def test_no_value_is_wrong(only: str, run_python: Any, tmp_path: Path) -> None:
+def test_no_value_is_wrong(only: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     given = ("--driver", DRIVER, "--no-figures", "--dtypes", "float32", "--only", only, "--json", str(report))
-    run_python(RUN, "kernels", "check", *given)
+    answer = run_python("-c", RUN, "kernels", "check", *given)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
     assert len(json.loads(report.read_text())["entries"]) > 40

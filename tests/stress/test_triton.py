@@ -306,7 +306,7 @@ def test_features(tmp_path, code):
     subprocess.run([sys.executable, "-c", FEATURES + code], check=True, env=environment(tmp_path), timeout=600)
 
 
-def test_a_made_project(tmp_path):
+def test_a_made_project(tmp_path, run_python):
     from unit.test_new import build_and_test
 
-    build_and_test("triton", "python", tmp_path)
+    build_and_test("triton", "python", tmp_path, run_python)

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from click.testing import CliRunner
 
 from torch_outboard._discovery import found_drivers
 from torch_outboard.cli import main
-from torch_outboard.cli.new import TEMPLATES, project_files
+from torch_outboard.cli.new import TEMPLATES, _outboard_source, project_files
 from torch_outboard.testing import driver_test_command, run_driver_tests, suite
 
 from .contract import ROOT
@@ -33,6 +35,10 @@ CONTRACT = [
     *("test_storage.py", "test_stream_bad_input.py", "test_streams.py", "test_waits.py"),
 ]
 
+
+# Of devices whose kernels are generated: of each part of the contract what no other driver has.
+CONTRACT_OF_DEVICE = ["test_copies.py", "test_streams.py", "test_waits.py", "test_device_programs.py"]
+GENERATED = ("device", "kernels")
 
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 
@@ -53,46 +59,141 @@ def is_installed(distribution: str) -> bool:
 
 # tests/stress has the template "triton".
 @pytest.mark.parametrize(("template", "language"), [kind for kind in KINDS if kind[0] != "triton"])
-def test_a_made_project_builds_and_passes_the_driver_tests(template, language, tmp_path):
-    build_and_test(template, language, tmp_path)
+def test_a_made_project_builds_and_passes_the_driver_tests(template, language, tmp_path, run_python):
+    build_and_test(template, language, tmp_path, run_python)
 
 
-def build_and_test(template, language, tmp_path):
-    if not (is_installed("scikit-build-core") and is_installed("pip")):
-        pytest.skip("capability: scikit-build-core and pip, which build the project")
+def build_and_test(template, language, tmp_path, run_python):
     project, site = tmp_path / "project", tmp_path / "site"
-    kind = ("--template", template, "--language", language)
-    status, output = invoke("new", "made_up", *kind, "--folder", str(project))
-    assert status == 0, output
-    assert f"cd {project}" in output and "outboard test made_up" in output
-
-    # As a user does it, but into a folder of its own and without network: the build tools are those that are here.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OUTBOARD_", "PYTEST_"))}
-    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), environment["PATH"]])
-    run(
-        environment,
-        "-m",
-        "pip",
-        "install",
-        "--no-index",
-        "--no-build-isolation",
-        "--no-deps",
-        f"--target={site}",
-        project,
-    )
-    environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
-    what = {"kernels": "generated_kernels", "triton": "by_triton"}.get(template, "there_and_back")
-    run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", what, cwd=project)
+    make_and_install(project, site, "--template", template, "--language", language)
+    what = {"triton": "by_triton"}.get(template, "generated_kernels" if template in GENERATED else "there_and_back")
+    run_installed(run_python, site, project, "-q", "-p", "no:cacheprovider", "-k", what)
     if template in ("kernels", "triton"):
         return  # it has the streams and the memory of another template; `make stress` has its kernels run all tests
     # Of the others all files of the contract pass where their drivers are tested, of which they are copies.
-    files = CONTRACT if template == "other-process" else CONTRACT[:1]
-    run(environment, "-c", RUN, "test", "made_up", *files, "-q", cwd=project)
+    files = {"host-memory": CONTRACT[:1], "other-process": CONTRACT, "device": CONTRACT_OF_DEVICE}[template]
+    run_installed(run_python, site, ROOT, *driver_test_command("made_up", arguments=[*files, "-q"])[3:])
+
+
+def make_and_install(project, site, *kind):
+    """Makes a project and installs it as a user does, but into a folder of its own and by the build tools here."""
+    if not (is_installed("scikit-build-core") and is_installed("pip")):
+        pytest.skip("capability: scikit-build-core and pip, which build the project")
+    status, output = invoke("new", "made_up", *kind, "--folder", str(project))
+    assert status == 0, output
+    assert f"cd {project}" in output and "outboard test made_up" in output
+    pip = ("-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps", f"--target={site}")
+    run(environment(), *pip, project)
+
+
+def run_installed(run_python, site, folder, *arguments):
+    """Runs pytest in a folder, with what is installed in `site`, in a process that has imported torch already."""
+    path = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
+    code = f"""
+import os, runpy, sys
+os.chdir({str(folder)!r})
+os.environ["PYTHONPATH"] = {path!r}
+sys.path.insert(0, {str(site)!r})
+sys.argv[0] = "pytest"
+runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+"""
+    run_python(code, *map(str, arguments))
+
+
+def environment() -> dict[str, str]:
+    """The environment of a shell in which the Python that runs this is the first."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith(("OUTBOARD_", "PYTEST_"))}
+    return own | {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
+
+
+def test_what_ci_runs(tmp_path):
+    """The script, with pip's own settings for a folder of its own and no network."""
+    project, site = tmp_path / "project", tmp_path / "site"
+    assert invoke("new", "made_up", "--language", "python", "--folder", str(project))[0] == 0
+    path = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
+    pip = {"PIP_TARGET": str(site), "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
+    command = [str(project / ".ci" / "run"), "-q", "-k", "there_and_back"]
+    answer = subprocess.run(command, env={**environment(), **pip, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "Next: outboard test made_up" in answer.stdout and "1 passed" in answer.stdout
+    workflow = (project / ".github" / "workflows" / "tests.yml").read_text()
+    assert "run: .ci/run" in workflow and "TORCH_OUTBOARD: ${{ vars.TORCH_OUTBOARD || '" in workflow
+    assert "pip install 'torch<2.16,>=2.11'" in workflow
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        (str(ROOT), f"{ROOT}[test]"),
+        ("git+https://host/torch-outboard@main", "torch-outboard[test] @ git+https://host/torch-outboard@main"),
+    ],
+)
+def test_ci_installs_torch_outboard_from_its_source(source, wanted, tmp_path):
+    answer = run_ci(tmp_path, TORCH_OUTBOARD=source)
+    assert answer.stdout.splitlines()[0] == f"install --no-build-isolation {wanted}", answer.stdout + answer.stderr
+    assert answer.stdout.splitlines()[1] == "install --no-build-isolation ."
+
+
+def test_ci_says_that_torch_outboard_is_missing(tmp_path):
+    answer = run_ci(tmp_path, TORCH_OUTBOARD="nowhere")
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert "There is no torch-outboard in nowhere. Set TORCH_OUTBOARD to git+URL" in answer.stderr
+
+
+def run_ci(folder, **variables):
+    """Runs the script where nothing is installed, with a pip that says what it is told to do."""
+    assert invoke("new", "made_up", "--language", "python", "--folder", str(folder / "project"))[0] == 0
+    tools = folder / "tools"
+    tools.mkdir()
+    for name, text in {"python": "exit 1", "pip": 'echo "$@"', "outboard": "exit 0"}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    path = os.pathsep.join([str(tools), os.environ["PATH"]])
+    return subprocess.run(
+        [folder / "project" / ".ci" / "run"], env={"PATH": path, **variables}, capture_output=True, text=True
+    )
+
+
+def test_the_source_of_torch_outboard_is_known_by_its_repository(tmp_path, monkeypatch):
+    def source(**direct_url):
+        class Found:
+            def read_text(self, name):
+                return json.dumps(direct_url) if name == "direct_url.json" else None
+
+        monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Found())
+        return _outboard_source()
+
+    assert source(url="https://host/x.git", vcs_info={"vcs": "git", "commit_id": "abc"}) == "git+https://host/x.git@abc"
+    assert source(url="https://user:secret@host/x.git", vcs_info={"commit_id": "abc"}) == "./torch-outboard"
+    assert source(url=tmp_path.as_uri(), dir_info={"editable": True}) == "./torch-outboard"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=A", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["remote", "add", "origin", "https://host/y.git"]):
+        subprocess.run([*git, *command], check=True)
+    assert source(url=tmp_path.as_uri()) == "./torch-outboard"  # no commit
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "One"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert source(url=tmp_path.as_uri()) == f"git+https://host/y.git@{commit}"
 
 
 def test_a_template_has_its_language():
     status, output = invoke("new", "made_up", "--template", "other-process", "--language", "c")
-    assert status == 2 and "the template other-process is in python only" in output
+    assert status == 2 and "the template other-process is in python only; leave out --language c" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (("--template", "other-process", "--kernels"), "--template other-process and --kernels ask for two templates"),
+        (("--kernels", "--triton"), "--kernels and --triton ask for two templates"),
+        (("--triton", "--template", "host-memory"), "--template host-memory and --triton ask for two templates"),
+        (("--kernels", "--template", "triton", "--triton"), "--template triton and --kernels and --triton ask for"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options, wanted, tmp_path):
+    status, output = invoke("new", "made_up", *options, "--folder", str(tmp_path / "project"))
+    assert status == 2 and wanted in output
+    assert not (tmp_path / "project").exists()
+    assert invoke("new", "made_up", "--kernels", "--template", "kernels", "--folder", str(tmp_path / "same"))[0] == 0
 
 
 def run(environment, *arguments, cwd=None) -> None:
@@ -104,10 +205,16 @@ def run(environment, *arguments, cwd=None) -> None:
 @pytest.mark.parametrize(("template", "language"), KINDS)
 def test_a_made_project_speaks_of_itself(template, language):
     files = project_files("my_chip", template, language)
-    assert {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/tests.yml"} <= set(files)
+    assert {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/tests.yml", ".ci/run"} <= set(files)
+    described = tomllib.loads(files["pyproject.toml"])["project"]
+    assert described["license"] == "BSD-3-Clause" and described["license-files"] == ["LICENSE"]
+    assert files["LICENSE"] == (ROOT / "LICENSE").read_text()
+    assert "## Where to go on\n\n1. " in files["README.md"]
     own = {path: text for path, text in files.items() if not path.startswith("include/")}
     for path, text in own.items():
-        assert "{{" not in text and "{%" not in text, path
+        assert "{{" not in text.replace("${{", "") and "{%" not in text, path
+        if path == "README.md":
+            text = text.replace("examples/digits.py", "")  # of a checkout
         for skeleton in (
             "null driver",
             '"null"',
@@ -119,12 +226,15 @@ def test_a_made_project_speaks_of_itself(template, language):
             "own_kernels",
             "OwnKernels",
             "Own kernels",
+            "own_device",
+            "OwnDevice",
+            "Own device",
             "own_triton",
             "OwnTriton",
             "examples",
         ):
             assert skeleton not in text, path
-    base = "HostDevice" if template in ("kernels", "triton") else "Driver"
+    base = {"kernels": "HostDevice", "triton": "HostDevice", "device": "ProcessDriver"}.get(template, "Driver")
     assert f"class MyChipDriver({base}):" in files["torch_my_chip/__init__.py"]
     assert 'my_chip = "torch_my_chip:MyChipDriver"' in files["pyproject.toml"]
 

@@ -91,6 +91,31 @@ for wrong in (
     )
 
 
+def test_no_query_waits_for_devices_that_stand_still(run_python):
+    """Nor does a copy to the host, which is queued: the wait behind it is the core's, which tells of it."""
+    run_python(
+        START
+        + """
+import ctypes
+event, stream, address = torch.Event(), torch.accelerator.current_stream(), next(iter(driver.blocks))
+(handle,) = (one for one in driver.streams if driver.stream_query(0, one))
+os.kill(driver.link.process.pid, signal.SIGSTOP)
+try:
+    x.zero_()
+    event.record()
+    assert not event.query() and not stream.query() and not stream.query()
+    host = ctypes.create_string_buffer(b"....")
+    driver.copy_async(0, handle, ctypes.addressof(host), address, 4, -1, 0)
+    assert host.value == b"...." and not driver.stream_query(0, handle)
+finally:
+    os.kill(driver.link.process.pid, signal.SIGCONT)
+torch.accelerator.synchronize()
+assert event.query() and stream.query() and host.raw == bytes(5)
+""",
+        env=QUIET,
+    )
+
+
 @pytest.mark.parametrize(
     ("end", "status"),
     [

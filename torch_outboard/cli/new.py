@@ -3,8 +3,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import click
 import jinja2
@@ -20,6 +28,7 @@ _TEMPLATES = Path(__file__).parent / "project"
 # What the device is as the project is made -> the languages that the driver can be in, the first if none is asked for.
 TEMPLATES = {
     "host-memory": ("c", "python"),
+    "device": ("python",),
     "other-process": ("python",),
     "kernels": ("python",),
     "triton": ("python",),
@@ -32,28 +41,37 @@ LANGUAGES = ("c", "python")
 @click.option(
     "--template",
     type=click.Choice(tuple(TEMPLATES)),
-    default="host-memory",
-    show_default=True,
-    help="What the device is at first: host memory, where work is done at once; or another process, with memory and "
-    "streams of its own, like hardware behind a queue of commands; or with memory that the host doesn't reach, and a "
-    "language of its own, in which kernels are generated; or with a back end for Triton, by which torch.compile makes "
-    "kernels.",
+    help="What the device is at first. host-memory: work is done at once. device: the common chip, asynchronous, with "
+    "memory out of the host's reach and kernels generated in a language of its own. other-process: the same without "
+    "kernels. kernels: the same language, on host memory, at once. triton: a back end for Triton, by which "
+    "torch.compile makes kernels.  [default: host-memory]",
 )
-@click.option("--kernels", "template", flag_value="kernels", help="The same as --template kernels.")
-@click.option("--triton", "template", flag_value="triton", help="The same as --template triton.")
+@click.option("--kernels", flag_value="kernels", help="The same as --template kernels.")
+@click.option("--triton", flag_value="triton", help="The same as --template triton.")
 @click.option(
     "--language", type=click.Choice(LANGUAGES), help="Of the driver. [default: the first that the template is in]"
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Where to make the project; ./NAME if not given.")
-def new(name: str, template: str, language: str | None, folder: Path | None) -> None:
+def new(
+    name: str,
+    template: str | None,
+    kernels: str | None,
+    triton: str | None,
+    language: str | None,
+    folder: Path | None,
+) -> None:
     """Make a driver project that builds, attaches and passes the driver tests.
 
     NAME is what the device is called in torch: torch.device("NAME"), torch.NAME. The folder must be empty or not there.
     """
+    template = _chosen({f"--template {template}": template, "--kernels": kernels, "--triton": triton})
     _check(name)
     language = language or TEMPLATES[template][0]
     if language not in TEMPLATES[template]:
-        raise click.UsageError(f"the template {template} is in {' and '.join(TEMPLATES[template])} only")
+        raise click.UsageError(
+            f"the template {template} is in {' and '.join(TEMPLATES[template])} only; leave out --language {language}, "
+            "or choose another template"
+        )
     folder = folder or Path(name)
     files = project_files(name, template, language)
     try:
@@ -66,12 +84,22 @@ def new(name: str, template: str, language: str | None, folder: Path | None) -> 
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                target.chmod(0o755)
     except OSError as error:
         raise click.ClickException(f"the project cannot be written: {error}") from error
     click.echo(f"Made {folder}, {len(files)} files. Next:")
     click.echo(f"  cd {folder}")
     click.echo("  pip install --no-build-isolation -e '.[test]'")
     click.echo(f"  outboard test {name}")
+
+
+def _chosen(options: dict[str, str | None]) -> str:
+    """Return the template that the options name; click.UsageError if they name several."""
+    given = {option: template for option, template in options.items() if template is not None}
+    if len(set(given.values())) > 1:
+        raise click.UsageError(f"{' and '.join(given)} ask for two templates; give one of them")
+    return next(iter(given.values()), "host-memory")
 
 
 def _check(name: str) -> None:
@@ -92,6 +120,43 @@ def _check(name: str) -> None:
         )
 
 
+def _torch_requirement() -> str:
+    """Return the versions of torch that torch-outboard works with, as pip takes them."""
+    try:
+        wanted = importlib.metadata.requires("torch-outboard") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
+        wanted = []
+    return next((one for one in wanted if re.match(r"torch\b(?!-)", one)), "torch")
+
+
+def _outboard_source() -> str:
+    """Return where pip finds this torch-outboard from elsewhere: its repository, or a submodule if none is known."""
+    try:
+        text = importlib.metadata.distribution("torch-outboard").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
+        text = json.dumps({"url": Path(__file__).parents[2].as_uri()})
+    found: dict[str, Any] = json.loads(text or "{}")
+    url, commit = found.get("url", ""), found.get("vcs_info", {}).get("commit_id")
+    if url.startswith("file://"):
+        url, commit = _repository(url2pathname(urlsplit(url).path))
+    is_public = re.fullmatch(r"https://[\w./-]+", url)  # one with a password is not written down
+    return f"git+{url}@{commit}" if is_public and commit else "./torch-outboard"
+
+
+def _repository(folder: str) -> tuple[str, str | None]:
+    """Return the URL that a checkout was cloned from, and its commit; "" and None if it has none."""
+    if shutil.which("git") is None:
+        return "", None
+    answers = [
+        subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True)
+        for command in (("remote", "get-url", "origin"), ("rev-parse", "HEAD"))
+    ]
+    if any(answer.returncode for answer in answers):
+        return "", None
+    url, commit = (answer.stdout.strip() for answer in answers)
+    return url, commit
+
+
 def _package(name: str) -> str:
     return f"torch_{name}"
 
@@ -104,7 +169,7 @@ def _target(template: Path, package: str) -> str:
 
 def project_files(name: str, template: str, language: str) -> dict[str, str]:
     """Gives the project's files: their texts by their paths in it."""
-    from torch_outboard.drivers.skeletons import class_name, contract_header, skeleton
+    from torch_outboard.drivers.skeletons import class_name, contract_header, license_text, skeleton
 
     package = _package(name)
     values = {
@@ -115,6 +180,8 @@ def project_files(name: str, template: str, language: str) -> dict[str, str]:
         "distribution": package.replace("_", "-"),
         "class": class_name(name),
         "outboard": __version__,
+        "source": _outboard_source(),
+        "torch": _torch_requirement(),
     }
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     files: dict[str, str] = {}
@@ -125,6 +192,7 @@ def project_files(name: str, template: str, language: str) -> dict[str, str]:
                 source.read_text(encoding="utf-8")
             ).render(values)
     files |= skeleton(template, language, name, package)
+    files["LICENSE"] = license_text()
     if language == "c":
         files["include/torch_outboard/driver.h"] = contract_header()
     return files

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["class_name", "contract_header", "skeleton"]
+__all__ = ["class_name", "contract_header", "license_text", "skeleton"]
 
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE.parent.parent
@@ -28,6 +28,23 @@ _HOST_DEVICE: tuple[str, dict[str, str]] = (
         "Pure Python {{device}}": "{title} {{device}}",
     },
 )
+
+# Devices in another process, less the driver itself.
+_OTHER_PROCESS: dict[str, tuple[str, dict[str, str]]] = {
+    "{package}/link.py": ("examples/other_process/link.py", {}),
+    "{package}/device.py": ("examples/other_process/device.py", {}),
+}
+
+# A language and what stands for its compiler.
+_LANGUAGE: dict[str, tuple[str, dict[str, str]]] = {
+    "{package}/dialect.py": (
+        "examples/own_kernels/dialect.py",
+        {'"own_kernels_c"': '"{name}_c"', "class OwnKernelsGenerator": "class {stem}Generator"},
+    ),
+    "{package}/programs.py": ("examples/own_kernels/programs.py", {}),
+    "{package}/compiler.py": ("examples/own_kernels/compiler.py", {}),
+    "{package}/language.h": ("examples/own_kernels/language.h", {}),
+}
 
 # Template and language -> files of the made project: the source of each, and what is replaced in it. {name} is the
 # driver's, {title} the same for people, {class} the class, {package} the project's package.
@@ -76,7 +93,47 @@ _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
                 "Other process {{device}}": "{title} {{device}}",
             },
         ),
-        "{package}/device.py": ("examples/other_process/device.py", {}),
+        **_OTHER_PROCESS,
+    },
+    ("device", "python"): {
+        "{package}/__init__.py": (
+            "examples/own_device/__init__.py",
+            {
+                "A driver for the common chip:": "The {name} driver, as made:",
+                '"own_device:OwnDeviceDriver"': '"{name}"',
+                'device="own_device"': 'device="{name}"',
+                'name = "own_device"': 'name = "{name}"',
+                "from examples.other_process import OtherProcessDriver, known\n": "",
+                "from examples.other_process.device import ARGUMENT, Op\n": "",
+                "from examples.own_kernels.dialect import OwnKernelsGenerator\n": "",
+                "from examples.own_kernels.programs import ADDRESS, compiled, items_of\n": "",
+                "import DeviceProperties, DriverError, Status\n": (
+                    "import DeviceProperties, DriverError, Status\n\n"
+                    "from .device import ARGUMENT, Op\n"
+                    "from .dialect import {stem}Generator\n"
+                    "from .memory import ProcessDriver, known\n"
+                    "from .programs import ADDRESS, compiled, items_of\n"
+                ),
+                "class OwnDeviceDriver(OtherProcessDriver)": "class {class}(ProcessDriver)",
+                "OwnKernelsGenerator": "{stem}Generator",
+                "Own device {{device}}": "{title} {{device}}",
+            },
+        ),
+        "{package}/memory.py": (
+            "examples/other_process/__init__.py",
+            {
+                "A complete driver in Python whose devices are in another process:": (
+                    "Memory, streams and events of devices in another process:"
+                ),
+                '    import torch_outboard\n    torch_outboard.attach("other_process:OtherProcessDriver", devices=2)\n'
+                '    torch.ones(3, device="other_process") + 1\n\n': "",
+                'name = "other_process"': 'name = "{name}"',
+                "class OtherProcessDriver(": "class ProcessDriver(",
+                "Other process {{device}}": "{title} {{device}}",
+            },
+        ),
+        **_OTHER_PROCESS,
+        **_LANGUAGE,
     },
     ("kernels", "python"): {
         "{package}/__init__.py": (
@@ -93,11 +150,7 @@ _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
                 "Own kernels {{device}}": "{title} {{device}}",
             },
         ),
-        "{package}/dialect.py": (
-            "examples/own_kernels/dialect.py",
-            {'"own_kernels_c"': '"{name}_c"', "class OwnKernelsGenerator": "class {stem}Generator"},
-        ),
-        "{package}/compiler.py": ("examples/own_kernels/compiler.py", {}),
+        **_LANGUAGE,
         "{package}/device.py": _HOST_DEVICE,
     },
     ("triton", "python"): {
@@ -165,6 +218,11 @@ def contract_header() -> str:
     installed = _HERE.parent / "include" / "torch_outboard" / "driver.h"
     path = installed if installed.is_file() else _SOURCE / "include" / "torch_outboard" / "driver.h"
     return path.read_text(encoding="utf-8")
+
+
+def license_text() -> str:
+    """Return the licence of the skeletons, which goes with their copies."""
+    return _read("LICENSE")
 
 
 def _read(path: str) -> str:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A driver for the common chip: asynchronous, memory out of the host's reach, kernels in a language of its own.
+
+    import torch_outboard
+    torch_outboard.attach("own_device:OwnDeviceDriver")
+    torch.ones(3, device="own_device").softmax(0)
+
+Memory, streams and events are those of devices in another process. What it adds is here: a program is built on this
+side, by what stands for a vendor's compiler; the devices get the binary, and launches are sent like any work.
+"""
+
+import platform
+import sys
+
+from examples.other_process import OtherProcessDriver, known
+from examples.other_process.device import ARGUMENT, Op
+from examples.own_kernels.dialect import OwnKernelsGenerator
+from examples.own_kernels.programs import ADDRESS, compiled, items_of
+from torch_outboard import DeviceProperties, DriverError, Status
+
+BINARY = "binary"
+
+
+class OwnDeviceDriver(OtherProcessDriver):
+    name = "own_device"
+    kernel_generator = OwnKernelsGenerator  # of operators that are called
+    code_generator = OwnKernelsGenerator  # of what torch.compile compiles
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.programs = {}  # program -> its binary, until program_binary has handed it out
+        self.kernels = {}  # kernel -> its name
+
+    def device_properties(self, device):
+        # Programs on disk are for devices that say the same of themselves. Kernels are best written as for a CPU: an
+        # item after the other, with vectors. For "gpu" items share rows.
+        return DeviceProperties(
+            name=f"Own device {device}",
+            architecture=platform.machine(),
+            total_memory=self.option_values["memory"],
+            machine="cpu",
+        )
+
+    # Programs
+
+    def program_build(self, device, language, code, options):
+        binary = code if language == BINARY else compiled(language, code, options)
+        program = next(self.handles)
+        self.link.ask(Op.PROGRAM_LOAD, program, data=binary).wait()
+        self.programs[program] = binary if language != BINARY else None
+        return program
+
+    def program_binary(self, device, program):
+        binary, self.programs[program] = known(self.programs, program, "program"), None
+        return binary
+
+    def program_destroy(self, device, program):
+        known(self.programs, program, "program")
+        self.link.tell(Op.PROGRAM_DESTROY, program)
+        del self.programs[program]
+
+    def kernel_get(self, device, program, name):
+        known(self.programs, program, "program")
+        kernel = next(self.handles)
+        if not self.link.ask(Op.KERNEL_GET, program, kernel, data=f"run_{name}".encode()).wait().value:
+            raise DriverError(f"the program has no kernel {name!r}", Status.NOT_FOUND)
+        self.kernels[kernel] = name
+        return kernel
+
+    def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
+        name = known(self.kernels, kernel, "kernel")
+        items = items_of(name, grid, block, args, shared_memory)
+        given = [(kind, value.to_bytes(8, sys.byteorder) if kind == ADDRESS else value) for kind, value in args]
+        data = b"".join(ARGUMENT.pack(kind, len(value)) + value for kind, value in given)
+        known(self.streams, stream, "stream").tell(Op.LAUNCH, kernel, items, data=data)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What `program_build` and `kernel_launch` say of what they are given, before the device hears of it."""
+
+from torch_outboard import DriverError, Status
+
+from . import compiler
+from .dialect import LANGUAGE
+
+ADDRESS, BYTES, LOCAL = 0, 1, 2  # kinds of arguments
+
+
+def compiled(language, code, options):
+    """Gives what the compiler makes of a text. DriverError with the status of driver.h if it makes nothing."""
+    if language != LANGUAGE:
+        raise DriverError(f"programs are in {LANGUAGE!r}, not in {language!r}", Status.INVALID_ARGUMENT)
+    try:
+        return compiler.build(code.decode(), options)
+    except compiler.BuildError as error:
+        raise DriverError(str(error), Status.PROGRAM_REFUSED) from error
+    except OSError as error:
+        raise DriverError(f"the compiler can't be run: {error}", Status.UNAVAILABLE) from error
+
+
+def items_of(name, grid, block, args, shared_memory):
+    """Gives the number of items of a launch. DriverError for a launch that the devices don't do."""
+    if shared_memory or grid[1:] != (1, 1) or block[1:] != (1, 1) or any(kind == LOCAL for kind, _ in args):
+        raise DriverError(f"{name}: a launch has one dimension and no memory of groups", Status.INVALID_ARGUMENT)
+    return grid[0] * block[0]
