@@ -107,6 +107,11 @@ bool no_norm(const Arguments& args) {
   return !(args[0].toScalar().toDouble() > 0 && args[1].toScalar().toDouble() >= 0);
 }
 
+// The CPU's kernel asks for what the element type can hold, of which float16 holds least.
+bool no_threshold(const Arguments& args) {
+  return !(args.number(0, 0.5) >= 0 && args.number(0, 0.5) <= 65504);
+}
+
 bool no_range(const Arguments& args) {
   const double least = args[0].toScalar().toDouble(), greatest = args[1].toScalar().toDouble();
   return !(least <= greatest && std::isfinite(least) && std::isfinite(greatest));
@@ -310,6 +315,7 @@ constexpr Row kNumbers[] = {
     {"rsub", "self other alpha", factor_does_not_fit},
     {"smooth_l1_loss", "self beta", negative},
     {"rsub", "self other", any_boolean},
+    {"softshrink", "lambd", no_threshold},
     {"sub", "self other alpha", factor_does_not_fit},
     {"sub", "self other", any_boolean},
     {"uniform", "self from to", no_interval},

@@ -95,6 +95,10 @@ NUMBERS: dict[str, tuple[Call, Call]] = {
     "sub of a bool": (lambda d: torch.sub(integers(d, 3), 1), lambda d: torch.sub(integers(d, 3), True)),
     "pow_": (lambda d: integers(d, 3).pow_(2), lambda d: integers(d, 3).pow_(-1)),
     "pow": (lambda d: integers(d, 3).pow(2), lambda d: integers(d, 3).pow(-1)),
+    "softshrink": (
+        lambda d: functional.softshrink(floats(d, 3), 0.5),
+        lambda d: functional.softshrink(floats(d, 3), -0.5),
+    ),
     "smooth_l1_loss": (
         lambda d: functional.smooth_l1_loss(floats(d, 3), floats(d, 3), beta=1.0),
         lambda d: torch.ops.aten.smooth_l1_loss(floats(d, 3), floats(d, 3), 1, -1.0),

@@ -82,10 +82,94 @@ def test_an_index_is_told_as_by_the_operator_that_was_called(device: torch.devic
         (IndexError, "nll_loss_forward", lambda: F.nll_loss(x[:2], places[:, 0])),
         (RuntimeError, "gather", lambda: x.gather(0, places)),
         (RuntimeError, "scatter_add", lambda: x.scatter_add_(0, places, x[:2] * 1)),
+        (RuntimeError, "index_add", lambda: x.index_add_(0, places[:, 0], x[:2] * 1)),
+        (IndexError, "index_add", lambda: x[:, 0].clone().index_add_(0, places[:, 0], x[:2, 0] * 1)),
+        (RuntimeError, "multi_margin_loss", lambda: F.multi_margin_loss(x[:2], places[:, 0])),
+        (
+            RuntimeError,
+            "multilabel_margin_loss_forward",
+            lambda: F.multilabel_margin_loss(x, places.new_full(x.shape, 9)),
+        ),
     ):
         with pytest.raises(kind, match=f"aten::{name}: index 9 is out of bounds"):
             call()
             torch.accelerator.synchronize(device)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", ["index_select", "index_copy", "embedding"])
+def test_negative_indices_are_refused_where_they_do_not_count_from_the_end(
+    name: str, size: int, device: torch.device
+) -> None:
+    x, source = torch.rand(size, 2), torch.rand(1, 2)
+    calls: dict[str, Callable[..., Any]] = {
+        "index_select": lambda x, i, s: x.index_select(0, i),
+        "index_copy": lambda x, i, s: x.index_copy(0, i, s),
+        "embedding": lambda x, i, s: F.embedding(i, x),
+    }
+    for index in (-1, -size, size):
+        given = torch.tensor([index])
+        with pytest.raises(IndexError):
+            calls[name](x, given, source)
+        with pytest.raises(IndexError, match=f"index {index} is out of bounds for a dimension of size {size}"):
+            calls[name](x.to(device), given.to(device), source.to(device))
+            torch.accelerator.synchronize(device)
+    run(calls[name], x, torch.tensor([size - 1]), source, device=device)
+    run(lambda x, i: x.index_fill(0, i, 2.0), x, torch.tensor([-1]), device=device)
+
+
+def test_rows_are_selected_of_any_layout_and_type(device: torch.device) -> None:
+    x, rows = r(3, 4, 5, 6), torch.tensor([2, 0, 2])
+    for given in (x, x.to(memory_format=torch.channels_last), x.transpose(0, 3), x[:, ::2, 1:]):
+        for dim in (0, 1, -1):
+            index = rows.clamp_max(given.shape[dim] - 1)
+            run(lambda x, i: x.index_select(dim, i), given, index, device=device)  # noqa: B023
+            run(lambda x, i: x.index_select(dim, i), given, index.int(), device=device)  # noqa: B023
+            source = given.index_select(dim, index) * 2
+            run(lambda x, i, s: x.index_copy(dim, i, s), given, index[:2], source.narrow(dim, 0, 2), device=device)  # noqa: B023
+            run(lambda x, i: x.index_fill(dim, i, 7), given, -1 - index, device=device)  # noqa: B023
+    run(lambda x, i: x.index_select(0, i), torch.tensor(3.0), torch.tensor([0]), device=device)
+    run(lambda x, i: x.index_select(0, i), torch.tensor(3.0), torch.tensor(0), device=device)
+    run(lambda x, i: x.index_select(1, i), x, rows[:0], device=device)
+
+
+_NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("call", "right", "wrong", "words"),
+    [
+        (torch.bernoulli, [0.0, 1.0], [[0.5, 2.0], [0.5, _NAN], [-1.0, 0.5]], "p_in >= 0 && p_in <= 1 to be true"),
+        (lambda p: torch.empty_like(p).bernoulli_(p), [0.0, 1.0], [[0.5, 2.0]], "p_in >= 0 && p_in <= 1 to be true"),
+        (lambda s: torch.normal(0.0, s), [0.0, 1.0], [[1.0, -1.0], [1.0, _NAN]], "all elements of std >= 0"),
+        (lambda s: torch.normal(s.clone(), s), [0.0, 1.0], [[1.0, -1.0]], "all elements of std >= 0"),
+        (torch.histc, [0.0, 1.0], [[1.0, _NAN], [1.0, float("inf")]], "range of .* is not finite"),
+        (
+            lambda s: torch.searchsorted(torch.tensor([3.0, 1.0], device=s.device), s[:1].float(), sorter=s.long()),
+            [1.0, 0.0],
+            [[1.0, 2.0], [-1.0, 0.0]],
+            "sorter index out of range",
+        ),
+        (
+            lambda v: torch.zeros(2, dtype=torch.uint8, device=v.device).index_fill(0, v[:1].long() * 0, v[1].long()),
+            [0.0, -255.0],
+            [[0.0, 256.0], [0.0, -256.0]],
+            "without overflow",
+        ),
+    ],
+)
+def test_values_that_the_cpu_refuses(
+    call: Callable[..., Any], right: list[float], wrong: list[list[float]], words: str, device: torch.device
+) -> None:
+    for values in wrong:
+        given = torch.tensor(values)
+        with pytest.raises(RuntimeError, match=words):
+            call(given)
+        with pytest.raises(RuntimeError, match=words):
+            call(given.to(device))
+            torch.accelerator.synchronize(device)
+        given.to(device).neg().cpu()  # what comes behind it is not charged
+    call(torch.tensor(right, device=device)).cpu()
 
 
 def test_divisions_that_are_rounded_down(device: torch.device) -> None:

@@ -323,6 +323,7 @@ def _build_or_refuse(
         import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
 
     from torch_outboard.kernels.lower import eager_generator, lower
+    from torch_outboard.kernels.promotion import tensors_in
     from torch_outboard.kernels.text import NotAFormula
     from torch_outboard.kernels.trace import OperatorCall, trace
 
@@ -333,12 +334,14 @@ def _build_or_refuse(
     call = OperatorCall(
         name, held.pop(), [one for one in places if one not in told], is_aliased, device, strides, symbols
     )
+    dimensions = next((one.dim() for one in tensors_in(call.arguments)), 0)
     failure: Exception | None = None
     try:
         for is_static in (False, True):
             try:
                 plan, programs = lower(call, trace(call, is_static, real), generator)
-                return plan.text(), [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
+                kernels = [_kernel(name, number, one, dimensions) for number, one in enumerate(programs)]
+                return plan.text(), kernels, "", False
             except (Refusal, *_PASSING):
                 raise
             except NotAFormula as error:
@@ -366,20 +369,19 @@ def _forget_fakes() -> None:
             clear()
 
 
-def _kernel(operator: str, number: int, program: Any) -> tuple[Any, ...]:
+def _kernel(operator: str, number: int, program: Any, dimensions: int = 0) -> tuple[Any, ...]:
     from torch_outboard.compile.runtime.letters import program_letters
     from torch_outboard.compile.simt.checks import of_operator
 
     code = program.code.encode() if isinstance(program.code, str) else program.code
     letters = program_letters(program.name, list(program.types))
-    name = f"{operator}/{number}"
     return (
-        name,
+        f"{operator}/{number}",
         program.language,
         code,
         program.options,
         program.entry,
         letters,
         list(program.geometry()),
-        [of_operator(one, base_name(operator)) for one in program.checks],
+        [of_operator(one, base_name(operator), dimensions) for one in program.checks],
     )

@@ -22,13 +22,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Gives the table for `make_fx`."""
     aten = torch.ops.aten
     of_inductor = select_decomp_table()
-    return {
+    table: dict[Any, Callable[..., Any]] = {
         **of_inductor,
         **{one: _of_whole(one, of_inductor.get(one)) for one in _whole_reductions()},
         **orders.decompositions(),
         **resizing.decompositions(),
         **scatters.decompositions(of_inductor),
-        **value_checks.decompositions(of_inductor),
         aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
         aten._cdist_forward.default: _distances,
         aten._index_put_impl.default: _index_put,
@@ -39,7 +38,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.histc.default: _histogram,
         aten.im2col.default: _windows,
         aten.index_add.default: _index_add,
+        aten.index_copy.default: _index_copy,
+        aten.index_fill.int_Scalar: _index_fill,
+        aten.index_fill.int_Tensor: _index_fill,
         aten.index_reduce.default: _index_reduce,
+        aten.index_select.default: _index_select,
         aten.native_group_norm.default: _group_norm,
         aten.native_layer_norm.default: _layer_norm,
         aten.softshrink_backward.default: _shrink_backward,
@@ -47,6 +50,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.div.Tensor_mode: _divide,
         aten.isin.Tensor_Tensor: _isin,
     }
+    return {**table, **value_checks.decompositions(table)}
 
 
 def _whole_reductions() -> list[Any]:
@@ -194,6 +198,35 @@ def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.
     return _along(torch.ops.aten.scatter_add.default, self, dim, index, source if alpha == 1 else source * alpha)
 
 
+def _index_copy(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    # As index_put, which takes negative indices; this operator refuses them.
+    rows = self.reshape(1) if self.dim() == 0 else self
+    where = scatters.checked_index(index.reshape(-1), rows.shape[dim], may_be_negative=False)
+    place = [*(None for _ in range(dim % rows.dim())), where]
+    return torch.ops.aten.index_put.default(rows, place, source).reshape(self.shape)
+
+
+def _index_fill(self: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
+    # Unlike index_copy, of which torch's decomposition makes it, this operator counts negative indices from the end.
+    if not isinstance(value, torch.Tensor):
+        value = torch.full((), value, dtype=self.dtype, device=self.device)
+    rows = self.reshape(1) if self.dim() == 0 else self
+    place = [*(None for _ in range(dim % rows.dim())), index.reshape(-1)]
+    return torch.ops.aten.index_put.default(rows, place, value.to(self.dtype)).reshape(self.shape)
+
+
+def _index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
+    """Read by `gather`, whose indices are not counted from the end, as this operator's are not."""
+    index = index.long()
+    if self.dim() == 0:
+        return self.reshape(1).gather(0, index.reshape(-1)).reshape(())
+    shape = [1] * self.dim()
+    shape[dim] = -1
+    sizes = list(self.shape)
+    sizes[dim] = index.numel()
+    return self.gather(dim, index.reshape(shape).expand(sizes))
+
+
 def _index_reduce(
     self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
@@ -220,6 +253,8 @@ def _histogram(self: torch.Tensor, bins: int = 100, min: float = 0, max: float =
     high = torch.full((), max, dtype=self.dtype, device=self.device)
     if min == max:
         low, high = flat.amin(), flat.amax()
+        is_finite = torch.logical_and(low.abs() < math.inf, high.abs() < math.inf)
+        torch.ops.aten._assert_async.msg(is_finite, "torch.histc: the range of the elements is not finite")
         is_one = low == high
         low, high = torch.where(is_one, low - 1, low), torch.where(is_one, high + 1, high)
     is_counted = (flat >= low) & (flat <= high)

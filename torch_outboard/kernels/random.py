@@ -97,6 +97,8 @@ def _normal_around(self: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) ->
 
 
 def _normal_of_tensors(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    if std.dim() > 0:  # else a number, which is checked at the call
+        torch.ops.aten._assert_async.msg((std >= 0).all(), "normal expects all elements of std >= 0.0")
     size = torch.broadcast_shapes(mean.shape, std.shape)  # type: ignore[no-untyped-call]
     like = mean if mean.dim() > 0 else std
     _check_real(like)
@@ -128,6 +130,8 @@ def _bernoulli_of_number(self: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
 
 
 def _bernoulli_of_tensor(self: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    wrong = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
+    torch.ops.aten._assert_async.msg(torch.logical_and(p >= 0, p <= 1).all(), wrong)
     return (_uniform(self.shape, p.dtype) < p).to(self.dtype)
 
 

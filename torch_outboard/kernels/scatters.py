@@ -17,7 +17,7 @@ from torch_outboard.compile.simt.dialect import SUFFIXES
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.segments import combined
 
-__all__ = ["decompositions"]
+__all__ = ["checked_index", "decompositions"]
 
 
 # Types to which devices add atomically: Inductor leaves sums of the others to a library.
@@ -82,7 +82,7 @@ def _combined(
     return result
 
 
-def _checked(index: torch.Tensor, size: Any, *, may_be_negative: bool) -> torch.Tensor:
+def checked_index(index: torch.Tensor, size: Any, *, may_be_negative: bool) -> torch.Tensor:
     """Gives an index's places along a dimension: read from a tensor, so that one beyond it is an error."""
     along = torch.arange(size, device=index.device)
     return along[index] if may_be_negative else along.gather(0, index.flatten()).reshape(index.shape)
@@ -112,7 +112,7 @@ def _scatter(
     place, step = torch.zeros_like(index, memory_format=torch.contiguous_format), 1
     for number in reversed(range(self.dim())):
         if number == dim:
-            along = _checked(index, self.shape[number], may_be_negative=False)
+            along = checked_index(index, self.shape[number], may_be_negative=False)
         else:
             shape = [-1 if one == number else 1 for one in range(self.dim())]
             along = torch.arange(index.shape[number], device=self.device).reshape(shape)
@@ -163,7 +163,7 @@ def _index_put(
 
     place, step = torch.zeros_like(broadcast[0], dtype=torch.int64, memory_format=torch.contiguous_format), 1
     for number, index in zip(reversed(indexed), reversed(broadcast), strict=True):
-        place = place + _checked(index, self.shape[number], may_be_negative=True) * step
+        place = place + checked_index(index, self.shape[number], may_be_negative=True) * step
         step = step * self.shape[number]
     order = [*indexed, *others]
     columns = math.prod(rest)

@@ -248,9 +248,13 @@ def _replace(value: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
+# Operators that fill a number in, and its place among their arguments.
+_FILLING = {"aten::index_fill": 3, "aten::masked_fill": 2}
+
+
 def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     """Traces a call. Exceptions are those of the operator's decompositions, or a Refusal."""
-    if call.base == "aten::masked_fill":
+    if call.base in _FILLING:
         _check_fill(call)
     if call.base in _ROUNDED_BETWEEN and any(one.dtype in HALVES for one in tensors_in(call.arguments)):
         raise Refusal("of halves, the CPU's kernel and the decomposition round in different places")
@@ -313,7 +317,7 @@ def _cleaned(traced: Traced) -> Traced:
 
 def _check_fill(call: OperatorCall) -> None:
     """Whether a tensor's number can be filled in depends on its value where its category is the higher one."""
-    self, _, value = call.arguments[:3]
+    self, value = call.arguments[0], call.arguments[_FILLING[call.base]]
     if isinstance(value, torch.Tensor) and not torch.can_cast(value.dtype, self.dtype):
         raise Refusal("its number may be none of the tensor's type")
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,16 +16,21 @@ def decompositions(known: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callabl
     aten = torch.ops.aten
     checks: dict[Any, Callable[..., None]] = {
         aten.binary_cross_entropy.default: _check_probabilities,
+        aten.index_fill.int_Tensor: _check_filled_slices,
+        aten.masked_fill.Tensor: _check_filled,
         aten.masked_scatter.default: _check_count,
+        aten.searchsorted.Scalar: _check_sorter,
+        aten.searchsorted.Tensor: _check_sorter,
     }
-    return {one: _checked(check, known[one]) for one, check in checks.items() if one in known}
+    return {one: _checked(check, known.get(one)) for one, check in checks.items()}
 
 
-def _checked(check: Callable[..., None], decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(decomposition)
+def _checked(check: Callable[..., None], decomposition: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Check, and call the decomposition; without one, Inductor's lowering is taken."""
+
     def checked(*arguments: Any, **named: Any) -> Any:
-        check(*arguments)
-        return decomposition(*arguments, **named)
+        check(*arguments, **named)
+        return NotImplemented if decomposition is None else decomposition(*arguments, **named)
 
     return checked
 
@@ -34,6 +38,30 @@ def _checked(check: Callable[..., None], decomposition: Callable[..., Any]) -> C
 def _check_probabilities(given: torch.Tensor, *_: Any) -> None:
     is_probability = torch.logical_and(given >= 0, given <= 1)
     torch.ops.aten._assert_async.msg(is_probability.all(), "all elements of input should be between 0 and 1")
+
+
+def _check_filled(self: torch.Tensor, _: torch.Tensor, value: torch.Tensor) -> None:
+    _check_fits(value, self.dtype)
+
+
+def _check_filled_slices(self: torch.Tensor, _: int, index: torch.Tensor, value: torch.Tensor) -> None:
+    _check_fits(value, self.dtype)
+
+
+def _check_fits(value: torch.Tensor, dtype: torch.dtype) -> None:
+    """Assert that an integer can be converted as `c10::Scalar` converts it: to unsigned types negative ones wrap."""
+    if dtype == torch.bool or dtype.is_floating_point or value.dtype in (dtype, torch.bool):
+        return
+    limits = torch.iinfo(dtype)
+    least = limits.min if limits.min < 0 else -limits.max
+    fits = torch.logical_and(value >= least, value <= limits.max)
+    torch.ops.aten._assert_async.msg(fits, f"value cannot be converted to type {dtype} without overflow")
+
+
+def _check_sorter(sequence: torch.Tensor, *_: Any, sorter: torch.Tensor | None = None, **__: Any) -> None:
+    if sorter is not None and sorter.numel() > 0:
+        is_place = torch.logical_and(sorter >= 0, sorter < sequence.shape[-1])
+        torch.ops.aten._assert_async.msg(is_place.all(), "torch.searchsorted(): sorter index out of range")
 
 
 def _check_count(_: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> None:

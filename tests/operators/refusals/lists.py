@@ -12,6 +12,7 @@ UNCHECKED: frozenset[str] = frozenset(
         "aten::_embedding_bag_backward",
         "aten::_embedding_bag_per_sample_weights_backward",
         "aten::_fft_c2r",
+        "aten::_fft_r2c",
         "aten::_native_batch_norm_legit",
         "aten::_pdist_backward",
         "aten::_segment_reduce_backward",
@@ -23,6 +24,7 @@ UNCHECKED: frozenset[str] = frozenset(
         "aten::fractional_max_pool3d_backward",
         "aten::grid_sampler_3d_backward",
         "aten::lu_unpack",
+        "aten::max_pool2d_with_indices_backward",
         "aten::max_pool3d_with_indices_backward",
         "aten::native_batch_norm",
         "aten::native_batch_norm_backward",
@@ -31,6 +33,13 @@ UNCHECKED: frozenset[str] = frozenset(
         "aten::replication_pad2d_backward",
     }
 )
+
+# Arguments whose values the CPU's kernels do not check, by operator: with a wrong one they read beside their arguments.
+UNCHECKED_VALUES: dict[str, tuple[str, ...]] = {
+    "aten::_embedding_bag": ("offsets",),
+    "aten::_embedding_bag_forward_only": ("offsets",),
+    "aten::linalg_ldl_solve": ("pivots",),
+}
 
 # Operators whose CPU kernels cannot be asked about a call without its values: their wrong calls may raise at the wait.
 JUDGE_VALUES: frozenset[str] = frozenset({"aten::segment_reduce"})

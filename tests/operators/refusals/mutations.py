@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .captured import OperatorCall
+from .lists import UNCHECKED_VALUES
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class Change:
 
 KINDS = (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64)
 NUMBERS = (-1, 0, 300, 2**40, -2.5, 1e300, float("nan"), True)
+# Of one element: no index, no count, no probability, no deviation.
+_VALUES: dict[torch.dtype, tuple[float, ...]] = {
+    torch.int64: (9999, -1, -9999),
+    torch.int32: (9999, -1, -9999),
+    torch.float32: (2.0, -1.0, float("nan"), float("inf")),
+}
 FEW_CHANGES = 4  # dimensions that are changed of one tensor
 
 
@@ -32,6 +39,8 @@ def changes_of(call: OperatorCall) -> Iterator[Change]:
         if declared.name in _CODES:
             continue
         for text, of_values, changed in _changed(value, str(declared.type)):
+            if of_values and declared.name in UNCHECKED_VALUES.get(call.name, ()):
+                continue
             arguments = (*call.arguments[:place], changed, *call.arguments[place + 1 :])
             yield Change(f"{declared.name}: {text}", of_values, OperatorCall(call.operator, arguments))
 
@@ -71,10 +80,11 @@ def _tensors(tensor: torch.Tensor) -> Iterator[tuple[str, bool, torch.Tensor]]:
     for dtype in KINDS:
         if dtype != tensor.dtype:
             yield str(dtype), False, tensor.real.to(dtype) if tensor.is_complex() else tensor.to(dtype)
-    if tensor.numel() > 0 and tensor.dtype in (torch.int64, torch.int32):
-        beyond = tensor.contiguous().clone()
-        beyond.view(-1)[-1] = 9999
-        yield "a value of 9999", True, beyond
+    if tensor.numel() > 0:
+        for value in _VALUES.get(tensor.dtype, ()):
+            changed = tensor.contiguous().clone()
+            changed.view(-1)[-1] = value
+            yield f"a value of {value}", True, changed
 
 
 def _with_size(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:

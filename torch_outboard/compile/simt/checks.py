@@ -51,7 +51,19 @@ DIVIDING = frozenset({"div", "floor_divide", "fmod", "remainder"})
 ZERO = "ZeroDivisionError"
 
 # The CPU's kernels say by a RuntimeError that an index of these is out of bounds, of all others by an IndexError.
-_RANGES = frozenset({"gather", "index_add", "max_unpool2d", "max_unpool3d", "scatter", "scatter_add", "scatter_reduce"})
+_RANGES = frozenset(
+    {
+        "gather",
+        "index_add",
+        "max_unpool2d",
+        "max_unpool3d",
+        "multi_margin_loss",
+        "multilabel_margin_loss_forward",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+    }
+)
 
 # The parameters by which a kernel says what is wrong, which a launch fills in: one argument of the type "record".
 RECORD = "OB_GLOBAL ob_record* ob_failures, const ob_u64 ob_ticket, const ob_u32 ob_kernel"
@@ -92,12 +104,16 @@ def operator_of(node: Any) -> str:
     return ", ".join(checking or names) or "a compiled function"
 
 
-def of_operator(check: str, operator: str) -> str:
-    """Gives a check of a kernel that is the whole of an eager operator ("aten::gather"), as this one's own.
+def of_operator(check: str, operator: str, dimensions: int) -> str:
+    """Return a check of a kernel that is the whole of an eager operator ("aten::gather"), under the operator's name.
 
-    What is lowered is made of other operators, whose names and errors a caller doesn't know.
+    The lowering is made of other operators, whose names and errors a caller doesn't know. `dimensions` are those of the
+    operator's first tensor.
     """
-    kind, _, text = check.partition(" ")
+    kind, _, _ = check.partition(" ")
     if kind != "index":
         return check
-    return f"{'range' if operator.partition('::')[2] in _RANGES else kind} {operator}"
+    name = operator.partition("::")[2]
+    if name in _RANGES and not (name == "index_add" and dimensions < 2):  # torch adds to vectors by another kernel
+        kind = "range"
+    return f"{kind} {operator}"
