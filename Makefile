@@ -85,7 +85,8 @@ check-types: # takes as long as all of the others
 check-style:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
+	@echo 'clang-format --dry-run -Werror of the C and C++ files'
+	@$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell
 	$(VENV)/bin/validate-pyproject pyproject.toml
 

@@ -17,10 +17,10 @@ constexpr size_t kSmallNewCall = 1 << 20;   // of the first call of a class
 constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
 
 // Whether the CPU kernel may run on zeros in the call's place, and what it says of zeros holds for other values.
-bool may_be_asked(const Call& call) {
+bool may_be_asked(const Call& call, bool is_refused = false) {
   const OpPlan& plan = call.plan();
   const std::string& name = plan.op.operator_name().name;
-  if (!plan.is_torchs || call.has_sparse() || !harmless_elements(name) ||
+  if (!plan.is_torchs || call.has_sparse() || !harmless_elements(name, is_refused) ||
       has_mask(call) ||  // how many elements it sets decides which values fit
       (plan.is_random && !plan.has_generator_arg && !is_given_samples(name)) ||  // it draws from the CPU's generator
       !plan.op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
@@ -84,7 +84,7 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
 }
 
 Acceptance ask_about_refusal(const Call& call) {
-  if (!may_be_asked(call) || bytes_of_arguments(call) > kSmallRefusal) {
+  if (!may_be_asked(call, /*is_refused=*/true) || bytes_of_arguments(call) > kSmallRefusal) {
     return Acceptance::NotAsked;
   }
   run_on_stand_ins(call, StandIn::Whole);

@@ -204,9 +204,13 @@ class ListCall {
     const at::Tensor joined = make_device_tensor(stream_, join.kept, {table_->chunks}, {1});
     words.push_back(device_address(joined));
     recipe_.kernels[0]->launch(stream_, words);
+    has_launched_ = true;
     recipe_.kernels[1]->launch(stream_, {words[0], words[1], words[2], static_cast<uint64_t>(rows), words.back(),
                                          device_address(results_[0].get(0))});
   }
+
+  // Whether a kernel was launched before another one failed.
+  bool has_launched() const { return has_launched_; }
 
   // The lists of results, one for each column of fresh tensors.
   const std::vector<c10::List<at::Tensor>>& results() const { return results_; }
@@ -370,6 +374,7 @@ class ListCall {
   std::vector<TraceAccess> accesses_;
   std::vector<c10::List<at::Tensor>> results_;
   std::optional<ChunkTable> table_;
+  bool has_launched_ = false;
   bool has_numbers_ = false;
 };
 
@@ -548,6 +553,19 @@ std::shared_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
   return recipe;
 }
 
+void ListOperator::drop(const std::shared_ptr<ListRecipe>& recipe, c10::ArrayRef<c10::IValue> arguments,
+                        c10::DeviceIndex device, const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::erase_if(recipes_, [&recipe](const auto& known) { return known.second == recipe; }) == 0) {
+      return;  // another thread came first
+    }
+  }
+  if (const PlanBuilder* ask = plan_builder()) {
+    ask->drop_chunks(plan_, first_elements(arguments), device, recipe->kept, why);
+  }
+}
+
 void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::IValue> arguments,
                         c10::DeviceIndex device) const {
   std::vector<std::string> letters;
@@ -570,6 +588,7 @@ void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::
   }
   recipe.kernels = std::move(built.kernels);
   recipe.plan = std::move(plan);
+  recipe.kept = built.is_kept ? std::move(built.text) : std::string();
 }
 
 bool ListOperator::run(torch::jit::Stack* stack) {
@@ -582,16 +601,30 @@ bool ListOperator::run(torch::jit::Stack* stack) {
     return false;
   }
   ensure_open(device);
-  const std::shared_ptr<ListRecipe> recipe = recipe_for(arguments, device);
-  if (recipe->kernels.empty()) {
-    return false;
+  std::vector<c10::List<at::Tensor>> results;
+  for (bool has_run = false; !has_run;) {
+    const std::shared_ptr<ListRecipe> recipe = recipe_for(arguments, device);
+    if (recipe->kernels.empty()) {
+      return false;
+    }
+    ListCall call(*recipe, plan_.name, arguments, current_stream(device));
+    try {
+      if (!call.gather() || (promotes_ && call.is_mixed()) || !call.prepare()) {
+        return false;
+      }
+      call.launch();
+      has_run = true;
+    } catch (const std::exception& error) {
+      if (recipe->kept.empty() || !may_be_plans(error, device)) {
+        throw;
+      }
+      drop(recipe, arguments, device, words_of(error));
+      if (call.has_launched()) {
+        throw;  // what was written is not written twice
+      }
+    }
+    results = call.results();
   }
-  ListCall call(*recipe, plan_.name, arguments, current_stream(device));
-  if (!call.gather() || (promotes_ && call.is_mixed()) || !call.prepare()) {
-    return false;
-  }
-  call.launch();
-  const std::vector<c10::List<at::Tensor>> results = call.results();
   torch::jit::drop(*stack, plan_.args.size());
   for (const c10::List<at::Tensor>& list : results) {
     stack->emplace_back(list);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/chunk_plan.h"
@@ -31,6 +32,7 @@ struct ListRecipe {
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::optional<kernels::ChunkPlan> plan;
   ChunkTables tables;
+  std::string kept;  // the plan's text, if it was read from disk
   std::atomic<bool> was_used{true};  // since the last search for one to evict
 };
 
@@ -57,6 +59,9 @@ class ListOperator {
   std::shared_ptr<ListRecipe> build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
   // With the lock held. What is evicted is destroyed without it.
   std::shared_ptr<ListRecipe> evict();
+  // Drops a recipe from disk that failed when it ran, so that the next call has another.
+  void drop(const std::shared_ptr<ListRecipe>& recipe, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
+            const std::string& why);
   void fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) const;
 
   OpPlan& plan_;

@@ -41,15 +41,17 @@ constexpr std::array<std::string_view, 7> kRefusesZeros = {
 };
 // Matrices that can't be factored are refused.
 constexpr std::array<std::string_view, 2> kWantsFullRank = {"aten::cholesky", "aten::cholesky_inverse"};
-constexpr std::array<std::string_view, 13> kJudgesValues = {
-    // Registered for the CPU to say that a device must bring them.
-    "aten::_scaled_dot_product_fused_attention_overrideable",
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
-    // Probabilities whose sum is 0, lengths whose sum must be a given one.
+// Probabilities whose sum is 0, lengths whose sum must be a given one.
+constexpr std::array<std::string_view, 4> kJudgesSums = {
     "aten::multinomial",
     "aten::repeat_interleave",
     "aten::segment_reduce",
     "aten::_segment_reduce_backward",
+};
+constexpr std::array<std::string_view, 9> kJudgesValues = {
+    // Registered for the CPU to say that a device must bring them.
+    "aten::_scaled_dot_product_fused_attention_overrideable",
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
     // Assertions.
     "aten::_assert_async",
     "aten::_functional_assert_async",
@@ -243,10 +245,10 @@ bool has_shape_of_scalars(const std::string& name) {
   return is_among(kShapeOfScalars, name);
 }
 
-std::optional<Elements> harmless_elements(const std::string& name) {
+std::optional<Elements> harmless_elements(const std::string& name, bool is_refused) {
   const bool is_in_place = name.ends_with('_') && !name.ends_with("__");
   const std::string functional = is_in_place ? name.substr(0, name.size() - 1) : name;
-  if (is_among(kJudgesValues, functional)) {
+  if (is_among(kJudgesValues, functional) || (is_among(kJudgesSums, functional) && !is_refused)) {
     return std::nullopt;
   }
   if (is_among(kWantsFullRank, functional)) {

@@ -26,8 +26,9 @@ bool has_shape_of_scalars(const std::string& name);
 // Elements of arguments: 0, 1, or those of identity matrices in the last two dimensions.
 enum class Elements : uint8_t { Zeros, Ones, Identities };
 
-// What the CPU kernel takes as the elements of its arguments; none if it depends on sizes which values it takes.
-std::optional<Elements> harmless_elements(const std::string& name);
+// What the CPU kernel takes as the elements of its arguments; none if it depends on sizes which values it takes. A call
+// that is wrong whatever its values (`is_refused`) may be asked about with values that don't suit its sizes either.
+std::optional<Elements> harmless_elements(const std::string& name, bool is_refused = false);
 
 // Draws nothing, although torch tags it as random: an argument has the numbers.
 bool is_given_samples(const std::string& name);

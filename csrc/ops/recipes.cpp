@@ -133,6 +133,11 @@ std::string unusable(const c10::Error& error) {
   return std::string("its plan can't be used: ") + error.what_without_backtrace();
 }
 
+std::string words_of(const std::exception& error) {
+  const auto* known = dynamic_cast<const c10::Error*>(&error);
+  return known != nullptr ? known->what_without_backtrace() : error.what();
+}
+
 bool may_be_plans(const std::exception& error, c10::DeviceIndex device) {
   return !is_lost(device) && !is_interrupt(error) && dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr;
 }
@@ -410,9 +415,7 @@ void OperatorRecipes::drop(const Recipe& recipe, const Call& call, const std::ex
   const bool was_dropped = recipe.is_dropped.exchange(true, std::memory_order_relaxed);
   const PlanBuilder* ask = builder.load();
   if (ask != nullptr && !was_dropped) {
-    const auto* known = dynamic_cast<const c10::Error*>(&failure);
-    ask->drop(call, numbers(call), is_aliased(call), recipe.kept,
-              known != nullptr ? known->what_without_backtrace() : failure.what());
+    ask->drop(call, numbers(call), is_aliased(call), recipe.kept, words_of(failure));
   }
 }
 

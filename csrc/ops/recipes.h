@@ -154,4 +154,7 @@ bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stac
 // Whether an exception may come from the plan of a call. Not if it is about memory, the device or the program.
 bool may_be_plans(const std::exception& error, c10::DeviceIndex device);
 
+// What an exception says, without the stack that torch's own carry.
+std::string words_of(const std::exception& error);
+
 }  // namespace outboard

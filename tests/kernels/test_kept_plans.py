@@ -20,7 +20,7 @@ from torch_outboard.kernels.packs import Packs
 from torch_outboard.kernels.store import Store
 
 _VARIANTS = count(2000)
-_DTYPES = iter((torch.int8, torch.int16, torch.int64))
+_DTYPES = iter((torch.int8, torch.int16, torch.int64, torch.float16, torch.float64))
 
 
 @pytest.fixture
@@ -147,7 +147,17 @@ def test_what_a_bad_plan_has_changed_is_not_changed_twice(stores: Any, device: t
     assert a.mul_(a).tolist() == [1.0, 256.0, 65536.0]
 
 
-@pytest.mark.parametrize("change", [_text("chunks 1", "chunks 2"), _kernel(5, "w?"), _kernel(2, "this is no program")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        _text("chunks 1", "chunks 2"),
+        _kernel(5, "w?"),
+        _kernel(2, "this is no program"),
+        # When it runs.
+        _kernel(6, ["1", "1", "1", str(1 << 20), "1", "1", "0"]),
+        _kernel(6, ["1 0 floordiv"] * 7),
+    ],
+)
 def test_a_bad_plan_over_lists_is_dropped(stores: Any, device: torch.device, change: Any) -> None:
     # Of each type, since a process keeps what it has found of lists.
     dtype = next(_DTYPES)

@@ -143,6 +143,14 @@ _NAN = float("nan")
         (lambda p: torch.empty_like(p).bernoulli_(p), [0.0, 1.0], [[0.5, 2.0]], "p_in >= 0 && p_in <= 1 to be true"),
         (lambda s: torch.normal(0.0, s), [0.0, 1.0], [[1.0, -1.0], [1.0, _NAN]], "all elements of std >= 0"),
         (lambda s: torch.normal(s.clone(), s), [0.0, 1.0], [[1.0, -1.0]], "all elements of std >= 0"),
+        (lambda s: torch.normal(s[0].clone(), s[0]), [1.0], [[-1.0], [_NAN]], "all elements of std >= 0"),
+        (lambda p: F.binary_cross_entropy(p, p * 0), [0.0, 1.0], [[0.5, 1.5]], "of input should be between 0 and 1"),
+        (
+            lambda i: F.max_unpool1d(torch.ones(1, 2, 1, device=i.device), i.long().view(1, 2, 1), 2),
+            [0.0, 1.0],
+            [[1.0, -1.0], [2.0, 0.0]],  # of another channel
+            "invalid max index|index 2 is out of bounds",
+        ),
         (torch.histc, [0.0, 1.0], [[1.0, _NAN], [1.0, float("inf")]], "range of .* is not finite"),
         (
             lambda s: torch.searchsorted(torch.tensor([3.0, 1.0], device=s.device), s[:1].float(), sorter=s.long()),

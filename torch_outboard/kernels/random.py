@@ -97,8 +97,12 @@ def _normal_around(self: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) ->
 
 
 def _normal_of_tensors(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    if std.dim() > 0:  # else a number, which is checked at the call
-        torch.ops.aten._assert_async.msg((std >= 0).all(), "normal expects all elements of std >= 0.0")
+    torch.ops.aten._assert_async.msg((std >= 0).all(), "normal expects all elements of std >= 0.0")
+    return _normal_around_each(mean, std)
+
+
+def _normal_around_each(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """Draw around each mean; a deviation that is a number was checked at the call."""
     size = torch.broadcast_shapes(mean.shape, std.shape)  # type: ignore[no-untyped-call]
     like = mean if mean.dim() > 0 else std
     _check_real(like)
@@ -203,7 +207,7 @@ FORMULAS: dict[str, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {
     "aten::log_normal_": (("mean", "std"), _log_normal),
     "aten::multinomial": ((), _multinomial),
     "aten::normal.Tensor_Tensor": ((), _normal_of_tensors),
-    "aten::normal.Tensor_float": (("std",), _normal_of_tensors),
+    "aten::normal.Tensor_float": (("std",), _normal_around_each),
     "aten::normal.float_Tensor": (("mean",), _normal_of_tensors),
     "aten::normal_": (("mean", "std"), _normal_around),
     "aten::random_": ((), _whole_numbers),

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 __all__ = ["decompositions"]
 
@@ -15,10 +18,12 @@ def decompositions(known: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callabl
     """Return those of `known` that need an assertion, with it."""
     aten = torch.ops.aten
     checks: dict[Any, Callable[..., None]] = {
-        aten.binary_cross_entropy.default: _check_probabilities,
+        aten.binary_cross_entropy.default: functools.partial(_check_probabilities, checks_targets=_checks_targets()),
         aten.index_fill.int_Tensor: _check_filled_slices,
         aten.masked_fill.Tensor: _check_filled,
         aten.masked_scatter.default: _check_count,
+        aten.max_unpool2d.default: _check_places,
+        aten.max_unpool3d.default: _check_places,
         aten.searchsorted.Scalar: _check_sorter,
         aten.searchsorted.Tensor: _check_sorter,
     }
@@ -35,9 +40,27 @@ def _checked(check: Callable[..., None], decomposition: Callable[..., Any] | Non
     return checked
 
 
-def _check_probabilities(given: torch.Tensor, *_: Any) -> None:
-    is_probability = torch.logical_and(given >= 0, given <= 1)
-    torch.ops.aten._assert_async.msg(is_probability.all(), "all elements of input should be between 0 and 1")
+def _check_probabilities(given: torch.Tensor, target: torch.Tensor, *_: Any, checks_targets: bool) -> None:
+    tensors = {"input": given} | ({"target": target} if checks_targets else {})
+    for name, tensor in tensors.items():
+        is_probability = torch.logical_and(tensor >= 0, tensor <= 1)
+        wrong = f"all elements of {name} should be between 0 and 1"
+        torch.ops.aten._assert_async.msg(is_probability.all(), wrong)
+
+
+def _checks_targets() -> bool:
+    """Tell whether the CPU's kernel of this torch refuses targets outside [0, 1]; older ones compute with them."""
+    with unset_fake_temporarily():  # the table is made within a trace
+        try:
+            torch.ops.aten.binary_cross_entropy.default(torch.tensor([0.5]), torch.tensor([2.0]))
+        except RuntimeError:
+            return True
+    return False
+
+
+def _check_places(_: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int], *__: Any) -> None:
+    is_place = torch.logical_and(indices >= 0, indices < math.prod(output_size))
+    torch.ops.aten._assert_async.msg(is_place.all(), "Found an invalid max index")
 
 
 def _check_filled(self: torch.Tensor, _: torch.Tensor, value: torch.Tensor) -> None:
