@@ -13,6 +13,7 @@ _PARTS = (
     "_extension",
     "_host_view",
     "_kernels",
+    "_launch",
     "_options",
     "_properties",
     "driver",
@@ -52,6 +53,7 @@ from torch_outboard._errors import (  # noqa: E402
 from torch_outboard._extension import include_paths, library_paths  # noqa: E402
 from torch_outboard._host_view import host_view  # noqa: E402
 from torch_outboard._kernels import register_kernel  # noqa: E402
+from torch_outboard._launch import Kernel, build_kernel, launch  # noqa: E402
 from torch_outboard._options import Option  # noqa: E402
 from torch_outboard._properties import DeviceProperties  # noqa: E402
 from torch_outboard._version import __version__  # noqa: E402
@@ -64,6 +66,7 @@ __all__ = [
     "DeviceProperties",
     "Driver",
     "DriverError",
+    "Kernel",
     "NotSupportedError",
     "Option",
     "OutboardError",
@@ -74,9 +77,11 @@ __all__ = [
     "attach",
     "attached_driver",
     "autoload",
+    "build_kernel",
     "coverage",
     "host_view",
     "include_paths",
+    "launch",
     "library_paths",
     "register_kernel",
     "reset_coverage",

@@ -24,6 +24,7 @@ from torch.utils.backend_registration import generate_methods_for_privateuse1_ba
 
 from torch_outboard import _compat
 from torch_outboard._build import check_torch_version
+from torch_outboard._direct_calls import refuse_in_captures
 from torch_outboard._discovery import find_driver
 from torch_outboard._errors import RegistrationError
 from torch_outboard._options import OptionValue, nearest, to_text
@@ -304,6 +305,7 @@ def _install(driver: Driver, entries: dict[str, Callable[..., Any] | int]) -> No
     else:
         flags = _PROBE_OPENS if driver.probe_opens else 0
         _C.attach_entries(driver.name, entries, driver.self_address, *driver.abi, flags)
+    refuse_in_captures(driver, entries)
 
 
 def _texts(options: dict[str, OptionValue | None]) -> dict[str, str]:

@@ -16,10 +16,13 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
 
     It is called below autograd, on the operator's device, with all arguments of the operator's schema: keyword-only
     ones (`out` among them, of the result's size) as keywords, the others by position. It queues its work on the current
-    stream. A kernel of one form serves the others: one for "aten::add.Tensor", "aten::add.out" or "aten::add_.Tensor"
-    is called for `x + y`, `torch.add(x, y, out=z)` and `x.add_(y)`. Of several the called form's own comes first, then
-    that of the out= form, which needs no copy; for a call in place its `out` is `self`. Calls with sparse, quantized or
-    nested tensors pass by.
+    stream by torch's operators or `torch_outboard.launch`, which a graph records. In a capture, a kernel that queues
+    nothing, or asks for the driver's handle of the stream, raises CaptureError.
+
+    A kernel of one form serves the others: one for "aten::add.Tensor", "aten::add.out" or "aten::add_.Tensor" is called
+    for `x + y`, `torch.add(x, y, out=z)` and `x.add_(y)`. Of several the called form's own comes first, then that of
+    the out= form, which needs no copy; for a call in place its `out` is `self`. Calls with sparse, quantized or nested
+    tensors pass by.
 
     Parameters
     ----------

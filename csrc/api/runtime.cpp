@@ -158,7 +158,7 @@ void set_current_stream(c10::Stream stream) {
 }
 
 uint64_t stream_handle(c10::Stream stream) {
-  return outboard::stream_handle(ours(stream));
+  return outboard::handle_for_caller(ours(stream));
 }
 
 void device_synchronize(c10::DeviceIndex device) {

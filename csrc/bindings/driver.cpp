@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "bindings/entries.h"
+#include "core/capture.h"
+#include "core/device.h"
 #include "core/error.h"
 
 namespace outboard::bindings {
@@ -183,6 +185,26 @@ PyObject* py_entries(PyObject*, PyObject*) {
   });
 }
 
+// (entry, device, handle of a stream): of a call of the driver's method by somebody else than the core or the driver.
+PyObject* py_refuse_in_capture(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string entry;
+    c10::DeviceIndex device = 0;
+    uint64_t handle = 0;
+    if (!has_arguments("refuse_in_capture", count, 3) || !to_text(arguments[0], "the entry", &entry) ||
+        !to_device(arguments[1], &device) || !to_uint64(arguments[2], &handle)) {
+      return nullptr;
+    }
+    if (!is_in_entry()) {
+      const std::string what = "a call of the driver's " + entry +
+                               " below torch-outboard (queue it by torch_outboard.launch or torch's operators),";
+      check_device_index(device);
+      refuse_handle_in_capture(device, handle, what.c_str());
+    }
+    return none();
+  });
+}
+
 }  // namespace
 
 PyMethodDef driver_methods[] = {
@@ -192,6 +214,8 @@ PyMethodDef driver_methods[] = {
      PyDoc_STR("Whether the driver has opened anything, or may have.")},
     {"is_attached", py_is_attached, METH_NOARGS, PyDoc_STR("Whether a driver is installed.")},
     {"driver_name", py_driver_name, METH_NOARGS, PyDoc_STR("The installed driver's name, or ''.")},
+    OUTBOARD_FASTCALL("refuse_in_capture", py_refuse_in_capture,
+                      "Raises CaptureError for work that no graph would have: (entry, device, handle of a stream)."),
     {"entries", py_entries, METH_NOARGS, PyDoc_STR("Which entries of ob_driver the driver has.")},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -40,6 +40,9 @@ class Rebinding {
   bool is_kept_ = false;
 };
 
+// Whether this thread is within a Python method that the core called as an entry.
+bool is_in_entry() noexcept;
+
 // Whether the attached driver's entry is a Python method. Entries that wait only.
 bool is_python_method(const char* entry) noexcept;
 

@@ -10,8 +10,10 @@
 
 #include "bindings/kernel_arguments.h"
 #include "bindings/python.h"
+#include "core/capture.h"
 #include "ops/call.h"
 #include "ops/shape_classes.h"
+#include "ops/tensor_utils.h"
 #include "torch/register.h"
 
 namespace outboard::bindings {
@@ -123,6 +125,55 @@ std::optional<size_t> written_argument(const c10::FunctionSchema& schema, const 
   return std::nullopt;
 }
 
+// A kernel's call while the core records the stream. What the kernel launches by itself, with a handle of the driver's or
+// through an address, runs at once and is missing in each replay: then nothing was recorded.
+class CapturedCall {
+ public:
+  explicit CapturedCall(const Call& call) : capture_(capture_of(current_stream(call.device()))) {
+    if (capture_ != nullptr && !capture_->is_native()) {
+      before_ = capture_->command_count();
+    } else {
+      capture_ = nullptr;
+    }
+  }
+
+  // Raises CaptureError for a call that has results with elements and added nothing to the graph.
+  void check(const Call& call, const std::vector<c10::IValue>& results) const {
+    if (C10_LIKELY(capture_ == nullptr) || capture_->command_count() != before_) {
+      return;
+    }
+    for (const c10::IValue& value : results) {
+      if (value.isTensor() && makes_elements(call, value.toTensor())) {
+        capture_->refuse("the kernel in Python for " + call.plan().name +
+                         ", which queued nothing that a graph could replay (it launches by torch_outboard.launch or"
+                         " torch's operators, or returns NotImplemented),");
+      }
+    }
+  }
+
+ private:
+  // Whether the tensor has elements that the call is to write: not of a view of an argument.
+  static bool makes_elements(const Call& call, const at::Tensor& result) {
+    if (!result.defined() || result.numel() == 0 || !is_ours(*result.unsafeGetTensorImpl())) {
+      return false;
+    }
+    bool is_written = false;
+    bool is_view = false;
+    for (size_t i = 0; i < call.plan().args.size(); ++i) {
+      call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+        if (tensor.defined() && tensor.has_storage() && result.has_storage() && tensor.is_alias_of(result)) {
+          is_written |= call.plan().args[i].is_written;
+          is_view = true;
+        }
+      });
+    }
+    return is_written || !is_view;
+  }
+
+  Capture* capture_;
+  uint64_t before_ = 0;
+};
+
 class PythonKernel {
  public:
   explicit PythonKernel(PyObject* callable) : callable_(Py_NewRef(callable)) {}
@@ -134,6 +185,7 @@ class PythonKernel {
       return false;
     }
     const pybind11::gil_scoped_acquire gil;
+    const CapturedCall captured(call);
     const c10::FunctionSchema& schema = call.plan().op.schema();
     const size_t count = schema.arguments().size();
     const c10::IValue* arguments = stack->data() + (stack->size() - count);
@@ -164,6 +216,7 @@ class PythonKernel {
       error.restore();
       throw_python_error();
     }
+    captured.check(call, results);
     torch::jit::drop(*stack, count);
     for (c10::IValue& value : results) {
       stack->push_back(std::move(value));

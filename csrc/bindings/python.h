@@ -132,6 +132,7 @@ extern PyMethodDef host_view_methods[];
 extern PyMethodDef trace_methods[];
 extern PyMethodDef compile_methods[];
 extern PyMethodDef kernels_methods[];
+extern PyMethodDef launch_methods[];
 extern PyMethodDef private_file_methods[];
 
 void install_raiser();  // errors.cpp

@@ -3,6 +3,7 @@
 #include "core/stream.h"
 
 #include "bindings/python.h"
+#include "core/capture.h"
 #include "core/device.h"
 
 namespace outboard::bindings {
@@ -32,7 +33,7 @@ PyObject* py_set_stream(PyObject*, PyObject* const* arguments, Py_ssize_t count)
   });
 }
 
-// The driver's handle of the current stream: what generated code launches on.
+// The driver's handle of the current stream. Generated code names it and launches by the core, so a capture may go on.
 PyObject* py_current_raw_stream(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;
@@ -52,7 +53,7 @@ PyObject* py_stream_handle(PyObject*, PyObject* const* arguments, Py_ssize_t cou
         !to_int64(arguments[1], &id)) {
       return nullptr;
     }
-    return PyLong_FromUnsignedLongLong(stream_handle(get_stream(device, id)));
+    return PyLong_FromUnsignedLongLong(handle_for_caller(get_stream(device, id)));
   });
 }
 
@@ -76,6 +77,7 @@ PyObject* py_external_stream(PyObject*, PyObject* const* arguments, Py_ssize_t c
         !to_uint64(arguments[1], &handle)) {
       return nullptr;
     }
+    refuse_handle_in_capture(device, handle, "a second stream with the handle of one that captures");
     return PyLong_FromLongLong(external_stream(device, handle).id);
   });
 }

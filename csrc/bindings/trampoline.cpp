@@ -215,6 +215,8 @@ PyObject* method_of(Entry entry) {
   return bound.of[static_cast<int>(entry)];
 }
 
+thread_local int calls_under_way = 0;
+
 template <class MakeArguments, class TakeResult>
 ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_result) {
   if (python_is_gone()) {
@@ -225,6 +227,7 @@ ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_re
   failed_in = nullptr;
   Py_CLEAR(failed_exception);
   ob_status status = OB_INTERNAL;
+  ++calls_under_way;
   {
     const Object given = make_arguments();
     const Object result(given ? PyObject_CallObject(method_of(entry), given.get()) : nullptr);
@@ -238,6 +241,7 @@ ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_re
       }
     }
   }
+  --calls_under_way;
   PyGILState_Release(gil);
   return status;
 }
@@ -817,6 +821,10 @@ bool bind_entries(const char* driver, PyObject* dict, ob_driver* table) {
     table->last_error = on_last_error;
   }
   return true;
+}
+
+bool is_in_entry() noexcept {
+  return calls_under_way > 0;
 }
 
 bool is_python_method(const char* entry) noexcept {

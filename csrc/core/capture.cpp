@@ -27,6 +27,35 @@ void detail::set_repeated_host_work(bool is_repeated) noexcept {
   repeated_host_work = is_repeated;
 }
 
+uint64_t handle_for_caller(Stream& stream) {
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr && !capture->is_native())) {
+    capture->refuse("work that is queued below torch-outboard, by the driver's handle of the stream (launch it by"
+                    " torch_outboard.launch, or return NotImplemented in the capture),");
+  }
+  return stream_handle(stream);
+}
+
+void refuse_handle_in_capture(c10::DeviceIndex device, uint64_t handle, const char* what) {
+  if (C10_LIKELY(capture_count.load(std::memory_order_acquire) == 0)) {
+    return;
+  }
+  struct Search {
+    uint64_t handle;
+    Capture* found;
+  } search{handle, nullptr};
+  detail::for_each_made_stream(
+      device,
+      [](Stream& stream, void* user) {
+        auto& wanted = *static_cast<Search*>(user);
+        Capture* capture = stream.handle == wanted.handle ? capture_of(stream) : nullptr;
+        wanted.found = capture != nullptr && !capture->is_native() ? capture : wanted.found;
+      },
+      &search);
+  if (search.found != nullptr) {
+    search.found->refuse(what);
+  }
+}
+
 void enter_capture(Capture& capture) {
   const std::lock_guard lock(captures_mutex);
   captures().push_back(&capture);

@@ -80,6 +80,8 @@ class OUTBOARD_API Capture {
   // Makes `stream` wait for the mark: it takes part in the mark's capture from then on.
   virtual void join(Stream& stream, const CaptureMark& mark) = 0;
   virtual bool is_active(uint64_t id) const noexcept = 0;
+  // How many commands were added since the process began: tells whether a call was recorded. Not of a native capture.
+  virtual uint64_t command_count() const noexcept = 0;
 
   virtual bool forbids_wait_for(c10::DeviceIndex device) const noexcept = 0;
   // Makes the capture invalid and raises: "<what> cannot be captured in a graph: …".
@@ -102,6 +104,12 @@ inline void refuse_in_capture(const Stream& stream, const char* what) {
     capture->refuse(what);
   }
 }
+
+// The driver's handle of a stream, for a caller that queues work with it below the core. CaptureError if the core records
+// the stream: that work would run at once and be missing in the graph. A driver that captures records it itself.
+OUTBOARD_API uint64_t handle_for_caller(Stream& stream);
+// Raises the same for a handle from before the capture, with what the caller does.
+OUTBOARD_API void refuse_handle_in_capture(c10::DeviceIndex device, uint64_t handle, const char* what);
 
 // The captures under way, for what concerns a whole device.
 OUTBOARD_API void enter_capture(Capture& capture);

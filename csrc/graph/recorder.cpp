@@ -301,6 +301,7 @@ void Recorder::add(Stream& stream, std::unique_ptr<DriverCommand> command) {
   Lock lock(mutex_);
   participant(lock, stream);
   body_->steps.push_back({&stream, std::move(command), nullptr});
+  commands_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Recorder::add(Stream& stream, std::unique_ptr<HostCommand> command) {
@@ -313,6 +314,7 @@ void Recorder::add(Stream& stream, std::unique_ptr<HostCommand> command) {
       steps.push_back({&stream, nullptr, std::make_unique<HostBatch>()});
     }
     steps.back().batch->commands.push_back(std::move(command));
+    commands_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   if (!driver().host_callback) {

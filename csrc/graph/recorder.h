@@ -41,6 +41,7 @@ class Recorder final : public Capture {
   CaptureMark mark(Stream& stream) override;
   void join(Stream& stream, const CaptureMark& mark) override;
   bool is_active(uint64_t id) const noexcept override;
+  uint64_t command_count() const noexcept override { return commands_.load(std::memory_order_relaxed); }
   bool forbids_wait_for(c10::DeviceIndex device) const noexcept override;
   [[noreturn]] void refuse(const std::string& what) override;
 
@@ -71,6 +72,7 @@ class Recorder final : public Capture {
   mutable std::mutex mutex_;
   std::atomic<uint64_t> id_{0};  // of the capture under way, 0 if there is none
   std::atomic<bool> is_native_{false};
+  std::atomic<uint64_t> commands_{0};
   bool is_begun_ = false;  // at the driver, by the thread that captures
   bool is_dropped_ = false;  // its graph is gone
   bool is_ending_ = false;  // it takes nothing more; the streams are the capture's until the driver has ended it

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -55,36 +53,26 @@ uint32_t bytes_of(char letter) {
   }
 }
 
-// Names come again with each plan of an operator.
-const std::string& kept_name(std::string name) {
-  static auto* const mutex = new std::mutex;
-  static auto* const names = new std::set<std::string>;
-  const std::lock_guard lock(*mutex);
-  return *names->insert(std::move(name)).first;
-}
-
 }  // namespace
 
 bool is_passed(char letter) noexcept {
   return letter != kLocal && letter != kNull && letter != kRecord;
 }
 
-DeviceKernel::DeviceKernel(std::string name, ProgramText program, std::string entry, std::string arguments,
+DeviceKernel::DeviceKernel(const std::string& name, ProgramText program, std::string entry, std::string arguments,
                            const Geometry& geometry, const std::vector<std::string>& checks)
-    : name_(kept_name(std::move(name))),
-      program_(std::move(program)),
-      entry_(std::move(entry)),
+    : kernel_(name, std::move(program), std::move(entry)),
       arguments_(std::move(arguments)),
       grid_{Expression(geometry.grid[0]), Expression(geometry.grid[1]), Expression(geometry.grid[2])},
       block_{Expression(geometry.block[0]), Expression(geometry.block[1]), Expression(geometry.block[2])},
       local_bytes_(geometry.local_bytes) {
-  TORCH_CHECK_VALUE(arguments_.find_first_not_of(kLetters) == std::string::npos, "the arguments of the kernel ", name_,
+  TORCH_CHECK_VALUE(arguments_.find_first_not_of(kLetters) == std::string::npos, "the arguments of the kernel ", name,
                     " are letters of '", kLetters, "', not '", arguments_, "'");
   const size_t local = arguments_.find(kLocal);
   has_local_argument_ = local != std::string::npos;
   follows_addresses_ = arguments_.find(kTable) != std::string::npos;
   TORCH_CHECK_VALUE(!has_local_argument_ || arguments_.find(kLocal, local + 1) == std::string::npos, "the kernel ",
-                    name_, " has several arguments of local memory, and a launch knows the bytes of one");
+                    name, " has several arguments of local memory, and a launch knows the bytes of one");
   for (const auto* formulas : {&grid_, &block_}) {
     for (const Expression& formula : *formulas) {
       check_formula(formula);
@@ -98,7 +86,7 @@ DeviceKernel::DeviceKernel(std::string name, ProgramText program, std::string en
 void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
   record_ = arguments_.find(kRecord);
   TORCH_CHECK_VALUE((record_ == kNoRecord) == checks.empty() && std::ranges::count(arguments_, kRecord) <= 1,
-                    "the kernel ", name_, " has ", checks.size(), " checks and the arguments '", arguments_,
+                    "the kernel ", name(), " has ", checks.size(), " checks and the arguments '", arguments_,
                     "': what checks something has one argument 'e'");
   if (record_ == kNoRecord) {
     return;
@@ -108,24 +96,25 @@ void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
     const size_t space = check.find(' ');
     const std::string word = check.substr(0, space);
     const auto* kind = std::ranges::find(kChecks, word, &std::pair<std::string_view, KernelCheck::Kind>::first);
-    TORCH_CHECK_VALUE(space != std::string::npos && kind != std::end(kChecks), "the kernel ", name_, " has the check '",
-                      check, "': it is 'index' or 'range' and an operator, or 'assert' and a message");
+    TORCH_CHECK_VALUE(space != std::string::npos && kind != std::end(kChecks), "the kernel ", name(),
+                      " has the check '", check,
+                      "': it is 'index' or 'range' and an operator, or 'assert' and a message");
     known.push_back({kind->second, check.substr(space + 1)});
   }
-  checked_kernel_ = add_checked_kernel(name_, std::move(known));
+  checked_kernel_ = add_checked_kernel(name(), std::move(known));
 }
 
 void DeviceKernel::check_formula(const Expression& formula) const {
   for (const size_t value : formula.values()) {
     TORCH_CHECK_VALUE(value < arguments_.size() && is_integer(arguments_[value]), "the formula '", formula.text(),
-                      "' of the kernel ", name_, " reads a", value, ", and its arguments '", arguments_,
+                      "' of the kernel ", name(), " reads a", value, ", and its arguments '", arguments_,
                       "' have no integer there");
   }
 }
 
 uint32_t DeviceKernel::size(const Expression& formula, c10::ArrayRef<int64_t> numbers, const char* what) const {
   const int64_t number = formula.evaluate(numbers);
-  TORCH_CHECK_VALUE(number >= 0 && number <= std::numeric_limits<uint32_t>::max(), "the kernel ", name_, " has ",
+  TORCH_CHECK_VALUE(number >= 0 && number <= std::numeric_limits<uint32_t>::max(), "the kernel ", name(), " has ",
                     number, " ", what, ", by '", formula.text(), "': it must be a number of 32 bits");
   return static_cast<uint32_t>(number);
 }
@@ -144,16 +133,6 @@ LaunchSizes DeviceKernel::sizes(c10::ArrayRef<uint64_t> words) const {
   }
   result.local_bytes = size(local_bytes_, numbers, "bytes of local memory");
   return result;
-}
-
-uint64_t DeviceKernel::handle(c10::DeviceIndex device) const {
-  std::atomic<uint64_t>& known = handles_[static_cast<size_t>(device)];
-  uint64_t kernel = known.load(std::memory_order_acquire);
-  if (C10_UNLIKELY(kernel == 0)) {
-    kernel = find_kernel(device, program_, entry_, name_);
-    known.store(kernel, std::memory_order_release);
-  }
-  return kernel;
 }
 
 void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_bytes, ob_kernel_arg* args) const {
@@ -198,7 +177,7 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const L
   fill_arguments(words, sizes.local_bytes, args.data());
   ob_launch launch{};
   launch.struct_size = sizeof(launch);
-  launch.kernel = handle(stream.device);
+  launch.kernel = kernel_.handle(stream.device);
   for (size_t i = 0; i < 3; ++i) {
     launch.grid[i] = sizes.grid[i];
     launch.block[i] = sizes.block[i];
@@ -209,9 +188,9 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const L
   launch.args = args.data();
   launch.follows_addresses = follows_addresses_ ? 1 : 0;
   if (C10_LIKELY(!is_checked)) {
-    queue_launch(stream, launch, name_.c_str());
+    queue_launch(stream, launch, name().c_str());
   } else {
-    queue_checked_launch(stream, launch, args.data(), name_.c_str(), {record_, checked_kernel_});
+    queue_checked_launch(stream, launch, args.data(), name().c_str(), {record_, checked_kernel_});
   }
 }
 

@@ -8,7 +8,6 @@
 #include <torch_outboard/driver.h>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -49,14 +48,14 @@ class OUTBOARD_API DeviceKernel {
   // (core/kernel_failure.h). `checks` says what each of its checks is, by their numbers: "index" and the operator's name,
   // or "assert" and a message. ValueError for other letters and checks, for checks without 'e', and for formulas that
   // make no sense.
-  DeviceKernel(std::string name, ProgramText program, std::string entry, std::string arguments,
+  DeviceKernel(const std::string& name, ProgramText program, std::string entry, std::string arguments,
                const Geometry& geometry, const std::vector<std::string>& checks = {});
 
-  const std::string& name() const noexcept { return name_; }
+  const std::string& name() const noexcept { return kernel_.name(); }
   const std::string& arguments() const noexcept { return arguments_; }
 
   // Builds the program for a device that it was not built for, which waits for the compiler.
-  void build(c10::DeviceIndex device) const { static_cast<void>(handle(device)); }
+  void build(c10::DeviceIndex device) const { static_cast<void>(kernel_.handle(device)); }
 
   // Queues a launch on the stream, or in the graph that the stream captures. `words` are addresses and the bits of
   // numbers, one for each letter that is passed. A grid of no blocks queues nothing. ValueError for a geometry below 0
@@ -74,11 +73,8 @@ class OUTBOARD_API DeviceKernel {
   void fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_bytes, ob_kernel_arg* args) const;
   void check_formula(const Expression& formula) const;
   uint32_t size(const Expression& formula, c10::ArrayRef<int64_t> numbers, const char* what) const;
-  uint64_t handle(c10::DeviceIndex device) const;
 
-  const std::string& name_;  // kept for good, since queued launches and graphs name it
-  ProgramText program_;
-  std::string entry_;
+  ProgramKernel kernel_;
   std::string arguments_;
   bool has_local_argument_ = false;
   bool follows_addresses_ = false;
@@ -88,8 +84,6 @@ class OUTBOARD_API DeviceKernel {
   std::array<Expression, 3> grid_;
   std::array<Expression, 3> block_;
   Expression local_bytes_;
-  // By device; 0 until it is built there.
-  mutable std::array<std::atomic<uint64_t>, kMaxDevices> handles_{};
 };
 
 }  // namespace outboard::kernels

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -177,7 +178,28 @@ uint64_t get_kernel(c10::DeviceIndex device, Program& program, const std::string
   return program.kernels.try_emplace(entry, kernel).first->second;
 }
 
+// Names come again with each plan of an operator. Queued launches and graphs name them.
+const std::string& kept_name(const std::string& name) {
+  static auto* const mutex = new std::mutex;
+  static auto* const names = new std::set<std::string>;
+  const std::lock_guard lock(*mutex);
+  return *names->insert(name).first;
+}
+
 }  // namespace
+
+ProgramKernel::ProgramKernel(const std::string& name, ProgramText program, std::string entry)
+    : name_(kept_name(name)), program_(std::move(program)), entry_(std::move(entry)) {}
+
+uint64_t ProgramKernel::handle(c10::DeviceIndex device) const {
+  std::atomic<uint64_t>& known = handles_[static_cast<size_t>(device)];
+  uint64_t kernel = known.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(kernel == 0)) {
+    kernel = find_kernel(device, program_, entry_, name_);
+    known.store(kernel, std::memory_order_release);
+  }
+  return kernel;
+}
 
 uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                      const std::string& name) {

@@ -6,9 +6,12 @@
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <string>
 
+#include "core/driver.h"
 #include "core/export.h"
 
 namespace outboard::kernels {
@@ -32,5 +35,21 @@ class OUTBOARD_API ProgramRefused : public c10::ValueError {
 // build log, is in the error, and so is `name`, by which whoever wrote the kernel knows it.
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
+
+// A kernel of a program on each device. It is built for a device when its handle is first asked for there.
+class OUTBOARD_API ProgramKernel {
+ public:
+  ProgramKernel(const std::string& name, ProgramText program, std::string entry);
+
+  const std::string& name() const noexcept { return name_; }  // lives as long as the process
+  // As find_kernel.
+  uint64_t handle(c10::DeviceIndex device) const;
+
+ private:
+  const std::string& name_;
+  ProgramText program_;
+  std::string entry_;
+  mutable std::array<std::atomic<uint64_t>, kMaxDevices> handles_{};  // 0 until it is built there
+};
 
 }  // namespace outboard::kernels

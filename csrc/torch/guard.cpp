@@ -61,7 +61,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return previous;
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
-    return reinterpret_cast<void*>(stream_handle(from_c10(stream)));
+    return reinterpret_cast<void*>(handle_for_caller(from_c10(stream)));
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }

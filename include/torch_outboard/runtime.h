@@ -46,7 +46,8 @@ OB_EXPORT c10::Stream current_stream(c10::DeviceIndex device = -1);
 OB_EXPORT c10::Stream default_stream(c10::DeviceIndex device = -1);
 // Makes it this thread's current stream of its device; the current device stays.
 OB_EXPORT void set_current_stream(c10::Stream stream);
-// The driver's handle. Opens the device.
+// The driver's handle. Opens the device. CaptureError while the core records the stream in a graph, which would lack what
+// is queued by the handle; so ask for it in each call.
 OB_EXPORT uint64_t stream_handle(c10::Stream stream);
 
 // Waits for all work of the device, and raises the first failure of it.

@@ -19,7 +19,8 @@ from .contract import ROOT
 # What the package is made of before a driver is attached; benchmarks/imports.py measures what that costs.
 LOADED = {
     *("", "._attach", "._autoload", "._build", "._compat", "._coverage", "._discovery", "._errors", "._extension"),
-    *("._host_view", "._kernels", "._options", "._properties", "._triton", "._version", ".amp", ".driver"),
+    *("._direct_calls", "._host_view", "._kernels", "._launch", "._options", "._properties", "._triton", "._version"),
+    *(".amp", ".driver"),
 }
 
 

@@ -155,7 +155,7 @@ def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> No
 
 
 def _get_current_raw_stream(device: int) -> int:
-    return _C.current_raw_stream(device)
+    return _C.stream_handle(device, _C.current_stream(device))
 
 
 def _checked(device: _Device) -> int:

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Kernels in the driver's language that users build and launch; torch_outboard/_launch.py is their face.
+#define OUTBOARD_TORCH_PYTHON
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/tensors.h"
+#include "core/device.h"
+#include "core/stream.h"
+#include "ops/typed_kernel.h"
+
+namespace outboard::bindings {
+
+namespace {
+
+constexpr char kCapsule[] = "torch_outboard.typed_kernel";
+constexpr size_t kInlineArguments = 12;
+
+using Kind = KernelParameter::Kind;
+
+bool is_number(PyObject* object) {
+  return PyLong_Check(object) || PyFloat_Check(object) || (PyNumber_Check(object) && as_tensor(object) == nullptr);
+}
+
+// Each returns false with a Python error set.
+
+template <typename Number>
+bool put_integer(PyObject* object, const TypedKernel& kernel, size_t index, uint64_t* out_bits) {
+  const Object integer(PyNumber_Index(object));
+  if (!integer) {
+    return false;
+  }
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(integer.get(), &overflow);
+  uint64_t bits = static_cast<uint64_t>(value);
+  bool fits = overflow == 0 && value >= static_cast<long long>(std::numeric_limits<Number>::min());
+  if constexpr (std::numeric_limits<Number>::digits < 63) {
+    fits = fits && value <= static_cast<long long>(std::numeric_limits<Number>::max());
+  } else if constexpr (!std::numeric_limits<Number>::is_signed) {
+    if (overflow > 0) {
+      bits = PyLong_AsUnsignedLongLong(integer.get());
+      fits = !PyErr_Occurred();
+      PyErr_Clear();
+    }
+  }
+  if (!fits) {
+    PyErr_Format(PyExc_OverflowError, "argument %zu of the kernel %s is %R, which %s doesn't hold", index,
+                 kernel.program.name().c_str(), integer.get(), c10::toString(kernel.parameters[index].dtype));
+    return false;
+  }
+  const auto number = static_cast<Number>(bits);
+  std::memcpy(out_bits, &number, sizeof(number));
+  return true;
+}
+
+template <typename Number>
+bool put_real(PyObject* object, const TypedKernel& kernel, size_t index, uint64_t* out_bits) {
+  const double value = PyFloat_AsDouble(object);
+  if (value == -1.0 && PyErr_Occurred()) {
+    return false;
+  }
+  const auto number = static_cast<Number>(static_cast<float>(value));
+  if (std::isfinite(value) && !std::isfinite(static_cast<float>(number))) {
+    PyErr_Format(PyExc_OverflowError, "argument %zu of the kernel %s is %R, which %s doesn't hold", index,
+                 kernel.program.name().c_str(), object, c10::toString(kernel.parameters[index].dtype));
+    return false;
+  }
+  std::memcpy(out_bits, &number, sizeof(number));
+  return true;
+}
+
+template <>
+bool put_real<double>(PyObject* object, const TypedKernel&, size_t, uint64_t* out_bits) {
+  const double value = PyFloat_AsDouble(object);
+  std::memcpy(out_bits, &value, sizeof(value));
+  return value != -1.0 || !PyErr_Occurred();
+}
+
+bool put_number(PyObject* object, const TypedKernel& kernel, size_t index, uint64_t* out_bits) {
+  switch (kernel.parameters[index].dtype) {
+    case c10::ScalarType::Bool:
+      return put_integer<bool>(object, kernel, index, out_bits);
+    case c10::ScalarType::Byte:
+      return put_integer<uint8_t>(object, kernel, index, out_bits);
+    case c10::ScalarType::Char:
+      return put_integer<int8_t>(object, kernel, index, out_bits);
+    case c10::ScalarType::Short:
+      return put_integer<int16_t>(object, kernel, index, out_bits);
+    case c10::ScalarType::UInt16:
+      return put_integer<uint16_t>(object, kernel, index, out_bits);
+    case c10::ScalarType::Int:
+      return put_integer<int32_t>(object, kernel, index, out_bits);
+    case c10::ScalarType::UInt32:
+      return put_integer<uint32_t>(object, kernel, index, out_bits);
+    case c10::ScalarType::Long:
+      return put_integer<int64_t>(object, kernel, index, out_bits);
+    case c10::ScalarType::UInt64:
+      return put_integer<uint64_t>(object, kernel, index, out_bits);
+    case c10::ScalarType::Half:
+      return put_real<c10::Half>(object, kernel, index, out_bits);
+    case c10::ScalarType::BFloat16:
+      return put_real<c10::BFloat16>(object, kernel, index, out_bits);
+    case c10::ScalarType::Float:
+      return put_real<float>(object, kernel, index, out_bits);
+    default:
+      return put_real<double>(object, kernel, index, out_bits);
+  }
+}
+
+bool is_passed_by_value(c10::ScalarType dtype) {
+  return c10::isIntegralType(dtype, /*includeBool=*/true) || dtype == c10::ScalarType::Half ||
+         dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Float || dtype == c10::ScalarType::Double;
+}
+
+bool to_argument(PyObject* object, const TypedKernel& kernel, size_t index, TypedArgument* out) {
+  const Kind kind = kernel.parameters[index].kind;
+  if (kind == Kind::Tensor) {
+    out->tensor = as_tensor(object);
+    if (out->tensor == nullptr) {
+      PyErr_Format(PyExc_TypeError, "argument %zu of the kernel %s must be a tensor, not %s", index,
+                   kernel.program.name().c_str(), Py_TYPE(object)->tp_name);
+    }
+    return out->tensor != nullptr;
+  }
+  if (!is_number(object)) {
+    PyErr_Format(PyExc_TypeError, "argument %zu of the kernel %s must be a number, not %s%s", index,
+                 kernel.program.name().c_str(), Py_TYPE(object)->tp_name,
+                 as_tensor(object) != nullptr ? ": pass x.item(), which waits for it" : "");
+    return false;
+  }
+  if (kind == Kind::Number) {
+    return put_number(object, kernel, index, &out->bits);
+  }
+  if (!to_uint64(object, &out->bits)) {
+    return false;
+  }
+  if (out->bits == 0 || out->bits > UINT32_MAX) {
+    PyErr_Format(PyExc_ValueError, "argument %zu of the kernel %s, bytes of local memory, must be from 1 to %u, not %R",
+                 index, kernel.program.name().c_str(), UINT32_MAX, object);
+    return false;
+  }
+  return true;
+}
+
+bool to_sizes(PyObject* object, const TypedKernel& kernel, const char* what, std::array<uint32_t, 3>* out) {
+  if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 3) {
+    PyErr_Format(PyExc_TypeError, "the %s of the kernel %s must be three integers, not %R", what,
+                 kernel.program.name().c_str(), object);
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < 3; ++i) {
+    const Object size(PyNumber_Index(PyTuple_GET_ITEM(object, i)));
+    const unsigned long long value = size ? PyLong_AsUnsignedLongLong(size.get()) : 0;
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) {
+      return false;
+    }
+    if (PyErr_Occurred() || value > UINT32_MAX) {
+      PyErr_Clear();
+      PyErr_Format(PyExc_ValueError, "the %s of the kernel %s must be of numbers from 0 to %u, not %R", what,
+                   kernel.program.name().c_str(), UINT32_MAX, object);
+      return false;
+    }
+    (*out)[static_cast<size_t>(i)] = static_cast<uint32_t>(value);
+  }
+  return true;
+}
+
+// (is cooperative, follows addresses, device and id of a stream; a device of -1: the current stream)
+bool to_options(PyObject* const* arguments, const TypedKernel& kernel, LaunchOptions* out) {
+  c10::DeviceIndex device = 0;
+  int64_t id = 0;
+  if (!to_sizes(arguments[1], kernel, "grid", &out->grid) || !to_sizes(arguments[2], kernel, "block", &out->block) ||
+      !to_sizes(arguments[3], kernel, "cluster", &out->cluster) || !to_uint64(arguments[4], &out->shared_memory) ||
+      !to_device(arguments[7], &device) || !to_int64(arguments[8], &id)) {
+    return false;
+  }
+  out->is_cooperative = PyObject_IsTrue(arguments[5]) == 1;
+  out->follows_addresses = PyObject_IsTrue(arguments[6]) == 1;
+  out->stream = device < 0 ? nullptr : &get_stream(device, id);
+  return !PyErr_Occurred();
+}
+
+PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    const auto* kernel = static_cast<const TypedKernel*>(PyCapsule_GetPointer(self, kCapsule));
+    LaunchOptions options;
+    if (!kernel || !has_arguments("launch", count, 9) || !to_options(arguments, *kernel, &options)) {
+      return nullptr;
+    }
+    // A tuple keeps what is in it alive while the lock is given up.
+    PyObject* const given = arguments[0];
+    const Py_ssize_t taken = static_cast<Py_ssize_t>(kernel->parameters.size());
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != taken) {
+      PyErr_Format(PyExc_TypeError, "the kernel %s takes a tuple of %zd arguments, got %s of %zd",
+                   kernel->program.name().c_str(), taken, Py_TYPE(given)->tp_name,
+                   PyTuple_Check(given) ? PyTuple_GET_SIZE(given) : Py_ssize_t{-1});
+      return nullptr;
+    }
+    c10::SmallVector<TypedArgument, kInlineArguments> values(static_cast<size_t>(taken));
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!to_argument(PyTuple_GET_ITEM(given, static_cast<Py_ssize_t>(i)), *kernel, i, &values[i])) {
+        return nullptr;
+      }
+    }
+    {
+      // A driver may run the kernel before it returns, or wait for room in its queue.
+      const WithoutGil without_gil;
+      launch_typed(*kernel, values, options);
+    }
+    return none();
+  });
+}
+
+PyMethodDef launch_method = OUTBOARD_FASTCALL(
+    "launch", launch,
+    "Queues a launch: (arguments, grid, block, cluster, bytes of shared memory, whether it is cooperative, whether it"
+    " follows addresses, device of a stream or -1, id of the stream).");
+
+// (kind, dtype or None, is written, is strided)
+bool to_parameter(PyObject* object, KernelParameter* out) {
+  int kind = 0;
+  PyObject* dtype = nullptr;
+  int is_written = 0;
+  int is_strided = 0;
+  if (!PyTuple_Check(object) || !PyArg_ParseTuple(object, "iOpp", &kind, &dtype, &is_written, &is_strided)) {
+    if (!PyErr_Occurred()) {
+      PyErr_SetString(PyExc_TypeError, "a parameter is (kind, dtype, is written, is strided)");
+    }
+    return false;
+  }
+  *out = {static_cast<Kind>(kind), c10::ScalarType::Undefined, is_written != 0, is_strided != 0};
+  if (dtype != Py_None && !to_dtype(dtype, &out->dtype)) {
+    PyErr_SetString(PyExc_TypeError, "a parameter's dtype is a torch.dtype or None");
+    return false;
+  }
+  if (out->kind == Kind::Number && !is_passed_by_value(out->dtype)) {
+    PyErr_Format(PyExc_ValueError, "a kernel takes no number of %s by value", c10::toString(out->dtype));
+    return false;
+  }
+  return true;
+}
+
+void destroy(PyObject* capsule) {
+  delete static_cast<TypedKernel*>(PyCapsule_GetPointer(capsule, kCapsule));
+}
+
+// (name, language, code, options, parameters)
+PyObject* py_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string name;
+    kernels::ProgramText program;
+    char* code = nullptr;
+    Py_ssize_t size = 0;
+    if (!has_arguments("typed_kernel", count, 5) || !to_text(arguments[0], "the kernel's name", &name) ||
+        !to_text(arguments[1], "the language", &program.language) ||
+        PyBytes_AsStringAndSize(arguments[2], &code, &size) != 0 ||
+        !to_text(arguments[3], "the options", &program.options)) {
+      return nullptr;
+    }
+    program.code.assign(code, static_cast<size_t>(size));
+    if (!PyTuple_Check(arguments[4])) {
+      PyErr_SetString(PyExc_TypeError, "typed_kernel takes the parameters as a tuple");
+      return nullptr;
+    }
+    std::vector<KernelParameter> parameters(static_cast<size_t>(PyTuple_GET_SIZE(arguments[4])));
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!to_parameter(PyTuple_GET_ITEM(arguments[4], static_cast<Py_ssize_t>(i)), &parameters[i])) {
+        return nullptr;
+      }
+    }
+    auto kernel = std::make_unique<TypedKernel>(name, std::move(program), std::move(parameters));
+    const Object capsule(PyCapsule_New(kernel.get(), kCapsule, destroy));
+    if (!capsule) {
+      return nullptr;
+    }
+    static_cast<void>(kernel.release());
+    return PyCFunction_NewEx(&launch_method, capsule.get(), nullptr);
+  });
+}
+
+// Builds the program of what typed_kernel gave, for a device.
+PyObject* py_build_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    if (!has_arguments("build_typed_kernel", count, 2) || !to_device(arguments[1], &device)) {
+      return nullptr;
+    }
+    PyObject* const self = PyCFunction_Check(arguments[0]) ? PyCFunction_GetSelf(arguments[0]) : nullptr;
+    if (self == nullptr || !PyCapsule_IsValid(self, kCapsule)) {
+      PyErr_SetString(PyExc_TypeError, "build_typed_kernel takes what typed_kernel gave");
+      return nullptr;
+    }
+    const auto* kernel = static_cast<const TypedKernel*>(PyCapsule_GetPointer(self, kCapsule));
+    {
+      const WithoutGil without_gil;
+      check_device_index(device);
+      static_cast<void>(kernel->program.handle(device));
+    }
+    return none();
+  });
+}
+
+}  // namespace
+
+PyMethodDef launch_methods[] = {
+    OUTBOARD_FASTCALL("typed_kernel", py_typed_kernel, "A launcher: (name, language, code, options, parameters)."),
+    OUTBOARD_FASTCALL("build_typed_kernel", py_build_typed_kernel, "Builds what typed_kernel gave: (it, device)."),
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace outboard::bindings

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kernels in the driver's own language, built and launched from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from torch_outboard._errors import RegistrationError
+from torch_outboard._options import nearest
+
+__all__ = ["Kernel", "build_kernel", "launch"]
+
+_TENSOR, _NUMBER, _LOCAL = range(3)
+_BY_VALUE = (
+    *("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
+_DTYPES = sorted(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))
+_Parameter: TypeAlias = tuple[int, torch.dtype | None, bool, bool]  # kind, dtype, whether written, whether strided
+_Size: TypeAlias = int | Sequence[int]
+
+
+class Kernel:
+    """A kernel in the driver's language; `build_kernel` returns it, `launch` takes it. Any thread may use it.
+
+    Attributes
+    ----------
+    name : str
+        What the program, the profiler and errors call it.
+    signature : str
+        The types of its parameters, as given to `build_kernel`.
+    """
+
+    __slots__ = ("_launch", "name", "signature")
+
+    def __init__(self, name: str, signature: str, launcher: Any) -> None:
+        self.name, self.signature, self._launch = name, signature, launcher
+
+    def __repr__(self) -> str:
+        return f"<torch_outboard kernel {self.name}({self.signature})>"
+
+
+def build_kernel(
+    code: str | bytes,
+    name: str,
+    *,
+    language: str,
+    signature: str,
+    options: str = "",
+    device: torch.device | str | int | None = None,
+) -> Kernel:
+    """Build a kernel from its source, for `launch`.
+
+    Waits for the driver's compiler, or takes the program from the disk (docs/kernels.md). A launch on another device
+    builds the kernel for that one first.
+
+    Parameters
+    ----------
+    code : str or bytes
+        The program, in a language that the driver builds.
+    name : str
+        The kernel's name in the program.
+    language : str
+        What the driver calls the language: "opencl_c", "cuda", …
+    signature : str
+        A type for each parameter, separated by commas: "const float32*, float32*, int32". With `T*` the kernel gets the
+        address of a tensor of the dtype T (`void*`: of any dtype); `const` says that it only reads, which the stream
+        sanitizer relies on. A tensor is contiguous; `strided T*` takes any strides. `T` is a number by value, `local`
+        local (shared) memory, whose bytes the launch gives.
+    options : str
+        Options of the driver's compiler.
+    device : torch.device, str or int, optional
+        The first device to build for; the current one by default.
+
+    Raises
+    ------
+    ValueError
+        The driver refuses the program (the message is the build log), the program has no kernel of that name, or the
+        signature makes no sense.
+    NotSupportedError
+        The driver builds no programs.
+    RegistrationError
+        No driver is attached.
+    """
+    from torch_outboard import _C
+
+    if not _C.is_attached():
+        raise RegistrationError("attach a driver before building kernels: torch_outboard.attach(name)")
+    parameters = tuple(_parameter(text, name) for text in signature.split(",")) if signature.strip() else ()
+    source = code.encode() if isinstance(code, str) else bytes(code)
+    launcher = _C.typed_kernel(name, language, source, options, parameters)
+    _C.build_typed_kernel(launcher, _device_index(device))
+    return Kernel(name, signature, launcher)
+
+
+def launch(
+    kernel: Kernel,
+    args: Sequence[Any],
+    *,
+    grid: _Size,
+    block: _Size = 1,
+    shared_memory: int = 0,
+    cluster: _Size | None = None,
+    cooperative: bool = False,
+    follows_addresses: bool = False,
+    stream: torch.Stream | None = None,
+) -> None:
+    """Queue a launch of a kernel, on the current stream of its tensors' device, and return.
+
+    While the stream captures, the launch goes into the graph instead and runs at each replay. The stream sanitizer and
+    the profiler see it under the kernel's name. Tensors need not be kept until the launch is done; those of a graph
+    must live as long as the graph. Autograd knows of a launch only that it writes to tensors in place: for gradients
+    register the kernel as an operator's (`register_kernel`, torch.library.custom_op).
+
+    Parameters
+    ----------
+    kernel : Kernel
+    args : sequence
+        One a parameter: a tensor, a number, or the bytes of local memory.
+    grid, block : int or sequence of up to three int
+        Blocks of the launch, threads of a block. Without a block in some dimension nothing is launched.
+    shared_memory : int
+        Bytes of dynamic shared memory of a block, for languages where that is no argument.
+    cluster : int or sequence of up to three int, optional
+        Blocks of a cluster.
+    cooperative : bool
+        All blocks run at once and may wait for each other.
+    follows_addresses : bool
+        The kernel uses addresses that it finds in memory.
+    stream : torch.Stream, optional
+        Another stream of the device.
+
+    Raises
+    ------
+    TypeError
+        Another number of arguments, or an argument of another kind.
+    ValueError
+        A tensor of another kind of device, dtype or layout than declared, a grid or block that no launch has, a
+        stream of another device; also what the driver refuses as an invalid argument.
+    OverflowError
+        A number that its dtype doesn't hold.
+    RuntimeError
+        Tensors of two devices.
+    NotSupportedError
+        The driver launches no kernels, or the device doesn't follow addresses.
+    CaptureError
+        The stream's capture has failed before.
+    """
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"launch takes what build_kernel returned, not {type(kernel).__name__}")
+    kernel._launch(
+        tuple(args),
+        _three(grid, 1),
+        _three(block, 1),
+        (0, 0, 0) if cluster is None else _three(cluster, 1),
+        shared_memory,
+        cooperative,
+        follows_addresses,
+        -1 if stream is None else _index_of(stream),
+        0 if stream is None else stream.stream_id,
+    )
+
+
+def _three(size: _Size, rest: int) -> tuple[int, ...]:
+    if isinstance(size, int):
+        return (size, rest, rest)
+    return (*size, rest, rest, rest)[: max(3, len(size))]
+
+
+def _index_of(stream: torch.Stream) -> int:
+    from torch_outboard import _C
+
+    if not isinstance(stream, torch.Stream):
+        raise TypeError(f"launch takes a torch.Stream, not {type(stream).__name__}")
+    if stream.device.type != _C.driver_name():
+        raise ValueError(f"launch takes a stream of {_C.driver_name()!r}, got one of {stream.device}")
+    return int(stream.device_index)
+
+
+def _device_index(device: torch.device | str | int | None) -> int:
+    from torch_outboard import _C
+
+    if isinstance(device, int):
+        return device
+    place = torch.device(_C.driver_name()) if device is None else torch.device(device)
+    if place.type != _C.driver_name():
+        raise ValueError(f"build_kernel takes a device of {_C.driver_name()!r}, got {place}")
+    return _C.current_device() if place.index is None else place.index
+
+
+def _parameter(text: str, kernel: str) -> _Parameter:
+    words = text.replace("*", " * ").split()
+    is_const, is_strided = "const" in words, "strided" in words
+    rest = [word for word in words if word not in ("const", "strided")]
+    match rest:
+        case ["local"] if words == rest:
+            return _LOCAL, None, False, False
+        case [str(name)] if words == rest and name in _BY_VALUE:
+            return _NUMBER, getattr(torch, name), False, False
+        case ["void", "*"]:
+            return _TENSOR, None, not is_const, is_strided
+        case [str(name), "*"] if name in _DTYPES:
+            return _TENSOR, getattr(torch, name), not is_const, is_strided
+    named = next((word for word in rest if word != "*"), "")
+    known = [*(_DTYPES if "*" in rest else _BY_VALUE), "void", "local"]
+    raise ValueError(
+        f"the signature of the kernel {kernel} has {text.strip()!r}, which is no parameter: write 'float32*' or 'const "
+        "float32*' for a tensor (with 'strided' for any strides, 'void*' for any dtype), 'int32' for a number, 'local' "
+        f"for local memory.{nearest(named, known) if named not in known else ''}"
+    )
