@@ -18,17 +18,31 @@ class CoverageRow(NamedTuple):
 
 
 class Coverage(Sequence[CoverageRow]):
-    """A list of rows, sorted by operator and provider, that prints as a table."""
+    """A list of rows, sorted by operator and provider, that prints as a table.
 
-    def __init__(self, rows: Sequence[CoverageRow]) -> None:
+    Attributes
+    ----------
+    reasons : mapping of str to tuple of str
+        Why calls of an operator that the host or the fallback ran got no generated kernel, and what to do. Empty where
+        nobody generates kernels.
+    """
+
+    def __init__(self, rows: Sequence[CoverageRow], reasons: Sequence[tuple[str, str]] = ()) -> None:
         self._rows = sorted(rows)
+        elsewhere = {row.op for row in self._rows if row.provider in ("host", "fallback")}
+        self.reasons: dict[str, tuple[str, ...]] = {}
+        for op, reason in reasons:
+            if op in elsewhere:
+                self.reasons[op] = (*self.reasons.get(op, ()), reason)
 
     @overload
     def __getitem__(self, index: int) -> CoverageRow: ...
     @overload
     def __getitem__(self, index: slice) -> Coverage: ...
     def __getitem__(self, index: int | slice) -> CoverageRow | Coverage:
-        return Coverage(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+        if not isinstance(index, slice):
+            return self._rows[index]
+        return Coverage(self._rows[index], [(op, one) for op, reasons in self.reasons.items() for one in reasons])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -50,6 +64,8 @@ class Coverage(Sequence[CoverageRow]):
         return [row._asdict() for row in self]
 
     def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.markup import escape
         from rich.table import Table
 
         table = Table(caption=f"{len({row.op for row in self})} operators, {self.calls()} calls")
@@ -58,13 +74,20 @@ class Coverage(Sequence[CoverageRow]):
         table.add_column("calls", justify="right")
         for row in self:
             table.add_row(row.op, row.provider, str(row.calls))
-        return table
+        if not self.reasons:
+            return table
+        why = Table("operator", "got no generated kernel, since")
+        for op, reasons in self.reasons.items():
+            for reason in reasons:
+                why.add_row(escape(op), escape(reason))
+        return Group(table, why)
 
     def __str__(self) -> str:
         from rich.console import Console
 
         # Wide enough that no operator's name is cut, wherever it is printed to.
-        console = Console(width=60 + max((len(row.op) for row in self), default=0), color_system=None)
+        rest = 110 if self.reasons else 60
+        console = Console(width=rest + max((len(row.op) for row in self), default=0), color_system=None)
         with console.capture() as capture:
             console.print(self)
         return capture.get().rstrip()
@@ -80,8 +103,9 @@ def coverage() -> Coverage:
     if attached_driver() is None:
         return Coverage([])
     from torch_outboard import _C
+    from torch_outboard.kernels import refused_operators
 
-    return Coverage([CoverageRow(*row) for row in _C.coverage()])
+    return Coverage([CoverageRow(*row) for row in _C.coverage()], refused_operators())
 
 
 def reset_coverage() -> None:

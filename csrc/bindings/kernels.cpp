@@ -165,8 +165,21 @@ bool ask_attention() {
          with_builder([](const py::module_& builder) { return builder.attr("has_attention")().cast<bool>(); });
 }
 
-constexpr PlanBuilder kBuilder{ask_numbers,      ask_load,      ask_build, ask_numbers_of_lists,
-                               ask_build_chunks, ask_attention, ask_drop,  ask_drop_chunks};
+std::string ask_explained(const std::string& refusal) {
+  if (python_is_gone()) {
+    return refusal;
+  }
+  const pybind11::gil_scoped_acquire gil;
+  try {
+    return py::module_::import("torch_outboard.kernels.reasons").attr("explained")(refusal).cast<std::string>();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    throw_python_error();
+  }
+}
+
+constexpr PlanBuilder kBuilder{ask_numbers,   ask_load, ask_build,       ask_numbers_of_lists, ask_build_chunks,
+                               ask_attention, ask_drop, ask_drop_chunks, ask_explained};
 
 // native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host can't reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

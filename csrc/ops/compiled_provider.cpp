@@ -114,7 +114,11 @@ bool run_known(const Call& call, torch::jit::Stack* stack) {
 }  // namespace
 
 std::string last_refusal(const OpPlan& plan) {
-  return refused_plan == &plan && refused_call != nullptr ? refused_call->refusal : std::string();
+  if (refused_plan != &plan || refused_call == nullptr) {
+    return {};
+  }
+  const PlanBuilder* ask = plan_builder();
+  return ask != nullptr ? ask->explained(refused_call->refusal) : refused_call->refusal;
 }
 
 void forbid_compiling() {

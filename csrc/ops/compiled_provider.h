@@ -55,6 +55,8 @@ struct PlanBuilder {
   // The same of `build_chunks`. Return false if the plan was not read from disk, so that another one would be the same.
   bool (*drop_chunks)(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device,
                       const std::string& text, const std::string& why);
+  // A refusal with what to do about it.
+  std::string (*explained)(const std::string& refusal);
 };
 // Kept, not copied.
 OUTBOARD_API void set_plan_builder(const PlanBuilder* builder);
@@ -70,7 +72,7 @@ bool may_compile(c10::DeviceIndex device);
 // for an `out=` that has its size, if the call must go on down the chain.
 bool run_compiled(const Call& call, torch::jit::Stack* stack);
 
-// Why the last call of the operator on this thread was refused; "" if it wasn't.
+// Why the last call of the operator on this thread was refused, and what to do about it; "" if it wasn't.
 std::string last_refusal(const OpPlan& plan);
 
 // Operators that were refused, with the reasons.

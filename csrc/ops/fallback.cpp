@@ -37,7 +37,10 @@ bool forbids_copies() {
 void report(const OpPlan& plan) {
   std::string text = "operator " + plan.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
                      (allows_host() ? "reach the device's memory" : "run it: OUTBOARD_PROVIDERS leaves 'host' out");
-  if (const std::string refusal = last_refusal(plan); !refusal.empty()) {
+  if (std::string refusal = last_refusal(plan); !refusal.empty()) {
+    if (refusal.ends_with('.')) {
+      refusal.pop_back();
+    }
     text += ". None was generated: " + refusal;
   }
   switch (fallback_mode.load(std::memory_order_relaxed)) {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,9 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_outboard
-from torch_outboard import _C
+from torch_outboard import _C, NotSupportedError
 from torch_outboard.kernels import builder, refused_operators
+from torch_outboard.kernels.reasons import explained
 from torch_outboard.testing.database.calls import poison
 
 
@@ -396,7 +398,29 @@ def test_what_is_refused_goes_on_down_the_chain_and_is_listed(device: torch.devi
         result = torch.linalg.matrix_exp(x.to(device))
     torch.testing.assert_close(result.cpu(), torch.linalg.matrix_exp(x))
     assert torch_outboard.coverage().calls("aten::linalg_matrix_exp", "fallback") == 2
-    assert ("aten::linalg_matrix_exp", "there is no lowering of it, but a call of the operator") in refused_operators()
+    reason = explained("there is no lowering of it, but a call of the operator")
+    assert "Register a kernel of your own" in reason
+    assert ("aten::linalg_matrix_exp", reason) in refused_operators()
+    coverage = torch_outboard.coverage()
+    assert coverage.reasons["aten::linalg_matrix_exp"] == (reason,) == coverage[:].reasons["aten::linalg_matrix_exp"]
+    assert "Register a kernel" in str(coverage)
+    _C.set_fallback_mode("error")
+    try:
+        with pytest.raises(NotSupportedError, match=r"call of the operator\. Nothing .* CPU\. OUTBOARD_FALLBACK=error"):
+            torch.linalg.matrix_exp(x.to(device))
+    finally:
+        _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
+
+
+@pytest.mark.parametrize("dtype", [torch.int4, torch.float8_e8m0fnu], ids=str)
+def test_types_of_memory_alone_are_refused_by_name(device: torch.device, dtype: torch.dtype) -> None:
+    x = torch.empty(2, 3, dtype=dtype, device=device)
+    _C.set_fallback_mode("error")
+    try:
+        with pytest.raises(NotSupportedError, match=f"kernels have no {dtype}. This type is memory alone: convert"):
+            torch.cat([x, x])
+    finally:
+        _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
 
 
 def test_what_would_be_rounded_elsewhere_is_refused(device: torch.device) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from torch_outboard.cli.new import project_files
+from torch_outboard.kernels.reasons import REMEDIES
 
 from .contract import ROOT
 
@@ -69,11 +70,17 @@ def reasons() -> Iterator[tuple[str, str]]:
     """Yield each reason for which an operator gets no kernel, with its file. "…" stands for what is put in."""
     for path in sorted((ROOT / "torch_outboard" / "kernels").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal":
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal"):
+                continue
+            if "lacks[0]" not in ast.unparse(node.args[0]):  # that one has its text from simt/refused.py, below
                 yield path.name, text_of(node.args[0])
+    refused = ROOT / "torch_outboard" / "compile" / "simt" / "refused.py"
+    for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name == "lack_of":
+            yield from ((refused.name, text_of(one.value)) for one in ast.walk(node) if isinstance(one, ast.Return))
     recipes = ROOT / "csrc" / "ops" / "recipes.cpp"
-    for text in re.findall(r'(?:refuse\(|found = )"([^"]+)"', recipes.read_text(encoding="utf-8")):
-        yield recipes.name, text
+    for parts in re.findall(r'(?:refuse\(|found = )\s*((?:"[^"]+"\s*)+)', recipes.read_text(encoding="utf-8")):
+        yield recipes.name, "".join(re.findall(r'"([^"]+)"', parts))
 
 
 def text_of(reason: ast.expr) -> str:
@@ -86,10 +93,20 @@ def text_of(reason: ast.expr) -> str:
 
 
 def test_each_reason_for_no_kernel_has_a_remedy():
-    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    table = page.partition("### Reasons and remedies\n")[2].partition("\n## ")[0]
-    told = {reason for row in table.splitlines() if row.startswith("| ") for reason in re.findall(r"`([^`]+)`", row)}
+    told = {reason for row in REMEDIES.values() for reason in row}
     found = list(reasons())
     assert len(found) > 70 and {"nobody builds plans here", "its graph has constants"} <= {text for _, text in found}
-    missing = sorted({f"{file}: {text}" for file, text in found if text not in told})
-    assert not missing, "add to the table of docs/kernels.md, with what to do: " + "; ".join(missing)
+    missing = sorted({f"{file}: {text}" for file, text in found if text and text not in told})
+    assert not missing, "add to REMEDIES of kernels/reasons.py, with what to do: " + "; ".join(missing)
+    # Those of C++ that are put together, and PyTorch's own exceptions.
+    elsewhere = {"its plan can't be used: …", "…Error: …", "…Exception: …", "…Unsupported: …"}
+    stale = sorted(told - {text for _, text in found} - elsewhere)
+    assert not stale, f"nothing is refused for these reasons any more: {stale}"
+
+
+def test_the_page_has_the_table_of_reasons():
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    given = page.partition("### Reasons and remedies\n")[2].partition("\n## ")[0]
+    rows = [f"| {todo} | {'<br>'.join(f'`{one}`' for one in told)} |" for todo, told in REMEDIES.items()]
+    table = "\n".join(["| what to do | reasons |", "|---|---|", *rows])
+    assert table in given, f"the table of docs/kernels.md must be\n\n{table}"

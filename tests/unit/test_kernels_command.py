@@ -59,6 +59,13 @@ def test_plans_are_listed(folder: Path) -> None:
     assert run("list", "nothing").output.startswith("0 plans, ")
 
 
+def test_a_reason_is_listed_with_what_to_do(folder: Path) -> None:
+    refusal = "there are no products of torch.float8_e4m3fn"
+    Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], ("", [], refusal, True))
+    (line,) = [line for line in run("list").output.splitlines() if line.startswith("aten::mm(")]
+    assert f"none, {refusal}. No template has products of this type. Convert to float32, " in line
+
+
 def test_a_folder_that_is_no_text_is_used_and_shown(tmp_path: Path, monkeypatch: Any) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b"))
     monkeypatch.setenv(VARIABLE, str(folder))

@@ -103,6 +103,14 @@ def test_coverage_is_a_table():
     assert coverage == Coverage(reversed(rows)) and coverage[:1] == Coverage([rows[1]])
 
 
+def test_coverage_says_why_there_was_no_generated_kernel():
+    rows = [CoverageRow("aten::mm", "fallback", 3), CoverageRow("aten::add.Tensor", "compiled", 20)]
+    coverage = Coverage(rows, [("aten::mm", "it is [odd]. Do this."), ("aten::mm", "so."), ("aten::add.Tensor", "no")])
+    assert coverage.reasons == {"aten::mm": ("it is [odd]. Do this.", "so.")}
+    assert coverage[1:].reasons == coverage.reasons and coverage[:1].reasons == {}
+    assert "it is [odd]. Do this." in str(coverage) and "2 operators, 23 calls" in str(coverage)
+
+
 def test_coverage_without_a_driver_is_empty():
     assert len(torch_outboard.coverage()) == 0
     torch_outboard.reset_coverage()

@@ -179,6 +179,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
         report["error"] = f"{type(error).__name__}: {error}"
         return report
     from torch_outboard import _C
+    from torch_outboard.kernels import refused_operators
 
     report["entries"] = {entry: is_there for entry, is_there in _C.entries().items() if entry in OPTIONAL_ENTRIES}
     report["kernels"] = _C.native_operators()
@@ -189,7 +190,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     report["waiting"] = [
         {"operator": op, "difference": difference, "waits": waits} for op, difference, waits in _C.shape_disagreements()
     ]
-    report["refused"] = [{"operator": op, "reason": reason} for op, reason in _C.refused_operators()]
+    report["refused"] = [{"operator": op, "reason": reason} for op, reason in refused_operators()]
     report["devices"] = [_device(module, index, attached) for index in range(module.device_count())]
     if not report["devices"]:
         reason = _C.probe_error() or "it counts none"

@@ -219,12 +219,14 @@ def _dtypes(given: str) -> Any:
 
 
 def _line(entry: Entry) -> str:
+    from torch_outboard.kernels.reasons import explained
+
     if entry.answer is None:
         return printable(entry.obstacle)
     _, made, refusal, _ = entry.answer
     sizes = iter(entry.sizes)
     arguments = ", ".join(_argument(one, sizes) for one in entry.key["arguments"])
-    what = f"none, {refusal}" if refusal else f"{len(made)} kernel{'' if len(made) == 1 else 's'}"
+    what = f"none, {explained(refusal)}" if refusal else f"{len(made)} kernel{'' if len(made) == 1 else 's'}"
     tuned = ", with tuned schedules" if "schedules" in entry.key else ""
     return printable(f"{entry.key['operator']}({arguments}): {what}{tuned}")
 

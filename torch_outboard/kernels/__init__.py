@@ -11,11 +11,13 @@ __all__ = ["plan_statistics", "refused_operators"]
 def refused_operators() -> list[tuple[str, str]]:
     """Gives the operators of which calls were refused by the provider 'compiled', each with a reason; sorted.
 
+    A reason ends with what to do about it, which `torch_outboard.kernels.reasons` knows for each.
     Operators over lists of tensors (`torch._foreach_*`) that were refused run as an operator for each tensor.
     """
     from torch_outboard import _C
+    from torch_outboard.kernels.reasons import explained
 
-    return _C.refused_operators()
+    return [(op, explained(reason)) for op, reason in _C.refused_operators()]
 
 
 def plan_statistics() -> dict[str, int]:

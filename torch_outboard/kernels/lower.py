@@ -25,6 +25,7 @@ from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 from torch_outboard.compile.runtime.letters import passed_types
 from torch_outboard.compile.simt.columns import is_cpu
+from torch_outboard.compile.simt.refused import LACK
 from torch_outboard.kernels.draws import DRAWS
 from torch_outboard.kernels.gathers import GATHERS
 from torch_outboard.kernels.magnitudes import keep_magnitudes
@@ -384,6 +385,8 @@ class _Steps(FxConverter):
             raise Refusal("it needs code that is no operator")
         base = operator._schema.name.removesuffix("_")
         if base == self.call.base:
+            if lacks := [one.meta[LACK] for one in kernel.origins if LACK in one.meta]:
+                raise Refusal(str(lacks[0]))
             raise Refusal("there is no lowering of it, but a call of the operator")
         tensors = [self._reference(one) for one in kernel.inputs]
         if hasattr(kernel, "unflatten_args"):

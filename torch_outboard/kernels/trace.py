@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from torch_outboard.compile.simt.dialect import HALVES
+from torch_outboard.compile.simt.dialect import HALVES, SUFFIXES
 from torch_outboard.kernels.bodies import BODIES, BODIES_IN_REALS
 from torch_outboard.kernels.decompositions import decompositions
 from torch_outboard.kernels.fills import FILLS
@@ -234,6 +234,8 @@ def _fake(
 ) -> torch.Tensor:
     if given.is_complex():
         raise Refusal("its tensors are complex")
+    if given.dtype not in SUFFIXES:
+        raise Refusal(f"generated kernels have no {given.dtype}")
     meta = torch.empty_strided(given.size(), given.stride(), dtype=given.dtype, device="meta")
     shaped = mode.from_tensor(meta, static_shapes=is_static or None, source=ConstantSource(f"t{number}"))
     with mode:

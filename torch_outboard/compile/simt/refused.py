@@ -19,7 +19,10 @@ from torch_outboard.compile.simt.checks import CHECKED, DIVIDING
 from torch_outboard.compile.simt.dialect import SUFFIXES, Dialect
 from torch_outboard.compile.simt.overrides import SimtOverrides
 
-__all__ = ["leave_to_providers"]
+__all__ = ["LACK", "leave_to_providers"]
+
+# In a node's meta: what the dialect lacks for it, in the words of a reason of torch_outboard/kernels/reasons.py.
+LACK = "outboard_lack"
 
 # Their kernels add to memory that several items write.
 _ADDING = (
@@ -40,24 +43,33 @@ def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) 
             continue
         values = [node.meta.get("val"), *(one.meta.get("val") for one in node.all_input_nodes)]
         tensors = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor) and one.device.type == device]
-        if tensors and not node.target.is_view and _is_refused(node, tensors, dialect):
+        if tensors and not node.target.is_view and (lack := lack_of(node, tensors, dialect)):
             node.meta["should_fallback"] = True
+            node.meta[LACK] = lack
 
 
-def _is_refused(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) -> bool:
+def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) -> str:
+    """Return what the dialect lacks for a call of an operator; "" if nothing."""
     operator = node.target
     assert isinstance(operator, torch._ops.OpOverload)
     if operator.namespace not in ("aten", "prims"):
-        return False
+        return ""
     packet = operator._schema.name.partition("::")[2]
-    if packet in _missing() or (packet in CHECKED and not dialect.checks):
-        return True
-    if packet in DIVIDING and not dialect.checks and not tensors[0].dtype.is_floating_point:
-        return True
-    if packet in _ADDING and _adds(node) and SUFFIXES.get(tensors[0].dtype) not in dialect.atomics:
-        return True
-    # Of complex numbers Inductor knows by itself that there are no kernels.
-    return any(not dialect.supports(one.dtype) and not one.is_complex() for one in tensors)
+    dtype = tensors[0].dtype
+    if packet in _missing():
+        return f"generated kernels have no function {packet}"
+    if packet in CHECKED and not dialect.checks:
+        return "its kernel checks what it is given: needs records in the dialect"
+    if packet in DIVIDING and not dialect.checks and not dtype.is_floating_point:
+        return "it divides integers, which may be by zero: needs records in the dialect"
+    if packet in _ADDING and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
+        return f"it adds {dtype} to memory that items share: needs it in atomics of the dialect"
+    for one in tensors:
+        # Of complex numbers Inductor knows by itself that there are no kernels.
+        if not dialect.supports(one.dtype) and not one.is_complex():
+            name = dialect.name
+            return f"the dialect {name!r} has no {one.dtype}: float64 needs has_double, others a kernel of the driver"
+    return ""
 
 
 def _adds(node: torch.fx.Node) -> bool:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a dialect lacks for an operator is the reason why there is no kernel, and each reason is shown with a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from torch_outboard.compile.simt.opencl_c import OPENCL_C
+from torch_outboard.compile.simt.refused import LACK, leave_to_providers
+from torch_outboard.kernels.reasons import explained, remedy
+
+aten = torch.ops.aten
+ROWS = (0, torch.zeros(2, dtype=torch.int64, device="meta"))
+
+
+def lack(dialect, operator, *arguments):
+    """Returns what the dialect lacks for a call with tensors of the device "meta"."""
+    graph = torch.fx.Graph()
+    places = []
+    for number, value in enumerate(arguments):
+        if isinstance(value, torch.Tensor):
+            places.append(graph.placeholder(f"x{number}"))
+            places[-1].meta["val"] = value
+        else:
+            places.append(value)
+    node = graph.call_function(operator, tuple(places))
+    node.meta["val"] = torch.empty(2, dtype=arguments[0].dtype, device="meta")
+    graph.output(node)
+    leave_to_providers(torch.fx.GraphModule({}, graph), "meta", dialect)
+    assert ("should_fallback" in node.meta) == (LACK in node.meta)
+    return node.meta.get(LACK, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "operator", "more", "reason", "todo"),
+    [
+        ({"atomics": frozenset({"f32"})}, torch.bfloat16, aten.scatter_add.default, 2, "adds torch.bfloat16", "OB_CAS"),
+        ({"records": False}, torch.float32, aten.index_select.default, 1, "needs records", "OB_TAKE"),
+        ({"records": False}, torch.int32, aten.floor_divide.default, 0, "divides integers", "OB_TAKE"),
+        ({"has_double": False}, torch.float64, aten.add.Tensor, 0, "has no torch.float64: float64 needs", "has_double"),
+        ({}, torch.int4, aten.clone.default, None, "has no torch.int4", "convert the tensors"),
+    ],
+)
+def test_what_a_dialect_lacks_is_named_with_what_to_do(change, dtype, operator, more, reason, todo):
+    x = torch.empty(2, dtype=dtype, device="meta")
+    arguments = (x,) if more is None else (x, *ROWS[: 2 if more else 0], *([x] if more != 1 else []))
+    found = lack(replace(OPENCL_C, **change), operator, *arguments)
+    assert reason in found and todo in remedy(found), (found, remedy(found))
+    if change:
+        assert lack(OPENCL_C, operator, *arguments) == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "todo"),
+    [
+        ("there are no products of torch.float8_e4m3fn", "No template has products of this type."),
+        ("generated kernels have no torch.int4", "This type is memory alone"),
+        ("generated kernels have no function airy_ai", "Compute it by other functions"),
+        ("a kernel takes s0 + 1, which is no buffer", "A plan can't express"),
+        ("it calls aten::add without self", "A plan can't express"),
+        ("its plan can't be used: program_build (k): error: no such type\nin line 3", "The text behind the colon is"),
+        ("a number stands where a tensor is expected, and it has no functional form", "Give it a tensor of the device"),
+        ("UnsupportedOperatorException: aten::x", "PyTorch raised this"),
+        ("it needs memory on meta", "A plan can't express"),
+    ],
+)
+def test_a_reason_is_shown_with_its_remedy(reason, todo):
+    assert explained(reason).startswith(f"{reason}. {todo}") and explained(reason).endswith(".")
+
+
+def test_a_reason_that_nobody_knows_is_shown_as_it_is():
+    assert explained("because") == "because"

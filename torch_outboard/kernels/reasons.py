@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What to do about each reason for which an operator gets no generated kernel.
+
+Reasons are written where they arise, in a `Refusal` or in csrc/ops/recipes.cpp; "…" stands for what is put in there.
+The table of docs/kernels.md has these rows, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+__all__ = ["REMEDIES", "explained", "remedy"]
+
+_OR = "or register a kernel of your own (torch_outboard.register_kernel)"
+_REGISTER = "Register a kernel of your own (torch_outboard.register_kernel)"
+
+REMEDIES: dict[str, tuple[str, ...]] = {
+    "Set has_double in the dialect if the language has doubles, or compute in float32.": (
+        "it computes in float64, which the language of the devices lacks: needs has_double in the dialect",
+    ),
+    f"Set has_double in the dialect for float64. For other types convert the tensors, {_OR}.": (
+        "the dialect … has no …: float64 needs has_double, others a kernel of the driver",
+    ),
+    "Give the dialect `vectors`, for a CPU, or `has_groups`, for a GPU.": (
+        "the dialect … has neither vectors nor groups of items that share memory: needs vectors or has_groups",
+    ),
+    "Set `records` in the dialect, with OB_TAKE in its header.": (
+        "its kernel checks what it is given: needs records in the dialect",
+        "it divides integers, which may be by zero: needs records in the dialect",
+    ),
+    "Give the dialect ob_atomic_add of the type, or OB_CAS for halves, and the type's suffix in `atomics`.": (
+        "it adds … to memory that items share: needs it in atomics of the dialect",
+    ),
+    f"Compute it by other functions, {_OR}.": ("generated kernels have no function …",),
+    f"This type is memory alone: convert to another one first, {_OR}.": ("generated kernels have no …",),
+    f"Nothing says what it computes by operators that have kernels. {_REGISTER}, or move the call to the CPU.": (
+        "there is no lowering of it, but a call of the operator",
+        "it needs code that is no operator",
+        "it is about storages",
+        "it is called in a form that isn't functional",
+        "it is no operator of single elements",
+        "its single operator gives no single result",
+        "it has no list of tensors",
+        "its graph has constants",
+    ),
+    f"Detach the mask, or write attention by products and softmax (SDPBackend.MATH), {_OR}.": (
+        "there is no gradient of the mask",
+    ),
+    f"{_REGISTER}, or write it with runtime.h: docs/extensions.md.": ("it is no operator of torch's own",),
+    f"No template has products of this type. Convert to float32, bfloat16 or float16 first, {_OR}.": (
+        "there are no products of …",
+        "there are no convolutions of …",
+        "there is no attention of …",
+        "there are no gradients of images of …",
+        "there is no such loss of …",
+    ),
+    f"Convert all its tensors to one type, float32, bfloat16 or float16 where it must be a float, {_OR}.": (
+        "its numbers are of …",
+        "its tensors are of several types",
+        "its tensors have several types",
+        "its lists are not of one floating point type",
+        "a scale, or what says that it is too large, is no float32",
+        "the scale, its tracker and what was found are not a float32, an int32 and a float32",
+        "a result of … is written to tensors of …",
+        "it writes bools",
+        "of integers, it computes in float64",
+    ),
+    f"Complex numbers have no generated kernels. Use real tensors (torch.view_as_real), {_OR}.": (
+        "its tensors are complex",
+        "it makes complex tensors",
+        "its number is complex",
+    ),
+    f"A generated kernel would not return the CPU's values. Compute in float32, {_OR}.": (
+        "of halves, the CPU's kernel and the decomposition round in different places",
+        "of bytes, the CPU's kernel computes in integers",
+        "the sums that it is given are not those of the generated kernels",
+    ),
+    "The call is probably wrong, and the CPU's kernel says what. Correct the arguments.": (
+        "its number may be none of the tensor's type",
+        "a factor of integers is no integer",
+        "a factor is a …",
+        "its number is a …",
+        "the result has another shape than the tensor that is written",
+        "the CPU's kernel refuses … with these numbers",
+        "its tensors, or its result, are of a type that the CPU's kernels refuse",
+        "of integers, the exponent decides whether there is a power",
+    ),
+    "Give it a tensor of the device with dimensions, not a number.": (
+        "all its tensors are numbers",
+        "a number stands where a tensor is expected",
+        "a number stands where a tensor is expected, and it has no functional form",
+    ),
+    "Leave out the call, or give lists that are not empty and single numbers beside them.": (
+        "a list is empty",
+        "there is nothing to compute",
+        "a tensor beside its lists has several elements",
+        "a tensor beside its lists has dimensions",
+    ),
+    f"Use the order 0, 1, 2 or inf, {_OR}.": ("its order is …",),
+    "Give `out` one dimension, and reshape the result.": ("it writes a tensor of … dimensions",),
+    "Give the input a batch, by unsqueeze(0).": ("its input has no batch",),
+    f"Give it batches of heads, of 1 to 256 elements each, without dropout, {_OR}.": (
+        "it has no batches of heads, or it drops weights",
+        "heads of … and … elements are none of 1 to …",
+    ),
+    "Use torch.where, or indices of integers in the place of the mask.": ("it writes by a mask",),
+    "Pass a dense tensor of the device: x.clone(), x.to_dense(), x.resolve_conj() or x.to(device).": (
+        "an argument is no plain strided tensor",
+        "an argument with dimensions is on the CPU",
+        "elements of a tensor that is written share memory",
+        "a tensor that it writes shares memory with another one",
+    ),
+    f"A plan can't express what PyTorch made of the call. {_REGISTER}, and report the call with dtypes and shapes.": (
+        "Inductor gives a result of another shape or type",
+        "Inductor gives a result of other strides",
+        "a kernel takes … as a number",
+        "a kernel takes …, which is no buffer",
+        "a plan can't name …",
+        "a plan can't say …",
+        "a result is an argument, or two results are one",
+        "an operator that it calls gives lists of results",
+        "it allocates more than it uses",
+        "it calls … with a …",
+        "it calls … without …",
+        "it calls …, which gives other things than tensors",
+        "it looks at memory as another type",
+        "it needs memory on …",
+        "it reads what it has written",
+        "it returns a list with undefined tensors",
+        "it returns a …",
+        "it uses memory again for another type",
+        "it uses several results as one",
+        "the kernel … is not the device's",
+        "the guards of its plan don't hold for the call that it was made for, or the plan lays a result out by other "
+        "strides than the operator's meta kernel",
+    ),
+    "The text behind the colon is the compiler's or the driver's. Repair the dialect or program_build.": (
+        "its plan can't be used: …",
+    ),
+    "Name `kernel_generator` in the Driver class.": ("nobody builds plans here",),
+    f"PyTorch raised this where it decomposed or lowered the call. Correct the arguments if they are wrong, {_OR}.": (
+        "…Error: …",
+        "…Exception: …",
+        "…Unsupported: …",
+    ),
+}
+
+
+def remedy(reason: str) -> str:
+    """Return what to do about a reason; "" for one that is not in the table."""
+    found = [one for pattern, one in _patterns() if pattern.fullmatch(reason)]
+    return found[0] if found else ""
+
+
+def explained(reason: str) -> str:
+    """Return a reason with what to do about it, as two sentences."""
+    todo = remedy(reason)
+    return f"{reason.rstrip('.')}. {todo}" if todo else reason
+
+
+@functools.cache
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    """Return the pattern of each reason, with its remedy; those that say most before the others."""
+    reasons = [(reason, todo) for todo, told in REMEDIES.items() for reason in told]
+    reasons.sort(key=lambda row: len(row[0]), reverse=True)
+    return [(re.compile(".*".join(map(re.escape, reason.split("…"))), re.DOTALL), todo) for reason, todo in reasons]
