@@ -828,7 +828,8 @@ bool is_in_entry() noexcept {
 }
 
 bool is_python_method(const char* entry) noexcept {
-  for (const Entry one : {Entry::stream_synchronize, Entry::event_synchronize, Entry::device_synchronize}) {
+  for (const Entry one :
+       {Entry::stream_synchronize, Entry::event_synchronize, Entry::device_synchronize, Entry::program_build}) {
     if (methods.of[static_cast<int>(one)] != nullptr && std::strcmp(entry_names[static_cast<int>(one)], entry) == 0) {
       return true;
     }

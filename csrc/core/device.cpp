@@ -122,14 +122,14 @@ void detail::open_device(c10::DeviceIndex device) {
       device_state[device].store(DeviceState::Opening);
       break;
     }
-    BlockingRegion blocking;  // another thread is opening it
-    device_changed.wait(lock, [&] { return device_state[device].load() != DeviceState::Opening; });
+    const Waiting waiting("device_open", device, nullptr, "another thread, which opens the device");
+    wait_for_thread(waiting, device_changed, lock, [&] { return device_state[device].load() != DeviceState::Opening; });
     lock.unlock();
   }
   lock.unlock();
   ob_status status = OB_OK;
   if (driver().device_open) {
-    BlockingRegion blocking;
+    const Waiting waiting("device_open", device);
     status = driver().device_open(driver().self, device);
   }
   if (is_unimplemented(status)) {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/export.h"
+#include "core/wait.h"
 
 namespace outboard {
 
@@ -74,6 +75,9 @@ inline void check(ob_status status, const char* entry, int device) {
 }  // namespace outboard
 
 // Calls a table entry that names a device and raises on failure: OB_CALL(mem_free, device, address).
-#define OB_CALL(entry, device, ...) \
-  ::outboard::check(            \
-      ::outboard::driver().entry(::outboard::driver().self, (device)__VA_OPT__(, ) __VA_ARGS__), #entry, (device))
+#define OB_CALL(entry, device, ...)                                                                                  \
+  do {                                                                                                               \
+    const ::outboard::NotedCall noted_call(#entry, static_cast<c10::DeviceIndex>(device));                           \
+    ::outboard::check(                                                                                               \
+        ::outboard::driver().entry(::outboard::driver().self, (device)__VA_OPT__(, ) __VA_ARGS__), #entry, (device)); \
+  } while (false)

@@ -124,6 +124,7 @@ void Event::block(Stream& stream) const {
   if (handle_ != 0) {
     ensure_open(device_);
     ActivityScope activity(stream, {ActivityKind::Wait, "stream_wait_event"});
+    const NotedCall noted("stream_wait_event", stream.device, &stream);
     OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
     activity.finish();
     depend_on(stream, before_);

@@ -38,7 +38,7 @@ void shut_down() noexcept {
   if (driver_is_gone() || !is_attached()) {
     return;
   }
-  bool all_closed = true;
+  bool all_closed = detail::wait_for_own_calls();
   for (int i = 0; i < device_count(); ++i) {
     const auto device = static_cast<c10::DeviceIndex>(i);
     if (!is_open(device)) {

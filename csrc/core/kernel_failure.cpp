@@ -54,6 +54,7 @@ Blocks& blocks_of(c10::DeviceIndex device) {
 void* new_pinned_memory() {
   void* memory = nullptr;
   if (driver().host_alloc) {
+    const NotedCall noted("host_alloc", OB_HOST);
     const ob_status status = driver().host_alloc(driver().self, kBlockBytes, &memory);
     if (is_unimplemented(status)) {
       return nullptr;
@@ -223,6 +224,7 @@ class StreamRecord {
  private:
   static void copy(Stream& stream, const ob_copy& copy) {
     const uint64_t handle = stream_handle(stream);
+    const NotedCall noted("copy_async", stream.device, &stream);
     const ob_status status = driver().copy_async(driver().self, stream.device, handle, &copy);
     if (C10_UNLIKELY(status != OB_OK) && stream.is_external) {
       stream.is_made.store(false);  // as a wait that fails: its owner may have destroyed it

@@ -34,6 +34,7 @@ void note_work(Stream& stream, const char* name) {
 void call_copy(Stream& stream, const ob_copy& copy) {
   refuse_gone_sides(stream, copy.dst_device, copy.src_device);
   note_work(stream, "copy_async");
+  const NotedCall noted("copy_async", stream.device, &stream);
   ActivityScope activity(stream,
                          {ActivityKind::Copy, "copy_async", nullptr, copy.bytes, copy.src_device, copy.dst_device});
   OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
@@ -41,6 +42,7 @@ void call_copy(Stream& stream, const ob_copy& copy) {
 }
 
 ob_status call_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t pattern_size, uint64_t count) {
+  const NotedCall noted("fill_async", stream.device, &stream);
   ActivityScope activity(
       stream, {ActivityKind::Fill, "fill_async", nullptr, pattern_size * count, stream.device, stream.device});
   const ob_status status =
@@ -55,6 +57,7 @@ ob_status call_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t 
 
 void call_launch(Stream& stream, const ob_launch& launch, const char* name) {
   note_work(stream, name != nullptr ? name : "kernel_launch");
+  const NotedCall noted("kernel_launch", stream.device, &stream);
   ActivityScope activity(stream, {ActivityKind::Kernel, "kernel_launch", name});
   const ob_status status = driver().kernel_launch(driver().self, stream.device, stream_handle(stream), &launch);
   if (C10_UNLIKELY(status != OB_OK)) {
@@ -175,6 +178,7 @@ bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy) {
     return false;
   }
   refuse_gone_sides(stream, copy.dst_device, copy.src_device);
+  const NotedCall noted("copy_nd_async", stream.device, &stream);
   ActivityScope activity(
       stream, {ActivityKind::Copy, "copy_nd_async", nullptr, bytes_of(copy), copy.src_device, copy.dst_device});
   const ob_status status = driver().copy_nd_async(driver().self, stream.device, stream_handle(stream), &copy);

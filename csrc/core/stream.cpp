@@ -266,6 +266,7 @@ namespace {
 bool call_host_work(Stream& stream, ob_host_fn fn, void* user) {
   const uint64_t handle = stream_handle(stream);
   if (C10_LIKELY(driver().host_callback != nullptr)) {
+    const NotedCall noted("host_callback", stream.device, &stream);
     detail::begin_failure_watch();
     const ob_status status = driver().host_callback(driver().self, stream.device, handle, fn, user);
     if (C10_LIKELY(status == OB_OK)) {

@@ -31,6 +31,7 @@ struct Note {
   std::atomic<uint64_t> number{0};  // of the thread's wait; 0 between waits
   std::atomic<const char*> entry{nullptr};
   std::atomic<const StreamState*> stream{nullptr};
+  std::atomic<const char*> what{nullptr};
   std::atomic<c10::DeviceIndex> device{0};
   uint64_t last = 0;  // number of the thread's last wait; its own
   const pid_t thread = gettid();
@@ -45,19 +46,24 @@ std::atomic<WaitTeller> wait_teller{nullptr};
 std::string describe(const Note& note, std::chrono::milliseconds waited) {
   const StreamState* stream = note.stream.load(std::memory_order_relaxed);
   const char* last_work = stream ? stream->last_work.load(std::memory_order_relaxed) : nullptr;
+  const char* what = note.what.load(std::memory_order_relaxed);
+  const std::string entry = note.entry.load(std::memory_order_relaxed);
   const auto device = static_cast<int>(note.device.load(std::memory_order_relaxed));
-  std::string text = driver_name() + ":" + std::to_string(device) + ": thread " + std::to_string(note.thread) +
-                     " has been waiting in " + note.entry.load(std::memory_order_relaxed) + " for " +
-                     std::to_string(waited.count() / 1000) + " s, for ";
-  if (!stream) {
-    text += "all work of the device";
-  } else {
-    text += stream->id == 0 ? std::string("the default stream") : "the stream with id " + std::to_string(stream->id);
+  std::string text = driver_name() + (device == OB_HOST ? std::string() : ":" + std::to_string(device)) + ": thread " +
+                     std::to_string(note.thread) + " has been waiting in " + entry + " for " +
+                     std::to_string(waited.count() / 1000) + " s";
+  if (what) {
+    text += std::string(", for ") + what;
+  } else if (stream) {
+    text += stream->id == 0 ? std::string(", for the default stream")
+                            : ", for the stream with id " + std::to_string(stream->id);
     text += last_work ? std::string(", on which ") + last_work + " was queued last" : "";
+  } else if (entry.ends_with("_synchronize")) {
+    text += ", for all work of the device";
   }
   return text +
-         ". It waits on. Ctrl-C ends a synchronize() of the main thread; in a copy or an operator the driver may still"
-         " write to memory, so that only the process can be ended (Ctrl-\\).";
+         ". It waits on. Ctrl-C ends a synchronize() and the build of a kernel, of the main thread; in a copy or an"
+         " operator the driver may still write to memory, so that only the process can be ended (Ctrl-\\).";
 }
 
 // The thread that looks at the notes. It begins with the first one and lives until the end of the process.
@@ -178,6 +184,16 @@ Note& own_note() {
 std::atomic<bool (*)(const char*)> can_interrupt_hook{nullptr};
 std::atomic<void (*)()> handle_hook{nullptr};
 
+struct OwnCalls {
+  std::mutex mutex;
+  std::condition_variable ended;
+  int count = 0;
+};
+OwnCalls& own_calls() {
+  static auto* const made = new OwnCalls();  // threads may outlive static destruction
+  return *made;
+}
+
 // Sleeps of microseconds, which Linux would stretch to 50 more.
 class FineSleep {
  public:
@@ -192,18 +208,19 @@ class FineSleep {
 
 }  // namespace
 
-Waiting::Waiting(const char* entry, c10::DeviceIndex device, const StreamState* stream) {
+NotedCall::NotedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream, const char* what) {
   Note& note = own_note();
   is_noted_ = note.number.load(std::memory_order_relaxed) == 0;
   if (is_noted_) {
     note.entry.store(entry, std::memory_order_relaxed);
     note.device.store(device, std::memory_order_relaxed);
     note.stream.store(stream, std::memory_order_relaxed);
+    note.what.store(what, std::memory_order_relaxed);
     note.number.store(++note.last, std::memory_order_release);
   }
 }
 
-Waiting::~Waiting() {
+NotedCall::~NotedCall() {
   if (is_noted_) {
     own_note().number.store(0, std::memory_order_release);
   }
@@ -229,6 +246,10 @@ bool can_interrupt(const char* entry) {
   return hook != nullptr && hook(entry);
 }
 
+void handle_signals() {
+  handle_hook.load(std::memory_order_acquire)();
+}
+
 void ask_until_done(const Waiting&, bool (*is_done)(void*), void* user) {
   using namespace std::chrono_literals;
   const auto begin = Clock::now();
@@ -246,11 +267,33 @@ void ask_until_done(const Waiting&, bool (*is_done)(void*), void* user) {
   while (!is_done(user)) {
     const auto now = Clock::now();
     if (now - handled > 20ms) {
-      handle_hook.load(std::memory_order_acquire)();
+      handle_signals();
       handled = now;
     }
     // A wait becomes longer by a hundredth.
     std::this_thread::sleep_for(std::clamp<Clock::duration>((now - begin) / 64, 5us, 10ms));
+  }
+}
+
+void begin_own_call() noexcept {
+  const std::lock_guard lock(own_calls().mutex);
+  ++own_calls().count;
+}
+
+void end_own_call() noexcept {
+  const std::lock_guard lock(own_calls().mutex);
+  --own_calls().count;
+  own_calls().ended.notify_all();
+}
+
+bool wait_for_own_calls() noexcept {
+  try {
+    const Waiting waiting("program_build", OB_HOST);
+    std::unique_lock lock(own_calls().mutex);
+    wait_for_thread(waiting, own_calls().ended, lock, [] { return own_calls().count == 0; });
+    return true;
+  } catch (...) {
+    return false;  // a signal, at the very end
   }
 }
 

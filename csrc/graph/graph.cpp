@@ -108,6 +108,7 @@ bool launch(Body& body, Stream& stream) {
     is_queued = queue_work(stream, set_replaying, std::move(now), "graph: begin");
   }
   ActivityScope activity(stream, {ActivityKind::Kernel, "graph_launch", "graph"});
+  const NotedCall noted("graph_launch", stream.device, &stream);
   OB_CALL(graph_launch, stream.device, stream_handle(stream), body.executable);
   activity.finish();
   return is_queued;

@@ -4,19 +4,24 @@
 #include <torch_outboard/driver.h>
 
 #include <condition_variable>
+#include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <system_error>
+#include <thread>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 
-#include "core/blocking.h"
+#include "core/activity.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/lost_device.h"
 #include "core/named_error.h"
+#include "core/wait.h"
 #include "kernels/program_store.h"
 
 namespace outboard::kernels {
@@ -52,23 +57,36 @@ ob_status ask_for(c10::DeviceIndex device, const ProgramText& text, uint64_t* ou
   return driver().program_build(driver().self, device, &source, out_program);
 }
 
-// What an earlier process kept of the program, built; 0 if that can't be. The driver may have reasons of its own.
-uint64_t build_kept(c10::DeviceIndex device, const ProgramText& text, const std::string& key) {
-  std::string bytes = read_program(key);
-  uint64_t program = 0;
-  if (bytes.empty() || ask_for(device, {OB_LANGUAGE_BINARY, std::move(bytes), text.options}, &program) != OB_OK) {
-    return 0;
-  }
-  return program;
+// An interrupt of the user's, or the end of the device: no other try helps.
+bool is_final(ob_status status) {
+  return status == OB_CANCELLED || status == OB_DEVICE_LOST;
 }
 
-void keep(c10::DeviceIndex device, uint64_t program, const std::string& key) {
+// What an earlier process kept of the program, built; 0 if that can't be. The driver may have reasons of its own.
+uint64_t build_kept(c10::DeviceIndex device, const ProgramText& text, const std::string& key, const std::string& name) {
+  std::string bytes = read_program(key);
+  uint64_t program = 0;
+  if (bytes.empty()) {
+    return 0;
+  }
+  const ob_status status = ask_for(device, {OB_LANGUAGE_BINARY, std::move(bytes), text.options}, &program);
+  if (is_final(status)) {
+    raise_status_of(name, status, "program_build", device);
+  }
+  return status == OB_OK ? program : 0;
+}
+
+void keep(c10::DeviceIndex device, uint64_t program, const std::string& key, const std::string& name) {
   std::string bytes;
   const auto take = [](void* context, const void* given, size_t size) {
     static_cast<std::string*>(context)->assign(static_cast<const char*>(given), size);
   };
+  const ob_status status = driver().program_binary(driver().self, device, program, &bytes, take);
+  if (is_final(status)) {
+    raise_status_of(name, status, "program_binary", device);
+  }
   // A program without bytes is as good as one with.
-  if (driver().program_binary(driver().self, device, program, &bytes, take) == OB_OK && !bytes.empty()) {
+  if (status == OB_OK && !bytes.empty()) {
     write_program(key, bytes);
   }
 }
@@ -81,7 +99,7 @@ bool is_refusal(ob_status status) {
 uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
   const std::string key = program_key(device, text);
   if (!key.empty()) {
-    if (const uint64_t kept = build_kept(device, text, key); kept != 0) {
+    if (const uint64_t kept = build_kept(device, text, key, name); kept != 0) {
       return kept;
     }
   }
@@ -95,32 +113,87 @@ uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::stri
     raise_status_of(name, status, "program_build", device);
   }
   if (!key.empty()) {
-    keep(device, program, key);
+    try {
+      keep(device, program, key, name);
+    } catch (...) {
+      if (!is_lost(device)) {
+        static_cast<void>(driver().program_destroy(driver().self, device, program));  // nobody has it
+      }
+      throw;
+    }
   }
   return program;
 }
 
+// A build under way: of the thread that asked for it, or of one of its own.
+struct Build {
+  bool is_over = false;
+  std::exception_ptr failure;
+};
+
+using Found = std::map<Key, Program>::iterator;
+
+// Builds a program that the table has as one to be built, and tells those who wait for it.
+void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
+               Build& build_it) {
+  uint64_t handle = 0;
+  std::exception_ptr failure;
+  try {
+    handle = build(device, text, name);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  if (failure) {
+    all.programs.erase(found);
+  } else {
+    found->second.handle = handle;
+  }
+  build_it.failure = std::move(failure);
+  build_it.is_over = true;
+  all.built.notify_all();
+}
+
+// The same on a thread of its own, so that Ctrl-C ends the wait of the main thread: a compiler can't be interrupted. It goes
+// on then, and the next who asks has its result. False if there are no more threads.
+bool start_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
+                 const std::shared_ptr<Build>& build_it) {
+  try {
+    detail::begin_own_call();
+    std::thread([=] {
+      run_build(found, device, text, name, *build_it);
+      detail::end_own_call();
+    }).detach();
+    return true;
+  } catch (const std::system_error&) {
+    detail::end_own_call();
+    return false;
+  }
+}
+
 // The program, with one user more. Whoever comes first builds it.
-std::map<Key, Program>::iterator acquire(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
+Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
   Table& all = table();
   const Key key{device, text.language, text.options, text.code};
+  const char* const known_name = intern_name(name);
+  std::shared_ptr<Build> own;
   std::unique_lock lock(all.mutex);
   for (;;) {
+    if (own && own->is_over && own->failure) {
+      lock.unlock();
+      std::rethrow_exception(own->failure);
+    }
     const auto [found, is_new] = all.programs.try_emplace(key);
     if (is_new) {
+      own = std::make_shared<Build>();
       lock.unlock();
-      uint64_t handle = 0;
-      try {
-        handle = build(device, text, name);
-      } catch (...) {
-        lock.lock();
-        all.programs.erase(found);
-        all.built.notify_all();
-        throw;
+      if (!detail::can_interrupt("program_build") || !start_build(found, device, text, name, own)) {
+        const NotedCall noted("program_build", device, nullptr, known_name);
+        run_build(found, device, text, name, *own);
       }
       lock.lock();
-      found->second.handle = handle;
-      all.built.notify_all();
+      continue;
     }
     if (found->second.handle != 0) {
       ++found->second.users;
@@ -129,9 +202,9 @@ std::map<Key, Program>::iterator acquire(c10::DeviceIndex device, const ProgramT
     lock.unlock();
     {
       // The thread that builds may need the interpreter lock for it.
-      const BlockingRegion region;
-      std::unique_lock waiting(all.mutex);
-      all.built.wait(waiting, [&] {
+      const Waiting waiting("program_build", device, nullptr, known_name);
+      std::unique_lock held(all.mutex);
+      wait_for_thread(waiting, all.built, held, [&] {
         const auto now = all.programs.find(key);
         return now == all.programs.end() || now->second.handle != 0;
       });
@@ -141,7 +214,7 @@ std::map<Key, Program>::iterator acquire(c10::DeviceIndex device, const ProgramT
 }
 
 // Ends a use. A program that turned out to have no kernel of anybody's goes.
-void release(std::map<Key, Program>::iterator program, c10::DeviceIndex device) {
+void release(Found program, c10::DeviceIndex device) {
   uint64_t unused = 0;
   {
     Table& all = table();
@@ -166,6 +239,7 @@ uint64_t get_kernel(c10::DeviceIndex device, Program& program, const std::string
     }
   }
   uint64_t kernel = 0;
+  const NotedCall noted("kernel_get", device);
   const ob_status status = driver().kernel_get(driver().self, device, program.handle, entry.c_str(), &kernel);
   if (status == OB_NOT_FOUND || is_refusal(status)) {
     throw ProgramRefused({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},

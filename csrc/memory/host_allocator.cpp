@@ -154,6 +154,7 @@ class HostAllocatorImpl final : public Base {
   bool pin(size_t size, void** out) {
     check_device_index(current_device());
     ensure_open(current_device());
+    const NotedCall noted("host_alloc", OB_HOST);
     ob_status status = driver().host_alloc(driver().self, size, out);
     if (status == OB_OUT_OF_MEMORY) {
       empty_cache();
@@ -185,6 +186,7 @@ class HostAllocatorImpl final : public Base {
 
   static ob_status free_range(const HostRange& range) {
     if (range.is_pinned) {
+      const NotedCall noted("host_free", OB_HOST);
       return driver().host_free(driver().self, reinterpret_cast<void*>(range.start));
     }
     std::free(reinterpret_cast<void*>(range.start));

@@ -98,6 +98,7 @@ void register_host_memory(void* pointer, size_t bytes) {
   // Entered before the driver is asked, so that of two that overlap one is refused.
   ob_status status = OB_ALREADY_EXISTS;
   if (host_ranges().add({start, bytes, false, true, true})) {
+    const NotedCall noted("host_register", OB_HOST);
     status = driver().host_register(driver().self, pointer, bytes);
     if (status == OB_OK) {
       host_ranges().set_pinned(start);
@@ -131,6 +132,7 @@ void unregister_host_memory(void* pointer) {
         synchronize_device(static_cast<c10::DeviceIndex>(i));
       }
     }
+    const NotedCall noted("host_unregister", OB_HOST);
     check(driver().host_unregister(driver().self, pointer), "host_unregister", OB_HOST);
   } catch (...) {
     host_ranges().set_busy(start, false);

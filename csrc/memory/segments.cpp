@@ -49,7 +49,7 @@ std::exception_ptr failure_of(ob_status status, const char* entry, c10::DeviceIn
 
 // To where it came from: the driver, or the source of its pool.
 ob_status free_memory(c10::DeviceIndex device, const Segment& segment) {
-  const BlockingRegion blocking;  // it may wait
+  const Waiting waiting(segment.is_expandable ? "mem_release" : "mem_free", device);
   if (is_lost(device) && !segment.source) {
     return OB_OK;
   }
@@ -313,6 +313,7 @@ std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes, st
       return nullptr;
     }
   } else {
+    const NotedCall noted("mem_alloc", device_);
     const ob_status status = driver().mem_alloc(driver().self, device_, bytes, &segment->address);
     if (status == OB_OUT_OF_MEMORY) {
       const FailedEntry failed("mem_alloc");
@@ -538,7 +539,8 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
 // Waits for the transits of other threads that are under way. False if there were none, and none has brought anything
 // since `changes_` was `changes`.
 bool DeviceHeap::wait_for_transits(uint64_t changes) {
-  const BlockingRegion blocking;  // they may need the interpreter lock to get on
+  // They may need the interpreter lock to get on.
+  const Waiting waiting("mem_free", device_, nullptr, "other threads, which give memory back");
   Lock lock(mutex_);
   const uint64_t end = next_transit_;
   const auto self = std::this_thread::get_id();

@@ -76,6 +76,7 @@ uint64_t open_shared_memory(c10::DeviceIndex device, const std::string& handle) 
   check_device_index(device);
   ensure_open(device);
   uint64_t address = 0;
+  const NotedCall noted("ipc_open", device);
   const ob_status status = driver().ipc_open(driver().self, device, handle.data(), handle.size(), &address);
   if (status == OB_NOT_FOUND) {
     raise(ErrorKind::InvalidArgument, status,

@@ -21,6 +21,7 @@ bool is_left_out(const Stream& stream) noexcept {
 
 // Whether the driver waits for all streams of the device, those that are left out included.
 bool waits_for_whole(c10::DeviceIndex device) {
+  const NotedCall noted("device_synchronize", device);
   return driver().device_synchronize && !is_capturing_natively() &&
          driver().device_synchronize(driver().self, device) == OB_OK;
 }
@@ -50,7 +51,8 @@ bool StreamUses::enter(Effort effort, UseList* out_added) {
         return false;
       }
     }
-    const BlockingRegion blocking;  // the other may need the interpreter lock to get on
+    // The other may need the interpreter lock to get on.
+    const Waiting waiting("event_query", OB_HOST, nullptr, "another thread, which looks whether memory is still used");
     std::unique_lock lock(mutex_);
     settled_.wait(lock, [this] { return !is_settling_.load(); });
   }

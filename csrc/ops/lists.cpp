@@ -531,6 +531,7 @@ std::shared_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
   }
   std::string reason;
   for (bool is_dropped = true; is_dropped;) {
+    const NotedCall noted("the builder of plans", device, nullptr, plan_.name.c_str());
     BuiltPlan built = ask->build_chunks(plan_, first_elements(arguments), device);
     const std::string text = built.text;
     reason = built.refusal;

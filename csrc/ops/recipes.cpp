@@ -7,8 +7,8 @@
 #include <cmath>
 #include <utility>
 
-#include "core/blocking.h"
 #include "core/lost_device.h"
+#include "core/wait.h"
 #include "kernels/program.h"
 #include "ops/constant_words.h"
 #include "ops/tensor_utils.h"
@@ -329,9 +329,9 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
       lock.unlock();
       {
         // The thread that builds needs the interpreter lock for it.
-        const BlockingRegion region;
-        std::unique_lock waiting(mutex_);
-        built_.wait(waiting, [&] { return !group.is_building; });
+        const Waiting waiting("the builder of plans", call.device(), nullptr, call.plan().name.c_str());
+        std::unique_lock held(mutex_);
+        wait_for_thread(waiting, built_, held, [&] { return !group.is_building; });
       }
       lock.lock();
     } else {
@@ -428,6 +428,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   group->failure.raise_if_recent();
   BuiltPlan built;
   try {
+    const NotedCall noted("the builder of plans", call.device(), nullptr, call.plan().name.c_str());
     built = ask->build(call, numbers(call), key.is_aliased);
   } catch (...) {
     group->failure.keep_current();

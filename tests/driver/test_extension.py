@@ -13,7 +13,7 @@ from torch.utils import cpp_extension
 import torch_outboard
 from examples import custom_operator
 
-from .support import module_of, reaches_memory
+from .support import has_entry, module_of, reaches_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 # Kept between runs: compiling takes half a minute.
@@ -68,7 +68,12 @@ void two_devices(const at::Tensor& x, const at::Tensor& y) {
   ob::launch("two_devices", {x}, {y}, [](at::TensorList, at::TensorList) {});
 }
 
+int64_t handle() {
+  return static_cast<int64_t>(ob::stream_handle(ob::current_stream()));
+}
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("handle", handle);
   m.def("throws_in_a_guard", throws_in_a_guard);
   m.def("chain", chain);
   m.def("facts", facts);
@@ -144,6 +149,17 @@ def test_launch_refuses_tensors_of_two_devices(probe: Any, device: torch.device)
         probe.two_devices(x, torch.ones(8))
     with pytest.raises(ValueError, match="launch takes tensors of"):
         probe.two_devices(torch.ones(8), torch.ones(8))
+
+
+def test_the_handle_of_a_stream_that_the_core_records(probe: Any, device: torch.device) -> None:
+    module = module_of(device)
+    graph = module.Graph()
+    with module.stream(module.Stream(device)):
+        assert probe.handle() == module._get_current_raw_stream(device.index)
+    if has_entry("graph_capture_begin"):
+        pytest.skip("the driver captures, and records what it is given by the handle")
+    with pytest.raises(torch_outboard.CaptureError, match="by the driver's handle"), module.graph(graph):
+        probe.handle()
 
 
 def test_the_operator_and_its_gradient(device: torch.device) -> None:
