@@ -184,6 +184,15 @@ at::Tensor number_on_device(const CompiledKernel& kernel, Stream& stream, char k
   return moved;
 }
 
+void check_kinds(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+  TORCH_CHECK_VALUE(arguments.size() == kernel.arguments.size(), "the compiled kernel ", kernel.name, " takes ",
+                    kernel.arguments.size(), " arguments, got ", arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    TORCH_CHECK_VALUE(is_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
+                      " of the compiled kernel ", kernel.name, " is of another kind");
+  }
+}
+
 void launch_on_device(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
                       const kernels::LaunchSizes* sizes) {
   kernel.program->build(stream.device);
@@ -226,22 +235,22 @@ std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::Dev
   return kernel;
 }
 
-void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments,
-                     const kernels::LaunchSizes* sizes) {
-  TORCH_CHECK_VALUE(arguments.size() == kernel.arguments.size(), "the compiled kernel ", kernel.name, " takes ",
-                    kernel.arguments.size(), " arguments, got ", arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    TORCH_CHECK_VALUE(is_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
-                      " of the compiled kernel ", kernel.name, " is of another kind");
-  }
+void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+  check_kinds(kernel, arguments);
   const c10::DeviceIndex device = device_of(kernel, arguments);
   ensure_open(device);
   Stream& stream = current_stream(device);
   if (kernel.program != nullptr) {
-    launch_on_device(kernel, stream, arguments, sizes);
+    launch_on_device(kernel, stream, arguments, nullptr);
   } else {
     launch_on_host(kernel, stream, arguments);
   }
+}
+
+void launch_program(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
+                    const kernels::LaunchSizes& sizes) {
+  check_kinds(kernel, arguments);
+  launch_on_device(kernel, stream, arguments, &sizes);
 }
 
 bool reaches_memory(c10::DeviceIndex device) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/export.h"
+#include "core/stream.h"
 #include "kernels/device_kernel.h"
 
 namespace outboard {
@@ -46,10 +47,12 @@ struct CompiledArgument {
 // ValueError for tensors of several devices or of none, and for other CPU tensors; NotSupportedError if the host cannot
 // reach the memory that a kernel on the host needs. An exception in such a kernel is raised at the next wait for the
 // stream, with the kernel's name; what a launch of the driver's fails with, where the driver tells it.
-//
-// `sizes` are those of a device's kernel for the arguments' integers, if they are known already.
-OUTBOARD_API void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments,
-                                  const kernels::LaunchSizes* sizes = nullptr);
+OUTBOARD_API void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments);
+
+// The same for a program of a plan, on a stream of the call's device: a kernel may read nothing but numbers on the CPU,
+// as one that only checks them does. `sizes` are the program's for the arguments' integers.
+void launch_program(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
+                    const kernels::LaunchSizes& sizes);
 
 // A fresh tensor on the current stream of a device: torch.empty_strided without the dispatcher, which takes as long again.
 OUTBOARD_API at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,

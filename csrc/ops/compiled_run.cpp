@@ -329,7 +329,7 @@ class Run {
         arguments.push_back({nullptr, static_cast<uint64_t>(take(1)[0])});
       }
     }
-    launch_compiled(*compiled_.recipe->kernels[step.index], arguments, &compiled_.sizes[launches_++]);
+    launch_program(*compiled_.recipe->kernels[step.index], stream_, arguments, compiled_.sizes[launches_++]);
   }
 
   void call_operator(const PlanStep& step) {
