@@ -131,10 +131,10 @@ bool may_compile(c10::DeviceIndex device) {
 
 bool run_compiled(const Call& call, torch::jit::Stack* stack) {
   refused_plan = nullptr;
-  if (call.has_sparse() || !may_compile(call.device())) {
+  if (!may_compile(call.device())) {
     return false;
   }
-  if (!may_run(call)) {
+  if (call.has_sparse() || !may_run(call)) {
     return run_in_parts(call, stack);
   }
   ensure_open(call.device());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/host_call.h"
 
+#include <ATen/native/SparseTensorUtils.h>
+
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -325,8 +327,14 @@ class ArgumentMaker {
       if (tensor.is_cpu()) {
         return tensor;
       }
-      const at::Tensor indices = shell(tensor._indices());
-      return is_reachable() ? convert_sparse(tensor, [this](const at::Tensor& part) { return shell(part); }) : indices;
+      // Empty indices are reachable on any device, values beside them may not be.
+      const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
+      for (const at::Tensor& part : {sparse->indices(), sparse->values()}) {
+        if (at::Tensor shell_of_part = shell(part); !is_reachable()) {
+          return shell_of_part;
+        }
+      }
+      return convert_sparse(tensor, [this](const at::Tensor& part) { return shell(part); });
     }
     return C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl())) ? shells_.make(tensor) : copy_of(tensor);
   }

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "ops/attention_parts.h"
+#include "ops/sparse.h"
 #include "ops/tensor_utils.h"
 
 namespace outboard {
@@ -376,6 +377,7 @@ Parts parts_of(const OpPlan& plan) {
       {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_gradients_in_parts},
       {"aten::_index_put_impl_", put_by_masks},
       {"aten::_unique2", unique},
+      {"aten::add_.Tensor", add_sparse},
       {"aten::cat", cat_of_many},
       {"aten::equal", equal},
       {"aten::index.Tensor", index_by_masks},
@@ -393,7 +395,7 @@ Parts parts_of(const OpPlan& plan) {
 bool run_parts(const Call& call, torch::jit::Stack* stack) {
   const Parts parts = parts_of(call.plan());
   torch::jit::Stack results;
-  if (parts == nullptr || !parts(call, results)) {
+  if (parts == nullptr || call.has_sparse() != (parts == add_sparse) || !parts(call, results)) {
     return false;
   }
   torch::jit::drop(*stack, call.plan().args.size());

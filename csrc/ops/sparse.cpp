@@ -9,6 +9,7 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_to_dense_native.h>
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/clone_native.h>
 #include <ATen/ops/copy_native.h>
@@ -45,6 +46,31 @@ void write_back_sparse(const at::Tensor& sparse, const at::Tensor& converted,
   impl->raw_resize_(from->sparse_dim(), from->dense_dim(), converted.sizes());
   at::sparse::alias_into_sparse(sparse, convert_back(from->indices()), convert_back(from->values()));
   impl->set_coalesced(from->coalesced());
+}
+
+bool add_sparse(const Call& call, torch::jit::Stack& results) {
+  at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor& other = call.arg(1).toTensor();
+  if (is_sparse_coo(self) || !is_sparse_coo(other) || self.sizes() != other.sizes() ||
+      self.scalar_type() != other.scalar_type() || self.scalar_type() == c10::kBool || self.is_complex()) {
+    return false;
+  }
+  const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(other);
+  const c10::Scalar& alpha = call.arg(2).toScalar();
+  if (sparse->nnz() > 0) {
+    at::Tensor values = alpha.equal(1) ? sparse->values() : sparse->values().mul(alpha);
+    if (sparse->sparse_dim() == 0) {
+      self.add_(values.sum(0, /*keepdim=*/false, self.scalar_type()));
+    } else {
+      c10::List<std::optional<at::Tensor>> indices;
+      for (at::Tensor& index : sparse->indices().unbind(0)) {
+        indices.push_back(std::move(index));
+      }
+      self.index_put_(indices, values, /*accumulate=*/true);
+    }
+  }
+  results.emplace_back(std::move(self));
+  return true;
 }
 
 namespace {
@@ -99,6 +125,7 @@ void register_metadata(torch::Library& aten) {
   aten.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
   aten.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
   aten.impl("zero_", TORCH_FN(at::native::zero_sparse_));
+  aten.impl("_to_dense", TORCH_FN(at::native::sparse_to_dense));
 }
 
 }  // namespace

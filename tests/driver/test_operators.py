@@ -230,6 +230,18 @@ def test_sparse_csr_is_refused_by_name(device):
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+def test_sparse_tensors_of_nothing(device):
+    """The indices have no memory, the values may: those of a gradient are a part of one."""
+
+    def doubled(place):
+        x = torch.arange(10.0).reshape(2, 5).to(place).requires_grad_()
+        torch.gather(x, -1, torch.zeros(2, 0, dtype=torch.int64, device=place), sparse_grad=True).sum().backward()
+        return (x.grad * 2).to_dense()
+
+    assert_same(doubled(device), doubled("cpu"), device)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_sparse_gradients_of_an_embedding(device):
     def gradient(place):
         weight = torch.ones(5, 2, device=place, requires_grad=True)
