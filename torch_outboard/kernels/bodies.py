@@ -31,6 +31,19 @@ def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, trainin
     return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
 
 
+def _batch_norm_in_place(given: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+    """The forms whose schemas say what they write: with running statistics, or without."""
+    if len(rest) == 3:
+        training, *numbers = rest
+        return _batch_norm(given, weight, bias, None, None, training, *numbers)
+    return _batch_norm(given, weight, bias, *rest)
+
+
+def _batch_norm_with_update(given: Any, weight: Any, bias: Any, mean: Any, var: Any, *numbers: Any) -> Any:
+    """Normalise in training; the last result is the room that cuDNN reserves, of which there is none here."""
+    return (*_batch_norm(given, weight, bias, mean, var, True, *numbers), given.new_zeros(0, dtype=torch.uint8))
+
+
 def _cumulative(function: Callable[..., Any]) -> Callable[..., None]:
     def body(self: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
         found = function(self, dim)
@@ -105,10 +118,12 @@ def _weight_norm_backward(
 
 # By the operator without overload and form; they take all of its arguments.
 BODIES: dict[str, Callable[..., Any]] = {
+    "aten::_batch_norm_with_update": _batch_norm_with_update,
     "aten::_cummax_helper": _cumulative(torch.ops.aten.cummax.default),
     "aten::_cummin_helper": _cumulative(torch.ops.aten.cummin.default),
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     "aten::_logcumsumexp": _logcumsumexp,
+    "aten::_native_batch_norm_legit": _batch_norm_in_place,
     "aten::_weight_norm_interface_backward": _weight_norm_backward,
     "aten::native_batch_norm": _batch_norm,
     "outboard::ctc_loss": _ctc_loss,

@@ -50,8 +50,8 @@ class Found:
     @property
     def gist(self) -> str:
         """The reason in a line; of a refusal the operator that has no kernels, and why."""
-        if not self.is_bad and (found := re.search(_REFUSAL, self.reason, re.DOTALL)):
-            return f"{found[1]}: {found[2]}"
+        if (found := re.search(_REFUSAL, self.reason, re.DOTALL)):
+            return f"{found[1]}: {found[2]}".partition("\n")[0][:200]
         if found := re.search(r"operator (\S+) has no kernel", self.reason):
             return f"{found[1]}: not asked"
         return self.reason.partition("\n")[0][:200]
