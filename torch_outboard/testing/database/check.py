@@ -50,7 +50,7 @@ class Found:
     @property
     def gist(self) -> str:
         """The reason in a line; of a refusal the operator that has no kernels, and why."""
-        if (found := re.search(_REFUSAL, self.reason, re.DOTALL)):
+        if found := re.search(_REFUSAL, self.reason, re.DOTALL):
             return f"{found[1]}: {found[2]}".partition("\n")[0][:200]
         if found := re.search(r"operator (\S+) has no kernel", self.reason):
             return f"{found[1]}: not asked"
