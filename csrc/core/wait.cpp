@@ -13,6 +13,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
@@ -96,20 +97,13 @@ class Watch {
 
  private:
   void start() {
-    // Signals are the host program's: its threads have the handlers in mind.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      std::thread thread([this] { look(); });
-      pthread_setname_np(thread.native_handle(), "outboard-waits");
-      thread.detach();  // a program that doesn't shut the core down ends all the same
-      is_running_ = true;
-    } catch (const std::system_error& error) {
-      std::fprintf(stderr, "torch_outboard: long waits will not be told, since there are no more threads: %s\n",
-                   error.what());
+    is_running_ = detail::start_thread([this] {
+      pthread_setname_np(pthread_self(), "outboard-waits");
+      look();
+    });
+    if (!is_running_) {
+      std::fprintf(stderr, "torch_outboard: long waits will not be told, since there are no more threads\n");
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void look() {
@@ -273,6 +267,20 @@ void ask_until_done(const Waiting&, bool (*is_done)(void*), void* user) {
     // A wait becomes longer by a hundredth.
     std::this_thread::sleep_for(std::clamp<Clock::duration>((now - begin) / 64, 5us, 10ms));
   }
+}
+
+bool start_thread(std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool is_started = true;
+  try {
+    std::thread(std::move(body)).detach();  // a program that doesn't shut the core down ends all the same
+  } catch (const std::system_error&) {
+    is_started = false;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return is_started;
 }
 
 void begin_own_call() noexcept {

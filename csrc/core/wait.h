@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -74,6 +75,9 @@ OUTBOARD_API void handle_signals();
 // that: false then.
 OUTBOARD_API void begin_own_call() noexcept;
 OUTBOARD_API void end_own_call() noexcept;
+// Starts a thread that takes no signals: they are the host program's, whose threads have the handlers in mind. False if
+// there are no more threads.
+OUTBOARD_API bool start_thread(std::function<void()> body);
 bool wait_for_own_calls() noexcept;
 // At the end of the process: nothing is told any more.
 OUTBOARD_API void stop_telling_of_waits();

@@ -9,8 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <system_error>
-#include <thread>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -159,17 +157,15 @@ void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, co
 // on then, and the next who asks has its result. False if there are no more threads.
 bool start_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                  const std::shared_ptr<Build>& build_it) {
-  try {
-    detail::begin_own_call();
-    std::thread([=] {
-      run_build(found, device, text, name, *build_it);
-      detail::end_own_call();
-    }).detach();
-    return true;
-  } catch (const std::system_error&) {
+  detail::begin_own_call();
+  const bool is_started = detail::start_thread([=] {
+    run_build(found, device, text, name, *build_it);
     detail::end_own_call();
-    return false;
+  });
+  if (!is_started) {
+    detail::end_own_call();
   }
+  return is_started;
 }
 
 // The program, with one user more. Whoever comes first builds it.
