@@ -13,6 +13,8 @@ answered.
 
 import ctypes
 import itertools
+import mmap
+import os
 import threading
 
 from torch_outboard import DeviceProperties, Driver, DriverError, Option, Status
@@ -31,6 +33,11 @@ def known(table, handle, kind):
         raise DriverError(f"{handle:#x} is no {kind}, or none any more", Status.INVALID_ARGUMENT) from None
 
 
+def is_within(sizes, address, bytes):
+    """Whether one of these pieces of memory, sizes by addresses, has all of these bytes."""
+    return any(base <= address and address + bytes <= base + size for base, size in sizes.items())
+
+
 class OtherProcessDriver(Driver):
     name = "other_process"
     options = {
@@ -45,6 +52,7 @@ class OtherProcessDriver(Driver):
         self.link = None
         self.handles = itertools.count(1)  # of streams and events, never 0
         self.blocks = {}  # address -> bytes
+        self.pinned = {}  # address of host memory -> the memory, which the devices have too
         self.streams = {}  # handle -> Stream
         self.events = {}  # handle -> Answer to the latest mark, None before the first
 
@@ -55,8 +63,12 @@ class OtherProcessDriver(Driver):
         return DeviceProperties(name=f"Other process {device}", total_memory=self.option_values["memory"])
 
     def device_open(self, device):
+        self.opened()
+
+    def opened(self):
         with self.opening:
             self.link = self.link or Link(self.option_values["memory"])
+        return self.link
 
     def destroy(self):
         if self.link is not None:
@@ -77,18 +89,39 @@ class OtherProcessDriver(Driver):
     def mem_info(self, device):
         return self.link.ask(Op.MEM_INFO, device).wait().value, self.option_values["memory"]
 
+    def host_alloc(self, bytes):
+        link, file = self.opened(), os.memfd_create("pinned")
+        try:
+            os.truncate(file, bytes)
+            memory = mmap.mmap(file, bytes)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            link.ask(Op.HOST_MAP, address, bytes, data=f"/proc/{os.getpid()}/fd/{file}".encode()).wait()
+        finally:
+            os.close(file)
+        self.pinned[address] = memory
+        return address
+
+    def host_free(self, pointer):
+        known(self.pinned, pointer, "host memory")
+        self.link.tell(Op.MEM_FREE, pointer)
+        del self.pinned[pointer]
+
+    def is_pinned(self, address, bytes):
+        return is_within({start: len(memory) for start, memory in list(self.pinned.items())}, address, bytes)
+
     def copy_async(self, device, stream, dst, src, bytes, dst_device, src_device):
         queue = known(self.streams, stream, "stream")
         for address, side in ((dst, dst_device), (src, src_device)):
             if side != HOST:
                 self.check_range(address, bytes)
-        if src_device == HOST:
-            # Read at once: whoever wrote it is done, since a copy to the host is waited for.
-            queue.tell(Op.WRITE, dst, data=ctypes.string_at(src, bytes))
-        elif dst_device == HOST:
-            queue.ask(Op.READ, src, bytes, then=lambda data: ctypes.memmove(dst, data, len(data)))
-        else:
+        host = dst if dst_device == HOST else src if src_device == HOST else None
+        if host is None or self.is_pinned(host, bytes):
             queue.tell(Op.COPY, dst, src, bytes)
+        elif src_device == HOST:
+            # Read at once: whoever wrote it is done, since a copy to such memory is waited for.
+            queue.tell(Op.WRITE, dst, data=ctypes.string_at(src, bytes))
+        else:
+            queue.ask(Op.READ, src, bytes, then=lambda data: ctypes.memmove(dst, data, len(data)))
 
     def fill_async(self, device, stream, dst, pattern, count):
         queue = known(self.streams, stream, "stream")
@@ -96,7 +129,7 @@ class OtherProcessDriver(Driver):
         queue.tell(Op.FILL, dst, count, data=pattern)
 
     def check_range(self, address, bytes):
-        if not any(base <= address and address + bytes <= base + size for base, size in list(self.blocks.items())):
+        if not is_within(dict(self.blocks), address, bytes):
             raise DriverError(
                 f"the {bytes} bytes at {address:#x} are not inside an allocation", Status.INVALID_ARGUMENT
             )

@@ -10,6 +10,7 @@ own, so nothing waits for it here. The process ends when the socket does, howeve
 
 import ctypes
 import enum
+import mmap
 import queue
 import socket
 import struct
@@ -34,11 +35,12 @@ class Op(enum.IntEnum):
     FILL = 10  # stream, address, count, and the pattern
     MARK = 11  # stream: when it was reached, in nanoseconds of CLOCK_MONOTONIC, which processes share
     WAIT = 12  # stream, number of a MARK
+    HOST_MAP = 13  # address, bytes, and the path of host memory that the devices are to reach by its address there
     # Of programs, for drivers that launch kernels.
-    PROGRAM_LOAD = 13  # program, and the library: nothing
-    PROGRAM_DESTROY = 14  # program
-    KERNEL_GET = 15  # program, kernel, and the function's name: 1, or 0 if there is none
-    LAUNCH = 16  # stream, kernel, items, and each argument behind its ARGUMENT
+    PROGRAM_LOAD = 14  # program, and the library: nothing
+    PROGRAM_DESTROY = 15  # program
+    KERNEL_GET = 16  # program, kernel, and the function's name: 1, or 0 if there is none
+    LAUNCH = 17  # stream, kernel, items, and each argument behind its ARGUMENT
 
 
 REQUEST = struct.Struct("=IIQQQQQ")  # Op, bytes of the data, number (0: nobody waits for an answer), four numbers
@@ -47,6 +49,7 @@ ARGUMENT = struct.Struct("=II")  # 0 for an address or 1 for a value, bytes of i
 
 # Of driver.h.
 OK, OUT_OF_MEMORY, INTERNAL = 0, 8, 13
+HOST = -1
 
 SPACING = 1 << 21  # addresses of allocations are multiples of it, and never come twice
 
@@ -128,6 +131,10 @@ class Devices:
                 self.blocks = {base: block for base, block in self.blocks.items() if base != a}
             case Op.MEM_INFO:
                 self.answer(number, self.free_bytes(a))
+            case Op.HOST_MAP:
+                with open(data, "r+b") as file:
+                    self.blocks = {**self.blocks, a: (HOST, mmap.mmap(file.fileno(), b))}
+                self.answer(number)
             case Op.STREAM_CREATE:
                 self.streams[a] = Stream()
             case Op.STREAM_DESTROY:

@@ -15,7 +15,7 @@ import sys
 from examples.other_process import OtherProcessDriver, known
 from examples.other_process.device import ARGUMENT, Op
 from examples.own_kernels.dialect import OwnKernelsGenerator
-from examples.own_kernels.programs import ADDRESS, compiled, items_of
+from examples.own_kernels.programs import ADDRESS, LIMIT, compiled, items_of
 from torch_outboard import DeviceProperties, DriverError, Status
 
 BINARY = "binary"
@@ -38,7 +38,9 @@ class OwnDeviceDriver(OtherProcessDriver):
             name=f"Own device {device}",
             architecture=platform.machine(),
             total_memory=self.option_values["memory"],
+            max_threads_per_block=LIMIT,
             machine="cpu",
+            addresses_host_memory=True,
         )
 
     # Programs

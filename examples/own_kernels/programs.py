@@ -7,6 +7,7 @@ from . import compiler
 from .dialect import LANGUAGE
 
 ADDRESS, BYTES, LOCAL = 0, 1, 2  # kinds of arguments
+LIMIT = 1024  # items of a group
 
 
 def compiled(language, code, options):
@@ -25,4 +26,6 @@ def items_of(name, grid, block, args, shared_memory):
     """Gives the number of items of a launch. DriverError for a launch that the devices don't do."""
     if shared_memory or grid[1:] != (1, 1) or block[1:] != (1, 1) or any(kind == LOCAL for kind, _ in args):
         raise DriverError(f"{name}: a launch has one dimension and no memory of groups", Status.INVALID_ARGUMENT)
+    if block[0] > LIMIT:
+        raise DriverError(f"{name}: a group has at most {LIMIT} items, not {block[0]}", Status.INVALID_ARGUMENT)
     return grid[0] * block[0]

@@ -106,13 +106,13 @@ _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
                 "from examples.other_process import OtherProcessDriver, known\n": "",
                 "from examples.other_process.device import ARGUMENT, Op\n": "",
                 "from examples.own_kernels.dialect import OwnKernelsGenerator\n": "",
-                "from examples.own_kernels.programs import ADDRESS, compiled, items_of\n": "",
+                "from examples.own_kernels.programs import ADDRESS, LIMIT, compiled, items_of\n": "",
                 "import DeviceProperties, DriverError, Status\n": (
                     "import DeviceProperties, DriverError, Status\n\n"
                     "from .device import ARGUMENT, Op\n"
                     "from .dialect import {stem}Generator\n"
                     "from .memory import ProcessDriver, known\n"
-                    "from .programs import ADDRESS, compiled, items_of\n"
+                    "from .programs import ADDRESS, LIMIT, compiled, items_of\n"
                 ),
                 "class OwnDeviceDriver(OtherProcessDriver)": "class {class}(ProcessDriver)",
                 "OwnKernelsGenerator": "{stem}Generator",
