@@ -109,6 +109,7 @@ class _Sanitizer:
         return clock
 
     def access(self, op: str, stream: _Stream, accesses: tuple[tuple[int, bool], ...]) -> list[Race]:
+        op = op.partition("/")[0]  # a generated kernel has a number behind it; the operator is noted by its name too
         clock = self.clock_of(stream)
         clock[stream] += 1
         caller = sys._getframe(1).f_back  # none in a thread of autograd's
