@@ -78,6 +78,8 @@ class Driver:
     providers : sequence of str or None
         The chain of providers that operators are asked of: some of "native", "compiled" and "host", in this order;
         OUTBOARD_PROVIDERS wins. None is all, "compiled" only on devices whose memory the host can't reach.
+    test_programs : torch_outboard.testing.programs.TestPrograms or None
+        Texts in the driver's language that `outboard test` builds. A driver whose generator has a dialect needs none.
     autocast : None, "default" or mapping of str to str
         What torch.autocast does: nothing (it warns and disables itself), what it does on CUDA, or that with the changes
         in the mapping: {"aten::softmax": "lower_precision_fp"}. See `torch_outboard.amp.set_policy`.
@@ -96,6 +98,7 @@ class Driver:
     kernel_generator: ClassVar[Any] = None
     kernel_packs: ClassVar[Sequence[str | os.PathLike[str]]] = ()
     providers: ClassVar[Sequence[str] | None] = None
+    test_programs: ClassVar[Any] = None
     autocast: ClassVar[str | Mapping[str, str] | None] = None
     autocast_dtype: ClassVar[Any] = None
 

@@ -6,8 +6,13 @@ from __future__ import annotations
 import gc
 
 import pytest
+import torch
 
-from .support import mark
+import torch_outboard
+from torch_outboard import DriverError, Status
+from torch_outboard.testing.programs import TestPrograms, programs_of
+
+from .support import has_entry, mark
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,3 +27,25 @@ def _frozen() -> None:
 def _marked() -> None:
     """Lets `support.ran` speak of this test alone."""
     mark()
+
+
+@pytest.fixture(scope="module")
+def programs(device: torch.device) -> TestPrograms:
+    """The tests' programs in a language that the driver builds."""
+    if not has_entry("program_build"):
+        pytest.skip("capability: programs. The driver builds none")
+    driver = torch_outboard.attached_driver()
+    assert driver is not None
+    found = programs_of(driver)
+    if found is None:
+        pytest.skip("capability: a language. The driver names no `kernel_generator` with a dialect, no `test_programs`")
+    signature = "const float32*, const float32*, float32*, int32, float32, int64"
+    try:
+        torch_outboard.build_kernel(
+            found.scale, "scale", language=found.language, options=found.options, signature=signature
+        )
+    except DriverError as error:
+        if error.code != Status.UNAVAILABLE:
+            raise
+        pytest.skip(f"capability: the compiler, which is not installed: {error}")
+    return found

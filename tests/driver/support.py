@@ -9,6 +9,7 @@ import torch
 
 import torch_outboard
 from torch_outboard import _C
+from torch_outboard.cli import where
 
 
 def module_of(device: torch.device) -> ModuleType:
@@ -28,6 +29,22 @@ def maps_memory(device: torch.device) -> bool:
 def reaches_memory(device: torch.device) -> bool:
     """Says whether the host reaches the device's memory, so that the CPU's kernels run there, not on copies of it."""
     return _C.reaches_memory(device.index)
+
+
+def generates_kernels(device: torch.device) -> bool:
+    """Return whether operators run as kernels that are generated in the driver's language."""
+    driver = torch_outboard.attached_driver()
+    return driver is not None and where.generates_kernels(driver, device.index)
+
+
+def runs_operators(device: torch.device) -> bool:
+    """Return whether operators run on the device's memory, by whichever kernels, not on copies of it."""
+    return reaches_memory(device) or generates_kernels(device)
+
+
+def queues_operators(device: torch.device) -> bool:
+    """Return whether operators are queued in streams, so that callers go on and failures come later."""
+    return generates_kernels(device) or (reaches_memory(device) and has_entry("host_callback"))
 
 
 def attends(device: torch.device) -> bool:

@@ -10,79 +10,28 @@ from typing import Any
 import pytest
 import torch
 
-from torch_outboard import _C, CaptureError, DriverError, NotSupportedError, Status, sanitizer
+from torch_outboard import _C, CaptureError, NotSupportedError, sanitizer
+from torch_outboard.testing.programs import TestPrograms
 
 from .support import has_entry, module_of
 
 Launcher = Callable[..., None]
 
-# out[i] = a * x[i] + b[0] + shift for i < n, of 16 threads a block; and the sums of blocks through local memory.
-_OPENCL = """
-__kernel void scale(__global const float* x, __global const float* b, __global float* out, int n, float a, long shift) {
-  const int i = get_global_id(0);
-  if (i < n) out[i] = a * x[i] + b[0] + shift;
-}
-__kernel void sums(__global const float* x, __global float* out, int n, __local float* held) {
-  const int item = get_local_id(0);
-  held[item] = get_global_id(0) < n ? x[get_global_id(0)] : 0;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  if (item == 0) {
-    float sum = 0;
-    for (int i = 0; i < (int)get_local_size(0); ++i) sum += held[i];
-    out[get_group_id(0)] = sum;
-  }
-}
-"""
-_CUDA = """
-extern "C" __global__ void scale(const float* x, const float* b, float* out, int n, float a, long long shift) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = a * x[i] + b[0] + shift;
-}
-extern "C" __global__ void sums(const float* x, float* out, int n) {
-  extern __shared__ float held[];
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  held[threadIdx.x] = i < n ? x[i] : 0;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    float sum = 0;
-    for (int item = 0; item < (int)blockDim.x; ++item) sum += held[item];
-    out[blockIdx.x] = sum;
-  }
-}
-"""
-SOURCES = {"opencl_c": _OPENCL, "cuda": _CUDA}
-LOCAL = {"opencl_c": "rwjl", "cuda": "rwj"}
 ONES = ("1", "1")
 
 
-@pytest.fixture(scope="module")
-def language(device: torch.device) -> str:
-    """The language of the tests' sources that the driver builds."""
-    if not has_entry("program_build"):
-        pytest.skip("capability: programs. The driver builds none")
-    reasons = []
-    for name in SOURCES:
-        try:
-            _C.build_kernel(scale(name), device.index)
-            return name
-        except (ValueError, NotSupportedError) as error:
-            reasons.append(f"{name}: {error}")
-        except DriverError as error:
-            if error.code != Status.UNAVAILABLE:  # which says that its compiler is not installed
-                raise
-            reasons.append(f"{name}: {error}")
-    pytest.skip(f"capability: a language of these tests. {' '.join(reasons)}")
-
-
-def scale(language: str, name: str = "scale_and_shift", code: str | None = None, entry: str = "scale") -> Launcher:
-    source = SOURCES[language] if code is None else code
+def scale(
+    programs: TestPrograms, name: str = "scale_and_shift", code: str | None = None, entry: str = "scale"
+) -> Launcher:
+    source = programs.scale if code is None else code
     grid = ("a3 16 ceildiv", *ONES)
-    return _C.device_kernel(name, language, source.encode(), "", entry, "rrwjfi", (*grid, "16", *ONES, "0"))
+    sizes = (*grid, "16", *ONES, "0")
+    return _C.device_kernel(name, programs.language, source.encode(), programs.options, entry, "rrwjfi", sizes)
 
 
 @pytest.fixture
-def kernel(language: str) -> Launcher:
-    return scale(language)
+def kernel(programs: TestPrograms) -> Launcher:
+    return scale(programs)
 
 
 def test_values_of_tensors_and_numbers(kernel: Launcher, device: torch.device) -> None:
@@ -96,25 +45,27 @@ def test_values_of_tensors_and_numbers(kernel: Launcher, device: torch.device) -
     assert out[61].item() == -float(1 << 40)
 
 
-def test_local_memory(language: str, device: torch.device) -> None:
+def test_local_memory(programs: TestPrograms, device: torch.device) -> None:
+    if not programs.sums:
+        pytest.skip("capability: groups. The driver's language has no memory that items of a group share")
     formulas = ("a2 16 ceildiv", *ONES, "16", *ONES, "16 4 mul")
-    kernel = _C.device_kernel("sums", language, SOURCES[language].encode(), "", "sums", LOCAL[language], formulas)
+    letters = "rwjl" if programs.sums_by_argument else "rwj"
+    kernel = _C.device_kernel(
+        "sums", programs.language, programs.sums.encode(), programs.options, "sums", letters, formulas
+    )
     x = torch.arange(40.0, device=device)
     out = torch.zeros(3, device=device)
     kernel(x, out, 40)
     assert out.tolist() == [sum(range(16)), sum(range(16, 32)), sum(range(32, 40))]
 
 
-def test_as_many_arguments_as_a_fused_optimizer_has(language: str, device: torch.device) -> None:
+def test_as_many_arguments_as_a_fused_optimizer_has(programs: TestPrograms, device: torch.device) -> None:
+    if programs.many is None:
+        pytest.skip("capability: kernels of many arguments. The driver's `test_programs` have none")
     count = 300
-    begin, memory = {"opencl_c": ("__kernel void", "__global "), "cuda": ('extern "C" __global__ void', "")}[language]
-    names = [f"x{i}" for i in range(count)]
-    code = (
-        f"{begin} many({memory}float* out, {', '.join(f'{memory}const float* {one}' for one in names)}) {{ "
-        f"{' '.join(f'out[{i}] = *{one} + 1;' for i, one in enumerate(names))} }}"
-    )
+    code = programs.many(count).encode()
     kernel = _C.device_kernel(
-        "many", language, code.encode(), "", "many", "w" + "r" * count, (*ONES, "1", "1", *ONES, "0")
+        "many", programs.language, code, programs.options, "many", "w" + "r" * count, (*["1"] * 6, "0")
     )
     values = torch.randn(count)
     out = torch.zeros(count, device=device)
@@ -187,7 +138,7 @@ def test_a_graph_launches_at_each_replay(kernel: Launcher, device: torch.device,
 
 def test_a_graph_describes_its_launches(kernel: Launcher, device: torch.device) -> None:
     if has_entry("graph_capture_begin"):
-        pytest.skip("the driver captures, and the core knows nothing of what it was given")
+        return  # the driver captures, and the core knows nothing of what it was given
     module = module_of(device)
     x = torch.ones(5, device=device)
     graph = module.Graph(keep_graph=True)
@@ -225,31 +176,35 @@ def test_the_sanitizer_sees_its_accesses(kernel: Launcher, device: torch.device)
         torch.accelerator.synchronize(device)
 
 
-def test_what_does_not_build_says_why_and_harms_nothing(kernel: Launcher, language: str, device: torch.device) -> None:
+def test_what_does_not_build_says_why_and_harms_nothing(
+    kernel: Launcher, programs: TestPrograms, device: torch.device
+) -> None:
     x = torch.ones(5, device=device)
-    broken = scale(language, "broken", SOURCES[language].replace("a * x", "unknown * x"))
+    broken = scale(programs, "broken", programs.refused)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"(?s)program_build \(broken\).*unknown"):
             broken(x, x, x, 5, 1.0, 0)
     with pytest.raises(Exception, match="nothing_of_that_name") as caught:
-        scale(language, entry="nothing_of_that_name")(x, x, x, 5, 1.0, 0)
+        scale(programs, entry="nothing_of_that_name")(x, x, x, 5, 1.0, 0)
     assert "kernel_get" in str(caught.value)
     kernel(x, x, x, 5, 1.0, 0)
     assert x.cpu().isfinite().all()
 
 
-def test_a_launch_that_the_driver_refuses_names_the_kernel(language: str, device: torch.device) -> None:
+def test_a_launch_that_the_driver_refuses_names_the_kernel(programs: TestPrograms, device: torch.device) -> None:
     x = torch.ones(5, device=device)
     formulas = ("1", *ONES, "a3", *ONES, "0")
-    kernel = _C.device_kernel("too_wide", language, SOURCES[language].encode(), "", "scale", "rrwjfi", formulas)
+    kernel = _C.device_kernel(
+        "too_wide", programs.language, programs.scale.encode(), programs.options, "scale", "rrwjfi", formulas
+    )
     with pytest.raises(ValueError, match=r"kernel_launch \(too_wide\) on device"):
         kernel(x, x, x, 1 << 30, 1.0, 0)
     kernel(x, x, x, 4, 1.0, 0)
     assert x.cpu().isfinite().all()
 
 
-def test_threads_that_come_first_build_once(language: str, device: torch.device) -> None:
-    kernel = scale(language, code=SOURCES[language] + "\n// of this test alone\n")
+def test_threads_that_come_first_build_once(programs: TestPrograms, device: torch.device) -> None:
+    kernel = scale(programs, "of_this_test_alone")
     out = [torch.zeros(7, device=device) for _ in range(8)]
     x, b = torch.ones(7, device=device), torch.ones(1, device=device)
     torch.accelerator.synchronize(device)
@@ -283,10 +238,10 @@ def test_each_device_has_a_program(kernel: Launcher, device: torch.device, secon
 
 def test_a_driver_that_builds_no_programs(device: torch.device) -> None:
     if has_entry("program_build"):
-        pytest.skip("the driver builds programs")
+        return  # all of the others
     x = torch.ones(5, device=device)
     with pytest.raises(NotSupportedError, match="program_build"):
-        scale("opencl_c")(x, x, x, 5, 1.0, 0)
+        scale(TestPrograms("any", "text", "text"))(x, x, x, 5, 1.0, 0)
 
 
 @pytest.mark.parametrize(

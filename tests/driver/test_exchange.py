@@ -125,7 +125,7 @@ def test_a_view_on_the_host(device):
 
 def test_a_view_on_the_host_waits_for_the_stream(device):
     if not reaches_memory(device):
-        pytest.skip("the host cannot reach the device's memory")
+        pytest.skip("capability: host_address. The host can't reach the device's memory")
     with module_of(device).stream(torch.Stream(device)):
         x = torch.zeros(1 << 16, device=device)
         for _ in range(50):
@@ -135,7 +135,7 @@ def test_a_view_on_the_host_waits_for_the_stream(device):
 
 def test_what_has_no_view_on_the_host(device):
     if not reaches_memory(device):
-        pytest.skip("the host cannot reach the device's memory")
+        pytest.skip("capability: host_address. The host can't reach the device's memory")
     with pytest.raises(ValueError, match="takes a tensor of"):
         torch_outboard.host_view(torch.ones(2))
     with pytest.raises(RuntimeError, match="requires grad"):

@@ -20,7 +20,7 @@ def expandable(device):
     torch.accelerator.synchronize(device)
     module_of(device).empty_cache()
     if not maps_memory(device):
-        pytest.skip("the driver maps no memory")
+        pytest.skip("capability: mem_reserve and mem_map. The driver maps no memory")
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     yield
     torch._C._accelerator_setAllocatorSettings("expandable_segments:False")

@@ -9,17 +9,22 @@ import torch
 import torch_outboard
 from examples import launched_kernel
 from torch_outboard import CaptureError, NotSupportedError, sanitizer
+from torch_outboard.testing.programs import TestPrograms
 
 from .support import has_entry, module_of
-from .test_device_programs import SOURCES, language  # noqa: F401
 
 SCALE = "const float32*, const float32*, float32*, int32, float32, int64"
 
 
 @pytest.fixture
-def scale(language: str) -> torch_outboard.Kernel:  # noqa: F811
+def scale(programs: TestPrograms) -> torch_outboard.Kernel:
     """out[i] = a * x[i] + b[0] + shift for i < n, of 16 threads a block."""
-    return torch_outboard.build_kernel(SOURCES[language], "scale", language=language, signature=SCALE)
+    return build(programs, programs.scale, "scale", SCALE)
+
+
+def build(programs, text, name, signature, **options) -> torch_outboard.Kernel:
+    given = {"language": programs.language, "options": programs.options, "signature": signature, **options}
+    return torch_outboard.build_kernel(text, name, **given)
 
 
 def launch(kernel, *args, **options) -> None:
@@ -36,10 +41,12 @@ def test_values_of_tensors_and_numbers(scale, device):
     assert repr(scale) == f"<torch_outboard kernel scale({SCALE})>"
 
 
-def test_local_memory(language, device):  # noqa: F811
-    as_argument = language == "opencl_c"
+def test_local_memory(programs, device):
+    if not programs.sums:
+        pytest.skip("capability: groups. The driver's language has no memory that items of a group share")
+    as_argument = programs.sums_by_argument
     signature = "const float32*, float32*, int32" + ", local" * as_argument
-    kernel = torch_outboard.build_kernel(SOURCES[language], "sums", language=language, signature=signature)
+    kernel = build(programs, programs.sums, "sums", signature)
     values = torch.randn(40)
     out = torch.full((3,), torch.nan, device=device)
     args = (values.to(device), out, 40, *([64] if as_argument else []))
@@ -160,9 +167,9 @@ def test_arguments_that_are_not_as_declared(scale, device, place, change, error,
     assert out.tolist() == [0] * 5
 
 
-def test_any_strides_and_any_dtype_where_they_are_declared(language, device):  # noqa: F811
+def test_any_strides_and_any_dtype_where_they_are_declared(programs, device):
     signature = "const strided void*, const void*, float32*, int32, float32, int64"
-    kernel = torch_outboard.build_kernel(SOURCES[language], "scale", language=language, signature=signature)
+    kernel = build(programs, programs.scale, "scale", signature)
     values = torch.randn(10)
     x, b, out = values.to(device), torch.zeros(1, device=device, dtype=torch.int32), torch.zeros(10, device=device)
     launch(kernel, x[::2], b, out, 10, 2.0, 0)  # from the first element on, whatever the strides
@@ -192,26 +199,27 @@ def test_tensors_and_streams_of_another_device(scale, device, second_device):
     with pytest.raises(ValueError, match="a stream of device"):
         launch(scale, x, x, x, 5, 1.0, 0, stream=torch.Stream(second_device))
     launch(scale, y, y, y, 5, 2.0, 1)  # the kernel is built for that device
-    assert y[4].item() in (4, 6)  # by whether b was written before
+    assert y[4].item() in (4, 7)  # by whether b was written before
 
 
-def test_what_is_no_kernel(scale, language, device):  # noqa: F811
+def test_what_is_no_kernel(programs, device):
     with pytest.raises(ValueError, match=r"kernel_get \(nothing\)"):
-        torch_outboard.build_kernel(SOURCES[language], "nothing", language=language, signature="int32")
+        build(programs, programs.scale, "nothing", "int32")
     with pytest.raises(ValueError, match=r"(?s)program_build \(scale\).*unknown"):
-        broken = SOURCES[language].replace("a * x", "unknown * x")
-        torch_outboard.build_kernel(broken, "scale", language=language, signature=SCALE)
+        build(programs, programs.refused, "scale", SCALE)
     with pytest.raises(TypeError, match="takes what build_kernel returned"):
-        torch_outboard.launch(SOURCES[language], (), grid=1)
+        torch_outboard.launch(programs.scale, (), grid=1)
     with pytest.raises(torch.AcceleratorError, match="out of range"):
-        torch_outboard.build_kernel(SOURCES[language], "scale", language=language, signature=SCALE, device=99)
+        build(programs, programs.scale, "scale", SCALE, device=99)
     with pytest.raises(ValueError, match="a device of"):
-        torch_outboard.build_kernel(SOURCES[language], "scale", language=language, signature=SCALE, device="cpu")
+        build(programs, programs.scale, "scale", SCALE, device="cpu")
 
 
-def test_the_example(language, device):  # noqa: F811
+def test_the_example(programs, device):
+    if programs.language not in launched_kernel.SOURCES:
+        pytest.skip(f"capability: one of the languages {', '.join(launched_kernel.SOURCES)}, in which the example is")
     module = module_of(device)
-    launched_kernel.register(language)
+    launched_kernel.register(programs.language)
     x = torch.randn(1000)
     ours, theirs = x.to(device).requires_grad_(), x.clone().requires_grad_()
     torch_outboard.reset_coverage()
@@ -231,7 +239,7 @@ def test_the_example(language, device):  # noqa: F811
 
 def test_a_driver_that_builds_no_programs(device):
     if has_entry("program_build"):
-        pytest.skip("the driver builds programs")
+        return  # all of the others
     with pytest.raises(NotSupportedError, match="program_build"):
         torch_outboard.build_kernel("", "k", language="opencl_c", signature="int32")
 
@@ -241,7 +249,7 @@ def test_the_handle_of_a_stream_that_the_core_records(device):
     handle = module.current_stream().native_handle if hasattr(torch.Stream, "native_handle") else None
     graph = module.Graph()
     if has_entry("graph_capture_begin"):
-        pytest.skip("the driver captures, and records what it is given by the handle")
+        return  # the driver captures, and records what it is given by the handle
     with pytest.raises(CaptureError, match="by the driver's handle"), module.graph(graph):
         module._get_current_raw_stream(device.index)
     if handle is not None:

@@ -27,7 +27,7 @@ def limited(device):
     module = module_of(device)
     total = module.get_device_properties(device).total_memory
     if total == 0:
-        pytest.skip("the driver does not say how much memory there is")
+        pytest.skip("capability: total_memory. The driver does not say how much memory there is")
 
     def limit(extra):
         module.set_per_process_memory_fraction((module.memory_reserved(device) + extra + 0.5) / total, device)

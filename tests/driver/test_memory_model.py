@@ -267,7 +267,7 @@ def test_the_allocator_is_what_the_model_says(device):
 
 def test_expandable_segments_are_too(device):
     if not maps_memory(device):
-        pytest.skip("the driver maps no memory")
+        pytest.skip("capability: mem_reserve and mem_map. The driver maps no memory")
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     try:
         run(device)

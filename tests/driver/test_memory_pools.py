@@ -90,7 +90,7 @@ def test_a_pool_may_serve_others_when_memory_is_short(device):
     module = module_of(device)
     total = module.get_device_properties(device).total_memory
     if total == 0:
-        pytest.skip("the driver does not say how much memory there is")
+        pytest.skip("capability: total_memory. The driver does not say how much memory there is")
     pool, spare = module.MemPool(), module.MemPool(use_on_oom=True)
     for each in (pool, spare):
         with module.use_mem_pool(each):

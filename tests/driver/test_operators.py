@@ -326,7 +326,7 @@ def test_a_custom_operator_without_a_kernel_for_the_device(device):
 def test_float_settings_reach_the_operators(device):
     tiny = torch.tensor([1e-40])
     if not torch.set_flush_denormal(True):
-        pytest.skip("the host cannot flush denormal numbers")
+        pytest.skip("capability: a host that flushes denormal numbers")
     try:
         assert (tiny.to(device) * 1).item() == (tiny * 1).item() == 0
     finally:

@@ -190,7 +190,7 @@ def test_sparse_gradients_accumulate(device, module):
 
 def test_sparse_tensors_on_another_device(device):
     if torch.accelerator.device_count() < 2:
-        pytest.skip("the driver has one device")
+        pytest.skip("capability: two devices. The driver has one")
     other = torch.device(device.type, 1)
     ours = sparse(other)
     assert torch.accelerator.current_device_index() == device.index

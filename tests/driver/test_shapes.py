@@ -14,15 +14,15 @@ import torch
 
 from torch_outboard import _C
 
-from .support import attends, has_entry, reaches_memory, tolerances
+from .support import attends, queues_operators, reaches_memory, runs_operators, tolerances
 
 NUMBERS = itertools.count()
 
 
 @pytest.fixture
 def queue(device: torch.device) -> None:
-    if not (reaches_memory(device) and has_entry("host_callback")):
-        pytest.skip("capability: operators that are queued on the device's memory")
+    if not queues_operators(device):
+        pytest.skip("capability: operators that are queued, as generated kernels or by host_address and host_callback")
 
 
 @pytest.fixture
@@ -119,16 +119,15 @@ def test_numbers_that_change_are_no_new_signatures(device):
         assert _C.inferred_shapes() == before
 
 
-@pytest.mark.usefixtures("queue")
 def test_no_meta_kernel_is_asked_for_shapes_that_data_decide(device):
     x = torch.tensor([1.0, 0.0, 2.0], device=device)
     mask = x > 0
-    before = _C.inferred_shapes()
+    before = _C.inferred_shapes() if reaches_memory(device) else None  # else they are made of others, whose are known
     for n in (1, 2, 3):
         assert len(mask[:n].nonzero()) == min(n, 2) - (n == 2)
         x[:n].masked_select(mask[:n])
         x[:n].unique()
-    assert _C.inferred_shapes() == before
+    assert before is None or _C.inferred_shapes() == before
 
 
 HALVES = {
@@ -183,7 +182,6 @@ def test_hot_signatures_survive_a_loop_over_sizes(device):
             assert _C.inferred_shapes() == before, f"after {n} sizes"
 
 
-@pytest.mark.usefixtures("queue")
 def test_a_wrong_meta_kernel_of_a_custom_operator_is_caught_at_the_first_call(device, library):
     library.define("liar(Tensor x) -> Tensor")
     library.impl("liar", lambda x: x.double().repeat(2), "CPU")
@@ -194,20 +192,23 @@ def test_a_wrong_meta_kernel_of_a_custom_operator_is_caught_at_the_first_call(de
         result = liar(x)
         assert result.dtype == torch.float64 and result.shape == (6,)
         assert torch.equal(result.cpu(), torch.ones(6, dtype=torch.float64))
-    [(difference, waits)] = [row[1:] for row in _C.shape_disagreements() if row[0] == f"{library.ns}::liar"]
-    assert "Float [3]" in difference and "Double [6]" in difference
-    assert waits == 2
+    if reaches_memory(device):  # on a copy nobody asks the meta kernel
+        [(difference, waits)] = [row[1:] for row in _C.shape_disagreements() if row[0] == f"{library.ns}::liar"]
+        assert "Float [3]" in difference and "Double [6]" in difference
+        assert waits == 2
     # Another class, of which nothing is known yet.
     assert liar(torch.ones(3, dtype=torch.float64, device=device)).shape == (6,)
 
 
-@pytest.mark.usefixtures("queue")
 def test_a_meta_kernel_that_errs_later_fails_that_call_and_waits_from_then_on(device, library):
     library.define("sometimes(Tensor x) -> Tensor")
     library.impl("sometimes", lambda x: x.clone() if len(x) < 4 else x[1:].clone(), "CPU")
     library.impl("sometimes", torch.empty_like, "Meta")
     sometimes = getattr(torch.ops, library.ns).sometimes
     assert sometimes(torch.ones(3, device=device)).shape == (3,)
+    if not reaches_memory(device):  # on a copy nobody asks the meta kernel
+        assert sometimes(torch.ones(4, device=device)).shape == (3,)
+        return
     with pytest.raises(RuntimeError, match=r"told of a result of Float \[4\].*Float \[3\].*Correct the meta kernel"):
         sometimes(torch.ones(4, device=device))  # which raises itself where the work is done before it returns
         torch.accelerator.synchronize(device)
@@ -226,7 +227,7 @@ def test_an_interrupt_in_a_meta_kernel_is_not_lost(device, library, schema):
 
     library.impl("stop", meta, "Meta")
     x = torch.ones(3, device=device)
-    with pytest.raises(KeyboardInterrupt) if is_view or reaches_memory(device) else warnings.catch_warnings():
+    with pytest.raises(KeyboardInterrupt) if is_view or runs_operators(device) else warnings.catch_warnings():
         getattr(torch.ops, library.ns).stop(x)
 
 

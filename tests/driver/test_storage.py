@@ -234,7 +234,7 @@ def test_a_driver_that_exports_nothing_says_so(device):
         assert "ipc_export" in str(error)
     else:
         assert has_entry("ipc_export")
-        pytest.skip("the driver exports memory")
+        return
     # Nothing is left behind, and the CPU's storages go as ever.
     module_of(device).ipc_collect()
     host = ForkingPickler.loads(ForkingPickler.dumps(torch.ones(3)))

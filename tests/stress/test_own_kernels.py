@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -17,9 +18,15 @@ DEVICE = "examples.own_device:OwnDeviceDriver"
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 
 
-@pytest.mark.parametrize("driver", [DRIVER, DEVICE])
-def test_the_driver_tests(driver: str) -> None:
-    run_suite(str(TESTS / "driver"), f"--driver={driver}")
+def test_the_driver_tests() -> None:
+    run_suite(str(TESTS / "driver"), f"--driver={DRIVER}")
+
+
+def test_a_device_with_kernels_skips_little() -> None:
+    answer = run_python("-c", RUN, "test", DEVICE, "-q", "-n", "2")
+    assert answer.returncode == 0, answer.stdout[-20_000:] + answer.stderr[-5_000:]
+    found = re.search(r"^Passed: (\d+) tests\. Failed: 0\. Skipped: (\d+), for:$", answer.stdout, re.MULTILINE)
+    assert found and int(found[1]) > 1300 and int(found[2]) <= 20, answer.stdout[-2_000:]
 
 
 @pytest.mark.parametrize("options", [[], ["--compile"]], ids=["eager", "compiled"])

@@ -342,6 +342,7 @@ def test_missing_tools_are_named(monkeypatch):
 
 
 def test_the_command_runs_the_tests(run_python):
-    answer = run_python(RUN, "test", "examples.pure_python_driver:PythonDriver", "-o", "devices=1", "-q", "-k", "pool")
-    assert "passed" in answer.stdout and "needs two devices" not in answer.stdout.split("short test summary")[0]
+    driver = "examples.pure_python_driver:PythonDriver"
+    answer = run_python(RUN, "test", driver, "-o", "devices=1", "-q", "-k", "peer_copy or pool_of_one")
+    assert "Failed: 0. Skipped: 1, for:\n     1  two devices. The driver has one\n" in answer.stdout
     assert "write KEY=VALUE" in run_python(RUN, "test", "nothing", "-o", "devices", status=2).stderr

@@ -7,7 +7,17 @@ from typing import Any
 
 from torch_outboard.driver import Driver
 
-__all__ = ["where_operators_run"]
+__all__ = ["generates_kernels", "where_operators_run"]
+
+
+def generates_kernels(driver: Driver, index: int) -> bool:
+    """Return whether operators of eager code are asked of generated kernels first on an attached driver's device."""
+    from torch_outboard import _C
+    from torch_outboard._attach import providers_of
+
+    named = providers_of(driver)
+    can_be = driver.kernel_generator is not None
+    return can_be and ("compiled" in named if named is not None else not _C.reaches_memory(index))
 
 
 def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
@@ -25,7 +35,7 @@ def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
     generator = _described(found.eager()) if found.has_eager else None
     compiler = found.of(index)
     can_reach = _C.reaches_memory(index)
-    generates = generator is not None and ("compiled" in named if named is not None else not can_reach)
+    generates = generates_kernels(driver, index)
     eager = []
     if registered := len(_C.native_operators()):
         eager.append(f"{registered} by kernels that are registered for the device")

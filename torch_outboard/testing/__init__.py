@@ -84,7 +84,7 @@ def driver_test_command(
     return [
         *(sys.executable, "-m", "pytest", "-p", "torch_outboard.testing.plugin", "-p", "no:cacheprovider"),
         *("-c", str(tests.config), f"--rootdir={tests.config.parent}", "--import-mode=importlib"),
-        *(f"--time-limit={time_limit:g}", f"--driver={driver}"),
+        *(f"--time-limit={time_limit:g}", f"--driver={driver}", "--conclude", "-rfE"),
         *(f"--driver-option={key}={value}" for key, value in (options or {}).items()),
         *(places or [str(tests.folder)]),
         *rest,

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from torch_outboard.testing import suite
+from torch_outboard.testing.conclusion import Conclusion
 from torch_outboard.testing.fork_server import ForkServer
 from torch_outboard.testing.watchdog import Watchdog
 
@@ -31,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("torch-outboard")
     group.addoption("--driver", metavar="NAME", help='attach this driver: a name, or "package.module:Class"')
     group.addoption("--driver-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the driver")
+    group.addoption(
+        "--conclude", action="store_true", help="end with what passed, what the driver lacks, and what to do next"
+    )
     group.addoption(
         "--time-limit",
         type=float,
@@ -59,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
         torch_outboard.attach(name, **options)
     except (torch_outboard.RegistrationError, ImportError) as error:
         raise pytest.UsageError(str(error)) from error
+    if config.getoption("--conclude"):
+        config.pluginmanager.register(Conclusion(), "torch-outboard-conclusion")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -89,7 +95,7 @@ def device(driver_name: str) -> torch.device:
 def second_device(driver_name: str) -> torch.device:
     """Device 1 of the attached driver."""
     if torch.get_device_module(driver_name).device_count() < 2:
-        pytest.skip("needs two devices")
+        pytest.skip("capability: two devices. The driver has one")
     return torch.device(driver_name, 1)
 
 

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The last lines of `outboard test`: what passed, what the driver lacks, what that costs users, what to do next."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from torch_outboard.driver import OPTIONAL_ENTRIES, Driver
+
+__all__ = ["Conclusion", "conclusion"]
+
+# Entries that may be missing without a cost to users: the core does the same, or as well.
+_COSTS_NOTHING = {
+    *("destroy", "device_open", "device_close", "device_synchronize", "event_synchronize", "last_error"),
+    *("kernel_register", "graph_capture_begin", "graph_capture_end", "graph_instantiate", "graph_launch"),
+    *("graph_destroy", "graph_executable_destroy", "activity_enable", "activity_correlate", "activity_read"),
+}
+_WITHOUT_A_KERNEL = "operators without a generated kernel run on the CPU, on copies, and are waited for"
+_CAPABILITY = "capability: "
+
+
+class Conclusion:
+    """A pytest plugin that writes these lines behind pytest's own."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        yield
+        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:  # in a worker of pytest-xdist there is none
+            for line in _of_run(session.config.getoption("--driver"), terminal.stats):
+                terminal.write_line(line)
+
+
+def _of_run(name: str, stats: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the lines for what pytest has run on the attached driver; none if it has run nothing."""
+    import torch_outboard
+    from torch_outboard import _C
+
+    driver = torch_outboard.attached_driver()
+    if driver is None or not any(stats.get(kind) for kind in ("passed", "failed", "error", "skipped")):
+        return []
+    has_device = _C.device_count() > 0
+    return conclusion(
+        name,
+        driver,
+        passed=len(stats.get("passed", ())),
+        failed=[report.nodeid for kind in ("failed", "error") for report in stats.get(kind, ())],
+        skipped=[_reason(report) for report in stats.get("skipped", ())],
+        entries=_C.entries(),
+        reaches_memory=has_device and _C.reaches_memory(0),
+        generates=has_device and _generates(driver),
+    )
+
+
+def _generates(driver: Driver) -> bool:
+    from torch_outboard.cli.where import generates_kernels
+
+    return generates_kernels(driver, 0)
+
+
+def _reason(report: Any) -> str:
+    """Return why a test was skipped."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return str(text).removeprefix("Skipped: ")
+
+
+def conclusion(
+    name: str,
+    driver: Driver,
+    *,
+    passed: int,
+    failed: Sequence[str],
+    skipped: Sequence[str],
+    entries: Mapping[str, bool],
+    reaches_memory: bool,
+    generates: bool,
+) -> list[str]:
+    """Return the lines for a driver's run.
+
+    Parameters
+    ----------
+    name : str
+        What `outboard test` was given for the driver.
+    driver : Driver
+        The driver that was tested.
+    passed : int
+        Number of tests.
+    failed, skipped : sequence of str
+        The ids of tests that failed; for each skipped test the reason.
+    entries : mapping of str to bool
+        Whether the driver has each entry of the contract.
+    reaches_memory, generates : bool
+        Whether the host reaches the memory of device 0, and whether operators run there as generated kernels.
+    """
+    lines = [f"Passed: {passed} tests. Failed: {len(failed)}. Skipped: {len(skipped)}" + (", for:" if skipped else ".")]
+    counts = collections.Counter(skipped).most_common()
+    lines += [f"  {count:4d}  {reason.removeprefix(_CAPABILITY)}" for reason, count in counts]
+    if missing := _missing(entries, generates):
+        lines += ["Missing in the driver, and what it costs users:"]
+        lines += [f"  {', '.join(names)}: {cost}" for cost, names in missing.items()]
+    return [*lines, f"Next: {_next(name, driver, failed, reaches_memory, generates)}"]
+
+
+def _missing(entries: Mapping[str, bool], generates: bool) -> dict[str, list[str]]:
+    """Return the missing entries by what their absence costs."""
+    from torch_outboard.cli.info import WITHOUT
+
+    costs = dict(WITHOUT)
+    spared = set(_COSTS_NOTHING)
+    if generates:
+        costs |= dict.fromkeys(("host_address", "host_callback"), _WITHOUT_A_KERNEL)
+        spared.add("copy_nd_async")  # a generated kernel
+    if not entries.get("program_build", False):
+        spared.add("program_binary")
+    if entries.get("event_timestamp", False) or entries.get("event_elapsed", False):
+        spared |= {"event_timestamp", "event_elapsed"}
+    missing: dict[str, list[str]] = {}
+    for name in OPTIONAL_ENTRIES:
+        if not entries.get(name, False) and name not in spared:
+            missing.setdefault(costs[name], []).append(name)
+    return missing
+
+
+def _next(name: str, driver: Driver, failed: Sequence[str], reaches_memory: bool, generates: bool) -> str:
+    if failed:
+        first = failed[0].rpartition("/")[2].partition("[")[0]
+        return f"repair the first that failed: outboard test {name} {first} -x"
+    if generates:
+        check = f"outboard kernels check --driver {name}"
+        return f"torch's operators against the CPU, and what kernels reach of the device: {check}"
+    if driver.kernel_generator is None and not reaches_memory:
+        what = "operators run on copies. Generate kernels (`kernel_generator`), or give `host_address`"
+        return f"{what}: docs/writing-a-driver.md, steps 6 and 10"
+    return f"torch's database of operators, each against the CPU: outboard test {name} --operators"

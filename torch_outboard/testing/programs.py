@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The programs that the driver tests build, in the language of the driver that is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_outboard.driver import Driver
+
+if TYPE_CHECKING:
+    from torch_outboard.compile.simt.dialect import Dialect
+
+__all__ = ["TestPrograms", "programs_of"]
+
+
+@dataclass(frozen=True)
+class TestPrograms:
+    """Texts in a driver's language, which `outboard test` builds and launches.
+
+    A driver whose generators have a `Dialect` needs none: the tests write them in that. Others name theirs as
+    `test_programs`, a TestPrograms, in the Driver class; without, the tests of programs are skipped.
+
+    Attributes
+    ----------
+    language : str
+        For `program_build`.
+    scale : str
+        A program with a kernel `scale`: given pointers to floats x, b and out, a 32-bit integer n, a float a and a
+        64-bit integer shift, it writes out[i] = a * x[i] + b[0] + shift for each i < n. It is launched in groups of 16
+        items, of which those beyond n write nothing.
+    refused : str
+        A text that the compiler refuses, with the word "unknown" in what it says.
+    sums : str
+        A program with a kernel `sums`: given pointers to floats x and out and a 32-bit integer n, it writes the sum of
+        each group of 16 of the n elements of x to out, through memory that the group shares. "": the language has none.
+    sums_by_argument : bool
+        Whether that memory is a further argument of the kernel, as in OpenCL C, or comes with the launch alone.
+    many : callable or None
+        Given a number n, returns a program with a kernel `many` of n + 1 pointers to floats, of one item: the first
+        pointer's element i becomes 1 more than the only element of pointer i + 1. None: kernels have few arguments.
+    options : str
+        For `program_build`.
+    """
+
+    language: str
+    scale: str
+    refused: str
+    sums: str = ""
+    sums_by_argument: bool = False
+    many: Callable[[int], str] | None = None
+    options: str = ""
+
+    __test__ = False  # what pytest asks of a class with such a name
+
+
+def programs_of(driver: Driver) -> TestPrograms | None:
+    """Return the programs for a driver: its own, else those in its generators' dialect; None if it has neither."""
+    own: TestPrograms | None = driver.test_programs
+    if own is not None:
+        return own
+    from torch_outboard.compile.generators import Generators
+
+    found = Generators(driver)
+    generators = [found.eager()] if found.has_eager else [] if found.is_by_device else [found.of(0)]
+    dialects = [getattr(generator, "dialect", None) for generator in generators]
+    return next((_in_dialect(one) for one in dialects if one is not None and not one.runs_on_host), None)
+
+
+_SCALE = "const ob_i64 i = {item}; if (i < n) out[i] = a * x[i] + b[0] + (float)shift;"
+
+# Memory that is given with the launch, which no dialect speaks of.
+_SUMS = {
+    "opencl_c": """
+__kernel void sums(__global const float* x, __global float* out, int n, __local float* held) {
+  const int item = get_local_id(0);
+  held[item] = get_global_id(0) < n ? x[get_global_id(0)] : 0;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (item == 0) {
+    float sum = 0;
+    for (int i = 0; i < (int)get_local_size(0); ++i) sum += held[i];
+    out[get_group_id(0)] = sum;
+  }
+}
+""",
+    "cuda": """
+extern "C" __global__ void sums(const float* x, float* out, int n) {
+  extern __shared__ float held[];
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  held[threadIdx.x] = i < n ? x[i] : 0;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    float sum = 0;
+    for (int item = 0; item < (int)blockDim.x; ++item) sum += held[item];
+    out[blockIdx.x] = sum;
+  }
+}
+""",
+}
+
+
+def _in_dialect(dialect: Dialect) -> TestPrograms:
+    def program(name: str, parameters: list[str], body: str) -> str:
+        head = dialect.kernel.format(name=name, parameters=", ".join(parameters))
+        return dialect.source(f"{head} {{ {body} }}\n")
+
+    def many(count: int) -> str:
+        names = [f"x{i}" for i in range(count)]
+        body = " ".join(f"out[{i}] = *{one} + 1;" for i, one in enumerate(names))
+        return program("many", ["OB_GLOBAL float* out", *(f"OB_GLOBAL const float* {one}" for one in names)], body)
+
+    read = [f"OB_GLOBAL const float* {name}" for name in ("x", "b")]
+    parameters = [*read, "OB_GLOBAL float* out", "ob_i32 n", "float a", "ob_i64 shift"]
+    scale = program("scale", parameters, _SCALE.format(item=dialect.item))
+    language = dialect.language or dialect.name
+    return TestPrograms(
+        language=language,
+        scale=scale,
+        refused=scale.replace("a * x", "unknown * x"),
+        sums=_SUMS.get(language, ""),
+        sums_by_argument=language == "opencl_c",
+        many=many,
+        options=dialect.options,
+    )
