@@ -14,7 +14,6 @@ import pytest
 from stress.suites import TESTS, run_python, run_suite
 
 DRIVER = "examples.own_kernels:OwnKernelsDriver"
-DEVICE = "examples.own_device:OwnDeviceDriver"
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 
 
@@ -22,19 +21,37 @@ def test_the_driver_tests() -> None:
     run_suite(str(TESTS / "driver"), f"--driver={DRIVER}")
 
 
-def test_a_device_with_kernels_skips_little() -> None:
-    answer = run_python("-c", RUN, "test", DEVICE, "-q", "-n", "2")
+@pytest.fixture(scope="module", params=["c", "python"])
+def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of an installed project of the template `device`."""
+    from unit.test_new import make_and_install
+
+    folder = tmp_path_factory.mktemp(request.param)
+    make_and_install(folder / "project", folder / "site", "--template", "device", "--language", request.param)
+    path = os.pathsep.join([str(folder / "site"), *filter(None, sys.path), str(TESTS.parent)])
+    return {"PYTHONPATH": path}
+
+
+def test_a_device_with_kernels_skips_little(device: dict[str, str]) -> None:
+    answer = run_python("-c", RUN, "test", "made_up", "-q", "-n", "2", **device)
     assert answer.returncode == 0, answer.stdout[-20_000:] + answer.stderr[-5_000:]
     found = re.search(r"^Passed: (\d+) tests\. Failed: 0\. Skipped: (\d+), for:$", answer.stdout, re.MULTILINE)
     assert found and int(found[1]) > 1300 and int(found[2]) <= 20, answer.stdout[-2_000:]
 
 
 @pytest.mark.parametrize("options", [[], ["--compile"]], ids=["eager", "compiled"])
-def test_the_digits_are_learned(options: list[str]) -> None:
-    path = os.pathsep.join([*filter(None, sys.path), str(TESTS.parent)])
-    variables = {"OUTBOARD_FALLBACK": "error", "PYTHONPATH": path}
-    answer = run_python(str(TESTS.parent / "examples" / "digits.py"), "--device", DEVICE, *options, **variables)
+def test_the_digits_are_learned(device: dict[str, str], options: list[str], tmp_path: Path) -> None:
+    example = str(TESTS.parent / "examples" / "digits.py")
+    variables = {"OUTBOARD_FALLBACK": "error", "OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "kernels"), **device}
+    answer = run_python(example, "--device", "made_up", *options, **variables)
     assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_the_device_in_c_below_torch(device: dict[str, str]) -> None:
+    answer = run_python("-c", RUN, "test", "made_up", "--native", **device)
+    if "has no library" in answer.stderr:
+        return  # the one in Python
+    assert answer.returncode == 0 and "9 of 9 tests passed" in answer.stdout, answer.stdout + answer.stderr
 
 
 @pytest.mark.parametrize("name", ["convolutions", "orders", "products", "random", "reductions", "tuning"])

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -36,8 +37,13 @@ CONTRACT = [
 ]
 
 
-# Of devices whose kernels are generated: of each part of the contract what no other driver has.
-CONTRACT_OF_DEVICE = ["test_copies.py", "test_streams.py", "test_waits.py", "test_device_programs.py"]
+# The files of a template and language; of others CONTRACT. `make stress` runs all tests on devices with kernels.
+FILES = {
+    ("host-memory", "c"): CONTRACT[:1],
+    ("host-memory", "python"): CONTRACT[:1],
+    ("device", "c"): ["test_device_programs.py", "test_stream_bad_input.py", "test_streams.py"],
+    ("device", "python"): ["test_device_programs.py"],  # what is beside is the template other-process
+}
 GENERATED = ("device", "kernels")
 
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
@@ -71,8 +77,42 @@ def build_and_test(template, language, tmp_path, run_python):
     if template in ("kernels", "triton"):
         return  # it has the streams and the memory of another template; `make stress` has its kernels run all tests
     # Of the others all files of the contract pass where their drivers are tested, of which they are copies.
-    files = {"host-memory": CONTRACT[:1], "other-process": CONTRACT, "device": CONTRACT_OF_DEVICE}[template]
+    files = FILES.get((template, language), CONTRACT)
     run_installed(run_python, site, ROOT, *driver_test_command("made_up", arguments=[*files, "-q"])[3:])
+    if (template, language) == ("device", "c"):
+        run_python(
+            f"import sys; sys.path.insert(0, {str(site)!r})\n" + STOPPED_AND_KILLED, env={"OUTBOARD_FALLBACK": "error"}
+        )
+
+
+# As tests/unit/test_other_process.py and test_own_device.py have it for devices in Python.
+STOPPED_AND_KILLED = """
+import os, pathlib, signal, pytest, torch, torch_outboard
+torch_outboard.attach("made_up")
+x = torch.ones(4, device="made_up").mul_(2)  # its kernel is built here, for which the chip must go on
+torch.accelerator.synchronize()
+
+def is_chip(process):
+    name, _, rest = process.joinpath("stat").read_text().rpartition(") ")
+    return name.endswith("(chip_process") and rest.split()[1] == str(os.getpid())
+
+[chip] = [int(process.name) for process in pathlib.Path("/proc").glob("[0-9]*") if is_chip(process)]
+stream, event = torch.accelerator.current_stream(), torch.Event("made_up", enable_timing=True)
+assert stream.query()
+os.kill(chip, signal.SIGSTOP)
+try:
+    x.mul_(2)
+    event.record()
+    assert not event.query() and not stream.query() and not stream.query()
+finally:
+    os.kill(chip, signal.SIGCONT)
+assert x.tolist() == [4] * 4 and event.query() and stream.query()
+os.kill(chip, signal.SIGKILL)
+with pytest.raises(torch.AcceleratorError, match="the chip's process, .*, has ended by signal 9"):
+    torch.accelerator.synchronize()
+with pytest.raises(torch.AcceleratorError, match="was lost"):
+    x.cpu()
+"""
 
 
 def make_and_install(project, site, *kind):
@@ -226,6 +266,8 @@ def test_a_made_project_speaks_of_itself(template, language):
             "own_kernels",
             "OwnKernels",
             "Own kernels",
+            "own_chip",
+            "Own chip",
             "own_device",
             "OwnDevice",
             "Own device",
@@ -234,7 +276,8 @@ def test_a_made_project_speaks_of_itself(template, language):
             "examples",
         ):
             assert skeleton not in text, path
-    base = {"kernels": "HostDevice", "triton": "HostDevice", "device": "ProcessDriver"}.get(template, "Driver")
+    bases = {"kernels": "HostDevice", "triton": "HostDevice", "device": "ProcessDriver"}
+    base = bases.get(template, "Driver") if language == "python" else "Driver"
     assert f"class MyChipDriver({base}):" in files["torch_my_chip/__init__.py"]
     assert 'my_chip = "torch_my_chip:MyChipDriver"' in files["pyproject.toml"]
 
@@ -248,6 +291,27 @@ def test_kernels_are_a_template_of_their_own(tmp_path):
     assert "test_operators_run_as_generated_kernels" in (tmp_path / "project" / "tests" / "test_driver.py").read_text()
     status, output = invoke("new", "made_up", "--kernels", "--language", "c", "--folder", str(tmp_path / "x"))
     assert status == 2 and "the template kernels is in python only" in output
+
+
+def test_what_a_device_needs_to_be_read_or_changed():
+    """The rest of a project stands for a runtime, a compiler and a chip, and goes when yours take their places."""
+    wanted = {
+        "c": ("src/driver.c", "torch_my_chip/__init__.py", "torch_my_chip/dialect.py"),
+        "python": tuple(f"torch_my_chip/{name}.py" for name in ("__init__", "memory", "dialect", "programs")),
+    }
+    for language, paths in wanted.items():
+        files = project_files("my_chip", "device", language)
+        lines = [line.strip() for path in paths for line in without_docstrings(files[path]).splitlines()]
+        code = [line for line in lines if line and not line.startswith(("# ", "// ", "/* ", "* "))]
+        assert 200 < len(code) < 300, (language, len(code))
+    assert 'LANGUAGE = "my_chip_c"' in files["torch_my_chip/dialect.py"]
+    assert '#define LANGUAGE "my_chip_c"' in project_files("my_chip", "device", "c")["src/driver.c"]
+
+
+def without_docstrings(text: str) -> str:
+    """Return a module less its docstrings, not less other texts; what isn't Python as it is."""
+    text = re.sub(r'\A(?:# .*\n)*"""(?:.|\n)*?"""', "", text)
+    return re.sub(r'^ +"""(?:.|\n)*?"""$', "", text, flags=re.MULTILINE)
 
 
 def test_triton_is_a_template_of_its_own(tmp_path):

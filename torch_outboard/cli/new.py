@@ -28,7 +28,7 @@ _TEMPLATES = Path(__file__).parent / "project"
 # What the device is as the project is made -> the languages that the driver can be in, the first if none is asked for.
 TEMPLATES = {
     "host-memory": ("c", "python"),
-    "device": ("python",),
+    "device": ("c", "python"),
     "other-process": ("python",),
     "kernels": ("python",),
     "triton": ("python",),
@@ -92,6 +92,7 @@ def new(
     click.echo(f"  cd {folder}")
     click.echo("  pip install --no-build-isolation -e '.[test]'")
     click.echo(f"  outboard test {name}")
+    click.echo("Then README.md says where to go on.")
 
 
 def _chosen(options: dict[str, str | None]) -> str:
@@ -179,13 +180,15 @@ def project_files(name: str, template: str, language: str) -> dict[str, str]:
         "package": package,
         "distribution": package.replace("_", "-"),
         "class": class_name(name),
+        "stem": class_name(name).removesuffix("Driver"),
         "outboard": __version__,
         "source": _outboard_source(),
         "torch": _torch_requirement(),
     }
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     files: dict[str, str] = {}
-    for part in ("common", language):
+    # The last has what is the template's alone, or is not there.
+    for part in ("common", language, f"{language}-{template}"):
         root = _TEMPLATES / part
         for source in sorted(root.rglob("*.jinja")):
             files[_target(source.relative_to(root), package)] = environment.from_string(

@@ -35,15 +35,23 @@ _OTHER_PROCESS: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/device.py": ("examples/other_process/device.py", {}),
 }
 
-# A language and what stands for its compiler.
-_LANGUAGE: dict[str, tuple[str, dict[str, str]]] = {
+# What stands for a vendor's runtime, in C++.
+_RUNTIME = ("chip.h", "chip.cpp", "chip_process.cpp", "compiler.cpp", "failure.h", "protocol.h")
+
+# How a language spells what is generated, and its words.
+_DIALECT: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/dialect.py": (
         "examples/own_kernels/dialect.py",
         {'"own_kernels_c"': '"{name}_c"', "class OwnKernelsGenerator": "class {stem}Generator"},
     ),
+    "{package}/language.h": ("examples/own_kernels/language.h", {}),
+}
+
+# That, and what stands for a compiler.
+_LANGUAGE: dict[str, tuple[str, dict[str, str]]] = {
+    **_DIALECT,
     "{package}/programs.py": ("examples/own_kernels/programs.py", {}),
     "{package}/compiler.py": ("examples/own_kernels/compiler.py", {}),
-    "{package}/language.h": ("examples/own_kernels/language.h", {}),
 }
 
 # Template and language -> files of the made project: the source of each, and what is replaced in it. {name} is the
@@ -134,6 +142,19 @@ _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
         ),
         **_OTHER_PROCESS,
         **_LANGUAGE,
+    },
+    ("device", "c"): {
+        "src/driver.c": (
+            "examples/own_chip/driver.c",
+            {
+                "A driver in C for the common chip:": "The {name} driver, as made:",
+                '"own_kernels_c"': '"{name}_c"',
+                '"Own chip %d"': '"{title} %d"',
+                '"own_chip"': '"{name}"',
+            },
+        ),
+        **{f"src/{file}": (f"examples/own_chip/{file}", {}) for file in _RUNTIME},
+        **_DIALECT,
     },
     ("kernels", "python"): {
         "{package}/__init__.py": (
