@@ -158,7 +158,7 @@ def test_what_ci_runs(tmp_path):
     assert "Next: outboard test made_up" in answer.stdout and "1 passed" in answer.stdout
     workflow = (project / ".github" / "workflows" / "tests.yml").read_text()
     assert "run: .ci/run" in workflow and "TORCH_OUTBOARD: ${{ vars.TORCH_OUTBOARD || '" in workflow
-    assert "pip install 'torch<2.16,>=2.11'" in workflow
+    assert "pip install 'torch>=2.11,<2.16' " in workflow
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import click
 import jinja2
 
 from torch_outboard._attach import check_name
+from torch_outboard._build import NEWEST_TORCH, OLDEST_TORCH
 from torch_outboard._discovery import found_drivers
 from torch_outboard._errors import RegistrationError
 from torch_outboard._version import __version__
@@ -123,20 +124,18 @@ def _check(name: str) -> None:
 
 def _torch_requirement() -> str:
     """Return the versions of torch that torch-outboard works with, as pip takes them."""
-    try:
-        wanted = importlib.metadata.requires("torch-outboard") or []
-    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
-        wanted = []
-    return next((one for one in wanted if re.match(r"torch\b(?!-)", one)), "torch")
+    (major, oldest), (_, newest) = OLDEST_TORCH, NEWEST_TORCH
+    return f"torch>={major}.{oldest},<{major}.{newest + 1}"
 
 
 def _outboard_source() -> str:
     """Return where pip finds this torch-outboard from elsewhere: its repository, or a submodule if none is known."""
     try:
         text = importlib.metadata.distribution("torch-outboard").read_text("direct_url.json")
-    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
-        text = json.dumps({"url": Path(__file__).parents[2].as_uri()})
-    found: dict[str, Any] = json.loads(text or "{}")
+    except importlib.metadata.PackageNotFoundError:
+        text = None
+    # Without that record it may lie in a checkout that is on PYTHONPATH.
+    found: dict[str, Any] = json.loads(text) if text else {"url": Path(__file__).parents[2].as_uri()}
     url, commit = found.get("url", ""), found.get("vcs_info", {}).get("commit_id")
     if url.startswith("file://"):
         url, commit = _repository(url2pathname(urlsplit(url).path))
