@@ -170,8 +170,11 @@ def test_what_ci_runs(tmp_path):
 )
 def test_ci_installs_torch_outboard_from_its_source(source, wanted, tmp_path):
     answer = run_ci(tmp_path, TORCH_OUTBOARD=source)
-    assert answer.stdout.splitlines()[0] == f"install --no-build-isolation {wanted}", answer.stdout + answer.stderr
-    assert answer.stdout.splitlines()[1] == "install --no-build-isolation ."
+    assert answer.stdout.splitlines() == [
+        f"-m pip install --no-build-isolation {wanted}",
+        "-m pip install --no-build-isolation .",
+        "-m pytest -q",
+    ], answer.stdout + answer.stderr
 
 
 def test_ci_says_that_torch_outboard_is_missing(tmp_path):
@@ -181,16 +184,16 @@ def test_ci_says_that_torch_outboard_is_missing(tmp_path):
 
 
 def run_ci(folder, **variables):
-    """Runs the script where nothing is installed, with a pip that says what it is told to do."""
+    """Runs the script where nothing is installed, with a Python that says what else it is told to do."""
     assert invoke("new", "made_up", "--language", "python", "--folder", str(folder / "project"))[0] == 0
     tools = folder / "tools"
     tools.mkdir()
-    for name, text in {"python": "exit 1", "pip": 'echo "$@"', "outboard": "exit 0"}.items():
+    for name, text in {"python": '[ "$1" != -c ] && echo "$@"', "outboard": "exit 0"}.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
     path = os.pathsep.join([str(tools), os.environ["PATH"]])
     return subprocess.run(
-        [folder / "project" / ".ci" / "run"], env={"PATH": path, **variables}, capture_output=True, text=True
+        [folder / "project" / ".ci" / "run", "-q"], env={"PATH": path, **variables}, capture_output=True, text=True
     )
 
 

@@ -36,6 +36,9 @@ def test(
     DRIVER is an installed driver's name, or "package.module:Class". Options that are not named below are pytest's, and
     all is that stands behind "--": outboard test NAME -x -k streams, outboard test NAME test_streams.py, outboard test
     NAME -- -o log_cli=1. With --native names of tests follow. Exits with the status of pytest, or of the program.
+
+    The last lines say what passed, for which missing capability tests were skipped, what the driver lacks and what that
+    costs users, and what to do next.
     """
     from torch_outboard.cli.info import parse_options
 
