@@ -111,6 +111,14 @@ OUTBOARD_API uint64_t handle_for_caller(Stream& stream);
 // Raises the same for a handle from before the capture, with what the caller does.
 OUTBOARD_API void refuse_handle_in_capture(c10::DeviceIndex device, uint64_t handle, const char* what);
 
+// The same for work on an external stream whose handle is that of a stream which captures.
+inline void refuse_second_stream(const Stream& stream) {
+  if (C10_UNLIKELY(stream.is_external)) {
+    refuse_handle_in_capture(stream.device, stream.handle,
+                             "work on a second stream with the handle of one that captures");
+  }
+}
+
 // The captures under way, for what concerns a whole device.
 OUTBOARD_API void enter_capture(Capture& capture);
 OUTBOARD_API void leave_capture(Capture& capture) noexcept;

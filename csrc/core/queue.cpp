@@ -156,6 +156,7 @@ void refuse_without_launches() {
 Capture* software_capture(Stream& stream) {
   Capture* capture = capture_of(stream);
   if (C10_LIKELY(capture == nullptr)) {
+    refuse_second_stream(stream);
     return nullptr;
   }
   capture->check(stream);

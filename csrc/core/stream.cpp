@@ -295,6 +295,7 @@ bool call_observed_host_work(Stream& stream, ob_host_fn fn, void* user, const ch
 
 bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name) {
   refuse_in_capture(stream, "host work that runs once");
+  refuse_second_stream(stream);
   stream.last_work.store(name, std::memory_order_relaxed);
   return C10_LIKELY(!is_recording_activities()) ? call_host_work(stream, fn, user)
                                                 : call_observed_host_work(stream, fn, user, name);

@@ -120,12 +120,15 @@ def writes_by_address(x, *, out):
         ctypes.c_float.from_address(out.data_ptr() + 4 * i).value = 2
 def wraps_the_handle(x, *, out):
     module.ExternalStream(kept, 0)
+def queues_on_a_second_stream(x, *, out):
+    torch_outboard.launch(double, (x, out, x.numel()), grid=1, stream=second)
 
 x = torch.ones(5, device="programs")
 graph = module.Graph()
 side = module.Stream()
 with module.stream(side):
     kept = module._get_current_raw_stream(0)
+second, double = module.ExternalStream(kept, 0), build("double", "const float32*, float32*, int32")
 kernel = KERNEL
 register_kernel("aten::exp2.out", kernel)
 if kernel is not wraps_the_handle:
@@ -154,6 +157,7 @@ def test_launches(run_python, code):
         ("keeps_the_handle", "a call of the driver's kernel_launch below torch-outboard"),
         ("writes_by_address", "kernel in Python for aten::exp2.out, which queued nothing that a graph could replay"),
         ("wraps_the_handle", "a second stream with the handle of one that captures"),
+        ("queues_on_a_second_stream", "work on a second stream with the handle of one that captures"),
     ],
 )
 def test_what_a_graph_would_not_replay_raises_at_the_capture(run_python, kernel, message):
