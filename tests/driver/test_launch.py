@@ -215,11 +215,15 @@ def test_what_is_no_kernel(programs, device):
         build(programs, programs.scale, "scale", SCALE, device="cpu")
 
 
-def test_the_example(programs, device):
+def register_example(programs):
     if programs.language not in launched_kernel.SOURCES:
         pytest.skip(f"capability: one of the languages {', '.join(launched_kernel.SOURCES)}, in which the example is")
-    module = module_of(device)
     launched_kernel.register(programs.language)
+
+
+def test_the_example(programs, device):
+    module = module_of(device)
+    register_example(programs)
     x = torch.randn(1000)
     ours, theirs = x.to(device).requires_grad_(), x.clone().requires_grad_()
     torch_outboard.reset_coverage()
@@ -235,6 +239,25 @@ def test_the_example(programs, device):
         static.copy_(value)
         graph.replay()
         torch.testing.assert_close(y.cpu(), value * torch.sigmoid(0.5 * value))
+
+
+def test_the_example_in_a_compiled_function(programs, device):
+    register_example(programs)
+
+    def function(x):
+        return launched_kernel.swish(x + 1, 0.7) * 3
+
+    x = torch.randn(7, 5)
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    torch_outboard.reset_coverage()
+    results = []
+    for run, place in ((function, "cpu"), (compiled, device)):
+        leaf = x.to(place, copy=True).requires_grad_()
+        y = run(leaf)
+        y.sum().backward()
+        results.append((y.detach().cpu(), leaf.grad.cpu()))
+    torch.testing.assert_close(results[1], results[0])
+    assert torch_outboard.coverage().calls("outboard_examples::swish", "native") == 1
 
 
 def test_a_driver_that_builds_no_programs(device):
