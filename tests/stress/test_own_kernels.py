@@ -22,7 +22,7 @@ def test_the_driver_tests() -> None:
 
 
 @pytest.fixture(scope="module", params=["c", "python"])
-def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of an installed project of the template `device`."""
     from unit.test_new import make_and_install
 
@@ -32,23 +32,23 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return {"PYTHONPATH": path}
 
 
-def test_a_device_with_kernels_skips_little(device: dict[str, str]) -> None:
-    answer = run_python("-c", RUN, "test", "made_up", "-q", "-n", "2", **device)
+def test_a_device_with_kernels_skips_little(installed: dict[str, str]) -> None:
+    answer = run_python("-c", RUN, "test", "made_up", "-q", "-n", "2", **installed)
     assert answer.returncode == 0, answer.stdout[-20_000:] + answer.stderr[-5_000:]
     found = re.search(r"^Passed: (\d+) tests\. Failed: 0\. Skipped: (\d+), for:$", answer.stdout, re.MULTILINE)
     assert found and int(found[1]) > 1300 and int(found[2]) <= 20, answer.stdout[-2_000:]
 
 
 @pytest.mark.parametrize("options", [[], ["--compile"]], ids=["eager", "compiled"])
-def test_the_digits_are_learned(device: dict[str, str], options: list[str], tmp_path: Path) -> None:
+def test_the_digits_are_learned(installed: dict[str, str], options: list[str], tmp_path: Path) -> None:
     example = str(TESTS.parent / "examples" / "digits.py")
-    variables = {"OUTBOARD_FALLBACK": "error", "OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "kernels"), **device}
+    variables = {"OUTBOARD_FALLBACK": "error", "OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "kernels"), **installed}
     answer = run_python(example, "--device", "made_up", *options, **variables)
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
-def test_the_device_in_c_below_torch(device: dict[str, str]) -> None:
-    answer = run_python("-c", RUN, "test", "made_up", "--native", **device)
+def test_the_device_in_c_below_torch(installed: dict[str, str]) -> None:
+    answer = run_python("-c", RUN, "test", "made_up", "--native", **installed)
     if "has no library" in answer.stderr:
         return  # the one in Python
     assert answer.returncode == 0 and "9 of 9 tests passed" in answer.stdout, answer.stdout + answer.stderr
