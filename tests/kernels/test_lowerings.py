@@ -37,3 +37,16 @@ def test_the_mean_of_nothing_is_not_a_number(is_compiled: bool, device: torch.de
     for function in (torch.var_mean, torch.std_mean):
         run = torch.compile(function) if is_compiled else function
         assert all(one.isnan() for one in run(torch.empty(0, 3, device=device)))
+
+
+def test_what_an_earlier_loop_stored_is_read_under_a_mask(device: torch.device) -> None:
+    """Running sums, in a loop of the kernel that also sums the row, then some of them in the next loop."""
+
+    def chosen(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[0], device=x.device)
+        found: torch.Tensor = torch.ops.aten._unsafe_masked_index(x.cumsum(0), mask, [places], 0.0)
+        return found * x.sum()
+
+    x, mask = torch.randint(-9, 9, (300,)).float(), torch.rand(300) > 0.5
+    found = torch.compile(chosen)(x.to(device), mask.to(device))
+    assert torch.equal(found.cpu(), chosen(x, mask))

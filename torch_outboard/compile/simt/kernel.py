@@ -45,6 +45,8 @@ class TypedCSE(CSE[Any, Any]):
     def scoped_copy(self) -> TypedCSE:
         copy: TypedCSE = super().scoped_copy()
         copy.texts = dict(self.texts)
+        # What loops before have stored is read from memory within the scope too, so those stores stay.
+        copy.invalidated_stores = self.invalidated_stores
         return copy
 
     def generate(self, buffer: IndentedBuffer, expr: Any, **options: Any) -> Any:
