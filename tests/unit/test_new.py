@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 from torch_outboard._discovery import found_drivers
 from torch_outboard.cli import main
 from torch_outboard.cli.new import TEMPLATES, _outboard_source, project_files
+from torch_outboard.drivers.skeletons import _SKELETONS
 from torch_outboard.testing import driver_test_command, run_driver_tests, suite
 
 from .contract import ROOT
@@ -346,6 +348,15 @@ def test_names_that_cannot_be_are_refused(name, why, tmp_path):
     status, output = invoke("new", name, "--folder", str(tmp_path / "project"))
     assert status == 2 and "Invalid value for NAME" in output and why in output
     assert not (tmp_path / "project").exists()
+
+
+def test_what_projects_are_made_of_is_installed():
+    rules = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    sources = {path for files in _SKELETONS.values() for path, _ in files.values()} | {"LICENSE"}
+    assert len(sources) > 20
+    whole = re.findall(r"install\(DIRECTORY (\S+) DESTINATION \$\{skeletons\}", rules)
+    listed = set(re.findall(r"[\w./]+", rules))
+    assert [path for path in sources if path not in listed and str(Path(path).parent) not in whole] == []
 
 
 def test_names_that_are_taken_are_refused(tmp_path, monkeypatch):
