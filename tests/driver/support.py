@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+import pytest
 import torch
 
 import torch_outboard
@@ -45,6 +46,12 @@ def runs_operators(device: torch.device) -> bool:
 def queues_operators(device: torch.device) -> bool:
     """Return whether operators are queued in streams, so that callers go on and failures come later."""
     return generates_kernels(device) or (reaches_memory(device) and has_entry("host_callback"))
+
+
+def skip_unless_graphs_draw(device: torch.device) -> None:
+    """Skip a test of graphs that draw: where kernels are generated, the seed of a replay lies in pinned memory."""
+    if generates_kernels(device) and not has_entry("host_alloc"):
+        pytest.skip("capability: host_alloc, by which a replay of generated kernels gets its seed")
 
 
 def attends(device: torch.device) -> bool:

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from torch_outboard import CaptureError, NotSupportedError
 
-from .support import generates_kernels, has_entry, module_of, pinned, reaches_memory, runs_operators
+from .support import (
+    generates_kernels,
+    has_entry,
+    module_of,
+    pinned,
+    reaches_memory,
+    runs_operators,
+    skip_unless_graphs_draw,
+)
 
 
 @pytest.fixture
@@ -207,6 +215,7 @@ def test_captures_that_share_a_pool_end_one_by_one(module: Any, device: torch.de
 
 @pytest.mark.parametrize("draw", ["rand", "dropout", "bernoulli_", "randperm"])
 def test_random_numbers_are_fresh_and_those_of_eager_runs(module: Any, device: torch.device, draw: str) -> None:
+    skip_unless_graphs_draw(device)
     ones = torch.ones(256, device=device)
     calls: dict[str, Callable[[], Tensor]] = {
         "rand": lambda: torch.rand(256, device=device),
@@ -228,6 +237,7 @@ def test_random_numbers_are_fresh_and_those_of_eager_runs(module: Any, device: t
 
 
 def test_replay_follows_a_new_seed_and_its_own_generator(module: Any, device: torch.device) -> None:
+    skip_unless_graphs_draw(device)
     generator = torch.Generator(device)
     graph = module.Graph()
     with module.graph(graph):
@@ -495,6 +505,7 @@ def test_debug_dump_names_the_operators(module: Any, device: torch.device, tmp_p
 
 @pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="torch.accelerator.Graph came with torch 2.13")
 def test_accelerator_graph(module: Any, device: torch.device) -> None:
+    skip_unless_graphs_draw(device)
     x = torch.zeros(16, device=device)
     graph = torch.accelerator.Graph()
     with torch.Stream(device), graph:

@@ -14,7 +14,7 @@ import torch
 
 from torch_outboard import _C
 
-from .support import attends, queues_operators, reaches_memory, runs_operators, tolerances
+from .support import attends, generates_kernels, queues_operators, reaches_memory, runs_operators, tolerances
 
 NUMBERS = itertools.count()
 
@@ -163,6 +163,8 @@ def test_half_precision_where_the_cpus_kernels_keep_float32(device, name, dtype)
     torch.accelerator.synchronize(device)
     # Where attention is made of operators, each rounds; a generated kernel adds in another order.
     is_rounded = "attention" in name and not (attends(device) and reaches_memory(device))
+    # In this form the CPU's kernel rounds the statistics to half precision first, a generated one the result alone.
+    is_rounded |= name == "batch norm with update" and generates_kernels(device)
     tolerance = {"atol": 2e-3, "rtol": 2e-2} if is_rounded else {}
     for a, b in zip(ours, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
