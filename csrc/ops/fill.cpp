@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // fill_ and zero_: the driver's fill where the elements are gapless, else the provider chain.
 #include <ATen/Dispatch_v2.h>
+#include <ATen/EmptyTensor.h>
 #include <c10/core/Scalar.h>
 #include <c10/core/TensorImpl.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "core/device.h"
@@ -17,12 +20,29 @@ namespace outboard {
 
 namespace {
 
+// Whether a number is one that every type holds, wrapped or not.
+bool every_type_holds(const c10::Scalar& value) {
+  constexpr double kLargest = 127;
+  return !value.isComplex() && std::abs(value.toDouble()) <= kLargest;
+}
+
+// The element as the CPU fills it, or its refusal of the number. Of one element it checks less than of none, or of two.
+at::Tensor filled_on_cpu(const at::Tensor& self, const c10::Scalar& value) {
+  at::Tensor elements = at::detail::empty_cpu({std::min<int64_t>(self.numel(), 2)}, self.scalar_type());
+  return elements.fill_(value);
+}
+
 // Queues the fill at the driver; false if it can't.
-bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value) {
+bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value, const at::Tensor& element) {
   if (!driver().fill_async || !is_dense(*self.unsafeGetTensorImpl()) || self.is_conj() || self.is_neg()) {
     return false;
   }
   std::byte pattern[16] = {};
+  if (element.defined()) {
+    std::memcpy(pattern, element.const_data_ptr(), element.itemsize());
+    return queue_fill(current_stream(self.device().index()), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
+                      static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
+  }
   AT_DISPATCH_V2(self.scalar_type(), "fill_", AT_WRAP([&] {
                    const auto element = value.to<scalar_t>();
                    static_assert(sizeof(element) <= sizeof(pattern));
@@ -38,7 +58,8 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
     trace_tensors(*active, "aten::fill_", self.device().index(), self, {});
   }
-  if (self.numel() > 0 && !fill_by_driver(self, value)) {
+  const at::Tensor element = C10_LIKELY(every_type_holds(value)) ? at::Tensor() : filled_on_cpu(self, value);
+  if (self.numel() > 0 && !fill_by_driver(self, value, element)) {
     static OpPlan& plan = plan_named("aten::fill_", "Scalar");
     torch::jit::Stack stack{self, value};
     run_chain(plan, &stack);

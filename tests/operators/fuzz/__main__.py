@@ -24,8 +24,8 @@ from ..refusals import captured
 from ..refusals.comparison import CPU, errors_of_other_values
 from ..refusals.lists import JUDGE_VALUES, UNCHECKED
 from .changes import Change, drawn
-from .comparison import Outcome, difference, difference_of_values, outcome_of
-from .lists import is_left_out
+from .comparison import TOLERANCES, Outcome, difference, difference_of_values, outcome_of
+from .lists import has_rounded_constants, is_left_out
 from .placed import place_all
 
 IN_A_ROW = 8  # calls of one operator with other sizes and values, which share its plans
@@ -53,7 +53,8 @@ class Fuzzer:
         others = errors_of_other_values(unplaced) if ours.error is not None else set()
         if call.name in JUDGE_VALUES:
             others.add(type(None))
-        found = difference(ours, theirs, others, self.is_exact)
+        least = TOLERANCES[torch.float32] if has_rounded_constants(call.operator) else 0.0
+        found = difference(ours, theirs, others, self.is_exact, least)
         if found is not None and not self.is_exact and self._depends_on_layout(unplaced, theirs):
             found = None
         return Verdict(found, theirs.error is not None)
