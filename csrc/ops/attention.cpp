@@ -24,6 +24,9 @@ namespace {
 // The greatest head of which the kernels keep results in registers (torch_outboard/kernels/templates/attention.py).
 constexpr int64_t kMaxHead = 256;
 
+// Whether somebody has registered a kernel for the whole with torch before the device was attached.
+bool has_registered_whole = false;
+
 bool is_on_host(const at::Tensor& tensor) {
   if (driver().host_address == nullptr) {
     return false;
@@ -93,7 +96,7 @@ bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tens
          has_size(key, 3, query.sym_size(3)) && (!mask.has_value() || is_generated_mask(*mask, query, keys));
 }
 
-// The driver's own kernel for the whole, if it brought one; else generated ones, even where it brought one for the parts: on
+// The driver's own kernel for the whole, or one that a vendor registered with torch, if there is one; else generated ones, even where it brought one for the parts: on
 // an H100 products by its vendor's library took four times as long as generated attention, and they make a matrix of all
 // queries by all keys. Else the fused kernel of the CPU, where the CPU would take it and would run the parts as well. Else
 // the parts, in operators.
@@ -104,7 +107,7 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
   static const OpPlan& whole = plan_named("aten::_scaled_dot_product_fused_attention_overrideable");
   static const OpPlan& fused = plan_named("aten::_scaled_dot_product_flash_attention_for_cpu");
   static const OpPlan& product = plan_named("aten::bmm");
-  if (has_native(whole)) {
+  if (has_native(whole) || has_registered_whole) {
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
   if (!has_native(fused)) {
@@ -123,6 +126,8 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
 }  // namespace
 
 void register_attention() {
+  has_registered_whole = plan_named("aten::_scaled_dot_product_fused_attention_overrideable")
+                             .op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(choose_attention);
 }
 

@@ -100,3 +100,59 @@ assert torch.equal(result.cpu(), q.cpu() + 1)
 
 def test_the_drivers_own_kernel_comes_first(device, request, run_python: RunPython):
     run_python(OWN_KERNEL, request.config.getoption("--driver"))
+
+
+OWN_KERNELS = """
+import sys, torch, torch_outboard
+from torch.nn.functional import scaled_dot_product_attention as attention
+WHOLE = "_scaled_dot_product_fused_attention_overrideable"
+calls = []
+
+def weights(query, key, is_causal, scale):
+    scores = query @ key.transpose(-1, -2) * (scale or query.shape[-1] ** -0.5)
+    if is_causal:
+        scores = scores + torch.ones_like(scores).triu(1) * -1e9
+    return scores.softmax(-1)
+
+def forward(query, key, value, bias=None, dropout=0.0, is_causal=False, debug=False, *, scale=None):
+    calls.append("forward")
+    empty, number = torch.empty(0, device=query.device), torch.zeros((), dtype=torch.int64, device=query.device)
+    result = weights(query, key, is_causal, scale) @ value
+    return result, empty, empty, empty, query.shape[2], key.shape[2], number, number, empty
+
+def backward(grad, query, key, value, bias, wanted, out, lse, begin_q, begin_k, most_q, most_k, dropout, is_causal,
+             seed, offset, *, scale=None):
+    calls.append("backward")
+    rows = weights(query, key, is_causal, scale)
+    of_rows = grad @ value.transpose(-1, -2)
+    of_scores = rows * (of_rows - (of_rows * rows).sum(-1, keepdim=True)) * (scale or query.shape[-1] ** -0.5)
+    empty = torch.empty(0, device=query.device)
+    return of_scores @ key, of_scores.transpose(-1, -2) @ query, rows.transpose(-1, -2) @ grad, empty
+
+if sys.argv[2] == "register_kernel":
+    device = torch_outboard.attach(sys.argv[1]).__name__.rpartition(".")[2]
+    torch_outboard.register_kernel(f"aten::{WHOLE}", forward)
+    torch_outboard.register_kernel(f"aten::{WHOLE}_backward", backward)
+else:
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(WHOLE, forward, "PrivateUse1")
+    library.impl(f"{WHOLE}_backward", backward, "PrivateUse1")
+    device = torch_outboard.attach(sys.argv[1]).__name__.rpartition(".")[2]
+torch.manual_seed(3)
+given = [torch.randn(2, 3, size, 8) for size in (5, 7, 7)]
+for options in ({}, {"is_causal": True}, {"scale": 0.3}):
+    results = []
+    for place in (device, "cpu"):
+        here = [one.to(place, copy=True).requires_grad_() for one in given]
+        result = attention(*here, **options)
+        result.sin().sum().backward()
+        results.append([result.detach().cpu(), *(one.grad.cpu() for one in here)])
+    for ours, expected in zip(*results):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+assert calls == ["forward", "backward"] * 3, calls
+"""
+
+
+@pytest.mark.parametrize("way", ["register_kernel", "torch.library"])
+def test_attention_takes_a_vendors_kernels_and_their_gradients(request, run_python: RunPython, way):
+    run_python(OWN_KERNELS, request.config.getoption("--driver"), way, env={"OUTBOARD_FALLBACK": "silent"})
