@@ -67,7 +67,8 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   }
   const ShapeClasses::State state = plan.shape_classes.state_of(shape.shape_class, /*is_verified=*/false);
   const bool is_new = state == ShapeClasses::State::Unknown;
-  const bool checks_shapes = plan.is_structured && plan.op.hasTag(at::Tag::pointwise);
+  const bool checks_shapes =
+      plan.is_structured && (plan.op.hasTag(at::Tag::pointwise) || checks_all_in_meta(plan.op.operator_name().name));
   if (!is_new && (checks_shapes || state == ShapeClasses::State::Waits)) {
     return Acceptance::Accepted;
   }

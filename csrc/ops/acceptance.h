@@ -7,7 +7,7 @@
 //
 // - for the first call of a class (ops/shape_classes.h), by which dtypes are checked;
 // - for each signature of an operator that is not element-wise by a structured meta kernel: the others leave sizes,
-//   modes and dimensions to the kernel;
+//   modes and dimensions to the kernel, but for those listed in ops/quirks.cpp;
 // - for a call that its meta kernel refuses, so that type and words of the exception are the CPU kernel's.
 //
 // It is asked about small calls only, since it computes. Of the first large call of a class an element-wise kernel is

@@ -62,6 +62,23 @@ constexpr std::array<std::string_view, 9> kJudgesValues = {
     "aten::_validate_sparse_csr_tensor_args",
 };
 
+// Structured ones whose CPU kernels check nothing that their meta kernels do not check, for any sizes and numbers of dtypes
+// that they take: found by the matrix of refusals (tests/operators/refusals), which holds it.
+constexpr std::array<std::string_view, 12> kMetaChecksAll = {
+    "aten::_upsample_bicubic2d_aa",
+    "aten::_upsample_bilinear2d_aa",
+    "aten::topk",
+    "aten::tril",
+    "aten::triu",
+    "aten::upsample_bicubic2d",
+    "aten::upsample_bilinear2d",
+    "aten::upsample_linear1d",
+    "aten::upsample_nearest1d",
+    "aten::upsample_nearest2d",
+    "aten::upsample_nearest3d",
+    "aten::upsample_trilinear3d",
+};
+
 // Tagged as random, but given the numbers that they use.
 constexpr std::array<std::string_view, 2> kIsGivenSamples = {"aten::fractional_max_pool2d",
                                                              "aten::fractional_max_pool3d"};
@@ -255,6 +272,10 @@ std::optional<Elements> harmless_elements(const std::string& name, bool is_refus
     return Elements::Identities;
   }
   return is_among(kRefusesZeros, functional) ? Elements::Ones : Elements::Zeros;
+}
+
+bool checks_all_in_meta(const std::string& name) {
+  return is_among(kMetaChecksAll, name);
 }
 
 bool is_given_samples(const std::string& name) {

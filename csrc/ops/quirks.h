@@ -30,6 +30,9 @@ enum class Elements : uint8_t { Zeros, Ones, Identities };
 // that is wrong whatever its values (`is_refused`) may be asked about with values that don't suit its sizes either.
 std::optional<Elements> harmless_elements(const std::string& name, bool is_refused = false);
 
+// Whether the CPU kernel of a structured operator checks no more than the meta kernel, once it takes the dtypes.
+bool checks_all_in_meta(const std::string& name);
+
 // Draws nothing, although torch tags it as random: an argument has the numbers.
 bool is_given_samples(const std::string& name);
 

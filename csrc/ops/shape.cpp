@@ -249,8 +249,9 @@ bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Sta
   }
   const bool has_outputs =
       std::any_of(call.plan().args.begin(), call.plan().args.end(), [](const ArgInfo& info) { return info.is_output; });
-  return call.plan().meta_kernel == nullptr &&
-         (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
+  // How an output of another shape ends that has as many elements as numbers ask for, the kernels of these decide.
+  const bool is_told = call.plan().meta_kernel != nullptr && !has_shape_of_scalars(call.plan().op.operator_name().name);
+  return !is_told && (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
 }
 
 void note_resized(const Call& call, const torch::jit::Stack& arguments, CallShape& shape) {

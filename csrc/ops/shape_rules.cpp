@@ -11,6 +11,7 @@
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/addr_ops.h>
 #include <ATen/ops/angle_ops.h>
+#include <ATen/ops/arange_ops.h>
 #include <ATen/ops/binary_cross_entropy_ops.h>
 #include <ATen/ops/clamp_min_meta_dispatch.h>
 #include <ATen/ops/complex_ops.h>
@@ -27,6 +28,7 @@
 #include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/isnan_ops.h>
 #include <ATen/ops/kthvalue_ops.h>
+#include <ATen/ops/linspace_ops.h>
 #include <ATen/ops/log_sigmoid_forward_ops.h>
 #include <ATen/ops/logical_and_ops.h>
 #include <ATen/ops/logical_not_ops.h>
@@ -59,6 +61,9 @@
 #include <ATen/ops/var_ops.h>
 #include <ATen/ops/vdot_ops.h>
 #include <ATen/ops/where_ops.h>
+
+#include <cmath>
+#include <limits>
 
 #include "ops/meta_kernels.h"
 
@@ -432,6 +437,36 @@ std::tuple<Tensor, Tensor, Tensor> native_group_norm(const Tensor& input, const 
   return {output, empty_of(input, {n, groups}, dtype), empty_of(input, {n, groups}, dtype)};
 }
 
+// ---- Numbers alone ------------------------------------------------------------------------------------------------------
+
+// How many numbers arange makes: of int64 in integers, of all others in doubles, as the CPU kernel counts.
+int64_t count_of_range(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, ScalarType dtype) {
+  const double by = step.to<double>();
+  const double length = end.to<double>() - start.to<double>();
+  TORCH_CHECK(std::isfinite(length) && by != 0 && (by > 0 ? length >= 0 : length <= 0));
+  double count = std::ceil(length / by);
+  if (dtype == ScalarType::Long) {
+    const auto whole = step.to<int64_t>();
+    int64_t rest = 0;
+    TORCH_CHECK(whole != 0 && !__builtin_sub_overflow(end.to<int64_t>(), start.to<int64_t>(), &rest) &&
+                !__builtin_add_overflow(rest, whole - (whole > 0 ? 1 : -1), &rest));
+    count = static_cast<double>(rest / whole);
+  }
+  TORCH_CHECK(count >= 0 && count <= static_cast<double>(std::numeric_limits<int64_t>::max()));
+  return static_cast<int64_t>(count);
+}
+
+Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, Tensor& out) {
+  out.resize_({count_of_range(start, end, step, out.scalar_type())});
+  return out;
+}
+
+Tensor& linspace_out(const at::Scalar&, const at::Scalar&, int64_t steps, Tensor& out) {
+  TORCH_CHECK(steps >= 0);
+  out.resize_({steps});
+  return out;
+}
+
 // ---- The table ----------------------------------------------------------------------------------------------------------
 
 template <class Operator>
@@ -448,6 +483,8 @@ void add(std::vector<MetaKernelEntry>& entries, Function<Operator>* rule) {
 void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
   add<at::_ops::abs_out>(entries, abs_out);
   add<at::_ops::angle>(entries, angle);
+  add<at::_ops::arange_start_out>(entries, arange_out);
+  add<at::_ops::linspace_out>(entries, linspace_out);
   add<at::_ops::angle_out>(entries, angle_out);
   add<at::_ops::conj_physical_out>(entries, conj_physical_out);
   add<at::_ops::logical_not_out>(entries, unary_out);

@@ -233,32 +233,43 @@ def test_an_interrupt_in_a_meta_kernel_is_not_lost(device, library, schema):
         getattr(torch.ops, library.ns).stop(x)
 
 
-def test_warnings_of_queued_operators_reach_python(device):
-    with pytest.warns(UserWarning, match=r"degrees of freedom is <= 0"):
-        torch.ones(1, device=device).std()
+@pytest.fixture
+def late_warning(device):
+    """A call whose kernel warns of what no argument foretells, of strides, each time."""
+    if not reaches_memory(device):
+        pytest.skip("capability: memory that the host reaches. Generated kernels don't warn late")
+    boundaries = torch.arange(8.0, device=device)[::2]
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield lambda: torch.searchsorted(boundaries, torch.ones(3, device=device))
+    torch.set_warn_always(before)
+
+
+def test_warnings_of_queued_operators_reach_python(device, late_warning):
+    with pytest.warns(UserWarning, match=r"boundary tensor is non-contiguous"):
+        late_warning()
         torch.accelerator.synchronize(device)
 
 
-def test_a_filter_makes_an_error_of_a_late_warning(device):
+def test_a_filter_makes_an_error_of_a_late_warning(device, late_warning):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="degrees of freedom"):
-            torch.ones(1, device=device).std()
+        with pytest.raises(UserWarning, match="boundary tensor is non-contiguous"):
+            late_warning()
             torch.accelerator.synchronize(device)
         # The wait was complete, and the warning is gone.
         torch.accelerator.synchronize(device)
 
 
 @pytest.mark.usefixtures("queue")
-def test_late_warnings_are_bounded(device):
-    x = torch.ones(1, device=device)
+def test_late_warnings_are_bounded(device, late_warning):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(100):
-            x.std()
+            late_warning()
         torch.accelerator.synchronize(device)
     texts = [str(warning.message) for warning in caught]
-    late = [text for text in texts if "aten::std.correction, on the device's stream" in text]
+    late = [text for text in texts if "aten::searchsorted.Tensor, on the device's stream" in text]
     # Those of calls that ran at once, with nothing queued before them, are not late.
     assert len(late) <= 64
     assert len(texts) == 100 or f"{100 - len(late)} more warnings" in texts[-1]
@@ -321,3 +332,31 @@ def test_a_new_size_asks_nothing_of_python(device, queue, name):
     finally:
         sys.setprofile(None)
     assert not asked
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.float16, torch.uint8], ids=str)
+def test_ranges_have_the_cpus_sizes(device, dtype):
+    ends = (0, 1, 7, -3, 2.5, 0.1, 1e-3, 100, 255)
+    for start, end, step in itertools.product(ends, ends, (1, -1, 2, 0.3, 7, 0)):
+
+        def size(place, start=start, end=end, step=step):
+            try:
+                return torch.arange(start, end, step, dtype=dtype, device=place).shape
+            except Exception as error:
+                return type(error), str(error).partition("\n")[0]
+
+        assert size(device) == size("cpu"), (start, end, step)
+
+
+@pytest.mark.filterwarnings("ignore:The number of elements in the out tensor", "ignore:An output with one or more")
+@pytest.mark.parametrize("shape", [(0,), (6,), (2, 3), (4,), (2, 0), ()])
+def test_outputs_of_ranges_end_as_on_the_cpu(device, shape):
+    def filled(place):
+        for call in (lambda out: torch.arange(6, out=out), lambda out: torch.linspace(0, 1, 6, out=out)):
+            out = torch.zeros(shape, device=place)
+            yield call(out)
+            yield out
+
+    for ours, expected in zip(filled(device), filled("cpu"), strict=True):
+        assert ours.shape == expected.shape and ours.stride() == expected.stride()
+        torch.testing.assert_close(ours.cpu(), expected)
