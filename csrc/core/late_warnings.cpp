@@ -117,6 +117,40 @@ void issue_all_late_warnings() {
   issue_late_warnings(-1);
 }
 
+void run_before_call(const std::function<void()>& run, bool is_asked) {
+  std::vector<c10::Warning> warnings;
+  std::exception_ptr error;
+  {
+    CollectedWarnings collected;
+    try {
+      run();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    warnings = collected.take();
+  }
+  if (C10_UNLIKELY(!warnings.empty())) {
+    std::vector<c10::Warning> repeated;
+    if (error == nullptr || !is_asked) {
+      CollectedWarnings collected;
+      try {
+        run();
+      } catch (...) {  // the same as before, which is raised below
+      }
+      repeated = collected.take();
+    }
+    for (const c10::Warning& warning : warnings) {
+      if (std::none_of(repeated.begin(), repeated.end(),
+                       [&](const c10::Warning& other) { return other.msg() == warning.msg(); })) {
+        c10::warn(warning);
+      }
+    }
+  }
+  if (error != nullptr) {
+    std::rethrow_exception(error);
+  }
+}
+
 void set_warning_issuer(WarningIssuer issuer) {
   warning_issuer.store(issuer, std::memory_order_release);
 }

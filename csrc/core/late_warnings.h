@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,21 @@ class NoWarnings final : public c10::WarningHandler {
  private:
   const c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
+
+// While it lives, what this thread warns of is collected.
+class CollectedWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { warnings_.push_back(warning); }
+  std::vector<c10::Warning> take() { return std::move(warnings_); }
+
+ private:
+  std::vector<c10::Warning> warnings_;
+  const c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
+// Runs what is run again by the call itself, and drops what it warns of, as that is said again then. Torch says some
+// warnings once a process: they are issued here. A call that is refused is not run: `is_asked` has all of them issued.
+void run_before_call(const std::function<void()>& run, bool is_asked);
 
 // Issues what is kept for the device; to be called after a wait, with no lock held. Raises what an issuer does: a filter
 // may make an error of a warning. What was not issued by then stays for the next wait.

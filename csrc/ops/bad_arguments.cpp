@@ -324,7 +324,7 @@ constexpr Row kNumbers[] = {
 // Shapes, and dtypes of one argument that must suit another's.
 constexpr Row kArguments[] = {
     {"_cdist_forward", "x1 p", no_order},
-    {"_index_put_impl_", "self indices values", puts_at_indices_badly},
+    {"_index_put_impl_", "self indices values accumulate", puts_at_indices_badly},
     {"addbmm", "self batch1 batch2", dtypes_differ<3>},
     {"addmm", "self mat1 mat2", dtypes_differ<3>},
     {"addmv", "self mat vec", dtypes_differ<3>},

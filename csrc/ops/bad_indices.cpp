@@ -127,8 +127,22 @@ bool copies_badly(const Arguments& args) {
   return args.dtype(1) != c10::kLong || args.dtype(2) != args.dtype(0);
 }
 
+// By a mask alone one number is filled in as masked_fill_ does, which takes no bytes.
+bool fills_by_bytes(const Arguments& args) {
+  const at::Tensor* mask = nullptr;
+  for (const c10::IValue& element : args[1].toListRef()) {
+    if (element.isTensor() && element.toTensor().defined()) {
+      if (mask != nullptr || element.toTensor().scalar_type() != c10::kByte) {
+        return false;
+      }
+      mask = &element.toTensor();
+    }
+  }
+  return mask != nullptr && !args[3].toBool() && args.tensor(2).numel() == 1;
+}
+
 bool puts_at_indices_badly(const Arguments& args) {
-  if (args.dtype(2) != args.dtype(0)) {
+  if (args.dtype(2) != args.dtype(0) || fills_by_bytes(args)) {
     return true;
   }
   const Indexed indexed = indexed_by(args.tensor(0), args[1]);

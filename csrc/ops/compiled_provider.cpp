@@ -79,15 +79,17 @@ Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const 
   return Outcome::Dropped;
 }
 
-bool run_known(const Call& call, torch::jit::Stack* stack) {
+// `is_accepted`: the CPU kernel takes the call.
+bool run_known(const Call& call, torch::jit::Stack* stack, bool is_accepted = false) {
   OperatorRecipes& known = OperatorRecipes::of(call.plan());
   const CompiledKey key = known.key_of(call);
   std::shared_ptr<const CompiledCall> compiled;
+  bool has_warned = call.plan().warns == nullptr;
   Outcome outcome = Outcome::Dropped;
   while (outcome == Outcome::Dropped) {
     compiled = known.find(key);
     if (C10_UNLIKELY(!is_usable(compiled))) {
-      if (call.plan().kind != OpKind::Waits) {
+      if (!is_accepted && call.plan().kind != OpKind::Waits) {
         accepted_shape_of(call);  // decompositions and guards of plans check less than the operator
       }
       const Depth nested;  // the builder may call operators
@@ -99,13 +101,13 @@ bool run_known(const Call& call, torch::jit::Stack* stack) {
       return false;
     }
     compiled->group->was_used.store(true, std::memory_order_relaxed);
+    if (C10_UNLIKELY(!std::exchange(has_warned, true))) {
+      call.plan().warns(call);
+    }
     outcome = run_or_drop(known, *compiled, call, stack);
   }
   if (outcome == Outcome::Declined) {
     return false;
-  }
-  if (C10_UNLIKELY(!compiled->warning.empty())) {
-    TORCH_WARN(compiled->warning);
   }
   call.plan().compiled_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -149,10 +151,10 @@ bool run_compiled(const Call& call, torch::jit::Stack* stack) {
     return false;
   }
   if (shape->resized.empty()) {
-    return run_known(call, stack);
+    return run_known(call, stack, /*is_accepted=*/true);
   }
   resize_written(call, *shape);
-  return run_known(Call(call.plan(), *stack), stack);
+  return run_known(Call(call.plan(), *stack), stack, /*is_accepted=*/true);
 }
 
 }  // namespace outboard

@@ -11,7 +11,6 @@
 #include "core/device.h"
 #include "ops/arguments.h"
 #include "ops/forms.h"
-#include "ops/known_warnings.h"
 #include "ops/random.h"
 #include "ops/recipes.h"
 #include "ops/tensor_utils.h"
@@ -462,7 +461,6 @@ std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& g
   auto compiled = std::make_shared<CompiledCall>();
   compiled->recipe = given;
   compiled->is_aliased = is_aliased(call);
-  compiled->warning = known_warning(call);
   compiled->numbers = recipe.plan.numbers(values);
   const std::vector<BufferShape> buffers = buffer_shapes(recipe.plan, compiled->numbers, tensors);
   if (!check_returns(call, recipe.plan, buffers)) {

@@ -46,6 +46,7 @@ at::Tensor empty_memory_format(c10::IntArrayRef size, std::optional<c10::ScalarT
   Stream& stream = factory_stream(layout, device, pin_memory);
   at::detail::check_size_nonnegative(size);
   const c10::ScalarType type = scalar_type_of(dtype);
+  warn_of_dtype(type);
   const size_t nbytes = at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type));
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
                                                        allocate(stream, nbytes), &device_allocator(),

@@ -50,6 +50,7 @@ struct QueuedCall {
   alignas(kScalarBytes) std::byte scalar_data[kScalarSlots][kScalarBytes];
 
   bool is_waited = false;  // the caller's thread runs it, once the stream is drained
+  bool has_warned = false;  // when it was queued, of all that its kernel warns of
   bool is_dispatched_by_arguments = false;  // a sparse tensor takes part
   bool has_lazy_output = false;  // a written argument is conjugated or negated lazily
   std::exception_ptr error;
@@ -73,6 +74,7 @@ struct QueuedCall {
     copies.clear();
     scalars = 0;
     is_waited = false;
+    has_warned = false;
     is_dispatched_by_arguments = false;
     has_lazy_output = false;
     target_fills_outputs = false;
@@ -214,7 +216,10 @@ void run_call(QueuedCall* call) {
       in_context.emplace(call->context);
     }
     std::optional<KeepWarnings> keep_warnings;
-    if (!call->is_waited) {  // a waited call's go to its caller, on whose thread it runs
+    std::optional<NoWarnings> no_warnings;
+    if (C10_UNLIKELY(call->has_warned)) {
+      no_warnings.emplace();
+    } else if (!call->is_waited) {  // a waited call's go to its caller, on whose thread it runs
       keep_warnings.emplace(*call->place.stream, call->plan->name);
     }
     call->hold_written();
@@ -262,6 +267,7 @@ class CapturedCall final : public HostCommand {
     copy.place = place;
     copy.context = call_->context;
     copy.shape_class = call_->shape_class;
+    copy.has_warned = call_->has_warned;
     copy.target_fills_outputs = call_->target_fills_outputs;
     copy.has_lazy_output = call_->has_lazy_output;
     copy.outputs = call_->outputs;
@@ -418,6 +424,10 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   }
   if (!maker->is_reachable()) {
     return false;
+  }
+  if (C10_UNLIKELY(plan.warns != nullptr)) {
+    plan.warns(call);
+    queued->has_warned = true;
   }
   if (C10_UNLIKELY(capture != nullptr)) {
     capture->add(stream, std::make_unique<CapturedCall>(std::move(queued), maker->take_draws()));

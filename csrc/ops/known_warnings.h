@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the CPU's kernels warn of that arguments foretell: a generated kernel computes the values alone.
+// What the CPU's kernels warn of that arguments foretell. Queued ones would say it at the next wait, generated ones compute
+// the values alone.
 #pragma once
 
 #include <string>
@@ -8,7 +9,10 @@ namespace outboard {
 
 class Call;
 
-// Empty if they warn of nothing.
-std::string known_warning(const Call& call);
+// Issues what the CPU's kernel warns of for a call.
+using ArgumentWarnings = void (*)(const Call& call);
+
+// Those of an operator; null if nothing is known of it. They are all that its kernel warns of.
+ArgumentWarnings argument_warnings_of(const std::string& op);
 
 }  // namespace outboard

@@ -108,15 +108,6 @@ std::optional<Indices> without_masks(const at::Tensor& self, const Indices& indi
   return result;
 }
 
-// As torch's own kernels, for each.
-void warn_of_bytes(const Indices& indices) {
-  for (const std::optional<at::Tensor>& index : indices) {
-    if (index.has_value() && index->defined() && index->scalar_type() == c10::kByte) {
-      TORCH_WARN("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
-    }
-  }
-}
-
 bool index_by_masks(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
   if (!has_mask(call) || self.is_complex()) {
@@ -125,7 +116,7 @@ bool index_by_masks(const Call& call, torch::jit::Stack& results) {
   const auto given = call.arg(1).to<Indices>();
   const auto indices = without_masks(self, given);
   if (indices) {
-    warn_of_bytes(given);
+    call.plan().warns(call);
     results.emplace_back(at::index(self, *indices));
   }
   return indices.has_value();
@@ -139,7 +130,7 @@ bool put_by_masks(const Call& call, torch::jit::Stack& results) {
   const auto given = call.arg(1).to<Indices>();
   const auto indices = without_masks(self, given);
   if (indices) {
-    warn_of_bytes(given);
+    call.plan().warns(call);
     self.index_put_(*indices, call.arg(2).toTensor(), call.arg(3).toBool());
     results.emplace_back(std::move(self));
   }

@@ -228,6 +228,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
   if (kind == OpKind::Makes) {
     out_variant = proven_out_form(op);
   }
+  warns = argument_warnings_of(name);
   checks = argument_checks(*this);
 }
 

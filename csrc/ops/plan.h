@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/api.h"
+#include "ops/known_warnings.h"
 #include "ops/shape_classes.h"
 #include "ops/signatures.h"
 
@@ -81,6 +82,7 @@ struct OpPlan {
   SignatureCache signatures;
   ShapeClasses shape_classes;
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native.h
+  ArgumentWarnings warns = nullptr;  // ops/known_warnings.h; null if it warns of nothing that is known
   std::unique_ptr<const ArgumentChecks> checks;  // ops/argument_checks.h; null if there are none
   std::atomic<OperatorRecipes*> compiled{nullptr};  // ops/recipes.h; made at the first call, and the plan's
   std::atomic<uint64_t> native_calls{0};

@@ -52,7 +52,6 @@ struct CompiledCall {
   std::shared_ptr<RecipeClass> group;  // to mark as used; null without a recipe
   std::string refusal;  // if there is no recipe
   bool is_aliased = false;  // a tensor that is written shares memory with another argument
-  std::string warning;  // that the CPU's kernel gives for such arguments; empty for none
   std::vector<int64_t> numbers;
   std::vector<kernels::LaunchSizes> sizes;  // of the launches, in order
 };

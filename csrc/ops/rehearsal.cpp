@@ -70,11 +70,10 @@ size_t bytes_of_arguments(const Call& call) {
   return bytes;
 }
 
-torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const CallShape* shape) {
+namespace {
+
+torch::jit::Stack stand_ins_of(const Call& call, StandIn stand_in, const CallShape* shape) {
   const OpPlan& plan = call.plan();
-  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
-  const at::DisableRecordFunctionGuard unprofiled;
-  const NoWarnings quiet;
   const Elements elements = harmless_elements(plan.op.operator_name().name).value_or(Elements::Zeros);
   torch::jit::Stack stack;
   for (size_t i = 0; i < plan.args.size(); ++i) {
@@ -93,9 +92,23 @@ torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const Cal
       stack[index] = filled(output.sizes, call.arg(index).toTensor().scalar_type(), Elements::Zeros);
     }
   }
-  // A kernel's results may be references to its arguments: they outlive the call.
-  const torch::jit::Stack arguments = stack;
-  plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  return stack;
+}
+
+}  // namespace
+
+torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const CallShape* shape) {
+  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
+  const at::DisableRecordFunctionGuard unprofiled;
+  torch::jit::Stack stack;
+  torch::jit::Stack arguments;
+  run_before_call(
+      [&] {
+        stack = stand_ins_of(call, stand_in, shape);
+        arguments = stack;  // a kernel's results may be references to its arguments: they outlive the call
+        call.plan().op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+      },
+      /*is_asked=*/true);
   return stack;
 }
 

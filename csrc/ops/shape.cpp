@@ -131,15 +131,20 @@ bool is_interrupt(const std::exception& error) {
 // Torch's own kernel in C++ where there is one, else the dispatcher's, which may be written in Python.
 void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack) {
   const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
-  const NoWarnings no_warnings;  // the CPU kernel says the same again, and resizing says itself
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::Meta);
-  if (C10_LIKELY(plan.meta_kernel != nullptr)) {
-    plan.meta_kernel->callBoxed(plan.op, keys, &stack);
-    return;
-  }
-  const NoTorchFunction no_modes;
-  const MetaScope scope;
-  plan.op.redispatchBoxed(keys, &stack);
+  const torch::jit::Stack arguments = stack;
+  run_before_call(
+      [&] {
+        stack = arguments;
+        if (C10_LIKELY(plan.meta_kernel != nullptr)) {
+          plan.meta_kernel->callBoxed(plan.op, keys, &stack);
+          return;
+        }
+        const NoTorchFunction no_modes;
+        const MetaScope scope;
+        plan.op.redispatchBoxed(keys, &stack);
+      },
+      /*is_asked=*/false);
 }
 
 namespace {

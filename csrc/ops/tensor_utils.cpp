@@ -8,8 +8,15 @@
 
 namespace outboard {
 
+void warn_of_dtype(c10::ScalarType dtype) {
+  if (C10_UNLIKELY(dtype == c10::kComplexHalf)) {
+    at::detail::empty_cpu({0}, dtype);  // says it once a process
+  }
+}
+
 at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                               size_t nbytes) {
+  warn_of_dtype(dtype);
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
                                                        allocate(stream, nbytes), &device_allocator(),
                                                        /*resizable=*/true);

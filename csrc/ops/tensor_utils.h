@@ -23,6 +23,9 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
 // The same, computing the span.
 at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
+// Issues what torch's own allocations warn of: complex halves are experimental.
+void warn_of_dtype(c10::ScalarType dtype);
+
 // Bytes of a memory in which the elements lie from element `offset` on; 0 if there are none. RuntimeError beyond 63 bits.
 size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset = 0);
 

@@ -183,6 +183,7 @@ def test_quantized_tensors_are_refused_at_the_call(device, make):
         make(device)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_supported_dtypes_are_those_that_empty_takes(device):
     supported = torch.accelerator.get_device_capability()["supported_dtypes"]
     assert torch.float32 in supported and torch.int64 in supported

@@ -254,3 +254,10 @@ def test_a_compiled_function_draws_anew(device):
     assert all(map(torch.equal, map(torch.Tensor.cpu, first), map(torch.Tensor.cpu, again)))
     assert abs((first[0] == 0).float().mean().item() - 0.5) < 0.02
     assert abs(first[1].mean().item() - 0.5) < 0.02 and not (first[1] == second[1]).cpu().all()
+
+
+@pytest.mark.parametrize("name", ["uniform_", "normal_", "random_"])
+def test_as_many_dimensions_as_tensors_have(device, name):
+    x = torch.zeros((1,) * 62 + (50, 40), device=device).transpose(-1, -2)
+    getattr(x, name)()
+    assert x.unique().numel() > 1900
