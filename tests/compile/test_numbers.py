@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Numbers beside tensors keep their values in compiled code too: the compiled half of tests/kernels/test_numbers.py.
+
+Calls that the CPU takes are compiled many in a graph, since a graph alone takes a second. A result is the CPU's eager
+one, or that of torch.compile on the CPU: what Inductor computes otherwise for every device is no fault of a driver's.
+A share of the operators, always the same; OUTBOARD_TEST_SAMPLES=all takes all, as `make stress` does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+import torch
+from kernels.numbers import DTYPES, OPERATORS, difference, numbers_of, tensor_of
+from kernels.numbers import outcome as eager_outcome
+from kernels.test_numbers import SOME, is_compared
+
+TAKES_ALL = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"
+TOGETHER = 60  # calls in one graph
+
+Pair = tuple[str, float]
+Outcome = torch.Tensor | Exception
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def compiled_outcomes(pairs: Sequence[Pair], x: torch.Tensor) -> list[Outcome]:
+    """Return what each call returns in one graph, or the exception of those that can't be compiled."""
+
+    def together(x: torch.Tensor) -> list[torch.Tensor]:
+        return [OPERATORS[name](x, number) for name, number in pairs]
+
+    torch._dynamo.reset()
+    try:
+        results = [one.cpu() for one in torch.compile(together, fullgraph=True, dynamic=False)(x)]
+        if x.device.type != "cpu":
+            torch.accelerator.synchronize(x.device)
+    except Exception as error:  # becomes part of the comparison
+        if len(pairs) == 1:
+            return [error]
+        half = len(pairs) // 2
+        return compiled_outcomes(pairs[:half], x) + compiled_outcomes(pairs[half:], x)
+    return list(results)
+
+
+def departing(pairs: Sequence[Pair], x: torch.Tensor, expected: Sequence[Outcome]) -> dict[int, str]:
+    """Return how results differ from those expected, by their places."""
+    got = []
+    for begin in range(0, len(pairs), TOGETHER):
+        got += compiled_outcomes(pairs[begin : begin + TOGETHER], x)
+    texts = enumerate(map(difference, got, expected))
+    return {place: f"{pairs[place]}: {text}" for place, text in texts if text}
+
+
+@pytest.mark.parametrize("dtype", DTYPES if TAKES_ALL else [torch.uint8], ids=str)
+def test_numbers_compiled(dtype: torch.dtype, device: torch.device) -> None:
+    x = tensor_of(dtype)
+    pairs: list[Pair] = []  # no set: 0 and -0.0 are equal, 1 and True too
+    expected: list[Outcome] = []
+    for name in OPERATORS if TAKES_ALL else SOME[::2]:
+        for number in numbers_of(dtype):
+            want = eager_outcome(OPERATORS[name], x, number)
+            if is_compared(name, dtype, number) and not isinstance(want, Exception):
+                pairs.append((name, number))
+                expected.append(want)
+    assert len(pairs) > 50
+    found = departing(pairs, x.to(device), expected)
+    if found:
+        others = [pairs[place] for place in found]
+        found = departing(others, x.to(device), compiled_outcomes(others, x))
+    assert not found, "\n".join(found.values())
