@@ -94,11 +94,16 @@ void check_number(const c10::IValue& number, const Call& call) {
     return;
   }
   bool is_beyond = number.isComplexDouble();
+  bool is_beyond_bool = false;
+  bool has_others = false;  // beside them bools are masks, into which no number goes
   for (size_t i = 0; !is_beyond && i < call.plan().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
-      is_beyond |= may_overflow(number.toScalar(), tensor.scalar_type());
+      const bool is_bool = tensor.scalar_type() == c10::kBool;
+      (is_bool ? is_beyond_bool : is_beyond) |= may_overflow(number.toScalar(), tensor.scalar_type());
+      has_others |= !is_bool;
     });
   }
+  is_beyond |= is_beyond_bool && !has_others;
   if (is_negative_bound(number, call)) {
     rehearse(call, StandIn::Element);
   }

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torch_outboard
 from torch_outboard import _C
 from torch_outboard.kernels import refused_operators
 
@@ -78,3 +79,12 @@ def test_refused_calls_take_no_room_from_others(device: torch.device) -> None:
     x = torch.rand(2, 5)
     torch.testing.assert_close(torch.renorm(x.to(device), 2, 0, 1.5).cpu(), torch.renorm(x, 2, 0, 1.5))
     assert _C.built_plans() > before
+
+
+def test_masks_take_no_number(device: torch.device) -> None:
+    """Beside them any number is filled in that the tensor's type holds, by a generated kernel."""
+    x = MATRIX.to(device)
+    torch_outboard.reset_coverage()
+    for number in (100.0, 127.5, -1e9, float("-inf"), 300):
+        torch.testing.assert_close(x.masked_fill(x > 1, number).cpu(), MATRIX.masked_fill(MATRIX > 1, number))
+    assert {row.provider for row in torch_outboard.coverage()} == {"compiled"}, torch_outboard.coverage()
