@@ -396,5 +396,10 @@ def _generate_methods(driver: Driver) -> None:
 def _register_kernels(driver: Driver) -> None:
     from torch_outboard._kernels import register_kernel
 
+    if hidden := sorted(set(type(driver).kernels) - set(driver.kernels)):
+        raise RegistrationError(
+            f"driver {driver.name!r} replaces the attribute `kernels` of its class, which names kernels for "
+            f"{', '.join(hidden)}. Give the instance's attribute another name"
+        )
     for op, kernel in driver.kernels.items():
         register_kernel(op, kernel)

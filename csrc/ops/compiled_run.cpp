@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // From a recipe to what a call runs: its formulas computed once a signature, its steps run at each call.
+#include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -354,7 +355,26 @@ class Run {
                       step.op);
   }
 
+  c10::Scalar number_as_scalar(const PlanArgument& argument) {
+    switch (argument.kind) {
+      case PlanArgument::Kind::Number:
+        return take(1)[0];
+      case PlanArgument::Kind::Bool:
+        return argument.real != 0;
+      default:
+        return argument.real;
+    }
+  }
+
   c10::IValue argument_of(const PlanArgument& argument, const c10::Argument& declared) {
+    const bool is_number = argument.kind == PlanArgument::Kind::Number || argument.kind == PlanArgument::Kind::Real ||
+                           argument.kind == PlanArgument::Kind::Bool;
+    if (is_number && declared.real_type()->kind() == c10::TypeKind::TensorType) {
+      // A number where the operator takes a tensor, as Python's bindings pass it: it does not decide the result's type.
+      at::Tensor wrapped = c10::scalar_to_tensor(number_as_scalar(argument));
+      wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);
+      return wrapped;
+    }
     switch (argument.kind) {
       case PlanArgument::Kind::Tensor:
         return tensor(argument.tensors[0]);

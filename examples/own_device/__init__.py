@@ -29,7 +29,7 @@ class OwnDeviceDriver(OtherProcessDriver):
     def __init__(self, **options):
         super().__init__(**options)
         self.programs = {}  # program -> its binary, until program_binary has handed it out
-        self.kernels = {}  # kernel -> its name
+        self.entries = {}  # kernel -> its name
 
     def device_properties(self, device):
         # Programs on disk are for devices that say the same of themselves. Kernels are best written as for a CPU: an
@@ -66,11 +66,11 @@ class OwnDeviceDriver(OtherProcessDriver):
         kernel = next(self.handles)
         if not self.link.ask(Op.KERNEL_GET, program, kernel, data=f"run_{name}".encode()).wait().value:
             raise DriverError(f"the program has no kernel {name!r}", Status.NOT_FOUND)
-        self.kernels[kernel] = name
+        self.entries[kernel] = name
         return kernel
 
     def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
-        name = known(self.kernels, kernel, "kernel")
+        name = known(self.entries, kernel, "kernel")
         items = items_of(name, grid, block, args, shared_memory)
         given = [(kind, value.to_bytes(8, sys.byteorder) if kind == ADDRESS else value) for kind, value in args]
         data = b"".join(ARGUMENT.pack(kind, len(value)) + value for kind, value in given)

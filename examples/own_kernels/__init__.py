@@ -33,7 +33,7 @@ class OwnKernelsDriver(PythonDriver):
         super().__init__(**options)
         self.numbers = itertools.count(1)  # of programs and kernels, never 0
         self.programs = {}  # program -> its library
-        self.kernels = {}  # kernel -> (name, function)
+        self.entries = {}  # kernel -> (name, function)
         self.running = threading.Lock()
 
     def device_properties(self, device):
@@ -53,11 +53,11 @@ class OwnKernelsDriver(PythonDriver):
         if function is None:
             raise DriverError(f"the program has no kernel {name!r}", Status.NOT_FOUND)
         kernel = next(self.numbers)
-        self.kernels[kernel] = name, function
+        self.entries[kernel] = name, function
         return kernel
 
     def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
-        name, function = self.kernels[kernel]
+        name, function = self.entries[kernel]
         items = items_of(name, grid, block, args, shared_memory)
         given = [value.to_bytes(8, "little") if kind == ADDRESS else value for kind, value in args]
         with self.running:  # one at a time: additions to memory are plain ones

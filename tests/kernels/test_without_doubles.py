@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torch_outboard
+from torch_outboard import _C
 
 HALF = torch.tensor(0.5, dtype=torch.float64)
 DTYPES = (torch.float32, torch.bfloat16, torch.int32)
@@ -146,3 +148,20 @@ def test_training(dtype: torch.dtype | None, is_scaled: bool, device: torch.devi
     # GradScaler.unscale_ takes the reciprocal of the scale, one number, in float64 on whatever device.
     assert_on_device(device, *(("aten::copy_", "aten::reciprocal") if is_scaled else ()))
     assert got == pytest.approx(losses(torch.device("cpu")), rel=0.03 if dtype is not None else 1e-4)
+
+
+@pytest.mark.parametrize("function", [F.silu, F.gelu, torch.exp, lambda x: 1 - x])
+def test_doubles_run_elsewhere(function: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> None:
+    """What is made of other operators passes numbers where these take tensors."""
+    x = torch.rand(3, dtype=torch.float64)
+    ours = x.to(device).requires_grad_()
+    _C.set_fallback_mode("silent")
+    try:
+        result = function(ours)
+        result.sum().backward()
+    finally:
+        _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
+    theirs = x.clone().requires_grad_()
+    expected = function(theirs)
+    expected.sum().backward()
+    torch.testing.assert_close((result.cpu(), ours.grad.cpu()), (expected, theirs.grad))

@@ -380,3 +380,22 @@ assert (x + 1).tolist() == [2, 2] and repr(x) == "tensor([1., 1.], device='sim:0
 assert torch.from_dlpack(x).device.type == "sim"
 """,
     )
+
+
+def test_kernels_of_a_class_are_not_hidden_by_an_attribute_of_the_instance(run_python):
+    run_python(
+        """
+import pytest, torch_outboard
+from examples.pure_python_driver import PythonDriver
+
+class Hiding(PythonDriver):
+    kernels = {"aten::relu": lambda x: x}
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.kernels = {}
+
+with pytest.raises(torch_outboard.RegistrationError, match="replaces the attribute `kernels`.*aten::relu"):
+    torch_outboard.attach(Hiding())
+"""
+    )
