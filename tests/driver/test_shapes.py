@@ -337,7 +337,9 @@ def test_a_new_size_asks_nothing_of_python(device, queue, name):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.float16, torch.uint8], ids=str)
 def test_ranges_have_the_cpus_sizes(device, dtype):
     ends = (0, 1, 7, -3, 2.5, 0.1, 1e-3, 100, 255)
-    for start, end, step in itertools.product(ends, ends, (1, -1, 2, 0.3, 7, 0)):
+    # Below torch 2.13 the CPU's kernel divides int64 by such a step, as the integer 0, and the process dies.
+    is_deadly = dtype == torch.int64 and torch.__version__ < (2, 13)
+    for start, end, step in itertools.product(ends, ends, (1, -1, 2, *([] if is_deadly else [0.3]), 7, 0)):
 
         def size(place, start=start, end=end, step=step):
             try:
