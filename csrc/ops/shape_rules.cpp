@@ -11,6 +11,7 @@
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/addr_ops.h>
 #include <ATen/ops/angle_ops.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/arange_ops.h>
 #include <ATen/ops/binary_cross_entropy_ops.h>
 #include <ATen/ops/clamp_min_meta_dispatch.h>
@@ -439,13 +440,21 @@ std::tuple<Tensor, Tensor, Tensor> native_group_norm(const Tensor& input, const 
 
 // ---- Numbers alone ------------------------------------------------------------------------------------------------------
 
+// Whether the running torch counts numbers of int64 in doubles where an end or the step is none; older ones drop what
+// follows the point first.
+bool counts_fractions() {
+  static const bool counts = at::arange(0, 2.5, 1, at::kLong).numel() == 3;
+  return counts;
+}
+
 // How many numbers arange makes: of int64 in integers, of all others in doubles, as the CPU kernel counts.
 int64_t count_of_range(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, ScalarType dtype) {
   const double by = step.to<double>();
   const double length = end.to<double>() - start.to<double>();
   TORCH_CHECK(std::isfinite(length) && by != 0 && (by > 0 ? length >= 0 : length <= 0));
   double count = std::ceil(length / by);
-  if (dtype == ScalarType::Long) {
+  const auto is_whole = [](const at::Scalar& number) { return number.isIntegral(/*includeBool=*/true); };
+  if (dtype == ScalarType::Long && ((is_whole(start) && is_whole(end) && is_whole(step)) || !counts_fractions())) {
     const auto whole = step.to<int64_t>();
     int64_t rest = 0;
     TORCH_CHECK(whole != 0 && !__builtin_sub_overflow(end.to<int64_t>(), start.to<int64_t>(), &rest) &&
