@@ -100,7 +100,7 @@ BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     # When it runs.
     "no such block": _kernel(6, ["1", "1", "1", str(1 << 20), "1", "1", "0"]),
     "no such operator": _text("\nreturn", "\ncall 1 aten::nothing_at_all [t0]\nreturn"),
-    "arguments of another kind": _text("\nreturn", "\ncall 1 aten::relu [3]\nreturn"),
+    "arguments of another kind": _text("\nreturn", "\ncall 1 aten::relu [[3, 3]]\nreturn"),
     "arguments that are refused": _text("\nreturn", "\ncall 1 aten::mm [t0, t0]\nreturn"),
     "fewer results": _text("\nreturn", "\ncall 3 aten::relu [t0]\nreturn"),
     "a copy that doesn't fit": _text("\nreturn", "\nallocate float32 [5] [1]\ncopy t0 b1\nreturn"),

@@ -27,7 +27,7 @@ from torch_outboard.testing.database.compare import (
 )
 from torch_outboard.testing.database.lists import RANDOM, UNINITIALISED
 
-from .lists import NOTHING_TO_COMPARE, TOLERANCES
+from .lists import COMPLEX_PRODUCTS, NOTHING_TO_COMPARE, PRODUCTS, TOLERANCES
 from .outcome import Outcome
 from .samples import ALL_SAMPLES, MAX_SAMPLES, broad_samples_of, distinct, dtype_name, dtypes_of, few_dtypes_of
 
@@ -210,7 +210,10 @@ class Check:
         """Gives how far values may lie apart: not at all where the CPU's own kernels ran."""
         if not ours.is_exact:
             return TorchsBounds(self.info)
-        return TOLERANCES.get(self.info.full_name)
+        found = TOLERANCES.get(self.info.full_name)
+        if found is None and self.dtype.is_complex and any(operator in PRODUCTS for _, operator in ours.calls):
+            return COMPLEX_PRODUCTS
+        return found
 
     def compare_results(self, prefix: str, ours: Outcome, theirs: Outcome, values: bool = True) -> None:
         """Compares results with the CPU's; `prefix` is put before the kind of a failure."""

@@ -102,6 +102,10 @@ TOLERANCES: dict[str, Tolerance] = {
     "nn.functional.linear_cross_entropy.chunked": _SUMS,
     "nn.functional.linear_cross_entropy.chunked_none": _SUMS,
 }
+# Of complex results that such operators were multiplied for: the CPU's loop rounds otherwise where its result begins
+# within 32 bytes behind an argument, and where it begins is chance.
+COMPLEX_PRODUCTS = Tolerance(4, "the CPU's kernel rounds complex products by where its tensors lie")
+PRODUCTS: frozenset[str] = frozenset({"aten::mul.Tensor", "aten::mul_.Tensor", "aten::mul.out"})
 
 
 # Entries whose values may differ where a setting asks for other kernels.

@@ -36,7 +36,7 @@ class TestPrograms:
         A program with a kernel `sums`: given pointers to floats x and out and a 32-bit integer n, it writes the sum of
         each group of 16 of the n elements of x to out, through memory that the group shares. "": the language has none.
     sums_by_argument : bool
-        Whether that memory is a further argument of the kernel, as in OpenCL C, or comes with the launch alone.
+        Whether that memory is a further argument of the kernel, as in some languages, or comes with the launch alone.
     many : callable or None
         Given a number n, returns a program with a kernel `many` of n + 1 pointers to floats, of one item: the first
         pointer's element i becomes 1 more than the only element of pointer i + 1. None: kernels have few arguments.
