@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures what `import torch_outboard` adds to `import torch`, and what the autoload hook adds when it is not used.
+"""Measures what `import torch_outboard` adds to `import torch`, what the autoload hook adds when it is not used, and
+how long the command `outboard` takes to start.
 
 Each figure is the median over fresh processes, which take turns.
 """
@@ -19,8 +20,9 @@ PROGRAMS = {
     "import torch": "import torch",
     "import torch_outboard": "import torch; mark(); import torch_outboard",
     "autoload hook, unset": "import torch; mark(); from torch_outboard_autoload import autoload; autoload()",
+    "the command outboard": "import torch_outboard_command, torch_outboard.cli",
 }
-LIMITS_MS = {"import torch_outboard": 20.0, "autoload hook, unset": 5.0}
+LIMITS_MS = {"import torch_outboard": 20.0, "autoload hook, unset": 5.0, "the command outboard": 150.0}
 PRELUDE = """
 import time
 start = time.perf_counter()

@@ -3,61 +3,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-_PARTS = (
-    "_attach",
-    "_autoload",
-    "_coverage",
-    "_errors",
-    "_extension",
-    "_host_view",
-    "_kernels",
-    "_launch",
-    "_options",
-    "_properties",
-    "driver",
-)
+from torch_outboard._version import __version__
 
-
-def __getattr__(name: str) -> Any:
-    """Serves the public names while this module is half imported.
-
-    Whoever imports this package before torch has `import torch` below call drivers' entry points, and these import from
-    here.
-    """
-    if not name.startswith("_"):
-        from importlib import import_module
-
-        for part in _PARTS:
-            module = import_module(f"{__name__}.{part}")
-            if name in module.__all__:
-                return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-import torch as _torch  # noqa: E402, F401
-
-from torch_outboard import amp  # noqa: E402
-from torch_outboard._attach import attach, attached_driver  # noqa: E402
-from torch_outboard._autoload import autoload  # noqa: E402
-from torch_outboard._coverage import Coverage, CoverageRow, coverage, reset_coverage  # noqa: E402
-from torch_outboard._errors import (  # noqa: E402
-    CaptureError,
-    DriverError,
-    NotSupportedError,
-    OutboardError,
-    RegistrationError,
-    Status,
-)
-from torch_outboard._extension import include_paths, library_paths  # noqa: E402
-from torch_outboard._host_view import host_view  # noqa: E402
-from torch_outboard._kernels import register_kernel  # noqa: E402
-from torch_outboard._launch import Kernel, build_kernel, launch  # noqa: E402
-from torch_outboard._options import Option  # noqa: E402
-from torch_outboard._properties import DeviceProperties  # noqa: E402
-from torch_outboard._version import __version__  # noqa: E402
-from torch_outboard.driver import Driver  # noqa: E402
+if TYPE_CHECKING:
+    from torch_outboard import amp
+    from torch_outboard._attach import attach, attached_driver
+    from torch_outboard._autoload import autoload
+    from torch_outboard._coverage import Coverage, CoverageRow, coverage, reset_coverage
+    from torch_outboard._errors import (
+        CaptureError,
+        DriverError,
+        NotSupportedError,
+        OutboardError,
+        RegistrationError,
+        Status,
+    )
+    from torch_outboard._extension import include_paths, library_paths
+    from torch_outboard._host_view import host_view
+    from torch_outboard._kernels import register_kernel
+    from torch_outboard._launch import Kernel, build_kernel, launch
+    from torch_outboard._options import Option
+    from torch_outboard._properties import DeviceProperties
+    from torch_outboard.driver import Driver
 
 __all__ = [
     "CaptureError",
@@ -86,3 +56,51 @@ __all__ = [
     "register_kernel",
     "reset_coverage",
 ]
+
+# The modules of the public names.
+_HOMES = {
+    "_attach": ("attach", "attached_driver"),
+    "_autoload": ("autoload",),
+    "_coverage": ("Coverage", "CoverageRow", "coverage", "reset_coverage"),
+    "_errors": ("CaptureError", "DriverError", "NotSupportedError", "OutboardError", "RegistrationError", "Status"),
+    "_extension": ("include_paths", "library_paths"),
+    "_host_view": ("host_view",),
+    "_kernels": ("register_kernel",),
+    "_launch": ("Kernel", "build_kernel", "launch"),
+    "_options": ("Option",),
+    "_properties": ("DeviceProperties",),
+    "amp": (),
+    "driver": ("Driver",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name that is asked for before the last lines of this module have run.
+
+    The command `outboard` doesn't run them, and drivers' entry points, which `import torch` calls, run before them.
+    """
+    from importlib import import_module
+
+    if name in _HOME_OF:
+        found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        globals()[name] = found
+        return found
+    if name == "_C":
+        import torch  # noqa: F401 - the extension is linked against libraries that torch loads
+
+        return import_module(f"{__name__}._C")
+    if name in _HOMES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if "torch_outboard_command" not in sys.modules:  # which starts without torch
+    import torch as _torch  # noqa: F401
+
+    for _name in (*_HOMES, *_HOME_OF):
+        __getattr__(_name)

@@ -8,13 +8,23 @@ imports nothing of the package.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BuildInfo", "build_info", "check_supported", "check_torch_version", "rebuild_command", "torch_minor"]
+__all__ = [
+    "BuildInfo",
+    "build_info",
+    "check_built_for",
+    "check_supported",
+    "check_torch_version",
+    "installed_torch",
+    "rebuild_command",
+    "torch_minor",
+]
 
 OLDEST_TORCH = (2, 11)
 NEWEST_TORCH = (2, 15)
@@ -79,7 +89,23 @@ def check_torch_version() -> None:
     """
     import torch
 
-    running = str(torch.__version__)
+    check_built_for(str(torch.__version__))
+
+
+def installed_torch() -> str:
+    """Return the version of the torch that runs or would be imported, if its files tell it without importing it."""
+    spec = importlib.util.find_spec("torch") if "torch" not in sys.modules else None
+    if spec is not None and spec.origin is not None:
+        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+        if (found := re.search(r"^__version__ = ['\"](.+)['\"]$", text, re.MULTILINE)) is not None:
+            return found[1]
+    import torch
+
+    return str(torch.__version__)
+
+
+def check_built_for(running: str) -> None:
+    """Raise ImportError unless the extension was built for this version of torch and the Python that runs."""
     check_supported(running)
     built = build_info()
     if built is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,9 +16,12 @@ from torch_outboard._options import nearest
 if TYPE_CHECKING:
     from torch_outboard.driver import Driver
 
-__all__ = ["GROUP", "FoundDriver", "find_driver", "found_drivers"]
+__all__ = ["GROUP", "FoundDriver", "attaches_itself", "find_driver", "found_drivers"]
 
 GROUP = "torch_outboard.drivers"
+# Entry points of torch's, called while torch is imported, and the module of ours.
+AUTOLOAD_GROUP = "torch.backends"
+AUTOLOAD_MODULE = "torch_outboard_autoload"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,15 @@ def found_drivers() -> dict[str, FoundDriver]:
         distribution = entry.dist.name if entry.dist is not None else "unknown"
         found.setdefault(entry.name, FoundDriver(entry.name, entry.value, distribution))
     return found
+
+
+def attaches_itself() -> bool:
+    """Return whether a driver may attach itself while torch is imported: by OUTBOARD_DRIVER, or by an entry point."""
+    from importlib.metadata import entry_points
+
+    return bool(os.environ.get("OUTBOARD_DRIVER")) or any(
+        entry.module != AUTOLOAD_MODULE for entry in entry_points(group=AUTOLOAD_GROUP)
+    )
 
 
 def find_driver(name: str) -> type[Driver]:

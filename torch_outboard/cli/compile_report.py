@@ -9,10 +9,14 @@ import runpy
 import sys
 import types
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from torch_outboard.compile.reporting.report import CompileReport, report
+from torch_outboard.cli.torch_first import import_torch
+
+if TYPE_CHECKING:
+    from torch_outboard.compile.reporting.report import CompileReport  # imports torch
 
 __all__ = ["compile_report", "page"]
 
@@ -31,6 +35,9 @@ def compile_report(output: str | None, as_json: bool, script: str, arguments: tu
     their provider, and seconds. The script runs as python would run it; if it fails, what was compiled until then is
     reported. Exits with the script's status.
     """
+    import_torch()
+    from torch_outboard.compile.reporting.report import report
+
     with report() as result:
         status = _run(script, arguments)
     if output is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -12,9 +13,10 @@ from typing import Any
 
 import click
 
-from torch_outboard._build import build_info, check_torch_version
-from torch_outboard._discovery import FoundDriver, found_drivers
+from torch_outboard._build import build_info, check_built_for, check_torch_version, installed_torch, rebuild_command
+from torch_outboard._discovery import FoundDriver, attaches_itself, found_drivers
 from torch_outboard._version import __version__
+from torch_outboard.cli.torch_first import import_torch
 from torch_outboard.driver import OPTIONAL_ENTRIES, Driver
 
 __all__ = ["info", "parse_options"]
@@ -48,9 +50,12 @@ def info(driver: str | None, options: tuple[str, ...], patches: bool, as_json: b
 
 def _needs_fresh_process(driver: str | None) -> bool:
     """Whether another driver than the one asked for was attached while torch was imported."""
+    if driver is None:
+        return False
+    import_torch()
     from torch_outboard._attach import attached_driver, is_attached_as
 
-    return driver is not None and attached_driver() is not None and not is_attached_as(driver)
+    return attached_driver() is not None and not is_attached_as(driver)
 
 
 def _without_autoload(driver: str | None, options: dict[str, str], as_json: bool) -> int:
@@ -99,16 +104,15 @@ def parse_options(options: tuple[str, ...]) -> dict[str, str]:
 
 
 def _report(driver: str | None, options: dict[str, str]) -> dict[str, Any]:
-    import torch
+    if driver is None and ("torch" in sys.modules or attaches_itself()):
+        import_torch()
+        from torch_outboard._attach import attached_driver
 
-    from torch_outboard._attach import attached_driver
-
-    attached = attached_driver()  # by OUTBOARD_DRIVER, perhaps
-    if driver is None and attached is not None:
-        driver = attached.name
+        attached = attached_driver()  # by OUTBOARD_DRIVER, perhaps
+        driver = None if attached is None else attached.name
     return {
         "outboard": __version__,
-        "torch": str(torch.__version__),
+        "torch": installed_torch(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "extension": _extension(),
@@ -118,14 +122,24 @@ def _report(driver: str | None, options: dict[str, str]) -> dict[str, Any]:
 
 
 def _extension() -> dict[str, Any]:
-    """Says what the extension was built for, and why it does not load."""
+    """Say what the extension was built for, and why it does not load.
+
+    Loading it takes torch, which takes a second: without a driver to attach, its files are only looked at.
+    """
     report: dict[str, Any] = {"torch": None, "python": None, "error": None}
     try:
         built = build_info()
         if built is not None:
             report |= {"torch": built.torch, "python": built.python}
-        check_torch_version()
-        from torch_outboard import _C  # noqa: F401
+        if "torch" in sys.modules:
+            check_torch_version()
+            from torch_outboard import _C  # noqa: F401
+        else:
+            check_built_for(installed_torch())
+            if importlib.util.find_spec("torch_outboard._C") is None:
+                raise ImportError(
+                    f"torch_outboard._C is not among the package's files. Rebuild it: {rebuild_command()}"
+                )
     except ImportError as error:
         report["error"] = str(error)
     return report

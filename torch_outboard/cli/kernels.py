@@ -14,6 +14,7 @@ import click
 from torch_outboard.cli.kernels_check import check
 from torch_outboard.cli.kernels_tune import tune
 from torch_outboard.cli.shown import check_names, check_pattern, printable
+from torch_outboard.cli.torch_first import import_torch
 
 if TYPE_CHECKING:
     from torch_outboard.kernels.files import Entry  # imports torch, for which `outboard --help` doesn't wait
@@ -31,6 +32,7 @@ kernels.add_command(tune)
 
 
 def _folder() -> Path:
+    import_torch()
     from torch_outboard.kernels.store import VARIABLE, default_folder
 
     folder = default_folder()
@@ -49,6 +51,7 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     They are those of the installed PyTorch and of this package's code; plans of others are counted. Sizes are those of
     the call that a plan was made for; its guards say for which it is good.
     """
+    import_torch()
     from torch_outboard.kernels.packs import read_pack
     from torch_outboard.kernels.removal import programs_in
     from torch_outboard.kernels.store import Store
@@ -161,6 +164,7 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     The calls run on the device, and its compiler builds every kernel. A driver names the folder as `kernel_packs`. An
     older pack there goes. Exits with 1, after all calls, if one failed, and with 2, before the first, if there is none.
     """
+    import_torch()
     from torch_outboard._attach import attach
     from torch_outboard._errors import RegistrationError
     from torch_outboard.cli.info import parse_options

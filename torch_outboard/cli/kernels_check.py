@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torch_outboard.cli.shown import check_names, check_pattern, json_to, printable, progress, table
-from torch_outboard.testing.children import HANG_SECONDS
 
 if TYPE_CHECKING:
     from torch_outboard.kernels.bringup import Figure  # imports torch, for which `outboard --help` doesn't wait
@@ -65,12 +64,13 @@ def check(
     """
     from torch_outboard._errors import NotSupportedError, RegistrationError
     from torch_outboard.cli.info import parse_options
-    from torch_outboard.kernels.alone import attach_alone
     from torch_outboard.testing import check_installed
 
     given = parse_options(options)
     chosen = _chosen(dtypes)
     check_pattern(only)
+    from torch_outboard.kernels.alone import attach_alone  # torch is imported by now
+
     try:
         if entries:
             check_installed("checks of the operator database", "numpy", "expecttest")
@@ -102,16 +102,17 @@ def check(
 
 
 def _chosen(given: str) -> list[Any]:
-    import torch
-
     names = _DTYPES if given == "all" else given.split(",")
     check_names(names, _DTYPES, "--dtypes", also=("all",))
+    import torch
+
     return [getattr(torch, name) for name in names]
 
 
 def _run_entries(
     driver: str, options: dict[str, str], only: str, dtypes: Sequence[Any], gradients: bool, samples: int, jobs: int
 ) -> list[Found]:
+    from torch_outboard.testing.children import HANG_SECONDS
     from torch_outboard.testing.database.check import asked
     from torch_outboard.testing.database.check import check as run
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torch_outboard.cli.shown import check_names, check_pattern, json_to, printable, progress, table
+from torch_outboard.cli.torch_first import import_torch
 from torch_outboard.kernels.schedules import DTYPES
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def tune(
     The templates take them from then on, in other processes too, which make plans of their own for them. Of those that
     are not measured now, what was chosen before stays. Nothing else should use the device meanwhile.
     """
+    import_torch()
     from torch_outboard._errors import NotSupportedError, OutboardError
     from torch_outboard.cli.info import parse_options
     from torch_outboard.kernels.alone import attach_alone

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import re
@@ -11,17 +10,14 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import click
-import jinja2
 
-from torch_outboard._attach import check_name
 from torch_outboard._build import NEWEST_TORCH, OLDEST_TORCH
 from torch_outboard._discovery import found_drivers
 from torch_outboard._errors import RegistrationError
 from torch_outboard._version import __version__
+from torch_outboard.cli.torch_first import import_torch
 
 __all__ = ["new", "project_files"]
 
@@ -105,6 +101,9 @@ def _chosen(options: dict[str, str | None]) -> str:
 
 
 def _check(name: str) -> None:
+    import_torch()
+    from torch_outboard._attach import check_name
+
     try:
         check_name(name)
     except RegistrationError as error:
@@ -130,6 +129,10 @@ def _torch_requirement() -> str:
 
 def _outboard_source() -> str:
     """Return where pip finds this torch-outboard from elsewhere: its repository, or a submodule if none is known."""
+    import importlib.metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     try:
         text = importlib.metadata.distribution("torch-outboard").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -169,6 +172,8 @@ def _target(template: Path, package: str) -> str:
 
 def project_files(name: str, template: str, language: str) -> dict[str, str]:
     """Gives the project's files: their texts by their paths in it."""
+    import jinja2
+
     from torch_outboard.drivers.skeletons import class_name, contract_header, license_text, skeleton
 
     package = _package(name)

@@ -8,6 +8,8 @@ import sys
 
 import click
 
+from torch_outboard.cli.torch_first import import_torch
+
 __all__ = ["test"]
 
 
@@ -68,6 +70,7 @@ def _pytest(
 
 
 def _native(driver: str, options: dict[str, str], arguments: tuple[str, ...]) -> int:
+    import_torch()
     from torch_outboard._errors import RegistrationError
     from torch_outboard.testing import run_native_tests
 

@@ -7,8 +7,6 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 from torch_outboard.driver import Driver, Option, TritonTarget
 from torch_outboard.drivers import library_path
 
@@ -90,6 +88,8 @@ def _packaged(library: str) -> str | None:
 
 def _package_folders() -> list[Path]:
     """Return the folders into which packages are installed: torch's first, which NVIDIA's come with."""
+    import torch  # not at the top: `outboard info` loads the class without torch
+
     paths = sysconfig.get_paths()
     found = [str(Path(torch.__file__).parent.parent), *site.getsitepackages(), paths["purelib"], paths["platlib"]]
     if site.ENABLE_USER_SITE:

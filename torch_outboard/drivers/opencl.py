@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Any OpenCL device with shared virtual memory."""
 
-from torch_outboard import _C
 from torch_outboard.driver import Driver, Option
 from torch_outboard.drivers import library_path
 
@@ -35,4 +34,6 @@ class OpenCLDriver(Driver):
 
     def code_generator(self, device: int) -> str:
         """C++ for memory that the host reaches, such as that of CPUs; else the device's own language."""
+        from torch_outboard import _C  # not at the top: `outboard info` loads the class without torch
+
         return "cpp" if _C.reaches_memory(device) else "opencl_c"
