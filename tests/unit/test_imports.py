@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which modules of the package import which: no circles, and the layers of torch_outboard.compile."""
+"""Which modules of the package import which: no circles, and every room in its layer."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,101 +15,216 @@ import torch_outboard
 
 PACKAGE = Path(torch_outboard.__file__).parent
 
-# What docs/architecture.md says of torch_outboard.compile: who may use whom beside themselves. Generators in other
-# languages than C++ are rooms of their own.
-_GENERATED = {"runtime", "wrapper", "fx"}
-ROOMS: Mapping[str, set[str]] = {
-    "generator": set(),
-    "own_code": set(),
-    "runtime": set(),
-    "reporting": set(),
-    "capture": set(),
-    "wrapper": {"runtime"},
-    "fx": {"runtime", "wrapper"},
-    "cpp": {"generator", *_GENERATED},
-    "simt": {"generator", "cpp", *_GENERATED},
-    "triton": {"generator", "cpp", *_GENERATED},
-    "generators": {"generator", "cpp", "simt", "triton"},
-    "device": {"generator", "generators", "own_code"},
-    "register": {"generators", "device", "capture", "triton"},
-    "__init__": {"generator", "reporting"},
+# What may be imported everywhere: they know nothing of devices.
+_BASE = {"_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
+_COMPAT = {*_BASE, "_compat", "device", "driver"}
+_GENERATED = {*_COMPAT, "compile.runtime", "compile.wrapper", "compile.fx"}
+_LANGUAGE = {*_GENERATED, "compile.generator", "compile.cpp"}
+_ATTACH = {
+    *{*_COMPAT, "_build", "_direct_calls", "_discovery", "_kernels", "_properties", "_variables", "amp", "sanitizer"},
+    *{"compile.generators", "compile.register"},
+}
+# Of torch_outboard.compile, what kernels of eager operators share.
+_SHARED = {"compile.generator", "compile.generators", "compile.own_code", "compile.device", "compile.fx"}
+_TEMPLATES = {*_BASE, "compile.runtime", "compile.simt", "kernels.refusal", "kernels.schedules", "kernels.text"}
+
+# What docs/architecture.md says: the rooms that the modules of a room may import, beside their own. A module belongs to
+# the longest name that its own begins with, without the package's; "" is what users import. The order is that of the
+# layers. Generators in other languages than C++ are rooms of their own.
+ROOMS: Mapping[str, Collection[str]] = {
+    "_errors": (),
+    "_version": (),
+    "_build": (),
+    "_extension": (),
+    "_host_view": (),
+    "_sealed": (),
+    "_triton": (),
+    "_options": {"_errors"},
+    "_kernels": {"_errors"},
+    "_launch": {"_errors", "_options"},
+    "_properties": {"_errors", "_options"},
+    "sanitizer": {"_errors"},
+    "driver": {"_errors", "_options", "_triton"},
+    "_direct_calls": {"driver"},
+    "_discovery": {"_errors", "_options", "driver"},
+    "_variables": {"_discovery", "_options"},
+    "amp": {"_errors", "_options", "driver"},
+    "device": {*_BASE, "_properties", "driver"},
+    "drivers": {*_BASE, "device", "driver"},
+    "_compat": {"device"},
+    "compile.generator": {*_BASE, "driver"},
+    "compile.own_code": _BASE,
+    "compile.runtime": _BASE,
+    "compile.capture": {*_BASE, "device"},
+    "compile.wrapper": {*_BASE, "compile.runtime"},
+    "compile.fx": {*_COMPAT, "compile.runtime", "compile.wrapper"},
+    "compile.cpp": {*_GENERATED, "compile.generator"},
+    "compile.simt": _LANGUAGE,
+    "compile.triton": _LANGUAGE,
+    "compile.generators": {*_BASE, "driver", "compile.generator", "compile.cpp", "compile.simt", "compile.triton"},
+    "compile.device": {*_COMPAT, "compile.generator", "compile.generators", "compile.own_code"},
+    "compile.register": {*_COMPAT, "compile.generators", "compile.device", "compile.capture", "compile.triton"},
+    "_attach": _ATTACH,
+    "_autoload": {"_attach"},
+    "kernels.refusal": (),
+    "kernels.schedules": (),
+    "kernels.text": {*_BASE, "compile.runtime", "kernels.refusal"},
+    "kernels.templates": _TEMPLATES,
+    "kernels": {*_TEMPLATES, "_attach", "_compat", "device", "driver", *_SHARED, "kernels.templates"},
+    "_coverage": {"_attach", "kernels"},
+    "compile.reporting": {"_coverage"},
+    "compile": {"compile.generator", "compile.reporting"},
+    "": {
+        *{*_BASE, "_attach", "_autoload", "_coverage", "_host_view", "_kernels", "_launch", "_properties"},
+        *{"amp", "driver"},
+    },
+    "testing": {*_BASE, "", "_discovery", "compile.generators", "compile.simt", "driver"},
+    "testing.database": {*_BASE, "kernels", "testing"},
+    "cli": {
+        *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
+        *{"compile.generators", "compile.reporting", "kernels", "kernels.refusal", "kernels.schedules"},
+    },
+    "__main__": {"cli"},
+}
+
+# The imports that no rule allows, and why they are still there. An import that is gone must go from this list.
+_TOLD = "the last lines of `outboard test` say what `outboard info` says"
+EXCEPTIONS: Mapping[tuple[str, str], str] = {
+    ("testing.conclusion", "cli.info"): _TOLD,
+    ("testing.conclusion", "cli.where"): _TOLD,
 }
 
 
+class Use(NamedTuple):
+    """An import: its module and line, and the imported module, without the package's name."""
+
+    module: str
+    line: int
+    used: str
+
+    def __str__(self) -> str:
+        path = modules().get(self.module, Path(self.module))
+        place = path.relative_to(PACKAGE.parent) if path.is_absolute() else path
+        return f"{place}:{self.line}: {self.module or PACKAGE.name} imports {self.used or PACKAGE.name}"
+
+
 def modules() -> dict[str, Path]:
-    """Gives the package's modules by their names; not the templates of projects."""
+    """Return the package's modules by their names, without the package's; not the templates of projects."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts))
-        found[name.removesuffix(".__init__")] = path
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        found[name.removesuffix("__init__").removesuffix(".")] = path
     return found
 
 
-def imported(source: str, names: Mapping[str, object]) -> Iterator[str]:
-    """Yields the modules of `names` that a module imports anywhere in it; of a package's submodule that one alone."""
+def imported(module: str, source: str, names: Mapping[str, object]) -> Iterator[Use]:
+    """Yield the modules of `names` that a module imports anywhere in it; of a package's submodule that one alone."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in names)
+            whole = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module is not None, "imports are absolute"
-            for alias in node.names:
-                submodule = f"{node.module}.{alias.name}"
-                if submodule in names:
-                    yield submodule
-                elif node.module in names and submodule != f"{PACKAGE.name}._C":
-                    yield node.module
+            # The extension is imported by whoever needs it.
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            whole = [one if own_name(one) in names else node.module for one in submodules if own_name(one) != "_C"]
+        else:
+            continue
+        for one in whole:
+            if (used := own_name(one)) is not None and used in names:
+                yield Use(module, node.lineno, used)
 
 
-def imports() -> dict[str, set[str]]:
+def own_name(module: str) -> str | None:
+    """Return a module's name without the package's; None for one of other packages."""
+    first, _, rest = module.partition(".")
+    return rest if first == PACKAGE.name else None
+
+
+def all_imports() -> list[Use]:
     names = modules()
-    return {name: set(imported(path.read_text(encoding="utf-8"), names)) for name, path in names.items()}
+    return [use for name, path in names.items() for use in imported(name, path.read_text(encoding="utf-8"), names)]
 
 
-def check_order(graph: Mapping[str, set[str]]) -> None:
+def check_order(uses: list[Use]) -> None:
+    graph: dict[str, set[str]] = {}
+    for use in uses:
+        graph.setdefault(use.module, set()).add(use.used)
     graphlib.TopologicalSorter(graph).prepare()
 
 
+def room_of(module: str) -> str | None:
+    names = [room for room in ROOMS if module == room or (room and module.startswith(f"{room}."))]
+    return max(names, key=len, default=None)
+
+
+def rule_against(use: Use) -> str | None:
+    """Return the rule that an import breaks; None if it breaks none."""
+    own, other = room_of(use.module), room_of(use.used)
+    for module, room in ((use.module, own), (use.used, other)):
+        if room is None:
+            return f"{module} is in no room: say in ROOMS and in docs/architecture.md what it may import"
+    if other == own or other in ROOMS[own or ""]:
+        return None
+    return f"{own or PACKAGE.name} may not import {other or PACKAGE.name}, only {sorted(ROOMS[own or ''])}"
+
+
+def complaints(uses: list[Use], exceptions: Collection[tuple[str, str]]) -> list[str]:
+    """Return what is wrong, in words: forbidden imports, and exceptions that are not needed."""
+    forbidden = [(use, rule) for use in uses if (rule := rule_against(use)) is not None]
+    found = {(use.module, use.used) for use, _ in forbidden}
+    wrong = [f"{use}\n    {rule}" for use, rule in forbidden if (use.module, use.used) not in exceptions]
+    return wrong + [
+        f"{module} does not import {used}: drop it from EXCEPTIONS"
+        for module, used in exceptions
+        if (module, used) not in found
+    ]
+
+
 def test_no_module_imports_itself_by_whatever_way_round():
-    graph = imports()
-    assert len(graph) > 80
-    check_order(graph)
+    uses = all_imports()
+    assert len({use.module for use in uses}) > 150
+    check_order(uses)
 
 
 def test_a_circle_would_be_seen():
     source = "def f():\n    from torch_outboard.compile import register\n    import os, torch_outboard.driver"
-    found = set(imported(source, modules()))
-    assert found == {"torch_outboard.compile.register", "torch_outboard.driver"}
+    assert list(imported("amp", source, modules())) == [Use("amp", 2, "compile.register"), Use("amp", 3, "driver")]
+    assert not list(imported("amp", "from torch_outboard import _C\nfrom os import path", modules()))
     with pytest.raises(graphlib.CycleError):
-        check_order({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+        check_order([Use("a", 1, "b"), Use("b", 1, "c"), Use("c", 1, "a")])
 
 
-def room(module: str) -> str | None:
-    """Gives the room of torch_outboard.compile that a module is in; None for one of other packages."""
-    package = f"{PACKAGE.name}.compile"
-    if module == package:
-        return "__init__"
-    return module.removeprefix(f"{package}.").split(".")[0] if module.startswith(f"{package}.") else None
-
-
-def test_the_rooms_of_the_compiler_are_in_layers():
-    check_order(ROOMS)
-    wrong = [
-        f"{module} imports {used}"
-        for module, uses in imports().items()
-        for used in uses
-        if (own := room(module)) is not None and (other := room(used)) is not None and other not in {own, *ROOMS[own]}
-    ]
+def test_each_room_imports_those_that_it_may_alone():
+    wrong = complaints(all_imports(), EXCEPTIONS)
     assert not wrong, "\n".join(wrong)
 
 
-def test_few_know_the_compiler():
-    """The rest of the package reaches it through these, and it begins nowhere else."""
-    users = {module for module, uses in imports().items() if room(module) is None and any(room(one) for one in uses)}
-    # What builds kernels for eager operators lowers graphs as the compiler does.
-    users = {module for module in users if not module.startswith("torch_outboard.kernels.")}
-    assert users == {
-        "torch_outboard._attach",
-        "torch_outboard.cli.compile_report",
-        "torch_outboard.cli.where",
-        "torch_outboard.testing.programs",  # the dialect in which the tests' programs are written
-    }
+def test_each_room_has_modules_and_each_module_a_room():
+    rooms = {room_of(module) for module in modules()}
+    assert rooms == set(ROOMS)
+
+
+def test_the_rooms_are_in_layers():
+    below: set[str] = set()
+    for room, may_import in ROOMS.items():
+        assert below.issuperset(may_import), f"{room} may import what is not below it: {set(may_import) - below}"
+        below.add(room)
+
+
+def test_exceptions_are_exact():
+    upward = Use("driver", 7, "compile.fx.wrapper")
+    edge = (upward.module, upward.used)
+    [words] = complaints([upward], [])
+    assert words.startswith("torch_outboard/driver.py:7: driver imports compile.fx.wrapper\n    driver may not import")
+    assert complaints([upward], [edge]) == []
+    assert "drop it" in complaints([], [edge])[0]
+
+
+def test_an_import_that_points_upward_would_be_seen():
+    assert rule_against(Use("driver", 1, "_errors")) is None
+    assert rule_against(Use("compile.fx.wrapper", 1, "compile.fx.kernel")) is None
+    assert "compile.fx may not import compile.cpp" in str(rule_against(Use("compile.fx.kernel", 1, "compile.cpp")))
+    assert "compile.simt may not import kernels" in str(rule_against(Use("compile.simt.kernel", 1, "kernels.builder")))
+    assert "device may not import torch_outboard" in str(rule_against(Use("device.memory", 1, "")))
+    assert "attic is in no room" in str(rule_against(Use("attic", 1, "driver")))
+    assert "attic is in no room" in str(rule_against(Use("driver", 1, "attic")))
