@@ -32,6 +32,12 @@ bool is_number(PyObject* object) {
 
 // Each returns false with a Python error set.
 
+bool refuse_number(PyObject* number, const TypedKernel& kernel, size_t index) {
+  PyErr_Format(PyExc_OverflowError, "argument %zu of the kernel %s is %R, which %s doesn't hold", index,
+               kernel.program.name().c_str(), number, c10::toString(kernel.parameters[index].dtype));
+  return false;
+}
+
 template <typename Number>
 bool put_integer(PyObject* object, const TypedKernel& kernel, size_t index, uint64_t* out_bits) {
   const Object integer(PyNumber_Index(object));
@@ -52,9 +58,7 @@ bool put_integer(PyObject* object, const TypedKernel& kernel, size_t index, uint
     }
   }
   if (!fits) {
-    PyErr_Format(PyExc_OverflowError, "argument %zu of the kernel %s is %R, which %s doesn't hold", index,
-                 kernel.program.name().c_str(), integer.get(), c10::toString(kernel.parameters[index].dtype));
-    return false;
+    return refuse_number(integer.get(), kernel, index);
   }
   const auto number = static_cast<Number>(bits);
   std::memcpy(out_bits, &number, sizeof(number));
@@ -69,9 +73,7 @@ bool put_real(PyObject* object, const TypedKernel& kernel, size_t index, uint64_
   }
   const auto number = static_cast<Number>(static_cast<float>(value));
   if (std::isfinite(value) && !std::isfinite(static_cast<float>(number))) {
-    PyErr_Format(PyExc_OverflowError, "argument %zu of the kernel %s is %R, which %s doesn't hold", index,
-                 kernel.program.name().c_str(), object, c10::toString(kernel.parameters[index].dtype));
-    return false;
+    return refuse_number(object, kernel, index);
   }
   std::memcpy(out_bits, &number, sizeof(number));
   return true;

@@ -125,7 +125,8 @@ void Event::block(Stream& stream) const {
     ensure_open(device_);
     ActivityScope activity(stream, {ActivityKind::Wait, "stream_wait_event"});
     const NotedCall noted("stream_wait_event", stream.device, &stream);
-    OB_CALL(stream_wait_event, stream.device, stream_handle(stream), device_, handle_);
+    check(driver().stream_wait_event(driver().self, stream.device, stream_handle(stream), device_, handle_),
+          "stream_wait_event", stream.device);
     activity.finish();
     depend_on(stream, before_);
     trace_order(TraceOrder::EventWait, stream.device, stream.id, device_, handle_);

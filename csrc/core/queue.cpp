@@ -37,7 +37,7 @@ void call_copy(Stream& stream, const ob_copy& copy) {
   const NotedCall noted("copy_async", stream.device, &stream);
   ActivityScope activity(stream,
                          {ActivityKind::Copy, "copy_async", nullptr, copy.bytes, copy.src_device, copy.dst_device});
-  OB_CALL(copy_async, stream.device, stream_handle(stream), &copy);
+  check(driver().copy_async(driver().self, stream.device, stream_handle(stream), &copy), "copy_async", stream.device);
   activity.finish();
 }
 

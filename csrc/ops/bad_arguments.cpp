@@ -282,6 +282,14 @@ bool has_several_dimensions(const Arguments& args) {
   return args.tensor(0).dim() != 1;
 }
 
+// The other grid samplers' meta kernels look themselves.
+bool no_grid(const Arguments& args) {
+  const at::Tensor& input = args.tensor(0);
+  const at::Tensor& grid = args.tensor(1);
+  return input.dim() != 4 || grid.dim() != 4 || grid.size(3) != 2 || grid.size(0) != input.size(0) ||
+         input.size(2) == 0 || input.size(3) == 0;
+}
+
 // ---- The table -------------------------------------------------------------------------------------------------------
 
 // A line an operator: all overloads of it, and of its in-place form, that have these arguments; or one overload's name.
@@ -341,6 +349,7 @@ constexpr Row kArguments[] = {
     {"convolution", "input weight bias", dtypes_differ<3>},
     {"dot", "self tensor", dtypes_differ<2>},
     {"gelu", "approximate", no_approximation},
+    {"grid_sampler_2d_backward", "input grid", no_grid},
     {"index", "self indices", indexes_badly},
     {"index_copy", "self index source", copies_badly},
     {"index_fill", "self index value", fills_badly},

@@ -199,6 +199,9 @@ BAD: dict[str, Call] = {
     "multinomial(out=)": lambda d: torch.multinomial(floats(d, 3), 2, out=doubles(d, 2)),
     "max of nothing": lambda d: torch.empty(0, device=d).max(),
     "masked_fill_ with a complex number": lambda d: floats(d, 3).masked_fill_(truths(d, 3), 1j),
+    "grid_sampler_2d_backward in space": lambda d: torch.ops.aten.grid_sampler_2d_backward(
+        floats(d, 1, 1, 2, 2), floats(d, 1, 1, 3, 3), floats(d, 1, 2, 2, 3), 0, 0, False, [True, True]
+    ),
     "bucketize into two dimensions": lambda d: torch.bucketize(floats(d, 3), floats(d, 2, 2)),
     "binary_cross_entropy": lambda d: functional.binary_cross_entropy(floats(d, 3), doubles(d, 3)),
     "leaky_relu_backward": lambda d: torch.ops.aten.leaky_relu_backward(floats(d, 3), floats(d, 3), -1.0, True),

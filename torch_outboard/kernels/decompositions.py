@@ -33,6 +33,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten._index_put_impl.default: _index_put,
         aten._pdist_forward.default: _distances_of_pairs,
         aten.addbmm.default: _addbmm,
+        aten._softmax_backward_data.default: _softmax_backward,
         aten.cat.default: functools.partial(_cat, known=of_inductor[aten.cat.default]),
         aten.hardshrink_backward.default: _shrink_backward,
         aten.histc.default: _histogram,
@@ -104,6 +105,13 @@ def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> A
     plain = a / b
     signed = torch.where(quotient == 0, torch.copysign(torch.zeros_like(plain), plain), whole)
     return torch.where(b == 0, plain, signed).to(common)
+
+
+def _softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+    """Subtract before multiplying, as ATen's kernels do; torch's decomposition has NaN for an infinite output."""
+    wide = torch.float64 if output.dtype == torch.float64 else torch.float32
+    grad, output = grad.to(wide), output.to(wide)
+    return ((grad - (grad * output).sum(dim, keepdim=True)) * output).to(input_dtype).contiguous()
 
 
 def _layer_norm(input: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -198,21 +206,24 @@ def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.
     return _along(torch.ops.aten.scatter_add.default, self, dim, index, source if alpha == 1 else source * alpha)
 
 
-def _index_copy(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-    # As index_put, which takes negative indices; this operator refuses them.
+def _put_rows(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    """Put whole rows along a dimension, of which a tensor without dimensions has one."""
     rows = self.reshape(1) if self.dim() == 0 else self
-    where = scatters.checked_index(index.reshape(-1), rows.shape[dim], may_be_negative=False)
-    place = [*(None for _ in range(dim % rows.dim())), where]
+    place = [*(None for _ in range(dim % rows.dim())), index]
     return torch.ops.aten.index_put.default(rows, place, source).reshape(self.shape)
+
+
+def _index_copy(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    # `index_put` takes negative indices; this operator refuses them.
+    size = self.shape[dim] if self.dim() else 1
+    return _put_rows(self, dim, scatters.checked_index(index.reshape(-1), size, may_be_negative=False), source)
 
 
 def _index_fill(self: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
     # Unlike index_copy, of which torch's decomposition makes it, this operator counts negative indices from the end.
     if not isinstance(value, torch.Tensor):
         value = torch.full((), value, dtype=self.dtype, device=self.device)
-    rows = self.reshape(1) if self.dim() == 0 else self
-    place = [*(None for _ in range(dim % rows.dim())), index.reshape(-1)]
-    return torch.ops.aten.index_put.default(rows, place, value.to(self.dtype)).reshape(self.shape)
+    return _put_rows(self, dim, index.reshape(-1), value.to(self.dtype))
 
 
 def _index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> Any:

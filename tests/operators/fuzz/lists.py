@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import torch
+from torch.utils._pytree import tree_leaves
+
+from ..refusals.captured import OperatorCall
 
 # Of equal elements any may be named.
 _NAMES_ANY_OF_EQUALS = ("topk", "kthvalue", "mode")
@@ -14,6 +17,15 @@ _TAKES_MORE = ("histc",)
 
 # The CPU's kernels have 1/6 in float, whatever the type they compute in.
 _HAS_ROUNDED_CONSTANTS = ("hardsigmoid_backward",)
+
+# The CPU returns the shape of its input where that has no elements; the meta kernel says what the documentation says.
+_KEEPS_SHAPE_WHEN_EMPTY = ("pixel_unshuffle",)
+# Elements that do not count are not read: infinity times their weight of 0 is NaN on the CPU.
+_LEAVES_OUT_ZERO_WEIGHTS = ("upsample_trilinear3d_backward",)
+# A degree that is not finite has no meaning, and its conversion to an integer none in C++.
+_OF_DEGREES = "special_shifted_chebyshev_polynomial_"
+# Of bytes the CPU computes in the wider integers of C++; CUDA has no such kernels.
+_WIDE_INTEGERS = ("smooth_l1_loss_backward",)
 
 
 def has_rounded_constants(operator: torch._ops.OpOverload) -> bool:
@@ -26,3 +38,16 @@ def is_left_out(operator: torch._ops.OpOverload) -> bool:
     name = operator._schema.name.partition("::")[2]
     listed = (*_NAMES_ANY_OF_EQUALS, *_FOR_BACKWARD, *_TAKES_MORE)
     return torch.Tag.nondeterministic_seeded in operator.tags or name in listed
+
+
+def may_differ(call: OperatorCall) -> bool:
+    """Tell whether the CPU answers this call in its own way, and CUDA in another, as generated kernels do."""
+    name = call.name.partition("::")[2]
+    tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
+    if name in _KEEPS_SHAPE_WHEN_EMPTY:
+        return any(one.numel() == 0 for one in tensors)
+    if name in _WIDE_INTEGERS:
+        return not any(one.is_floating_point() for one in tensors)
+    if name in _LEAVES_OUT_ZERO_WEIGHTS or name.startswith(_OF_DEGREES):
+        return any(one.is_floating_point() and not one.isfinite().all() for one in tensors)
+    return False
