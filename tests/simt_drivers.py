@@ -4,8 +4,8 @@
 from dataclasses import replace
 
 from torch_outboard._discovery import find_driver
+from torch_outboard.codegen.opencl_c import OPENCL_C
 from torch_outboard.compile.simt.generator import OpenCLGenerator
-from torch_outboard.compile.simt.opencl_c import OPENCL_C
 
 
 class HostCpp(find_driver("sim")):

@@ -2,12 +2,12 @@
 """How the language of the devices spells what the generator writes: all that it must know of a language.
 
 Kernels are one text for all languages, in the part of C that they share, with macros for the rest;
-`torch_outboard.compile.simt.dialect.Dialect` says what each must be. Begin with the header, call an operator, and read
+`torch_outboard.codegen.dialect.Dialect` says what each must be. Begin with the header, call an operator, and read
 what your compiler says of it. What is left out here, groups of items that share memory, makes other devices fast: see
 the dialects of OpenCL C and CUDA C++ beside that module.
 """
 
-from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.codegen.dialect import Dialect
 from torch_outboard.compile.simt.generator import SimtGenerator
 
 LANGUAGE = "own_kernels_c"

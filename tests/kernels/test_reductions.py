@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Reductions in all ways in which items share rows: short and long ones, along memory and across, few and many.
 
-Where items of a group reduce together (`compile/simt/groups.py`) some have no row with these sizes, or fewer elements
+Where items of a group reduce together (`codegen/groups.py`) some have no row with these sizes, or fewer elements
 than others.
 """
 
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard import _C, coverage, reset_coverage
+from torch_outboard.codegen.groups import cooperates
 from torch_outboard.compile.generators import generators
-from torch_outboard.compile.simt.groups import cooperates
 
 SHAPES = [(9, 300), (33, 5000), (300, 40)]
 # Of other ways in which rows are shared: one function of each kind.

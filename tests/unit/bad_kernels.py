@@ -8,9 +8,9 @@ from dataclasses import fields
 
 from simt_drivers import Apart
 
-from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.codegen.dialect import Dialect
+from torch_outboard.codegen.opencl_c import OPENCL_C
 from torch_outboard.compile.simt.generator import OpenCLGenerator
-from torch_outboard.compile.simt.opencl_c import OPENCL_C
 
 from .toys import Toy
 

@@ -25,10 +25,10 @@ class ProgramGenerator(CodeGenerator):
         from torch._inductor.virtualized import V
         from torch.utils._sympy.functions import CeilDiv
 
+        from torch_outboard.codegen import letters
+        from torch_outboard.codegen.formula import formula
+        from torch_outboard.codegen.program import DeviceProgram
         from torch_outboard.compile.cpp import scheduling as of_cpp
-        from torch_outboard.compile.runtime import letters
-        from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-        from torch_outboard.compile.runtime.formula import formula
 
         class ProgramScheduling(of_cpp.HostScheduling):
             def define_kernel(self, src_code, nodes, kernel_args=None):

@@ -183,7 +183,7 @@ def test_compiled_code_launches_programs(run_compiler, mode, tmp_path):
 def test_formulas_of_expressions():
     from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Mod
 
-    from torch_outboard.compile.runtime.formula import formula
+    from torch_outboard.codegen.formula import formula
 
     n, m = sympy.symbols("n m", integer=True, positive=True)
     places = {n: 2, m: 5}
@@ -200,8 +200,8 @@ def test_formulas_of_expressions():
 
 
 def test_a_program_is_written_so_that_python_and_cpp_read_it():
+    from torch_outboard.codegen.program import DeviceProgram
     from torch_outboard.compile.cpp.values import text_literal
-    from torch_outboard.compile.runtime.device_kernel import DeviceProgram
 
     def definition(code):
         return DeviceProgram("k", "opencl_c", ("float*", "local"), code, "f", ("1",)).definition(0)

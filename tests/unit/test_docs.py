@@ -72,9 +72,9 @@ def reasons() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal"):
                 continue
-            if "lacks[0]" not in ast.unparse(node.args[0]):  # that one has its text from simt/refused.py, below
+            if "lacks[0]" not in ast.unparse(node.args[0]):  # that one has its text from codegen/refused.py, below
                 yield path.name, text_of(node.args[0])
-    refused = ROOT / "torch_outboard" / "compile" / "simt" / "refused.py"
+    refused = ROOT / "torch_outboard" / "codegen" / "refused.py"
     for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name == "lack_of":
             yield from ((refused.name, text_of(one.value)) for one in ast.walk(node) if isinstance(one, ast.Return))

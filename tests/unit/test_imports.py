@@ -18,15 +18,17 @@ PACKAGE = Path(torch_outboard.__file__).parent
 # What may be imported everywhere: they know nothing of devices.
 _BASE = {"_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
 _COMPAT = {*_BASE, "_compat", "device", "driver"}
-_GENERATED = {*_COMPAT, "compile.runtime", "compile.wrapper", "compile.fx"}
+_GENERATED = {*_COMPAT, "codegen", "compile.runtime", "compile.wrapper", "compile.fx"}
 _LANGUAGE = {*_GENERATED, "compile.generator", "compile.cpp"}
 _ATTACH = {
     *{*_COMPAT, "_build", "_direct_calls", "_discovery", "_kernels", "_properties", "_variables", "amp", "sanitizer"},
     *{"compile.generators", "compile.register"},
 }
 # Of torch_outboard.compile, what kernels of eager operators share.
-_SHARED = {"compile.generator", "compile.generators", "compile.own_code", "compile.device", "compile.fx"}
-_TEMPLATES = {*_BASE, "compile.runtime", "compile.simt", "kernels.refusal", "kernels.schedules", "kernels.text"}
+_SHARED = {
+    *{"compile.generator", "compile.generators", "compile.own_code", "compile.device", "compile.fx", "compile.runtime"}
+}
+_TEMPLATES = {*_BASE, "codegen", "kernels.refusal", "kernels.schedules", "kernels.text"}
 
 # What docs/architecture.md says: the rooms that the modules of a room may import, beside their own. A module belongs to
 # the longest name that its own begins with, without the package's; "" is what users import. The order is that of the
@@ -52,12 +54,13 @@ ROOMS: Mapping[str, Collection[str]] = {
     "device": {*_BASE, "_properties", "driver"},
     "drivers": {*_BASE, "device", "driver"},
     "_compat": {"device"},
+    "codegen": _COMPAT,
     "compile.generator": {*_BASE, "driver"},
     "compile.own_code": _BASE,
-    "compile.runtime": _BASE,
+    "compile.runtime": {*_BASE, "codegen"},
     "compile.capture": {*_BASE, "device"},
-    "compile.wrapper": {*_BASE, "compile.runtime"},
-    "compile.fx": {*_COMPAT, "compile.runtime", "compile.wrapper"},
+    "compile.wrapper": {*_BASE, "codegen", "compile.runtime"},
+    "compile.fx": {*_COMPAT, "codegen", "compile.runtime", "compile.wrapper"},
     "compile.cpp": {*_GENERATED, "compile.generator"},
     "compile.simt": _LANGUAGE,
     "compile.triton": _LANGUAGE,
@@ -68,7 +71,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_autoload": {"_attach"},
     "kernels.refusal": (),
     "kernels.schedules": (),
-    "kernels.text": {*_BASE, "compile.runtime", "kernels.refusal"},
+    "kernels.text": {*_BASE, "codegen", "kernels.refusal"},
     "kernels.templates": _TEMPLATES,
     "kernels": {*_TEMPLATES, "_attach", "_compat", "device", "driver", *_SHARED, "kernels.templates"},
     "_coverage": {"_attach", "kernels"},
@@ -78,7 +81,7 @@ ROOMS: Mapping[str, Collection[str]] = {
         *{*_BASE, "_attach", "_autoload", "_coverage", "_host_view", "_kernels", "_launch", "_properties"},
         *{"amp", "driver"},
     },
-    "testing": {*_BASE, "", "_discovery", "compile.generators", "compile.simt", "driver"},
+    "testing": {*_BASE, "", "_discovery", "codegen", "compile.generators", "driver"},
     "testing.database": {*_BASE, "kernels", "testing"},
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
@@ -224,7 +227,8 @@ def test_an_import_that_points_upward_would_be_seen():
     assert rule_against(Use("driver", 1, "_errors")) is None
     assert rule_against(Use("compile.fx.wrapper", 1, "compile.fx.kernel")) is None
     assert "compile.fx may not import compile.cpp" in str(rule_against(Use("compile.fx.kernel", 1, "compile.cpp")))
-    assert "compile.simt may not import kernels" in str(rule_against(Use("compile.simt.kernel", 1, "kernels.builder")))
+    assert "codegen may not import kernels" in str(rule_against(Use("codegen.kernel", 1, "kernels.builder")))
+    assert "codegen may not import compile.fx" in str(rule_against(Use("codegen.kernel", 1, "compile.fx.kernel")))
     assert "device may not import torch_outboard" in str(rule_against(Use("device.memory", 1, "")))
     assert "attic is in no room" in str(rule_against(Use("attic", 1, "driver")))
     assert "attic is in no room" in str(rule_against(Use("driver", 1, "attic")))

@@ -10,7 +10,7 @@ import ctypes, sys, threading, pytest, torch, torch_outboard
 from torch_outboard import _C, CaptureError, Driver
 from unit.programs import ProgramDriver
 
-# As compile/simt/prelude/failure.h writes it.
+# As codegen/prelude/failure.h writes it.
 TEXT = '''
 import ctypes
 class Record(ctypes.Structure):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torch_outboard.compile.simt.opencl_c import OPENCL_C
-from torch_outboard.compile.simt.refused import LACK, leave_to_providers
+from torch_outboard.codegen.opencl_c import OPENCL_C
+from torch_outboard.codegen.refused import LACK, leave_to_providers
 from torch_outboard.kernels.reasons import explained, remedy
 
 aten = torch.ops.aten

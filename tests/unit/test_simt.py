@@ -55,8 +55,9 @@ def raises(kind, message, function, *arguments):
 """
 
 HOST = """
-from torch_outboard.compile.simt import runtime
-runtime.FLAGS = (*runtime.FLAGS, "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
+from torch_outboard.compile.runtime import simt_kernel
+sanitized = "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error"
+simt_kernel.FLAGS = (*simt_kernel.FLAGS, *sanitized)
 class Simt(find_driver("sim")):
     code_generator = "host_cpp"
 torch_outboard.attach(Simt)

@@ -16,15 +16,15 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, Max, ModularIndexing
 
-from torch_outboard.compile.simt.checks import is_never_zero
-from torch_outboard.compile.simt.cuda_cpp import CUDA_CPP
-from torch_outboard.compile.simt.dialect import STORAGE_TYPES, SUFFIXES
-from torch_outboard.compile.simt.dialects import add_dialect, find_dialect
-from torch_outboard.compile.simt.host_cpp import HOST_CPP
-from torch_outboard.compile.simt.indexing import IndexPrinter
-from torch_outboard.compile.simt.mapping import columns_of_item, parts_for_groups, parts_of_reduction
-from torch_outboard.compile.simt.opencl_c import OPENCL_C
-from torch_outboard.compile.simt.values import literal
+from torch_outboard.codegen.checks import is_never_zero
+from torch_outboard.codegen.cuda_cpp import CUDA_CPP
+from torch_outboard.codegen.dialect import STORAGE_TYPES, SUFFIXES
+from torch_outboard.codegen.dialects import add_dialect, find_dialect
+from torch_outboard.codegen.host_cpp import HOST_CPP
+from torch_outboard.codegen.indexing import IndexPrinter
+from torch_outboard.codegen.mapping import columns_of_item, parts_for_groups, parts_of_reduction
+from torch_outboard.codegen.opencl_c import OPENCL_C
+from torch_outboard.codegen.values import literal
 
 DIALECTS = (HOST_CPP, OPENCL_C, CUDA_CPP)
 

@@ -21,7 +21,8 @@ def own_code(*more: Path) -> str:
     """
     code = hashlib.sha256()
     headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
-    folders = (Path(__file__).parent, *more)
+    own = Path(__file__).parent
+    folders = (own, own.parent / "codegen", *more)
     for path in sorted([*(path for one in folders for path in _files(os.fspath(one))), *map(os.fspath, headers)]):
         with open(path, "rb", buffering=0) as file:
             code.update(file.readall())

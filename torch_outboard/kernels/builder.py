@@ -370,8 +370,8 @@ def _forget_fakes() -> None:
 
 
 def _kernel(operator: str, number: int, program: Any, dimensions: int = 0) -> tuple[Any, ...]:
-    from torch_outboard.compile.runtime.letters import program_letters
-    from torch_outboard.compile.simt.checks import of_operator
+    from torch_outboard.codegen.checks import of_operator
+    from torch_outboard.codegen.letters import program_letters
 
     code = program.code.encode() if isinstance(program.code, str) else program.code
     letters = program_letters(program.name, list(program.types))

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from torch_outboard.codegen.chunks import ChunkBody, Operand, Result, chunk_scheduling
+from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.simt.chunks import ChunkBody, Operand, Result, chunk_scheduling
 from torch_outboard.kernels.list_reductions import reduction_of
 from torch_outboard.kernels.lists import ELEMENTS, single_of
 from torch_outboard.kernels.lower import lower_with

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from torch_outboard.compile.simt.chunk_joins import Join
-from torch_outboard.compile.simt.reduction import accumulated_in
+from torch_outboard.codegen.chunk_joins import Join
+from torch_outboard.codegen.reduction import accumulated_in
 from torch_outboard.kernels.lists import Single, changed
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.refusal import Refusal

@@ -18,14 +18,14 @@ from torch._inductor.lowering import fallback_handler
 from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 
+from torch_outboard.codegen.columns import is_cpu
+from torch_outboard.codegen.letters import passed_types
+from torch_outboard.codegen.program import DeviceProgram
+from torch_outboard.codegen.refused import LACK
 from torch_outboard.compile.device.choice import lowering_with
 from torch_outboard.compile.device.graph_pass import PrepareGraph
 from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.runtime.letters import passed_types
-from torch_outboard.compile.simt.columns import is_cpu
-from torch_outboard.compile.simt.refused import LACK
 from torch_outboard.kernels.draws import DRAWS
 from torch_outboard.kernels.gathers import GATHERS
 from torch_outboard.kernels.magnitudes import keep_magnitudes

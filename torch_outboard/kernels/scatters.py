@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from torch_outboard.codegen.dialect import SUFFIXES
 from torch_outboard.compile.generators import generators
-from torch_outboard.compile.simt.dialect import SUFFIXES
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.segments import combined
 

@@ -9,7 +9,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from torch_outboard.compile.runtime.formula import formula
+from torch_outboard.codegen.formula import formula
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["NotAFormula", "PlanWriter"]

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
+from torch_outboard.codegen.columns import is_cpu
 from torch_outboard.compile.generators import generators
-from torch_outboard.compile.simt.columns import is_cpu
 from torch_outboard.kernels.schedules import PARAMETERS, Schedule, default_of, tuned_name
 from torch_outboard.kernels.templates.schedule import way_of
 from torch_outboard.kernels.timing import has_timing, median_ratio, rounds_of

@@ -13,7 +13,7 @@ from torch._inductor.virtualized import V
 
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
-from torch_outboard.compile.runtime.letters import argument_type
+from torch_outboard.codegen.letters import argument_type
 
 __all__ = ["HostScheduling"]
 

@@ -16,9 +16,9 @@ from torch._inductor.virtualized import V
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_outboard import _C
+from torch_outboard.codegen.letters import passed_types
+from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.compile.cpp.values import formula_in_cpp, number
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.runtime.letters import passed_types
 from torch_outboard.compile.wrapper.graph import TunedKernel
 
 __all__ = ["TunedKernels"]

@@ -21,6 +21,8 @@ from torch._inductor.virtualized import V
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._extension import header_path
+from torch_outboard.codegen.letters import argument_type, kernel_letters, passed_types, program_letters
+from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.compile.cpp.operators import (
     Results,
     arguments_of,
@@ -32,8 +34,6 @@ from torch_outboard.compile.cpp.operators import (
 )
 from torch_outboard.compile.cpp.tuned import TunedKernels
 from torch_outboard.compile.cpp.values import ValueWriter, text_literal
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.runtime.letters import argument_type, kernel_letters, passed_types, program_letters
 from torch_outboard.compile.wrapper.graph import (
     Unguarded,
     UserKernels,

@@ -20,7 +20,7 @@ __all__ = ["OutboardInterface", "register_interface"]
 _NAME = _C.driver_name()
 
 # What Inductor is told of every device: with fewer processors it splits fewer reductions, before it asks our generators
-# (compile/simt/mapping.py), which decide from sizes alone. So what is generated is good for all devices of a kind.
+# (codegen/mapping.py), which decide from sizes alone. So what is generated is good for all devices of a kind.
 _PROCESSORS = 128
 
 

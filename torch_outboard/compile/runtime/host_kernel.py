@@ -11,7 +11,7 @@ from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.codecache import LambdaFuture
 
 from torch_outboard import _C
-from torch_outboard.compile.runtime.letters import kernel_letters
+from torch_outboard.codegen.letters import kernel_letters
 from torch_outboard.compile.runtime.library import KernelCache
 
 __all__ = ["cpp_kernel"]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels in C for a dialect: the language of a device, or the host's C++ to prove them."""
+"""The generators of kernels in C for a dialect."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from torch_outboard._extension import header_path
+from torch_outboard.codegen.cuda_cpp import CUDA_CPP
+from torch_outboard.codegen.dialect import Dialect
+from torch_outboard.codegen.helpers import prelude
+from torch_outboard.codegen.host_cpp import HOST_CPP
+from torch_outboard.codegen.opencl_c import OPENCL_C
 from torch_outboard.compile.generator import CodeGenerator
-from torch_outboard.compile.simt.cuda_cpp import CUDA_CPP
-from torch_outboard.compile.simt.dialect import Dialect
-from torch_outboard.compile.simt.helpers import prelude
-from torch_outboard.compile.simt.host_cpp import HOST_CPP
-from torch_outboard.compile.simt.opencl_c import OPENCL_C
 
 __all__ = ["CudaGenerator", "HostGenerator", "OpenCLGenerator", "SimtGenerator"]
 
@@ -23,7 +23,7 @@ class SimtGenerator(CodeGenerator):
     dialect: ClassVar[Dialect]
 
     def scheduling(self) -> type[Any]:
-        from torch_outboard.compile.simt.scheduling import scheduling_for
+        from torch_outboard.codegen.scheduling import scheduling_for
 
         return scheduling_for(self.driver.name, self.dialect)
 
@@ -52,7 +52,7 @@ class SimtGenerator(CodeGenerator):
         return OutboardFxWrapper
 
     def prepare_graph(self, gm: Any) -> None:
-        from torch_outboard.compile.simt.refused import leave_to_providers
+        from torch_outboard.codegen.refused import leave_to_providers
 
         leave_to_providers(gm, self.driver.name, self.dialect)
 

@@ -12,7 +12,7 @@ from torch._inductor.runtime.hints import DeviceProperties
 
 from torch_outboard._errors import OutboardError
 from torch_outboard._triton import TritonTarget
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.compile.triton.binary import hidden_types
 from torch_outboard.compile.triton.launch import Tuning, begin_compiling
 from torch_outboard.driver import Driver

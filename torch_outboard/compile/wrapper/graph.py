@@ -12,7 +12,7 @@ from torch._inductor.virtualized import V
 
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.codegen.program import DeviceProgram
 
 __all__ = [
     "TunedKernel",

@@ -18,7 +18,7 @@ from torch._inductor.virtualized import V
 
 from torch_outboard import _C
 from torch_outboard._errors import OutboardError
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
+from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.compile.wrapper.graph import (
     TunedKernel,
     Unguarded,

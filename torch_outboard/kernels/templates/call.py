@@ -11,8 +11,8 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch._inductor.virtualized import V
 
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.simt.dialect import STORAGE_TYPES, Dialect
+from torch_outboard.codegen.dialect import STORAGE_TYPES, Dialect
+from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.schedules import SCHEDULE, Schedule, family_of, tuned_name
 from torch_outboard.kernels.text import PlanWriter

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.codegen.dialect import Dialect
 
 __all__ = ["OPENCL_C"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 
 import torch
 
-from torch_outboard.compile.simt.helpers import needed_by
+from torch_outboard.codegen.helpers import needed_by
 
 __all__ = ["COMPUTE_TYPES", "FLOAT8", "HALVES", "NARROW", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
 

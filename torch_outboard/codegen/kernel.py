@@ -21,13 +21,13 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from torch_outboard.compile.simt import columns, groups, reduction, runs, search
-from torch_outboard.compile.simt.checking import CheckingKernel
-from torch_outboard.compile.simt.checks import RECORD
-from torch_outboard.compile.simt.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES
-from torch_outboard.compile.simt.indexing import IndexPrinter
-from torch_outboard.compile.simt.overrides import SimtOverrides
-from torch_outboard.compile.simt.values import cast, literal
+from torch_outboard.codegen import columns, groups, reduction, runs, search
+from torch_outboard.codegen.checking import CheckingKernel
+from torch_outboard.codegen.checks import RECORD
+from torch_outboard.codegen.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES
+from torch_outboard.codegen.indexing import IndexPrinter
+from torch_outboard.codegen.overrides import SimtOverrides
+from torch_outboard.codegen.values import cast, literal
 
 __all__ = ["SimtKernel", "TypedCSE"]
 

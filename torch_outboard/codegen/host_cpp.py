@@ -7,7 +7,7 @@ kernels need memory that the host can reach.
 
 from __future__ import annotations
 
-from torch_outboard.compile.simt.dialect import Dialect
+from torch_outboard.codegen.dialect import Dialect
 
 __all__ = ["HOST_CPP"]
 

@@ -17,8 +17,8 @@ from typing import Any
 from torch_outboard import _C
 from torch_outboard._errors import OutboardError
 from torch_outboard._sealed import write_whole
+from torch_outboard.codegen.dialects import find_dialect
 from torch_outboard.compile.runtime.library import check_library, hash_file, private_folder
-from torch_outboard.compile.simt.dialects import find_dialect
 
 __all__ = ["FLAGS", "host_source", "simt_kernel"]
 

@@ -14,11 +14,11 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from torch_outboard._compat.splits import needs_split_reductions, split_reductions
-from torch_outboard.compile.runtime.device_kernel import DeviceProgram
-from torch_outboard.compile.simt.dialect import Dialect
-from torch_outboard.compile.simt.groups import cooperates
-from torch_outboard.compile.simt.kernel import SimtKernel
-from torch_outboard.compile.simt.mapping import parts_for_groups, parts_of_reduction
+from torch_outboard.codegen.dialect import Dialect
+from torch_outboard.codegen.groups import cooperates
+from torch_outboard.codegen.kernel import SimtKernel
+from torch_outboard.codegen.mapping import parts_for_groups, parts_of_reduction
+from torch_outboard.codegen.program import DeviceProgram
 
 __all__ = ["SimtScheduling", "scheduling_for"]
 
@@ -55,7 +55,7 @@ class SimtScheduling(SIMDScheduling):
         text = src_code.replace("KERNEL_NAME", name)
         if kernel.dialect.runs_on_host:
             parameters = [(declared, given, letter) for declared, given, letter, _ in kernel.parameters()]
-            wrapper.add_import_once("from torch_outboard.compile.simt.runtime import simt_kernel")
+            wrapper.add_import_once("from torch_outboard.compile.runtime.simt_kernel import simt_kernel")
             arguments = f"{name!r}, {kernel.dialect.name!r}, {parameters!r}, {kernel.items()!r}"
             wrapper.define_kernel(name, f"simt_kernel({arguments}, r'''\n{text}''')", gpu=False)
         else:
