@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The old name of `torch_outboard.codegen.checks`."""
+
+from torch_outboard._moved import forward
+from torch_outboard.codegen import checks
+
+forward(__name__, checks)
