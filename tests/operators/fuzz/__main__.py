@@ -22,10 +22,10 @@ import torch_outboard
 
 from ..refusals import captured
 from ..refusals.comparison import CPU, errors_of_other_values
-from ..refusals.lists import JUDGE_VALUES, UNCHECKED
+from ..refusals.lists import JUDGE_VALUES
 from .changes import Change, drawn
 from .comparison import TOLERANCES, Outcome, difference, difference_of_values, outcome_of
-from .lists import has_rounded_constants, is_left_out, may_differ
+from .lists import has_rounded_constants, is_left_out, may_be_wrong, may_differ
 from .placed import place_all
 
 IN_A_ROW = 8  # calls of one operator with other sizes and values, which share its plans
@@ -117,7 +117,7 @@ def _draws(
     for _ in range(-(-count // IN_A_ROW)):
         call = generator.choice(calls)
         for _ in range(IN_A_ROW):
-            yield call, drawn(generator, may_be_wrong=call.name not in UNCHECKED)
+            yield call, drawn(generator, may_be_wrong(call.operator))
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..refusals.captured import OperatorCall
+from ..refusals.lists import UNCHECKED
 
 # Of equal elements any may be named.
 _NAMES_ANY_OF_EQUALS = ("topk", "kthvalue", "mode")
@@ -26,6 +27,13 @@ _LEAVES_OUT_ZERO_WEIGHTS = ("upsample_trilinear3d_backward",)
 _OF_DEGREES = "_polynomial_"
 # Of bytes the CPU computes in the wider integers of C++; CUDA has no such kernels.
 _WIDE_INTEGERS = ("smooth_l1_loss_backward",)
+# Of nothing the CPU makes tensors of negative sizes, which nobody can copy.
+_MAKES_NEGATIVE_SIZES = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+
+
+def may_be_wrong(operator: torch._ops.OpOverload) -> bool:
+    """Tell whether the CPU's answer to a wrong call of the operator can be compared with."""
+    return str(operator.name()) not in UNCHECKED and operator._schema.name.partition("::")[2] not in _MAKES_NEGATIVE_SIZES
 
 
 def has_rounded_constants(operator: torch._ops.OpOverload) -> bool:

@@ -6,9 +6,7 @@ from __future__ import annotations
 # Operators whose CPU kernels check too little: a wrong call reads or writes beside its arguments there too.
 UNCHECKED: frozenset[str] = frozenset(
     {
-        "aten::_adaptive_avg_pool2d",
         "aten::_adaptive_avg_pool2d_backward",
-        "aten::_adaptive_avg_pool3d",
         "aten::_adaptive_avg_pool3d_backward",
         "aten::_batch_norm_with_update",
         "aten::_embedding_bag_backward",
