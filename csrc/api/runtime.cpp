@@ -16,11 +16,11 @@
 #include "core/queue.h"
 #include "core/stream.h"
 #include "kernels/program.h"
-#include "ops/call_context.h"
-#include "ops/copy.h"
-#include "ops/run_error.h"
-#include "ops/shell.h"
-#include "ops/tensor_utils.h"
+#include "ops/call/call_context.h"
+#include "ops/call/run_error.h"
+#include "ops/own/copy.h"
+#include "ops/tensors/shell.h"
+#include "ops/tensors/tensor_utils.h"
 
 namespace torch_outboard {
 

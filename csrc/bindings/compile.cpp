@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "api/compiled.h"
 #include "bindings/tensors.h"
 #include "core/device.h"
 #include "core/stream.h"
+#include "inductor/compiled.h"
 #include "kernels/device_kernel.h"
-#include "ops/compiled_kernel.h"
+#include "ops/generated/compiled_kernel.h"
 
 namespace outboard::bindings {
 

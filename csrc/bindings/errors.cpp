@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/late_warnings.h"
-#include "ops/api.h"
+#include "ops/operator/api.h"
 
 namespace outboard::bindings {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/host_view.h"
+#include "ops/tensors/host_view.h"
 
 #include "bindings/tensors.h"
 

@@ -12,10 +12,10 @@
 
 #include "bindings/kernel_arguments.h"
 #include "kernels/plan.h"
-#include "ops/compiled_provider.h"
+#include "ops/call/recent_failure.h"
+#include "ops/generated/compiled_provider.h"
+#include "ops/generated/recipes.h"
 #include "ops/providers.h"
-#include "ops/recent_failure.h"
-#include "ops/recipes.h"
 
 namespace outboard::bindings {
 

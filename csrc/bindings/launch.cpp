@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "api/typed_kernel.h"
 #include "bindings/tensors.h"
 #include "core/device.h"
 #include "core/stream.h"
-#include "ops/typed_kernel.h"
 
 namespace outboard::bindings {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Coverage, the fallback's mode, and operator kernels written in Python.
 #define OUTBOARD_TORCH_PYTHON
-#include "ops/api.h"
-#include "ops/native_c.h"
+#include "ops/native/native_c.h"
+#include "ops/operator/api.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -11,9 +11,9 @@
 #include "bindings/kernel_arguments.h"
 #include "bindings/python.h"
 #include "core/capture.h"
-#include "ops/call.h"
-#include "ops/shape_classes.h"
-#include "ops/tensor_utils.h"
+#include "ops/call/call.h"
+#include "ops/operator/shape_classes.h"
+#include "ops/tensors/tensor_utils.h"
 #include "torch/register.h"
 
 namespace outboard::bindings {

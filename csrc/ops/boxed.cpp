@@ -9,15 +9,15 @@
 #include <string>
 
 #include "core/driver.h"
-#include "ops/argument_checks.h"
-#include "ops/call.h"
-#include "ops/compiled_provider.h"
-#include "ops/fallback.h"
-#include "ops/host_call.h"
-#include "ops/native.h"
+#include "ops/call/argument_checks.h"
+#include "ops/call/call.h"
+#include "ops/call/trace.h"
+#include "ops/generated/compiled_provider.h"
+#include "ops/host/fallback.h"
+#include "ops/host/host_call.h"
+#include "ops/native/native.h"
+#include "ops/own/views.h"
 #include "ops/providers.h"
-#include "ops/trace.h"
-#include "ops/views.h"
 
 namespace outboard {
 

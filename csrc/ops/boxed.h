@@ -4,7 +4,7 @@
 
 #include <ATen/core/stack.h>
 
-#include "ops/plan.h"
+#include "ops/operator/plan.h"
 
 namespace outboard {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which providers of the chain may run: what OUTBOARD_PROVIDERS, the driver or the device say. Copies to the CPU, the
-// last resort, are the fallback's own affair (ops/fallback.h).
+// last resort, are the fallback's own affair (ops/host/fallback.h).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,7 +12,7 @@
 
 namespace outboard {
 
-// Whether kernels are generated for a device's operators (ops/compiled_provider.h).
+// Whether kernels are generated for a device's operators (ops/generated/compiled_provider.h).
 enum class CompiledMode : uint8_t {
   Off,
   On,

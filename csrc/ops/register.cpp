@@ -10,9 +10,9 @@
 #include <string_view>
 
 #include "ops/boxed.h"
-#include "ops/factories.h"
-#include "ops/native_c.h"
-#include "ops/sparse.h"
+#include "ops/native/native_c.h"
+#include "ops/own/factories.h"
+#include "ops/own/sparse.h"
 
 namespace outboard {
 

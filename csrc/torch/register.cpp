@@ -10,15 +10,15 @@
 #include "core/driver.h"
 #include "core/error.h"
 #include "graph/graph.h"
+#include "inductor/model_runner.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
 #include "memory/management.h"
-#include "ops/native_c.h"
+#include "ops/native/native_c.h"
 #include "ops/register.h"
 #include "torch/graphs.h"
 #include "torch/guard.h"
 #include "torch/hooks.h"
-#include "torch/model_runner.h"
 #include "torch/profiler.h"
 
 namespace outboard {

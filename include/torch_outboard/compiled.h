@@ -109,7 +109,7 @@ struct Value {
   Value(Kind of_kind, int64_t number) : kind(of_kind), integer_value(number), elements(nullptr) {}
 };
 
-// Each argument of a kernel in a word, as csrc/ops/compiled_kernel.h has it.
+// Each argument of a kernel in a word, as csrc/ops/generated/compiled_kernel.h has it.
 using KernelEntry = void (*)(const uint64_t* words);
 
 // A kernel in the driver's language (torch_outboard/driver.h), and how many threads run it: formulas as

@@ -9,7 +9,7 @@ their forward and backward passes, and for its tensors laid out in five ways:
 * into an output of any other strides the values must be, but for the order of roundings;
 * all elements of the output are written, and nothing beside them; the output keeps its shape, strides and storage.
 
-`scripts/out_forms` makes the list of the operators for which all that holds, csrc/ops/_generated/out_forms.inc.
+`scripts/out_forms` lists the operators for which all that holds in csrc/ops/operator/_generated/out_forms.inc.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_outboard.testing.database.compare import value_difference
 
-LIST = Path(__file__).resolve().parent.parent.parent / "csrc" / "ops" / "_generated" / "out_forms.inc"
+LIST = Path(__file__).resolve().parent.parent.parent / "csrc" / "ops" / "operator" / "_generated" / "out_forms.inc"
 ROW = re.compile(r'^OUT_FORM\("(?P<op>[^"]+)", "(?P<out>[^"]+)"\)  // (?P<entries>.*)$', re.M)
 
 Rearrange = Callable[[torch.Tensor], torch.Tensor]

@@ -78,7 +78,7 @@ def reasons() -> Iterator[tuple[str, str]]:
     for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name == "lack_of":
             yield from ((refused.name, text_of(one.value)) for one in ast.walk(node) if isinstance(one, ast.Return))
-    recipes = ROOT / "csrc" / "ops" / "recipes.cpp"
+    recipes = ROOT / "csrc" / "ops" / "generated" / "recipes.cpp"
     for parts in re.findall(r'(?:refuse\(|found = )\s*((?:"[^"]+"\s*)+)', recipes.read_text(encoding="utf-8")):
         yield recipes.name, "".join(re.findall(r'"([^"]+)"', parts))
 

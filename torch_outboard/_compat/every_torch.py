@@ -39,7 +39,7 @@ SETTERS = (
 )
 
 # Meta kernels that refuse arguments by the device's type, where the device takes more than the CPU: histc counts
-# integers (csrc/ops/composites.cpp).
+# integers (csrc/ops/own/composites.cpp).
 _BEYOND_CPU = frozenset({"meta_histc"})
 
 

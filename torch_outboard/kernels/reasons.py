@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What to do about each reason for which an operator gets no generated kernel.
 
-Reasons are written where they arise, in a `Refusal` or in csrc/ops/recipes.cpp; "…" stands for what is put in there.
+Reasons are written where they arise, in a `Refusal` or in csrc/ops/generated/recipes.cpp; "…" stands for what is put
+in there.
 The table of docs/kernels.md has these rows, and a test compares them.
 """
 

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/call/acceptance.h"
+
+#include <algorithm>
+
+#include "ops/call/rehearsal.h"
+#include "ops/call/results.h"
+#include "ops/operator/quirks.h"
+
+namespace outboard {
+
+namespace {
+
+// Bytes of arguments and results up to which the kernel is asked.
+constexpr size_t kSmallCall = 256 << 10;    // of a call whose class is known
+constexpr size_t kSmallNewCall = 1 << 20;   // of the first call of a class
+constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
+
+// Whether the CPU kernel may run on zeros in the call's place, and what it says of zeros holds for other values.
+bool may_be_asked(const Call& call, bool is_refused = false) {
+  const OpPlan& plan = call.plan();
+  const std::string& name = plan.op.operator_name().name;
+  if (!plan.is_torchs || call.has_sparse() || !harmless_elements(name, is_refused) ||
+      has_mask(call) ||  // how many elements it sets decides which values fit
+      (plan.is_random && !plan.has_generator_arg && !is_given_samples(name)) ||  // it draws from the CPU's generator
+      !plan.op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    return false;
+  }
+  bool result = true;
+  for (size_t i = 0; i < plan.args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      result &= tensor.layout() == c10::kStrided && !(plan.args[i].is_written && tensor.is_cpu());
+    });
+  }
+  return result;
+}
+
+size_t bytes_of_results(const CallShape& shape) {
+  size_t bytes = 0;
+  for (const OutputShape& output : shape.outputs) {
+    bytes += output.nbytes;
+  }
+  for (const auto& [index, output] : shape.resized) {
+    bytes += output.nbytes;
+  }
+  return bytes;
+}
+
+void compare(const Call& call, const CallShape& shape, const torch::jit::Stack& results) {
+  OpPlan& plan = call.plan();
+  if (shape.is_known() && plan.kind == OpKind::Makes) {
+    if (const std::string difference = difference_of(plan, shape, results); !difference.empty()) {
+      plan.shape_classes.disbelieve(shape.shape_class, difference);
+      return;
+    }
+  }
+  plan.shape_classes.believe(shape.shape_class);
+}
+
+}  // namespace
+
+Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
+  OpPlan& plan = call.plan();
+  // A kernel of the driver's may take what the CPU's does not.
+  if (!may_be_asked(call) || has_native(plan)) {
+    return Acceptance::NotAsked;
+  }
+  const ShapeClasses::State state = plan.shape_classes.state_of(shape.shape_class, /*is_verified=*/false);
+  const bool is_new = state == ShapeClasses::State::Unknown;
+  const bool checks_shapes =
+      plan.is_structured && (plan.op.hasTag(at::Tag::pointwise) || checks_all_in_meta(plan.op.operator_name().name));
+  if (!is_new && (checks_shapes || state == ShapeClasses::State::Waits)) {
+    return Acceptance::Accepted;
+  }
+  if (bytes_of_arguments(call) + bytes_of_results(shape) <= (is_new ? kSmallNewCall : kSmallCall)) {
+    compare(call, shape, run_on_stand_ins(call, StandIn::Whole, &shape));
+    return Acceptance::Accepted;
+  }
+  if (is_new && is_elementwise(plan)) {
+    run_on_stand_ins(call, StandIn::Element);
+    plan.shape_classes.believe(shape.shape_class);
+    return Acceptance::Accepted;
+  }
+  return is_new ? Acceptance::NotAsked : Acceptance::Accepted;
+}
+
+Acceptance ask_about_refusal(const Call& call) {
+  if (!may_be_asked(call, /*is_refused=*/true) || bytes_of_arguments(call) > kSmallRefusal) {
+    return Acceptance::NotAsked;
+  }
+  run_on_stand_ins(call, StandIn::Whole);
+  return Acceptance::Accepted;
+}
+
+}  // namespace outboard

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/call/argument_checks.h"
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/call/rehearsal.h"
+#include "ops/operator/quirks.h"
+
+namespace outboard {
+
+namespace {
+
+// Where an element-wise operator promotes its arguments' dtypes and writes what comes of it to one of them.
+std::optional<uint8_t> promoted_into(const OpPlan& plan) {
+  if (!plan.op.hasTag(at::Tag::pointwise)) {
+    return std::nullopt;
+  }
+  const auto written =
+      std::find_if(plan.args.begin(), plan.args.end(), [](const ArgInfo& arg) { return arg.is_written; });
+  if (written == plan.args.end() || written->kind != ArgKind::Tensor) {
+    return std::nullopt;
+  }
+  return static_cast<uint8_t>(written - plan.args.begin());
+}
+
+// bool, integers, floats, complex numbers: no result is cast down this order.
+int category(c10::ScalarType dtype) {
+  return c10::isComplexType(dtype) ? 3 : c10::isFloatingType(dtype) ? 2 : dtype != c10::kBool ? 1 : 0;
+}
+
+int category(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? category(value.toTensor().scalar_type()) : 0;
+  }
+  return value.isComplexDouble() ? 3 : value.isDouble() ? 2 : value.isInt() ? 1 : 0;
+}
+
+// Most arguments have the dtype of what is written, and so its category.
+bool has_dtype(const c10::IValue& value, caffe2::TypeMeta dtype) {
+  return value.isTensor() && value.toTensor().dtype() == dtype;
+}
+
+// An argument of a higher category than the one that is written may make a result that can't be cast to it. Some
+// operators' results don't follow their arguments (comparisons): the kernel itself says, of one element.
+void check_promotion(uint8_t written, const Call& call) {
+  const caffe2::TypeMeta dtype =
+      call.arg(written).isTensor() ? call.arg(written).toTensor().dtype() : caffe2::TypeMeta();
+  const int highest = category(call.arg(written));
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (C10_UNLIKELY(!has_dtype(call.arg(i), dtype) && category(call.arg(i)) > highest)) {
+      rehearse(call, StandIn::Element);
+      return;
+    }
+  }
+}
+
+std::vector<uint8_t> numbers_of(const OpPlan& plan) {
+  std::vector<uint8_t> places;
+  const auto& declared = plan.op.schema().arguments();
+  for (size_t i = 0; plan.is_torchs && i < declared.size(); ++i) {
+    const c10::TypePtr type = declared[i].type();
+    const bool is_optional = type->kind() == c10::TypeKind::OptionalType;
+    if ((is_optional ? type->castRaw<c10::OptionalType>()->getElementType() : type)->kind() ==
+        c10::TypeKind::NumberType) {
+      places.push_back(static_cast<uint8_t>(i));
+    }
+  }
+  return places;
+}
+
+// Numbers that every dtype but bool can be; NaN is none.
+bool is_small(const c10::IValue& number) {
+  return number.isInt()      ? number.toInt() >= 0 && number.toInt() <= 127
+         : number.isDouble() ? std::abs(number.toDouble()) <= 127
+                             : !number.isComplexDouble();
+}
+
+// Torch 2.15 refuses negative bounds of unsigned integers, which wrap before it.
+bool is_negative_bound(const c10::IValue& number, const Call& call) {
+  const bool is_clamp = call.plan().op.operator_name().name.starts_with("aten::clamp");
+  return is_clamp && number.isInt() && number.toInt() < 0 && call.arg(0).isTensor() &&
+         call.arg(0).toTensor().scalar_type() == c10::kByte;
+}
+
+// A number beyond the type of a tensor may be beyond that in which the kernel computes: it says so, of one element.
+void check_number(const c10::IValue& number, const Call& call) {
+  if (C10_LIKELY(is_small(number))) {
+    return;
+  }
+  bool is_beyond = number.isComplexDouble();
+  bool is_beyond_bool = false;
+  bool has_others = false;  // beside them bools are masks, into which no number goes
+  for (size_t i = 0; !is_beyond && i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      const bool is_bool = tensor.scalar_type() == c10::kBool;
+      (is_bool ? is_beyond_bool : is_beyond) |= may_overflow(number.toScalar(), tensor.scalar_type());
+      has_others |= !is_bool;
+    });
+  }
+  is_beyond |= is_beyond_bool && !has_others;
+  if (is_negative_bound(number, call)) {
+    rehearse(call, StandIn::Element);
+  }
+  if (is_beyond && harmless_elements(call.plan().op.operator_name().name)) {
+    rehearse(call, is_elementwise(call.plan()) ? StandIn::Element : StandIn::Whole);
+    call.ask_kernel();  // it takes the number, and knows what it means: torch 2.15 clamps by bounds beyond a type
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<const ArgumentChecks> argument_checks(const OpPlan& plan) {
+  auto checks = std::make_unique<ArgumentChecks>();
+  checks->overlaps = overlap_rules(plan);
+  checks->bad_arguments = bad_argument_rules(plan);
+  checks->promoted_into = promoted_into(plan);
+  checks->numbers = numbers_of(plan);
+  if (checks->overlaps.empty() && checks->bad_arguments.empty() && !checks->promoted_into && checks->numbers.empty()) {
+    return nullptr;
+  }
+  return checks;
+}
+
+void run_argument_checks(const ArgumentChecks& checks, const Call& call) {
+  for (const OverlapRule& rule : checks.overlaps) {
+    check_overlap(rule, call);
+  }
+  for (const BadArgumentRule& rule : checks.bad_arguments) {
+    check_bad_arguments(rule, call);
+  }
+  for (const uint8_t place : checks.numbers) {
+    check_number(call.arg(place), call);
+  }
+  if (checks.promoted_into && !call.has_sparse()) {
+    check_promotion(*checks.promoted_into, call);
+  }
+}
+
+}  // namespace outboard

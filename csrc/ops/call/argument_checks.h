@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What torch refuses at the call is refused at the call: checks of arguments that run on the calling thread, before any
+// provider, whether or not the call's shape is known already.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ops/call/bad_arguments.h"
+#include "ops/call/call.h"
+#include "ops/call/overlap.h"
+
+namespace outboard {
+
+// The checks of one operator.
+struct ArgumentChecks {
+  std::vector<OverlapRule> overlaps;
+  std::vector<BadArgumentRule> bad_arguments;
+  std::optional<uint8_t> promoted_into;  // the argument that an element-wise operator writes its result to
+  std::vector<uint8_t> numbers;  // arguments of type Scalar, which a kernel converts to its tensors' types
+};
+
+// Null for an operator that has none.
+std::unique_ptr<const ArgumentChecks> argument_checks(const OpPlan& plan);
+
+void run_argument_checks(const ArgumentChecks& checks, const Call& call);
+
+inline void check_arguments(const Call& call) {
+  if (const ArgumentChecks* checks = call.plan().checks.get()) {
+    run_argument_checks(*checks, call);
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/call/bad_arguments.h"
+
+#include <c10/core/Scalar.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ops/call/bad_indices.h"
+#include "ops/call/call.h"
+#include "ops/call/rule_arguments.h"
+
+namespace outboard {
+
+namespace {
+
+bool is_integral(c10::ScalarType dtype) {
+  return c10::isIntegralType(dtype, /*includeBool=*/true);
+}
+
+// ---- Numbers ---------------------------------------------------------------------------------------------------------
+
+bool no_interval(const Arguments& args) {
+  constexpr double kSurelyFinite = 65504;  // in float16; beyond it torch looks at the dtype
+  const double from = args.number(1, 0);
+  const double to = args.number(2, 1);
+  return is_integral(args.dtype(0)) || !(from <= to && from >= -kSurelyFinite && to <= kSurelyFinite);
+}
+
+// Integers that every element of a dtype can be; of floating types those that are exact.
+std::pair<int64_t, int64_t> range_of(c10::ScalarType dtype) {
+  const auto exact = [](int digits) { return std::pair(-(int64_t{1} << digits), int64_t{1} << digits); };
+  const auto all = [](auto zero) {
+    return std::pair<int64_t, int64_t>(std::numeric_limits<decltype(zero)>::min(),
+                                       std::numeric_limits<decltype(zero)>::max());
+  };
+  switch (dtype) {
+    case c10::kBool:
+      return {0, 1};
+    case c10::kByte:
+      return all(uint8_t{});
+    case c10::kChar:
+      return all(int8_t{});
+    case c10::kShort:
+      return all(int16_t{});
+    case c10::kInt:
+      return all(int32_t{});
+    case c10::kLong:
+      return all(int64_t{});
+    case c10::kHalf:
+      return exact(11);
+    case c10::kBFloat16:
+      return exact(8);
+    case c10::kFloat:
+      return exact(24);
+    case c10::kDouble:
+      return exact(53);
+    default:
+      return {0, -1};  // torch shall say
+  }
+}
+
+bool no_integers(c10::ScalarType dtype, int64_t from, int64_t to) {
+  const auto [lowest, highest] = range_of(dtype);
+  return !(from < to && from >= lowest && to - 1 <= highest);
+}
+
+bool no_integers_from(const Arguments& args) {
+  const int64_t from = args.integer(1);
+  if (!args.has(2)) {
+    return from < range_of(args.dtype(0)).first;
+  }
+  return no_integers(args.dtype(0), from, args.integer(2));
+}
+
+bool no_integers_to(const Arguments& args) {
+  return no_integers(args.dtype(0), 0, args.integer(1));
+}
+
+bool divides_by_zero(const Arguments& args) {
+  if (!args[1].isTensor() || !is_integral(args.dtype(0)) || !is_integral(args.dtype(1))) {
+    return args[1].isInt() && args[1].toInt() == 0 && is_integral(args.dtype(0));
+  }
+  const at::Tensor& divisor = args.tensor(1);
+  return divisor.is_cpu() && divisor.numel() == 1 && !divisor.item<bool>();
+}
+
+// Of an exponent that is not a number too.
+bool no_order(const Arguments& args) {
+  return !(args.number(1, 1) >= 0);
+}
+
+bool no_margin_order(const Arguments& args) {
+  const double order = args[0].toScalar().toDouble();
+  return order != 1 && order != 2;
+}
+
+bool no_scalar_interval(const Arguments& args) {
+  return !(args[0].toScalar().toDouble() <= args[1].toScalar().toDouble());
+}
+
+bool no_norm(const Arguments& args) {
+  return !(args[0].toScalar().toDouble() > 0 && args[1].toScalar().toDouble() >= 0);
+}
+
+// The CPU's kernel asks for what the element type can hold, of which float16 holds least.
+bool no_threshold(const Arguments& args) {
+  return !(args.number(0, 0.5) >= 0 && args.number(0, 0.5) <= 65504);
+}
+
+bool no_range(const Arguments& args) {
+  const double least = args[0].toScalar().toDouble(), greatest = args[1].toScalar().toDouble();
+  return !(least <= greatest && std::isfinite(least) && std::isfinite(greatest));
+}
+
+bool negative(const Arguments& args) {
+  return !(args.number(1, 1) >= 0);
+}
+
+bool not_positive(const Arguments& args) {
+  return !(args.number(1, 1) > 0);
+}
+
+bool no_probability(const Arguments& args) {
+  return !(args.number(1, 1) >= 0 && args.number(1, 1) <= 1);
+}
+
+bool no_inner_probability(const Arguments& args) {
+  return !(args.number(1, 0.5) > 0 && args.number(1, 0.5) < 1);
+}
+
+bool too_many_samples(const Arguments& args) {
+  const at::Tensor& weights = args.tensor(0);
+  const int64_t samples = args.integer(1);
+  constexpr int64_t kMostCategories = 1 << 24;
+  return !c10::isFloatingType(args.dtype(0)) || samples <= 0 || weights.dim() == 0 ||
+         weights.size(-1) > kMostCategories || (!args[2].toBool() && samples > weights.size(-1));
+}
+
+bool integer_to_negative_power(const Arguments& args) {
+  if (!args[0].isTensor() || !args[1].isScalar()) {
+    return false;
+  }
+  const c10::Scalar exponent = args[1].toScalar();
+  return is_integral(args.dtype(0)) && exponent.isIntegral(/*includeBool=*/true) && exponent.toLong() < 0;
+}
+
+bool any_boolean(const Arguments& args) {
+  return args.dtype(0) == c10::kBool || args.dtype(1) == c10::kBool;
+}
+
+bool all_integral(const Arguments& args) {
+  return is_integral(args.dtype(0)) && is_integral(args.dtype(1));
+}
+
+bool all_boolean(const Arguments& args) {
+  return args.dtype(0) == c10::kBool && args.dtype(1) == c10::kBool;
+}
+
+// The gradient of a function that was applied in place, where its sign can't be told from the result.
+bool slope_of_result_is_negative(const Arguments& args) {
+  return args[1].toBool() && args[0].toScalar().toDouble() < 0;
+}
+
+// Of sums with a factor: torch multiplies integers by integers, and only bools by bools.
+bool factor_does_not_fit(const Arguments& args) {
+  if (C10_LIKELY(args[2].isInt())) {
+    return false;
+  }
+  const c10::Scalar alpha = args[2].toScalar();
+  const auto is_all = [&](auto&& matches) {
+    return matches(args.dtype(0)) && (!args[1].isTensor() || matches(args.dtype(1)));
+  };
+  if (alpha.isBoolean()) {
+    return !is_all([](c10::ScalarType dtype) { return dtype == c10::kBool; });
+  }
+  return is_all(is_integral) && (args[1].isTensor() || args[1].toScalar().isIntegral(/*includeBool=*/true));
+}
+
+// ---- Element types ---------------------------------------------------------------------------------------------------
+
+// Each argument's but those that are absent; mm, convolutions and the like promote nothing.
+template <size_t count>
+bool dtypes_differ(const Arguments& args) {
+  const c10::ScalarType dtype = args.dtype(0);
+  for (size_t i = 1; i < count; ++i) {
+    if (args.has_tensor(i) && args.dtype(i) != dtype) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool no_class_indices(const Arguments& args) {
+  const c10::ScalarType dtype = args.dtype(1);
+  return (dtype != c10::kLong && dtype != c10::kByte) || (args.has_tensor(2) && args.dtype(2) != args.dtype(0));
+}
+
+bool no_truth_values(const Arguments& args) {
+  return args.dtype(0) != c10::kBool && args.dtype(0) != c10::kByte;
+}
+
+bool integral(const Arguments& args) {
+  return is_integral(args.dtype(0));
+}
+
+bool complex(const Arguments& args) {
+  return c10::isComplexType(args.dtype(0));
+}
+
+bool not_floating(const Arguments& args) {
+  return !c10::isFloatingType(args.dtype(0));
+}
+
+bool boolean(const Arguments& args) {
+  return args.dtype(0) == c10::kBool;
+}
+
+bool boolean_or_complex(const Arguments& args) {
+  return args.dtype(0) == c10::kBool || complex(args);
+}
+
+bool boolean_or_unsigned(const Arguments& args) {
+  return args.dtype(0) == c10::kBool || args.dtype(0) == c10::kByte;
+}
+
+bool no_mask(const Arguments& args) {
+  return args.dtype(0) != c10::kBool;
+}
+
+bool not_of_indices(const Arguments& args) {
+  return args.dtype(0) != c10::kLong;
+}
+
+bool not_of_the_parts(const Arguments& args) {
+  return args.dtype(1) != c10::toComplexType(args.dtype(0));
+}
+
+bool masks_badly(const Arguments& args) {
+  return args.dtype(1) != c10::kBool || (args[2].isScalar() && args[2].toScalar().isComplex() && !complex(args));
+}
+
+bool no_approximation(const Arguments& args) {
+  const std::string& name = args[0].toStringRef();
+  return name != "none" && name != "tanh";
+}
+
+bool not_integral(const Arguments& args) {
+  return !is_integral(args.dtype(0)) || (args.has_tensor(1) && !is_integral(args.dtype(1)));
+}
+
+bool not_integral_alone(const Arguments& args) {
+  return !is_integral(args.dtype(0));
+}
+
+bool boolean_or_not_integral(const Arguments& args) {
+  return args.dtype(0) == c10::kBool || not_integral(args);
+}
+
+// ---- Shapes ----------------------------------------------------------------------------------------------------------
+
+bool reduces_nothing(const Arguments& args) {
+  const at::Tensor& self = args.tensor(0);
+  const int64_t dim = args.integer(1);
+  return self.numel() == 0 && dim < self.dim() && dim >= -self.dim() && self.dim() > 0 && self.size(dim) == 0;
+}
+
+bool no_dilation(const Arguments& args) {
+  const auto dilation = args[0].toListRef();
+  return std::any_of(dilation.begin(), dilation.end(), [](const c10::IValue& step) { return step.toInt() <= 0; });
+}
+
+bool has_no_elements(const Arguments& args) {
+  return args.tensor(0).numel() == 0;
+}
+
+bool has_several_dimensions(const Arguments& args) {
+  return args.tensor(0).dim() != 1;
+}
+
+// The other grid samplers' meta kernels look themselves.
+bool no_grid(const Arguments& args) {
+  const at::Tensor& input = args.tensor(0);
+  const at::Tensor& grid = args.tensor(1);
+  return input.dim() != 4 || grid.dim() != 4 || grid.size(3) != 2 || grid.size(0) != input.size(0) ||
+         input.size(2) == 0 || input.size(3) == 0;
+}
+
+// ---- The table -------------------------------------------------------------------------------------------------------
+
+// A line an operator: all overloads of it, and of its in-place form, that have these arguments; or one overload's name.
+struct Row {
+  std::string_view op;
+  std::string_view args;
+  bool (*is_bad)(const Arguments&);
+};
+
+// Numbers, for which one element of a tensor is enough to hear what its kernel says.
+constexpr Row kNumbers[] = {
+    {"add", "self other alpha", factor_does_not_fit},
+    {"bernoulli", "self p", no_probability},
+    {"cauchy", "self sigma", not_positive},
+    {"elu_backward", "alpha is_result", slope_of_result_is_negative},
+    {"div", "self other rounding_mode", divides_by_zero},
+    {"exponential", "self lambd", not_positive},
+    {"floor_divide", "self other", divides_by_zero},
+    {"fmod", "self other", divides_by_zero},
+    {"huber_loss", "self delta", not_positive},
+    {"geometric", "self p", no_inner_probability},
+    {"histc", "min max", no_range},
+    {"leaky_relu_backward", "negative_slope self_is_result", slope_of_result_is_negative},
+    {"log_normal", "self std", not_positive},
+    {"normal", "mean std", negative},
+    {"pow", "self exponent", integer_to_negative_power},
+    {"aten::random_.from", "self from to", no_integers_from},
+    {"aten::random_.to", "self to", no_integers_to},
+    {"remainder", "self other", divides_by_zero},
+    {"rrelu_with_noise", "lower upper", no_scalar_interval},
+    {"rsub", "self other alpha", factor_does_not_fit},
+    {"smooth_l1_loss", "self beta", negative},
+    {"rsub", "self other", any_boolean},
+    {"softshrink", "lambd", no_threshold},
+    {"sub", "self other alpha", factor_does_not_fit},
+    {"sub", "self other", any_boolean},
+    {"uniform", "self from to", no_interval},
+};
+
+// Shapes, and dtypes of one argument that must suit another's.
+constexpr Row kArguments[] = {
+    {"_cdist_forward", "x1 p", no_order},
+    {"_index_put_impl_", "self indices values accumulate", puts_at_indices_badly},
+    {"addbmm", "self batch1 batch2", dtypes_differ<3>},
+    {"addmm", "self mat1 mat2", dtypes_differ<3>},
+    {"addmv", "self mat vec", dtypes_differ<3>},
+    {"all", "out", no_truth_values},
+    {"aminmax", "self min max", dtypes_differ<3>},
+    {"any", "out", no_truth_values},
+    {"baddbmm", "self batch1 batch2", dtypes_differ<3>},
+    {"binary_cross_entropy", "self target weight", dtypes_differ<3>},
+    {"bmm", "self mat2", dtypes_differ<2>},
+    {"bucketize", "boundaries", has_several_dimensions},
+    {"complex", "real imag", dtypes_differ<2>},
+    {"complex", "real out", not_of_the_parts},
+    {"convolution", "dilation", no_dilation},
+    {"convolution", "input weight bias", dtypes_differ<3>},
+    {"dot", "self tensor", dtypes_differ<2>},
+    {"gelu", "approximate", no_approximation},
+    {"grid_sampler_2d_backward", "input grid", no_grid},
+    {"index", "self indices", indexes_badly},
+    {"index_copy", "self index source", copies_badly},
+    {"index_fill", "self index value", fills_badly},
+    {"index_reduce", "reduce", no_reduction_into},
+    {"index_reduce", "self dim index source", reduces_into_badly},
+    {"index_select", "self index", selects_badly},
+    {"linear", "input weight bias", dtypes_differ<3>},
+    {"masked_fill", "self mask value", masks_badly},
+    {"masked_scatter", "mask", no_mask},
+    {"aten::max", "self", has_no_elements},
+    {"max", "self dim", reduces_nothing},
+    {"median", "self dim", reduces_nothing},
+    {"aten::min", "self", has_no_elements},
+    {"min", "self dim", reduces_nothing},
+    {"mm", "self mat2", dtypes_differ<2>},
+    {"mode", "self dim", reduces_nothing},
+    {"multi_margin_loss", "p", no_margin_order},
+    {"multinomial", "out", not_of_indices},
+    {"multinomial", "self num_samples replacement", too_many_samples},
+    {"nanmedian", "self dim", reduces_nothing},
+    {"neg", "self out", dtypes_differ<2>},
+    {"nll_loss2d_forward", "self target weight", no_class_indices},
+    {"nll_loss_forward", "self target weight", no_class_indices},
+    {"polar", "abs angle", dtypes_differ<2>},
+    {"put", "self index source", puts_badly},
+    {"renorm", "p maxnorm", no_norm},
+    {"vdot", "self other", dtypes_differ<2>},
+};
+
+// Dtypes that the CPU and CUDA have no kernels for.
+constexpr Row kDtypes[] = {
+    {"_log_softmax", "self", integral},
+    {"_softmax", "self", integral},
+    {"aten::bernoulli", "self", integral},
+    {"aten::bernoulli.out", "self", integral},
+    {"aten::bernoulli_.Tensor", "p", integral},
+    {"aten::bernoulli_.float", "self", complex},
+    {"bitwise_and", "self other", not_integral},
+    {"bitwise_left_shift", "self other", boolean_or_not_integral},
+    {"bitwise_not", "self", not_integral_alone},
+    {"bitwise_or", "self other", not_integral},
+    {"bitwise_right_shift", "self other", boolean_or_not_integral},
+    {"bitwise_xor", "self other", not_integral},
+    {"abs", "self", boolean},
+    {"addcdiv", "tensor1 tensor2", all_integral},
+    {"addcmul", "tensor1 tensor2", all_boolean},
+    {"atan2", "self", complex},
+    {"avg_pool2d", "self", integral},
+    {"cauchy", "self", not_floating},
+    {"ceil", "self", boolean_or_complex},
+    {"clamp", "self", boolean_or_complex},
+    {"cholesky", "self", integral},
+    {"cholesky_inverse", "self", integral},
+    {"copysign", "self", complex},
+    {"erfinv", "self", complex},
+    {"exponential", "self", not_floating},
+    {"clamp_max", "self max", all_boolean},
+    {"clamp_min", "self min", all_boolean},
+    {"floor", "self", boolean_or_complex},
+    {"floor_divide", "self other", all_boolean},
+    {"fmax", "self", complex},
+    {"fmin", "self", complex},
+    {"fmod", "self", boolean_or_complex},
+    {"frac", "self", integral},
+    {"gcd", "self other", boolean_or_not_integral},
+    {"gelu", "self", integral},
+    {"geometric", "self", boolean_or_complex},
+    {"hardtanh", "self", boolean_or_unsigned},
+    {"heaviside", "self", complex},
+    {"hypot", "self", boolean_or_complex},
+    {"isin", "element test_elements", any_boolean},
+    {"isin", "elements test_element", any_boolean},
+    {"isin", "elements test_elements", any_boolean},
+    {"lcm", "self other", boolean_or_not_integral},
+    {"leaky_relu", "self", integral},
+    {"lerp", "self", integral},
+    {"log_normal", "self", not_floating},
+    {"aten::logit_", "self", integral},
+    {"max", "self", complex},
+    {"maximum", "self", complex},
+    {"min", "self", complex},
+    {"minimum", "self", complex},
+    {"nextafter", "self", boolean_or_complex},
+    {"normal", "self", integral},
+    {"random", "self", complex},
+    {"relu", "self", boolean_or_complex},
+    {"remainder", "self", boolean_or_complex},
+    {"sign", "self", complex},
+    {"silu", "self", integral},
+    {"sort", "self", complex},
+    {"trunc", "self", boolean_or_complex},
+    {"var", "self", integral},
+};
+
+bool names(const Row& row, const OpPlan& plan) {
+  if (row.op == plan.name) {
+    return true;
+  }
+  std::string_view base = plan.op.operator_name().name;
+  base.remove_prefix(std::min(base.size(), std::string_view("aten::").size()));
+  return row.op == base || (base.ends_with('_') && row.op == base.substr(0, base.size() - 1));
+}
+
+// The rule of a row for an operator; nothing if the row names an argument that the overload lacks.
+std::optional<BadArgumentRule> bind(const Row& row, const OpPlan& plan) {
+  BadArgumentRule rule{row.is_bad, {}, StandIn::Whole, false};
+  const auto& declared = plan.op.schema().arguments();
+  size_t count = 0;
+  for (std::string_view rest = row.args; !rest.empty(); ++count) {
+    const std::string_view name = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+    const auto found =
+        std::find_if(declared.begin(), declared.end(), [&](const auto& arg) { return arg.name() == name; });
+    if (found == declared.end()) {
+      return std::nullopt;
+    }
+    rule.index[count] = static_cast<uint8_t>(found - declared.begin());
+  }
+  return rule;
+}
+
+template <size_t count>
+void add_rules(const Row (&rows)[count], const OpPlan& plan, StandIn stand_in, bool is_about_dtypes,
+               std::vector<BadArgumentRule>& rules) {
+  for (const Row& row : rows) {
+    if (!names(row, plan)) {
+      continue;
+    }
+    if (std::optional<BadArgumentRule> rule = bind(row, plan)) {
+      rule->stand_in = stand_in;
+      rule->is_about_dtypes = is_about_dtypes;
+      rules.push_back(*rule);
+    }
+  }
+}
+
+}  // namespace
+
+bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype) {
+  if (!is_integral(dtype)) {
+    const double most = dtype == c10::kHalf ? 65504 : dtype == c10::kDouble ? INFINITY : 0x1.FEp127;  // of bfloat16
+    const double size = number.isComplex() ? 0 : std::abs(number.toDouble());
+    return std::isfinite(size) && size > most;
+  }
+  const auto [least, highest] = range_of(dtype);
+  const int64_t lowest = dtype == c10::kByte ? -highest : least;  // negative numbers wrap
+  if (number.isIntegral(/*includeBool=*/true)) {
+    return number.type() == c10::kUInt64 || number.toLong() < lowest || number.toLong() > highest;
+  }
+  return !(number.toDouble() >= static_cast<double>(lowest) && number.toDouble() <= static_cast<double>(highest));
+}
+
+std::vector<BadArgumentRule> bad_argument_rules(const OpPlan& plan) {
+  std::vector<BadArgumentRule> rules;
+  // Overloads for mixed dtypes: they have what the others lack.
+  if (plan.name.starts_with("aten::") && plan.op.operator_name().overload_name.find("dtype") == std::string::npos) {
+    add_rules(kNumbers, plan, StandIn::Element, /*is_about_dtypes=*/false, rules);
+    add_rules(kArguments, plan, StandIn::Whole, /*is_about_dtypes=*/false, rules);
+    add_rules(kDtypes, plan, StandIn::Whole, /*is_about_dtypes=*/true, rules);
+  }
+  return rules;
+}
+
+void check_bad_arguments(const BadArgumentRule& rule, const Call& call) {
+  if (C10_LIKELY(call.has_sparse() || !rule.is_bad(Arguments(rule, call)))) {
+    return;
+  }
+  if (rule.is_about_dtypes && call.plan().native.load(std::memory_order_acquire) != nullptr) {
+    return;
+  }
+  rehearse(call, rule.stand_in);
+}
+
+}  // namespace outboard

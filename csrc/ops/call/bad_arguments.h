@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Arguments that an operator's CPU kernel refuses when it runs and that its meta kernel lets pass, or looks at only when
+// a shape is new: for a queued call the error would come at a later wait.
+#pragma once
+
+#include <c10/core/Scalar.h>
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "ops/call/rehearsal.h"
+
+namespace outboard {
+
+class Arguments;
+class Call;
+struct OpPlan;
+
+struct BadArgumentRule {
+  static constexpr size_t kMaxArguments = 4;
+
+  bool (*is_bad)(const Arguments&);  // of argument i of the rule
+  std::array<uint8_t, kMaxArguments> index;  // where it stands in the schema
+  StandIn stand_in;
+  bool is_about_dtypes;  // which dtypes the CPU has a kernel for: a driver's own kernel may have others
+};
+
+// Return true if a kernel that converts the number to the dtype may refuse it. The kernel itself decides.
+bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype);
+
+// The rules of an operator, from the table.
+std::vector<BadArgumentRule> bad_argument_rules(const OpPlan& plan);
+
+// Raises the CPU kernel's error if the rule finds the arguments bad.
+void check_bad_arguments(const BadArgumentRule& rule, const Call& call);
+
+}  // namespace outboard

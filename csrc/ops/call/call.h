@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One call of an operator as the chain sees it: where it runs, and its signature.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "core/stream.h"
+#include "ops/operator/plan.h"
+
+namespace outboard {
+
+// Reads the last `plan.args.size()` values of a stack, checks that the tensors share one device (with torch's message)
+// and builds the call's signature.
+class Call {
+ public:
+  Call(OpPlan& plan, const torch::jit::Stack& stack);
+
+  OpPlan& plan() const { return plan_; }
+  const torch::jit::Stack& stack() const { return stack_; }
+  size_t first() const { return first_; }
+  const c10::IValue& arg(size_t index) const { return stack_[first_ + index]; }
+
+  c10::DeviceIndex device() const { return device_; }
+  uint64_t hash() const { return hash_; }
+  const SignatureWords& words() const { return words_; }
+  // False if an argument's influence on the shape is unknown: the shape must not be remembered.
+  bool has_signature() const { return has_signature_; }
+  bool has_sparse() const { return has_sparse_; }
+  // Only the CPU kernel can tell whether it takes the arguments: where it runs, the caller waits for it.
+  void ask_kernel() const { asks_kernel_ = true; }
+  bool asks_kernel() const { return asks_kernel_; }
+  // A dense tensor of the device, to ask about its memory; null if there is none.
+  const c10::TensorImpl* some_dense() const { return some_dense_; }
+
+  // Calls visit(index among the tensors, tensor) for each defined tensor of argument `index`.
+  template <typename Visit>
+  void for_each_tensor(size_t index, Visit&& visit) const {
+    const c10::IValue& value = arg(index);
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) {
+        visit(size_t{0}, value.toTensor());
+      }
+    } else if (value.isTensorList()) {
+      const auto list = value.toTensorList();
+      for (size_t i = 0; i < list.size(); ++i) {
+        if (const at::Tensor tensor = list.get(i); tensor.defined()) {
+          visit(i, tensor);
+        }
+      }
+    } else if (value.isList()) {
+      const auto list = value.toListRef();
+      for (size_t i = 0; i < list.size(); ++i) {
+        if (list[i].isTensor() && list[i].toTensor().defined()) {
+          visit(i, list[i].toTensor());
+        }
+      }
+    }
+  }
+
+ private:
+  // What kind of thing the next words of the signature describe.
+  enum Tag : uint64_t {
+    kNone = 1,
+    kUndefined,
+    kTensor,
+    kInt,
+    kBool,
+    kDouble,
+    kComplex,
+    kString,
+    kIntList,
+    kOther,
+    kList,
+    kContext
+  };
+
+  void add(uint64_t word) {
+    words_.push_back(word);
+    hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
+    hash_ ^= hash_ >> 29;
+  }
+  void add_tensor(size_t index, const ArgInfo& info, const at::Tensor& tensor);
+  void refuse_generator() const;
+  void add_number(Tag tag, uint64_t value, Decides decides);
+  void add_constant(const c10::IValue& value, Decides decides);
+  [[noreturn]] void raise_devices(size_t index, c10::Device found) const;
+
+  OpPlan& plan_;
+  const torch::jit::Stack& stack_;
+  size_t first_;
+  c10::DeviceIndex device_ = -1;
+  uint64_t hash_ = 0;
+  bool has_signature_ = true;
+  bool has_sparse_ = false;
+  mutable bool asks_kernel_ = false;
+  const c10::TensorImpl* some_dense_ = nullptr;
+  SignatureWords words_;
+};
+
+// Whether a tensor that indexes is a mask.
+bool is_mask(const at::Tensor& index);
+
+// Whether an index of the call is one.
+bool has_mask(const Call& call);
+
+// The shapes of what a call makes, from the meta kernel, remembered by signature. Raises the CPU kernel's exception if
+// that kernel refuses the call (ops/call/acceptance.h).
+std::shared_ptr<const CallShape> shape_of(const Call& call);
+
+// The same for a provider that must not run a call which the CPU kernel may refuse: raises for a refused one too.
+std::shared_ptr<const CallShape> accepted_shape_of(const Call& call);
+
+// Whether an exception of a meta kernel is meant for the program and not for the call (api.h): it goes through.
+bool is_interrupt(const std::exception& error);
+
+// Runs the operator's meta kernel on the arguments in `stack`, on this thread.
+void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack);
+
+}  // namespace outboard

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/call/random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <array>
+#include <bit>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "memory/host_allocator.h"
+#include "ops/own/copy.h"
+#include "ops/tensors/tensor_utils.h"
+#include "torch/generator.h"
+
+namespace outboard {
+
+namespace {
+
+constexpr uint64_t kDrawIncrement = 4;  // of the offset, for one call
+
+at::Generator given_generator(const Call& call) {
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (call.plan().args[i].kind == ArgKind::Generator && call.arg(i).isGenerator()) {
+      return call.arg(i).toGenerator();
+    }
+  }
+  return {};
+}
+
+// A bijection of 64 bits whose every output bit depends on every input bit (the finaliser of SplitMix64; Steele, Lea and
+// Flood 2014).
+uint64_t mix(uint64_t bits) {
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
+  return bits ^ (bits >> 31);
+}
+
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
+
+// A step of SplitMix64 of odd, irregular bits.
+uint64_t step_of(uint64_t bits) {
+  const uint64_t step = mix(bits) | 1;
+  return std::popcount(step ^ (step >> 1)) < 24 ? step ^ 0xAAAAAAAAAAAAAAAAull : step;
+}
+
+// The engine's whole state from (seed, offset), by a SplitMix64 generator with a start and a step of their own. The last
+// four words are a bijection of the pair: no two draws begin in one state.
+at::mt19937_data_pod expand(uint64_t seed, uint64_t offset) {
+  at::mt19937_data_pod state;
+  state.seed_ = seed;
+  state.left_ = 1;  // the first number makes the engine take its first step
+  state.seeded_ = true;
+  state.next_ = 0;
+  const uint64_t of_seed = mix(seed + kGolden);
+  const uint64_t of_both = mix(offset + of_seed);
+  const uint64_t step = step_of(of_both + kGolden);
+  uint64_t counter = of_both;
+  const auto put = [&state](size_t word, uint64_t bits) {
+    state.state_[word] = static_cast<uint32_t>(bits);
+    state.state_[word + 1] = static_cast<uint32_t>(bits >> 32);
+  };
+  constexpr size_t kExpanded = at::MERSENNE_STATE_N - 4;
+  for (size_t word = 0; word < kExpanded; word += 2) {
+    put(word, mix(counter += step));
+  }
+  put(kExpanded, of_seed);
+  put(kExpanded + 2, of_both);
+  return state;
+}
+
+// A generator that no call uses any more: a call holds its own until it is done.
+at::Generator idle_generator() {
+  static thread_local std::array<at::Generator, 8> generators;
+  static thread_local size_t next = 0;
+  at::Generator& generator = generators[next++ % generators.size()];
+  if (!generator.defined() || generator.getIntrusivePtr().use_count() > 1) {
+    generator = at::make_generator<at::CPUGeneratorImpl>();
+  }
+  return generator;
+}
+
+at::Generator make_cpu_generator(uint64_t seed, uint64_t offset) {
+  static thread_local at::mt19937 engine;  // making one seeds it, which takes longer than all of this
+  engine.set_data(expand(seed, offset));
+  at::Generator generator = idle_generator();
+  auto* impl = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
+  impl->set_engine(engine);
+  impl->set_next_float_normal_sample(std::nullopt);
+  impl->set_next_double_normal_sample(std::nullopt);
+  return generator;
+}
+
+int64_t seed_of(uint64_t seed, uint64_t offset) {
+  return static_cast<int64_t>(mix(offset + mix(seed + kGolden)));
+}
+
+// Writes the seed of each replay to pinned memory, from which a copy of the graph takes it to the device.
+class CapturedSeed final : public HostCommand {
+ public:
+  CapturedSeed(std::string op, const RandomDraw& draw, at::Tensor pinned)
+      : op_(std::move(op)), draw_(draw), pinned_(std::move(pinned)), place_(pinned_.mutable_data_ptr<int64_t>()) {}
+  void run(const WorkPlace&) noexcept override {
+    *place_ = seed_of(draw_.cell->seed, draw_.cell->offset + draw_.offset);
+  }
+  std::string describe() const override { return "the seed of " + op_; }
+
+ private:
+  std::string op_;
+  RandomDraw draw_;
+  at::Tensor pinned_;
+  int64_t* place_;
+};
+
+at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
+  // By our own allocator: beside another device type `pinned_memory(true)` asks for the other one's.
+  at::Tensor pinned(at::detail::empty_generic({}, &host_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                              c10::kLong, std::nullopt));
+  if (!is_pinned(pinned.const_data_ptr())) {
+    capture.refuse(call.plan().name + ", whose seed needs pinned memory for a replay, which the driver has none of,");
+  }
+  capture.add(stream, std::make_unique<CapturedSeed>(call.plan().name, captured_draw(call, capture), pinned));
+  at::Tensor seed = make_device_tensor(stream, c10::kLong, {}, {});
+  copy_from(pinned, seed, /*non_blocking=*/true);
+  return seed;
+}
+
+}  // namespace
+
+at::Generator cpu_generator_for(const Call& call) {
+  const PhiloxState state = reserve_philox(given_generator(call), call.device(), kDrawIncrement);
+  return make_cpu_generator(state.seed, state.offset);
+}
+
+RandomDraw captured_draw(const Call& call, Capture& capture) {
+  return capture_philox(capture, given_generator(call), call.device(), kDrawIncrement);
+}
+
+at::Generator cpu_generator(const RandomDraw& draw) {
+  return make_cpu_generator(draw.cell->seed, draw.cell->offset + draw.offset);
+}
+
+at::Tensor seed_for(const Call& call, Stream& stream) {
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    return captured_seed(call, stream, *capture);
+  }
+  const PhiloxState state = reserve_philox(given_generator(call), call.device(), kDrawIncrement);
+  return at::scalar_tensor(seed_of(state.seed, state.offset), at::TensorOptions(c10::kLong));
+}
+
+}  // namespace outboard

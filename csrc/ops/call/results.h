@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// From what a call's CPU kernel gave to what the operator returns.
+//
+// What each result is, the schema declares: a written argument, a view of an argument, or memory of its own. Nothing is
+// found out from what came back; what came back otherwise is an error that names the operator.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "ops/call/call.h"
+
+namespace outboard {
+
+// Resizes an `out=` argument as torch does, with its warning if it wasn't empty; one of that size keeps its strides.
+void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides);
+
+// The same for the written arguments that `shape` says take another size, on the caller's thread. What has grown may
+// overlap then: it is checked again.
+void resize_written(const Call& call, const CallShape& shape);
+
+// Replaces the arguments on the stack by the call's results: written arguments, and `outputs` in their order.
+void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::Tensor> outputs,
+                    torch::jit::Stack* stack);
+
+// What differs between the shapes that the meta kernel told and the results, on top of the stack; "" for nothing.
+std::string difference_of(const OpPlan& plan, const CallShape& shape, const torch::jit::Stack& stack);
+
+// A call's tensors and what stands for them, noted before the CPU kernel runs: it may give a shell other memory, and a
+// sparse tensor other parts.
+class ArgumentPairs {
+ public:
+  struct Pair {
+    size_t index;  // of the argument
+    at::Tensor tensor;  // as the caller gave it
+    at::Tensor shell;  // as the CPU kernel sees it: a shell, a copy, or the same
+    bool is_part;  // the indices or the values of a sparse tensor
+  };
+
+  // `shells` are the arguments of the CPU kernel.
+  ArgumentPairs(const Call& call, const torch::jit::Stack& shells);
+
+  const Pair* begin() const { return pairs_.begin(); }
+  const Pair* end() const { return pairs_.end(); }
+
+  // Whether the CPU kernel gave the shell of a written argument other sizes or strides.
+  bool was_reshaped(const Pair& pair) const;
+
+ private:
+  // What a written shell was like before.
+  struct Shape {
+    size_t pair;
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> strides;
+  };
+
+  void add(Pair pair, bool is_written);
+
+  c10::SmallVector<Pair, 8> pairs_;
+  std::vector<Shape> shapes_;
+};
+
+// Like return_results, for a call that was waited for: `returned` is what the CPU kernel gave. Written arguments whose
+// shells were resized or moved are resized and copied, views of shells become views of the arguments, fresh results are
+// copied to the device.
+void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,
+                   torch::jit::Stack* stack);
+
+}  // namespace outboard

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Shapes of results from the meta kernels: a call whose result's shape doesn't depend on data is queued into outputs
+// that are there before it runs.
+#include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/jit_type.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "core/late_warnings.h"
+#include "ops/call/acceptance.h"
+#include "ops/call/arguments.h"
+#include "ops/call/call.h"
+#include "ops/call/call_context.h"
+#include "ops/operator/api.h"
+#include "ops/operator/quirks.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// Python's meta functions must not meet a TorchFunctionMode of the user's (torch.set_default_device is one).
+class NoTorchFunction {
+ public:
+  NoTorchFunction() : previous_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~NoTorchFunction() { at::impl::PythonTorchFunctionTLS::set_disabled_state(previous_); }
+  NoTorchFunction(const NoTorchFunction&) = delete;
+  NoTorchFunction& operator=(const NoTorchFunction&) = delete;
+
+ private:
+  at::impl::TorchFunctionDisabledState previous_;
+};
+
+at::Tensor meta_like(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (impl.is_wrapped_number()) {
+    return tensor;  // a Python number stays one: metas that are written in Python take no other
+  }
+  at::Tensor meta = at::detail::empty_strided_meta(impl.sizes(), impl.strides(), tensor.scalar_type());
+  c10::TensorImpl* result = meta.unsafeGetTensorImpl();
+  if (impl.is_conj()) {
+    result->_set_conj(true);
+  }
+  if (impl.is_neg()) {
+    result->_set_neg(true);
+  }
+  return meta;
+}
+
+// Of an output the meta kernel sees an empty one: it tells the result's shape, whatever the output's is, and no meta
+// kernel that is written in Python warns of a size that only the first call of a signature would show it.
+at::Tensor meta_output(const at::Tensor& tensor) {
+  return at::detail::empty_strided_meta({0}, {1}, tensor.scalar_type());
+}
+
+c10::IValue meta_argument(const ArgInfo& info, const c10::IValue& value) {
+  if (info.is_output) {
+    return map_tensors(info, value, meta_output);
+  }
+  switch (info.kind) {
+    case ArgKind::Generator:
+      return {};
+    case ArgKind::Device:
+      return map_device(value, c10::DeviceType::Meta);
+    default:
+      return map_tensors(info, value, meta_like);
+  }
+}
+
+OutputShape describe(const at::Tensor& tensor) {
+  OutputShape shape;
+  if (!tensor.defined()) {
+    return shape;
+  }
+  shape.is_defined = true;
+  shape.dtype = tensor.scalar_type();
+  shape.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  shape.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  shape.nbytes = span_bytes(shape.sizes, shape.strides, tensor.element_size());
+  return shape;
+}
+
+bool same_shape(const at::Tensor& tensor, const at::Tensor& meta) {
+  return tensor.sizes() == meta.sizes();
+}
+
+thread_local bool is_in_meta = false;
+std::atomic<MetaFailureClassifier> classifier{nullptr};
+std::atomic<uint64_t> inferences{0};
+
+// Marks the time in which a meta kernel runs for a call on the device.
+class MetaScope {
+ public:
+  MetaScope() : before_(std::exchange(is_in_meta, true)) {}
+  ~MetaScope() { is_in_meta = before_; }
+  MetaScope(const MetaScope&) = delete;
+  MetaScope& operator=(const MetaScope&) = delete;
+
+ private:
+  bool before_;
+};
+
+}  // namespace
+
+namespace {
+
+MetaFailure kind_of(const std::exception& error) {
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) {
+    return MetaFailure::NoKernel;
+  }
+  const MetaFailureClassifier classify = classifier.load(std::memory_order_acquire);
+  return classify == nullptr ? MetaFailure::Refusal : classify(error);
+}
+
+}  // namespace
+
+bool is_interrupt(const std::exception& error) {
+  return kind_of(error) == MetaFailure::Interrupt;
+}
+
+// Torch's own kernel in C++ where there is one, else the dispatcher's, which may be written in Python.
+void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack) {
+  const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
+  constexpr c10::DispatchKeySet keys(c10::DispatchKey::Meta);
+  const torch::jit::Stack arguments = stack;
+  run_before_call(
+      [&] {
+        stack = arguments;
+        if (C10_LIKELY(plan.meta_kernel != nullptr)) {
+          plan.meta_kernel->callBoxed(plan.op, keys, &stack);
+          return;
+        }
+        const NoTorchFunction no_modes;
+        const MetaScope scope;
+        plan.op.redispatchBoxed(keys, &stack);
+      },
+      /*is_asked=*/false);
+}
+
+namespace {
+
+class ClassHash {
+ public:
+  void add(uint64_t word) {
+    hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
+    hash_ ^= hash_ >> 29;
+  }
+  void add_tensor(const at::Tensor& tensor) {
+    add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.layout()) << 8 |
+        static_cast<uint64_t>(tensor.dim()) << 16 | (tensor.is_cpu() ? uint64_t{1} << 32 : 0));
+  }
+  // Flags, dtypes, modes and the categories of numbers decide which results a kernel has, and which dtypes it takes.
+  void add_constant(const c10::Argument& declared, const c10::IValue& value) {
+    add(value.isNone() ? 1 : value.isDouble() ? 2 : value.isComplexDouble() ? 3 : 4);
+    if (value.isBool()) {
+      add(value.toBool() ? 1 : 0);
+    } else if (value.isString()) {
+      add(std::hash<std::string_view>{}(value.toStringRef()));
+    } else if (value.isInt() && declared.real_type()->kind() != c10::TypeKind::IntType &&
+               declared.real_type()->kind() != c10::TypeKind::SymIntType) {
+      add(is_dtype(declared) ? static_cast<uint64_t>(value.toInt()) : 0);
+    } else if (value.isBoolList()) {
+      for (const bool flag : value.toBoolList()) {
+        add(flag ? 1 : 0);
+      }
+    }
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  static bool is_dtype(const c10::Argument& declared) {
+    const c10::TypePtr type = declared.real_type();
+    return (type->kind() == c10::TypeKind::OptionalType ? type->castRaw<c10::OptionalType>()->getElementType() : type)
+               ->kind() == c10::TypeKind::ScalarTypeType;
+  }
+
+  uint64_t hash_ = 0;
+};
+
+// The operator is the plan's. The default dtype is that of some results.
+uint64_t class_of(const Call& call) {
+  ClassHash hash;
+  hash.add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    hash.add(i);
+    if (call.plan().args[i].kind == ArgKind::Other) {
+      hash.add_constant(call.plan().op.schema().arguments()[i], call.arg(i));
+    } else {
+      call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { hash.add_tensor(tensor); });
+    }
+  }
+  return hash.value();
+}
+
+// Whether a written tensor is one whose elements share memory. Some kernels write to it, others refuse it in some cases.
+bool writes_shared_elements(const Call& call) {
+  bool result = false;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (call.plan().args[i].is_written) {
+      call.for_each_tensor(i, [&result](size_t, const at::Tensor& tensor) {
+        result |= tensor.layout() == c10::kStrided && at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
+      });
+    }
+  }
+  return result;
+}
+
+// Whether an output has another dtype than the functional form's result: few kernels cast to it, and the others say so
+// when they run. `arguments` are the meta kernel's.
+bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
+  const OpPlan* functional = call.plan().functional_form();
+  if (functional == nullptr) {
+    return false;
+  }
+  const size_t inputs = functional->args.size();
+  torch::jit::Stack results(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(inputs));
+  run_meta_kernel(*functional, results);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].toTensor().scalar_type() != call.arg(inputs + i).toTensor().scalar_type()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Whether the call fills its outputs from numbers alone (arange, eye), and they are empty and grow if they are resized.
+// Each kernel gives such an output the size and the strides that the meta kernel tells. One that has as many elements as
+// the result, none, some kernels leave as it is.
+bool fills_empty_outputs(const Call& call, const CallShape& shape) {
+  bool result = std::all_of(shape.resized.begin(), shape.resized.end(),
+                            [](const auto& resized) { return resized.second.nbytes > 0; });
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(
+        i, [&](size_t, const at::Tensor& tensor) { result &= call.plan().args[i].is_output && tensor.numel() == 0; });
+  }
+  return result;
+}
+
+// Torch's structured kernels resize and cast as their meta kernels say, which are the C++ ones. Of the others the meta
+// kernel tells the shape alone: how an output of another one is laid out, resized or refused, the CPU kernel decides.
+bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Stack& arguments) {
+  if (fills_empty_outputs(call, shape)) {
+    return false;
+  }
+  const bool has_outputs =
+      std::any_of(call.plan().args.begin(), call.plan().args.end(), [](const ArgInfo& info) { return info.is_output; });
+  // How an output of another shape ends that has as many elements as numbers ask for, the kernels of these decide.
+  const bool is_told = call.plan().meta_kernel != nullptr && !has_shape_of_scalars(call.plan().op.operator_name().name);
+  return !is_told && (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
+}
+
+void note_resized(const Call& call, const torch::jit::Stack& arguments, CallShape& shape) {
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    const ArgInfo& info = call.plan().args[i];
+    if (info.kind == ArgKind::Tensor && info.is_written && call.arg(i).isTensor() && call.arg(i).toTensor().defined() &&
+        !same_shape(call.arg(i).toTensor(), arguments[i].toTensor())) {
+      shape.resized.emplace_back(static_cast<uint32_t>(i), describe(arguments[i].toTensor()));
+    }
+  }
+}
+
+CallShape run_meta(const Call& call) {
+  OpPlan& plan = call.plan();
+  if (keeps_shapes(plan.op.operator_name().name)) {
+    return {};
+  }
+  if (plan.masks_decide && has_mask(call)) {
+    CallShape by_data;
+    by_data.state = ShapeState::ByData;
+    return by_data;
+  }
+  torch::jit::Stack stack;
+  stack.reserve(plan.args.size());
+  for (size_t i = 0; i < plan.args.size(); ++i) {
+    stack.push_back(meta_argument(plan.args[i], call.arg(i)));
+  }
+  const torch::jit::Stack arguments = stack;
+  inferences.fetch_add(1, std::memory_order_relaxed);
+  run_meta_kernel(plan, stack);
+  CallShape shape;
+  for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
+    if (plan.returned_arg[i] >= 0) {
+      continue;
+    }
+    const c10::IValue& returned = stack[i];
+    if (returned.isTensorList()) {
+      const auto list = returned.toTensorList();
+      shape.list_sizes.push_back(static_cast<int32_t>(list.size()));
+      for (const at::Tensor& tensor : list) {
+        shape.outputs.push_back(describe(tensor));
+      }
+    } else {
+      shape.list_sizes.push_back(-1);
+      shape.outputs.push_back(returned.isTensor() ? describe(returned.toTensor()) : OutputShape{});
+    }
+  }
+  correct_shape(plan, arguments, shape);
+  note_resized(call, arguments, shape);
+  shape.asks_kernel = asks_kernel(call, shape, arguments);
+  return shape;
+}
+
+}  // namespace
+
+uint64_t inferred_shapes() {
+  return inferences.load(std::memory_order_relaxed);
+}
+
+bool infers_shapes() {
+  return is_in_meta;
+}
+
+void set_meta_failure_classifier(MetaFailureClassifier given) {
+  classifier.store(given, std::memory_order_release);
+}
+
+namespace {
+
+// The shape of a call whose meta kernel raised `error`.
+CallShape shape_without_meta(const Call& call, const std::exception& error) {
+  const MetaFailure kind = kind_of(error);
+  if (kind == MetaFailure::Interrupt) {
+    throw;
+  }
+  CallShape shape;
+  shape.state = ShapeState::Unknown;
+  if (kind == MetaFailure::Refusal && ask_about_refusal(call) == Acceptance::NotAsked && call.plan().is_torchs) {
+    shape.state = ShapeState::Refused;
+    shape.refusal = std::current_exception();
+  }
+  return shape;
+}
+
+CallShape infer(const Call& call) {
+  CallShape shape;
+  try {
+    shape = run_meta(call);
+    shape.asks_kernel |= writes_shared_elements(call);
+  } catch (const std::exception& error) {
+    shape = shape_without_meta(call, error);
+  }
+  shape.shape_class = class_of(call);
+  const bool runs_anyway = shape.asks_kernel;  // that kernel alone may run the call, and judges it then
+  if (!runs_anyway && (shape.state == ShapeState::Known || shape.state == ShapeState::Unknown)) {
+    shape.is_verified = ask_cpu_kernel(call, shape) == Acceptance::Accepted || call.plan().is_structured;
+  }
+  return shape;
+}
+
+}  // namespace
+
+std::shared_ptr<const CallShape> shape_of(const Call& call) {
+  SignatureCache& cache = call.plan().signatures;
+  if (C10_LIKELY(call.has_signature())) {
+    if (auto known = cache.find(call.hash(), call.words())) {
+      return known;
+    }
+  }
+  auto shape = std::make_shared<const CallShape>(infer(call));
+  if (shape->state != ShapeState::Refused && call.has_signature()) {
+    cache.insert(call.hash(), call.words(), shape);
+  }
+  return shape;
+}
+
+std::shared_ptr<const CallShape> accepted_shape_of(const Call& call) {
+  std::shared_ptr<const CallShape> shape = shape_of(call);
+  if (C10_UNLIKELY(shape->state == ShapeState::Refused)) {
+    std::rethrow_exception(shape->refusal);
+  }
+  return shape;
+}
+
+}  // namespace outboard

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/call/trace.h"
+
+#include "core/capture.h"
+#include "core/stream.h"
+#include "ops/own/sparse.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+using Accesses = c10::SmallVector<TraceAccess, 8>;
+
+void add(Accesses& accesses, const at::Tensor& tensor, c10::DeviceIndex device, bool is_write) {
+  if (!tensor.defined() || !is_ours(*tensor.unsafeGetTensorImpl()) || tensor.device().index() != device) {
+    return;
+  }
+  if (is_sparse_coo(tensor)) {
+    add(accesses, tensor._indices(), device, is_write);
+    add(accesses, tensor._values(), device, is_write);
+    return;
+  }
+  if (tensor.layout() == c10::kStrided && tensor.numel() > 0) {
+    accesses.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_write});
+  }
+}
+
+void tell(Trace& trace, const char* op, c10::DeviceIndex device, const Accesses& accesses) {
+  const Stream& stream = current_stream(device);
+  // What is captured does not run now.
+  if (!accesses.empty() && capture_of(stream) == nullptr) {
+    trace.access(op, stream, accesses.data(), accesses.size());
+  }
+}
+
+}  // namespace
+
+void trace_arguments(Trace& trace, const Call& call) {
+  Accesses accesses;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    const ArgInfo& info = call.plan().args[i];
+    call.for_each_tensor(
+        i, [&](size_t, const at::Tensor& tensor) { add(accesses, tensor, call.device(), info.is_written); });
+  }
+  tell(trace, call.plan().name.c_str(), call.device(), accesses);
+}
+
+void trace_results(Trace& trace, const OpPlan& plan, const torch::jit::Stack& stack) {
+  if (plan.kind == OpKind::Views) {
+    return;
+  }
+  Accesses accesses;
+  c10::DeviceIndex device = -1;
+  const auto visit = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl())) {
+      device = device < 0 ? tensor.device().index() : device;
+      add(accesses, tensor, device, /*is_write=*/true);
+    }
+  };
+  const size_t count = plan.returned_arg.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (plan.returned_arg[i] >= 0) {
+      continue;
+    }
+    const c10::IValue& value = stack[stack.size() - count + i];
+    if (value.isTensor()) {
+      visit(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) {
+        visit(tensor);
+      }
+    }
+  }
+  if (device >= 0) {
+    tell(trace, plan.name.c_str(), device, accesses);
+  }
+}
+
+void trace_tensors(Trace& trace, const char* op, c10::DeviceIndex device, const at::Tensor& written,
+                   const at::Tensor& read) {
+  Accesses accesses;
+  add(accesses, written, device, /*is_write=*/true);
+  add(accesses, read, device, /*is_write=*/false);
+  tell(trace, op, device, accesses);
+}
+
+}  // namespace outboard

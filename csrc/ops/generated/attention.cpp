@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// scaled_dot_product_attention: which of torch's forms of it a device takes.
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
+
+#include <array>
+
+#include "core/device.h"
+#include "core/error.h"
+#include "ops/generated/compiled_kernel.h"
+#include "ops/generated/compiled_provider.h"
+#include "ops/operator/plan.h"
+#include "ops/own/factories.h"
+#include "ops/providers.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// The greatest head of which the kernels keep results in registers (torch_outboard/kernels/templates/attention.py).
+constexpr int64_t kMaxHead = 256;
+
+// Whether somebody has registered a kernel for the whole with torch before the device was attached.
+bool has_registered_whole = false;
+
+bool is_on_host(const at::Tensor& tensor) {
+  if (driver().host_address == nullptr) {
+    return false;
+  }
+  if (tensor.unsafeGetTensorImpl()->is_python_dispatch() || !tensor.has_storage()) {
+    // A fake tensor, which a compiler traces with, has no memory to ask about, but a device that has some.
+    const c10::DeviceIndex device = tensor.device().index();
+    return device >= device_count() || reaches_memory(device < 0 ? current_device() : device);
+  }
+  void* base = nullptr;
+  return storage_host_address(tensor.unsafeGetTensorImpl()->unsafe_storage(), &base);
+}
+
+bool has_size(const at::Tensor& tensor, int64_t dim, const c10::SymInt& size) {
+  return tensor.sym_size(dim).sym_eq(size).guard_bool(__FILE__, __LINE__);
+}
+
+// A strided tensor of the device, and no view of several as torch.func's are: those have rules for the parts alone. No
+// derivative forward either, for which there is no formula of the whole.
+bool is_plain(const at::Tensor& tensor) {
+  static const c10::DispatchKeySet others(
+      {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::NestedTensor});
+  return tensor.device().type() == kDeviceType && tensor.layout() == c10::kStrided &&
+         !tensor.key_set().has_any(others) && !tensor._fw_grad(/*level=*/0).defined();
+}
+
+bool is_generated_mask(const at::Tensor& mask, const at::Tensor& query, const c10::SymInt& keys) {
+  if (!is_plain(mask) || mask.dim() < 2 || mask.dim() > 4 || (mask.requires_grad() && at::GradMode::is_enabled()) ||
+      (mask.scalar_type() != c10::kBool && mask.scalar_type() != c10::kFloat &&
+       mask.scalar_type() != query.scalar_type())) {
+    return false;
+  }
+  const std::array<c10::SymInt, 4> wanted{query.sym_size(0), query.sym_size(1), query.sym_size(2), keys};
+  for (int64_t dim = 1; dim <= mask.dim(); ++dim) {
+    if (!has_size(mask, -dim, 1) && !has_size(mask, -dim, wanted[static_cast<size_t>(4 - dim)])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether the kernels that are generated for a device take the call. It may be a fake tensor's, with symbols for sizes.
+bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  const std::optional<at::Tensor>& mask, double dropout, bool enable_gqa) {
+  const c10::DeviceIndex index = query.device().index();
+  const c10::DeviceIndex device = index < 0 ? current_device() : index;
+  if (!allows_compiled() || !at::globalContext().userEnabledOverrideableSDP() || device >= device_count() ||
+      !compiles_for(device) || !has_generated_attention() || dropout > 0) {
+    return false;
+  }
+  const c10::ScalarType dtype = query.scalar_type();
+  if (dtype != c10::kFloat && dtype != c10::kHalf && dtype != c10::kBFloat16) {
+    return false;
+  }
+  for (const at::Tensor* tensor : {&query, &key, &value}) {
+    if (!is_plain(*tensor) || tensor->dim() != 4 || tensor->scalar_type() != dtype ||
+        !has_size(*tensor, 0, query.sym_size(0)) || tensor->sym_numel().sym_eq(0).guard_bool(__FILE__, __LINE__) ||
+        tensor->sym_size(3).sym_gt(kMaxHead).guard_bool(__FILE__, __LINE__)) {
+      return false;
+    }
+  }
+  const c10::SymInt keys = key.sym_size(2);
+  const bool are_heads_right = enable_gqa
+                                   ? (query.sym_size(1) % key.sym_size(1)).sym_eq(0).guard_bool(__FILE__, __LINE__)
+                                   : has_size(query, 1, key.sym_size(1));
+  return are_heads_right && has_size(value, 1, key.sym_size(1)) && has_size(value, 2, keys) &&
+         has_size(key, 3, query.sym_size(3)) && (!mask.has_value() || is_generated_mask(*mask, query, keys));
+}
+
+// The driver's own kernel for the whole, or one that a vendor registered with torch, if there is one; else generated ones, even where it brought one for the parts: on
+// an H100 products by its vendor's library took four times as long as generated attention, and they make a matrix of all
+// queries by all keys. Else the fused kernel of the CPU, where the CPU would take it and would run the parts as well. Else
+// the parts, in operators.
+int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                         std::optional<double> scale, bool enable_gqa) {
+  // Found once: this runs in every call.
+  static const OpPlan& whole = plan_named("aten::_scaled_dot_product_fused_attention_overrideable");
+  static const OpPlan& fused = plan_named("aten::_scaled_dot_product_flash_attention_for_cpu");
+  static const OpPlan& product = plan_named("aten::bmm");
+  if (has_native(whole) || has_registered_whole) {
+    return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+  }
+  if (!has_native(fused)) {
+    if (is_generated(query, key, value, mask, dropout, enable_gqa)) {
+      return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+    }
+    if (has_native(product) || !is_on_host(query)) {
+      return static_cast<int64_t>(sdp::SDPBackend::math);
+    }
+  }
+  // It looks at sizes, strides and dtypes only.
+  return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), query, key, value, mask,
+                                                 dropout, is_causal, scale, enable_gqa);
+}
+
+}  // namespace
+
+void register_attention() {
+  has_registered_whole = plan_named("aten::_scaled_dot_product_fused_attention_overrideable")
+                             .op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(choose_attention);
+}
+
+}  // namespace outboard

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/generated/compiled_kernel.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "core/capture.h"
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/error.h"
+#include "core/queue.h"
+#include "core/stream.h"
+#include "core/trace.h"
+#include "memory/caching_allocator.h"
+#include "ops/call/call_context.h"
+#include "ops/call/run_error.h"
+#include "ops/own/copy.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+constexpr size_t kInlineArguments = 12;
+constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
+
+// Numbers on the CPU that a kernel reads through a pointer, which must live as long as the launch and not move.
+struct Scalar {
+  alignas(kScalarBytes) std::byte data[kScalarBytes];
+};
+
+struct Launch {
+  const CompiledKernel* kernel = nullptr;
+  WorkPlace place;
+  CallContext context;
+  c10::SmallVector<uint64_t, kInlineArguments> words;
+  std::unique_ptr<Scalar[]> scalars;
+};
+
+void run_launch(const Launch& launch, const WorkPlace& place) {
+  try {
+    const CallContext::Scope in_context(launch.context);
+    try {
+      launch.kernel->entry(launch.words.data());
+    } catch (const std::out_of_range& error) {  // of an index, for which operators have a type of their own
+      C10_THROW_ERROR(IndexError, error.what());
+    }
+  } catch (...) {
+    report_failure(place, with_name_of("the compiled kernel " + launch.kernel->name));
+  }
+}
+
+void run_queued_launch(void* user) {
+  const std::unique_ptr<Launch> launch(static_cast<Launch*>(user));
+  run_launch(*launch, launch->place);
+}
+
+class CapturedLaunch final : public HostCommand {
+ public:
+  explicit CapturedLaunch(std::unique_ptr<Launch> launch) : launch_(std::move(launch)) {}
+  void run(const WorkPlace& place) noexcept override { run_launch(*launch_, place); }
+  std::string describe() const override { return launch_->kernel->name; }
+
+ private:
+  std::unique_ptr<Launch> launch_;
+};
+
+bool is_tensor(char kind) {
+  return kind == 'r' || kind == 'w';
+}
+
+c10::DeviceIndex device_of(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+  c10::DeviceIndex device = -1;
+  for (const CompiledArgument& argument : arguments) {
+    if (argument.tensor == nullptr || !is_ours(*argument.tensor->unsafeGetTensorImpl())) {
+      continue;
+    }
+    const c10::DeviceIndex index = argument.tensor->unsafeGetTensorImpl()->device().index();
+    TORCH_CHECK_VALUE(device < 0 || device == index, "the compiled kernel ", kernel.name,
+                      " was given tensors of devices ", static_cast<int>(device), " and ", static_cast<int>(index),
+                      ": recompile it for tensors of one device");
+    device = index;
+  }
+  TORCH_CHECK_VALUE(device >= 0, "the compiled kernel ", kernel.name, " was given no tensor of '", driver_name(),
+                    "', so there is no device to run it on");
+  return device;
+}
+
+uint64_t host_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  void* base = nullptr;
+  if (C10_UNLIKELY(!storage_host_address(impl.unsafe_storage(), &base))) {
+    raise_not_supported("host_address", "running the compiled kernel " + kernel.name +
+                                            ", which the cpp code generator made for memory that the host can reach,");
+  }
+  // No memory, no elements: the kernel touches nothing.
+  return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_bytes(impl);
+}
+
+void copy_scalar(const CompiledKernel& kernel, char kind, const at::Tensor& tensor, Scalar* out_scalar) {
+  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.numel() == 1 && kind == 'r', "the compiled kernel ", kernel.name, " ",
+                    kind == 'r' ? "reads" : "writes", " a tensor on ", tensor.device(), " of ", tensor.numel(),
+                    " elements: it takes tensors of '", driver_name(), "', and single numbers of the CPU to read");
+  std::memcpy(out_scalar->data, tensor.const_data_ptr(), tensor.itemsize());
+}
+
+void trace_launch(Trace& active, const CompiledKernel& kernel, const Stream& stream,
+                  c10::ArrayRef<CompiledArgument> arguments) {
+  c10::SmallVector<TraceAccess, kInlineArguments> accesses;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const at::Tensor* tensor = arguments[i].tensor;
+    if (tensor != nullptr && is_ours(*tensor->unsafeGetTensorImpl()) && tensor->numel() > 0) {
+      accesses.push_back({reinterpret_cast<uint64_t>(tensor->storage().data()), kernel.arguments[i] == 'w'});
+    }
+  }
+  const std::string& name = kernel.program != nullptr ? kernel.program->name() : kernel.name;  // outlives the kernel
+  active.access(name.c_str(), stream, accesses.data(), accesses.size());
+}
+
+void record_use(const at::Tensor& tensor, Stream& stream) {
+  record_stream(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream);
+}
+
+void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments) {
+  const CompiledKernel& kernel = *launch.kernel;
+  size_t scalars = 0;
+  launch.words.reserve(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const at::Tensor* tensor = arguments[i].tensor;
+    if (tensor == nullptr) {
+      launch.words.push_back(arguments[i].bits);
+    } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
+      launch.words.push_back(host_word(kernel, *tensor));
+      record_use(*tensor, *launch.place.stream);
+    } else {
+      if (!launch.scalars) {
+        launch.scalars = std::make_unique<Scalar[]>(arguments.size());
+      }
+      Scalar* scalar = &launch.scalars[scalars++];
+      copy_scalar(kernel, kernel.arguments[i], *tensor, scalar);
+      launch.words.push_back(reinterpret_cast<uint64_t>(scalar->data));
+    }
+  }
+}
+
+void launch_on_host(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments) {
+  auto launch = std::make_unique<Launch>();
+  launch->kernel = &kernel;
+  launch->place = next_place(stream);
+  launch->context = CallContext::capture();
+  fill_words(*launch, arguments);
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    capture->add(stream, std::make_unique<CapturedLaunch>(std::move(launch)));
+    return;
+  }
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    trace_launch(*active, kernel, stream, arguments);
+  }
+  Launch* raw = launch.release();
+  bool is_queued = false;
+  try {
+    is_queued = queue_host_work(stream, run_queued_launch, raw, kernel.name.c_str());
+  } catch (...) {
+    delete raw;  // it never ran, and never will
+    throw;
+  }
+  finish_call(stream, is_queued);
+}
+
+// A number on the CPU as a tensor of the device's, whose memory may be given up once the launch is queued.
+at::Tensor number_on_device(const CompiledKernel& kernel, Stream& stream, char kind, const at::Tensor& tensor) {
+  Scalar scalar;
+  copy_scalar(kernel, kind, tensor, &scalar);
+  at::Tensor moved = make_device_tensor(stream, tensor.scalar_type(), tensor.sizes(), tensor.strides());
+  if (!queue_fill(stream, reinterpret_cast<uint64_t>(moved.storage().data()), scalar.data,
+                  static_cast<uint32_t>(tensor.itemsize()), 1)) {
+    copy_from(tensor, moved, /*non_blocking=*/false);
+  }
+  return moved;
+}
+
+void check_kinds(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+  TORCH_CHECK_VALUE(arguments.size() == kernel.arguments.size(), "the compiled kernel ", kernel.name, " takes ",
+                    kernel.arguments.size(), " arguments, got ", arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    TORCH_CHECK_VALUE(is_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
+                      " of the compiled kernel ", kernel.name, " is of another kind");
+  }
+}
+
+void launch_on_device(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
+                      const kernels::LaunchSizes* sizes) {
+  kernel.program->build(stream.device);
+  c10::SmallVector<uint64_t, kInlineArguments> words;
+  c10::SmallVector<at::Tensor, 1> moved;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const at::Tensor* tensor = arguments[i].tensor;
+    if (tensor == nullptr) {
+      words.push_back(arguments[i].bits);
+    } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
+      words.push_back(device_address(*tensor));
+      record_use(*tensor, stream);
+    } else {
+      moved.push_back(number_on_device(kernel, stream, kernel.arguments[i], *tensor));
+      words.push_back(device_address(moved.back()));
+    }
+  }
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream) == nullptr)) {
+    trace_launch(*active, kernel, stream, arguments);
+  }
+  kernel.program->launch(stream, words, sizes != nullptr ? *sizes : kernel.program->sizes(words));
+}
+
+}  // namespace
+
+std::unique_ptr<CompiledKernel> make_compiled(std::string name, CompiledEntry entry, std::string arguments) {
+  auto kernel = std::make_unique<CompiledKernel>();
+  kernel->name = std::move(name);
+  kernel->arguments = std::move(arguments);
+  kernel->entry = entry;
+  return kernel;
+}
+
+std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::DeviceKernel> program) {
+  auto kernel = std::make_unique<CompiledKernel>();
+  kernel->name = program->name();
+  kernel->arguments = program->arguments();
+  std::erase_if(kernel->arguments, [](char letter) { return !kernels::is_passed(letter); });
+  kernel->program = std::move(program);
+  return kernel;
+}
+
+void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
+  check_kinds(kernel, arguments);
+  const c10::DeviceIndex device = device_of(kernel, arguments);
+  ensure_open(device);
+  Stream& stream = current_stream(device);
+  if (kernel.program != nullptr) {
+    launch_on_device(kernel, stream, arguments, nullptr);
+  } else {
+    launch_on_host(kernel, stream, arguments);
+  }
+}
+
+void launch_program(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
+                    const kernels::LaunchSizes& sizes) {
+  check_kinds(kernel, arguments);
+  launch_on_device(kernel, stream, arguments, &sizes);
+}
+
+bool reaches_memory(c10::DeviceIndex device) {
+  check_device_index(device);
+  if (driver().host_address == nullptr) {
+    return false;
+  }
+  const at::Tensor probe = make_device_tensor(current_stream(device), c10::kByte, {1}, {1});
+  void* address = nullptr;
+  return storage_host_address(probe.storage(), &address);
+}
+
+at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                          c10::IntArrayRef strides) {
+  check_device_index(device);
+  return make_device_tensor(current_stream(device), dtype, sizes, strides);
+}
+
+}  // namespace outboard

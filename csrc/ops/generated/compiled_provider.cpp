@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/generated/compiled_provider.h"
+
+#include <algorithm>
+
+#include "core/device.h"
+#include "ops/call/results.h"
+#include "ops/generated/parts.h"
+#include "ops/generated/recipes.h"
+#include "ops/providers.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// A plan that calls operators may meet itself again through them.
+constexpr int kMaxDepth = 4;
+thread_local int depth = 0;
+// Of the last call on this thread, for whoever runs it instead.
+thread_local const OpPlan* refused_plan = nullptr;
+thread_local std::shared_ptr<const CompiledCall> refused_call;
+
+class Depth {
+ public:
+  Depth() { ++depth; }
+  ~Depth() { --depth; }
+  Depth(const Depth&) = delete;
+  Depth& operator=(const Depth&) = delete;
+};
+
+// Whether a call's results have shapes that sizes tell.
+bool has_shapes(const Call& call) {
+  const OpPlan& plan = call.plan();
+  return (plan.kind == OpKind::Makes || plan.kind == OpKind::Writes || plan.tells_sizes) &&
+         !(plan.masks_decide && has_mask(call));
+}
+
+bool may_run(const Call& call) {
+  return has_shapes(call) && call.has_signature() && !call.asks_kernel();
+}
+
+bool run_in_parts(const Call& call, torch::jit::Stack* stack) {
+  const Depth nested;
+  if (!run_parts(call, stack)) {
+    return false;
+  }
+  call.plan().compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool has_outputs(const OpPlan& plan) {
+  return std::any_of(plan.args.begin(), plan.args.end(), [](const ArgInfo& info) { return info.is_output; });
+}
+
+bool is_usable(const std::shared_ptr<const CompiledCall>& compiled) {
+  return compiled != nullptr &&
+         (compiled->recipe == nullptr || !compiled->recipe->is_dropped.load(std::memory_order_relaxed));
+}
+
+enum class Outcome : uint8_t { Ran, Declined, Dropped };
+
+// Runs a recipe. One from disk that fails is dropped, and the call is to be tried again unless it has changed what it
+// reads.
+Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack) {
+  const Depth nested;
+  RunFailure failure;
+  try {
+    return run_recipe(compiled, call, stack, &failure) ? Outcome::Ran : Outcome::Declined;
+  } catch (const std::exception& error) {
+    if (compiled.recipe->kept.empty() || !failure.may_be_plans || !may_be_plans(error, call.device())) {
+      throw;
+    }
+    known.drop(*compiled.recipe, call, error);
+    if (failure.has_written) {
+      throw;
+    }
+  }
+  return Outcome::Dropped;
+}
+
+// `is_accepted`: the CPU kernel takes the call.
+bool run_known(const Call& call, torch::jit::Stack* stack, bool is_accepted = false) {
+  OperatorRecipes& known = OperatorRecipes::of(call.plan());
+  const CompiledKey key = known.key_of(call);
+  std::shared_ptr<const CompiledCall> compiled;
+  bool has_warned = call.plan().warns == nullptr;
+  Outcome outcome = Outcome::Dropped;
+  while (outcome == Outcome::Dropped) {
+    compiled = known.find(key);
+    if (C10_UNLIKELY(!is_usable(compiled))) {
+      if (!is_accepted && call.plan().kind != OpKind::Waits) {
+        accepted_shape_of(call);  // decompositions and guards of plans check less than the operator
+      }
+      const Depth nested;  // the builder may call operators
+      compiled = known.make(call, key);
+    }
+    if (C10_UNLIKELY(compiled->recipe == nullptr)) {
+      refused_plan = &call.plan();
+      refused_call = std::move(compiled);
+      return false;
+    }
+    compiled->group->was_used.store(true, std::memory_order_relaxed);
+    if (C10_UNLIKELY(!std::exchange(has_warned, true))) {
+      call.plan().warns(call);
+    }
+    outcome = run_or_drop(known, *compiled, call, stack);
+  }
+  if (outcome == Outcome::Declined) {
+    return false;
+  }
+  call.plan().compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
+
+std::string last_refusal(const OpPlan& plan) {
+  if (refused_plan != &plan || refused_call == nullptr) {
+    return {};
+  }
+  const PlanBuilder* ask = plan_builder();
+  return ask != nullptr ? ask->explained(refused_call->refusal) : refused_call->refusal;
+}
+
+void forbid_compiling() {
+  depth = kMaxDepth;
+}
+
+bool may_compile(c10::DeviceIndex device) {
+  return depth < kMaxDepth && compiles_for(device);
+}
+
+bool run_compiled(const Call& call, torch::jit::Stack* stack) {
+  refused_plan = nullptr;
+  if (!may_compile(call.device())) {
+    return false;
+  }
+  if (call.has_sparse() || !may_run(call)) {
+    return run_in_parts(call, stack);
+  }
+  ensure_open(call.device());
+  if (call.plan().joins_list && run_in_parts(call, stack)) {
+    return true;
+  }
+  if (!has_outputs(call.plan())) {
+    return run_known(call, stack) || run_in_parts(call, stack);
+  }
+  const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
+  if (!shape->is_known() || shape->asks_kernel) {
+    return false;
+  }
+  if (shape->resized.empty()) {
+    return run_known(call, stack, /*is_accepted=*/true);
+  }
+  resize_written(call, *shape);
+  return run_known(Call(call.plan(), *stack), stack, /*is_accepted=*/true);
+}
+
+}  // namespace outboard

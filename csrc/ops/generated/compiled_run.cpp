@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// From a recipe to what a call runs: its formulas computed once a signature, its steps run at each call.
+#include <ATen/ScalarOps.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+
+#include "core/blocking.h"
+#include "core/device.h"
+#include "ops/call/arguments.h"
+#include "ops/call/random.h"
+#include "ops/generated/recipes.h"
+#include "ops/operator/forms.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+using kernels::PlanArgument;
+using kernels::PlanReturn;
+using kernels::PlanStep;
+using kernels::PlanTensor;
+using kernels::PlanValue;
+
+using Tensors = c10::SmallVector<at::Tensor, 8>;
+
+Tensors tensors_of(const Call& call) {
+  Tensors tensors;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { tensors.push_back(tensor); });
+  }
+  return tensors;
+}
+
+int64_t value_of(const PlanValue& value, const Call& call, const Tensors& tensors) {
+  if (value.source == PlanValue::Source::Number) {
+    TORCH_CHECK_VALUE(value.argument < call.plan().args.size() && call.arg(value.argument).isInt(), "argument ",
+                      value.argument, " of ", call.plan().name, " is no integer");
+    return call.arg(value.argument).toInt();
+  }
+  if (value.source == PlanValue::Source::Element) {
+    TORCH_CHECK_VALUE(value.argument < call.plan().args.size() && call.arg(value.argument).isIntList() &&
+                          value.dimension < call.arg(value.argument).toListRef().size(),
+                      "argument ", value.argument, " of ", call.plan().name, " is no list of more than ",
+                      value.dimension, " integers");
+    return call.arg(value.argument).toIntList().get(value.dimension);
+  }
+  TORCH_CHECK_VALUE(value.argument < tensors.size(), "there is no tensor t", value.argument);
+  const at::Tensor& tensor = tensors[value.argument];
+  if (value.source == PlanValue::Source::Offset) {
+    return tensor.storage_offset();
+  }
+  TORCH_CHECK_VALUE(value.dimension < tensor.dim(), "t", value.argument, " has no dimension ", value.dimension);
+  return value.source == PlanValue::Source::Size ? tensor.size(value.dimension) : tensor.stride(value.dimension);
+}
+
+// What a buffer will be, as far as the plan says it.
+struct BufferShape {
+  bool is_known = false;
+  bool is_fresh = false;  // memory of the plan's own, and not a view
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  c10::ArrayRef<int64_t> sizes;
+  c10::ArrayRef<int64_t> strides;
+  int64_t offset = 0;  // where it begins in its memory, in elements
+  size_t bytes = 0;    // of its memory
+};
+
+// Where a view begins in the memory of its base, in elements. ValueError if it reaches beyond that memory. A view of no
+// elements spans none: it may begin behind the end, as the part of a result that an empty tensor fills.
+int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t own, int64_t base, size_t itemsize,
+                    size_t bytes) {
+  int64_t offset = 0;
+  TORCH_CHECK_VALUE(!__builtin_add_overflow(own, base, &offset) && offset >= 0 &&
+                        span_bytes(sizes, strides, itemsize, offset) <= bytes,
+                    "a view of ", sizes, " by ", strides, " from element ", own, " on looks beyond its buffer of ",
+                    bytes, " bytes");
+  return offset;
+}
+
+// Whether two layouts put each element at the same place.
+bool same_strides(c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> a, c10::ArrayRef<int64_t> b) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) {
+      return true;
+    }
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] != 1 && a[i] != b[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+BufferShape shape_of_argument(const at::Tensor& tensor) {
+  return {true,
+          false,
+          tensor.scalar_type(),
+          tensor.sizes(),
+          tensor.strides(),
+          tensor.storage_offset(),
+          tensor.storage().nbytes()};
+}
+
+BufferShape allocated(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return {true, true, dtype, sizes, strides, 0, span_bytes(sizes, strides, c10::elementSize(dtype))};
+}
+
+BufferShape viewed(const BufferShape& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+  if (!base.is_known) {
+    return {false, base.is_fresh, base.dtype, sizes, strides};  // looked at when it is made
+  }
+  const size_t itemsize = c10::elementSize(base.dtype);
+  return {true,      base.is_fresh, base.dtype,
+          sizes,     strides,       view_offset(sizes, strides, offset, base.offset, itemsize, base.bytes),
+          base.bytes};
+}
+
+std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<int64_t> numbers,
+                                       const Tensors& tensors) {
+  std::vector<BufferShape> buffers;
+  size_t next = 0;
+  for (const PlanStep& step : plan.steps()) {
+    const c10::ArrayRef<int64_t> own = numbers.slice(next, step.formulas.size());
+    next += step.formulas.size();
+    switch (step.kind) {
+      case PlanStep::Kind::Number:
+        buffers.push_back({true, false, step.dtype, {}, {}, 0, c10::elementSize(step.dtype)});
+        break;
+      case PlanStep::Kind::Seed:
+        buffers.push_back({true, false, c10::kLong, {}, {}, 0, sizeof(int64_t)});
+        break;
+      case PlanStep::Kind::Allocate:
+        TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
+                          "a size or a stride of an allocation is below 0");
+        buffers.push_back(allocated(step.dtype, own.slice(0, step.rank), own.slice(step.rank, step.rank)));
+        break;
+      case PlanStep::Kind::View:
+        TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
+                          "a size, a stride or the offset of a view is below 0");
+        buffers.push_back(
+            viewed(step.target.is_buffer ? buffers[step.target.index] : shape_of_argument(tensors[step.target.index]),
+                   own.slice(0, step.rank), own.slice(step.rank, step.rank), own.back()));
+        break;
+      case PlanStep::Kind::Call:
+        buffers.resize(buffers.size() + step.index, BufferShape{false, true, {}, {}, {}});
+        break;
+      default:
+        break;
+    }
+  }
+  return buffers;
+}
+
+// The plan was traced, and the operator's meta kernel says the same by other code: what they don't agree about is not
+// run. False if they differ in strides alone, which follow the arguments': another plan may have the right ones.
+bool check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
+  const auto fresh = std::count(call.plan().returned_arg.begin(), call.plan().returned_arg.end(), -1);
+  TORCH_CHECK_VALUE(static_cast<size_t>(fresh) == plan.returns().size(), "the plan returns ", plan.returns().size(),
+                    " values, and the operator ", fresh);
+  if (plan.returns().empty()) {
+    return true;
+  }
+  const std::shared_ptr<const CallShape> shape = shape_of(call);
+  const bool is_believed =
+      shape->is_known() &&
+      call.plan().shape_classes.state_of(shape->shape_class, shape->is_verified) != ShapeClasses::State::Waits;
+  size_t next = 0;
+  for (const PlanReturn& returned : plan.returns()) {
+    next += returned.buffers.empty() && !returned.is_list ? 1 : 0;
+    for (const PlanTensor& tensor : returned.buffers) {
+      const BufferShape& buffer = buffers[tensor.index];
+      TORCH_CHECK_VALUE(buffer.is_fresh, "the plan returns memory of the call's");
+      const size_t place = next++;
+      if (!is_believed || !buffer.is_known) {
+        continue;
+      }
+      TORCH_CHECK_VALUE(place < shape->outputs.size() && shape->outputs[place].is_defined &&
+                            shape->outputs[place].dtype == buffer.dtype &&
+                            buffer.sizes.equals(shape->outputs[place].sizes),
+                        "the plan gives ", buffer.dtype, " of ", buffer.sizes,
+                        " as a result for which the operator's meta kernel tells something else");
+      if (!same_strides(buffer.sizes, buffer.strides, shape->outputs[place].strides)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Of a plan from disk: one that is built for the call would ask for the same if the call needs it.
+void check_memory(const std::vector<BufferShape>& buffers, c10::DeviceIndex device) {
+  const uint64_t total = device_properties(device).total_memory;
+  for (const BufferShape& buffer : buffers) {
+    TORCH_CHECK_VALUE(total == 0 || buffer.bytes <= total, "the plan allocates ", buffer.bytes,
+                      " bytes, more than the device has");
+  }
+}
+
+kernels::LaunchSizes sizes_of(const Recipe& recipe, const PlanStep& step, const int64_t* numbers) {
+  c10::SmallVector<uint64_t, 12> words;
+  for (const PlanArgument& argument : step.arguments) {
+    words.push_back(argument.kind == PlanArgument::Kind::Number ? static_cast<uint64_t>(*numbers++) : 0);
+  }
+  return recipe.kernels[step.index]->program->sizes(words);
+}
+
+// A number of the call's in a type, which has room for it or, of float32, rounds it as kernels do.
+at::Tensor number_of(const c10::IValue& value, c10::ScalarType dtype) {
+  c10::Scalar number = value.isTensor() ? value.toTensor().item() : value.toScalar();
+  if (dtype == c10::kFloat && number.isFloatingPoint()) {
+    number = static_cast<float>(number.toDouble());
+  }
+  return at::scalar_tensor(number, at::TensorOptions(dtype));
+}
+
+class Run {
+ public:
+  Run(const CompiledCall& compiled, const Call& call, Tensors tensors)
+      : compiled_(compiled),
+        call_(call),
+        stream_(current_stream(call.device())),
+        tensors_(std::move(tensors)),
+        number_(compiled.numbers.data()) {}
+
+  void run() {
+    for (const PlanStep& step : compiled_.recipe->plan.steps()) {
+      step_ = &step;
+      run_step(step);
+    }
+  }
+
+  // Of the step that has raised. A launch that raises was not queued, but where each call waits for what it queues.
+  RunFailure failure() const {
+    const bool is_run = step_->kind == PlanStep::Kind::Launch || step_->kind == PlanStep::Kind::Call;
+    RunFailure found;
+    found.may_be_plans = !is_run || !waits_for_calls();
+    const PlanStep* const first = compiled_.recipe->plan.steps().data();
+    const PlanStep* const end = step_ + (step_->kind == PlanStep::Kind::Launch ? 0 : 1);
+    found.has_written = reads_what_it_writes() && std::any_of(first, end, [](const PlanStep& step) {
+                          return step.kind == PlanStep::Kind::Launch || step.kind == PlanStep::Kind::Call ||
+                                 step.kind == PlanStep::Kind::Copy;
+                        });
+    return found;
+  }
+
+  // The arguments on the stack are replaced by the results.
+  void return_to(torch::jit::Stack* stack) {
+    c10::SmallVector<c10::IValue, 4> results;
+    auto next = compiled_.recipe->plan.returns().begin();
+    for (const int8_t written : call_.plan().returned_arg) {
+      results.push_back(written >= 0 ? call_.arg(static_cast<size_t>(written)) : returned(*next++));
+    }
+    torch::jit::drop(*stack, call_.plan().args.size());
+    for (c10::IValue& result : results) {
+      stack->push_back(std::move(result));
+    }
+  }
+
+ private:
+  bool reads_what_it_writes() const {
+    const auto& args = call_.plan().args;
+    return compiled_.is_aliased || std::any_of(args.begin(), args.end(),
+                                               [](const ArgInfo& info) { return info.is_written && !info.is_output; });
+  }
+
+  const at::Tensor& tensor(const PlanTensor& tensor) const {
+    return tensor.is_buffer ? buffers_[tensor.index] : tensors_[tensor.index];
+  }
+
+  c10::IntArrayRef take(size_t count) {
+    const int64_t* begin = std::exchange(number_, number_ + count);
+    return {begin, count};
+  }
+
+  void run_step(const PlanStep& step) {
+    switch (step.kind) {
+      case PlanStep::Kind::Number:
+        buffers_.push_back(number_of(call_.arg(step.index), step.dtype));
+        break;
+      case PlanStep::Kind::Seed:
+        buffers_.push_back(seed_for(call_, stream_));
+        break;
+      case PlanStep::Kind::Allocate: {
+        const c10::IntArrayRef sizes = take(step.rank);
+        buffers_.push_back(make_device_tensor(stream_, step.dtype, sizes, take(step.rank)));
+        break;
+      }
+      case PlanStep::Kind::View:
+        buffers_.push_back(view(step));
+        break;
+      case PlanStep::Kind::Launch:
+        launch(step);
+        break;
+      case PlanStep::Kind::Call:
+        call_operator(step);
+        break;
+      case PlanStep::Kind::Copy: {
+        const at::AutoDispatchBelowADInplaceOrView below_autograd;
+        tensor(step.target).copy_(tensor(step.source));
+        break;
+      }
+      case PlanStep::Kind::Free:
+        buffers_[step.target.index].reset();
+        break;
+    }
+  }
+
+  at::Tensor view(const PlanStep& step) {
+    const at::Tensor& base = tensor(step.target);
+    const c10::IntArrayRef sizes = take(step.rank);
+    const c10::IntArrayRef strides = take(step.rank);
+    // Memory of an argument's is another at each call.
+    const int64_t offset =
+        view_offset(sizes, strides, take(1)[0], base.storage_offset(), base.itemsize(), base.storage().nbytes());
+    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
+                                                               base.key_set(), base.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+    return made;
+  }
+
+  void launch(const PlanStep& step) {
+    c10::SmallVector<CompiledArgument, 12> arguments;
+    for (const PlanArgument& argument : step.arguments) {
+      if (argument.kind == PlanArgument::Kind::Tensor) {
+        arguments.push_back({&tensor(argument.tensors[0]), 0});
+      } else {
+        arguments.push_back({nullptr, static_cast<uint64_t>(take(1)[0])});
+      }
+    }
+    launch_program(*compiled_.recipe->kernels[step.index], stream_, arguments, compiled_.sizes[launches_++]);
+  }
+
+  void call_operator(const PlanStep& step) {
+    const c10::OperatorHandle& op = compiled_.recipe->operators[calls_++];
+    torch::jit::Stack stack;
+    for (size_t i = 0; i < step.arguments.size(); ++i) {
+      stack.push_back(argument_of(step.arguments[i], op.schema().arguments()[i]));
+    }
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::DeviceGuard guard(c10::Device(kDeviceType, call_.device()));
+    op.callBoxed(&stack);
+    size_t given = 0;
+    for (const c10::IValue& result : stack) {
+      if (given < step.index && result.isTensor()) {
+        buffers_.push_back(result.toTensor());
+        ++given;
+      }
+    }
+    TORCH_CHECK_VALUE(given == step.index, "a plan of ", call_.plan().name, " expects ", step.index, " tensors of ",
+                      step.op);
+  }
+
+  c10::Scalar number_as_scalar(const PlanArgument& argument) {
+    switch (argument.kind) {
+      case PlanArgument::Kind::Number:
+        return take(1)[0];
+      case PlanArgument::Kind::Bool:
+        return argument.real != 0;
+      default:
+        return argument.real;
+    }
+  }
+
+  c10::IValue argument_of(const PlanArgument& argument, const c10::Argument& declared) {
+    const bool is_number = argument.kind == PlanArgument::Kind::Number || argument.kind == PlanArgument::Kind::Real ||
+                           argument.kind == PlanArgument::Kind::Bool;
+    if (is_number && declared.real_type()->kind() == c10::TypeKind::TensorType) {
+      // A number where the operator takes a tensor, as Python's bindings pass it: it does not decide the result's type.
+      at::Tensor wrapped = c10::scalar_to_tensor(number_as_scalar(argument));
+      wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);
+      return wrapped;
+    }
+    switch (argument.kind) {
+      case PlanArgument::Kind::Tensor:
+        return tensor(argument.tensors[0]);
+      case PlanArgument::Kind::Number: {
+        const int64_t number = take(1)[0];
+        return declared.real_type()->kind() == c10::TypeKind::FloatType ? c10::IValue(static_cast<double>(number))
+                                                                        : c10::IValue(number);
+      }
+      case PlanArgument::Kind::Real:
+        return argument.real;
+      case PlanArgument::Kind::Bool:
+        return argument.real != 0;
+      case PlanArgument::Kind::None:
+        return {};
+      case PlanArgument::Kind::Numbers:
+        return c10::IValue(take(argument.numbers));
+      default: {
+        c10::List<at::Tensor> list;
+        for (const PlanTensor& one : argument.tensors) {
+          list.push_back(tensor(one));
+        }
+        return list;
+      }
+    }
+  }
+
+  c10::IValue returned(const PlanReturn& returned) {
+    if (returned.is_number) {
+      return take(1)[0];
+    }
+    if (!returned.is_list) {
+      return returned.buffers.empty() ? at::Tensor() : tensor(returned.buffers[0]);
+    }
+    c10::List<at::Tensor> list;
+    for (const PlanTensor& one : returned.buffers) {
+      list.push_back(tensor(one));
+    }
+    return list;
+  }
+
+  const CompiledCall& compiled_;
+  const Call& call_;
+  Stream& stream_;
+  Tensors tensors_;
+  Tensors buffers_;
+  const int64_t* number_;
+  const PlanStep* step_ = nullptr;
+  size_t launches_ = 0;
+  size_t calls_ = 0;
+};
+
+void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& tensors) {
+  const auto check = [&](const PlanTensor& tensor) {
+    TORCH_CHECK_VALUE(tensor.is_buffer || tensor.index < tensors.size(), "there is no tensor t", tensor.index);
+  };
+  for (const PlanStep& step : plan.steps()) {
+    if (step.kind == PlanStep::Kind::Number && call.arg(step.index).isTensor()) {
+      const at::Tensor& number = call.arg(step.index).toTensor();
+      TORCH_CHECK_VALUE(number.defined() && number.is_cpu() && number.dim() == 0, "argument ", step.index,
+                        " is no number of the CPU's");
+    }
+    check(step.target);
+    check(step.source);
+    for (const PlanArgument& argument : step.arguments) {
+      std::for_each(argument.tensors.begin(), argument.tensors.end(), check);
+    }
+  }
+}
+
+}  // namespace
+
+Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op)
+    : plan(std::move(made)), kept(built.is_kept ? built.text : std::string()) {
+  for (auto& kernel : built.kernels) {
+    kernels.push_back(make_compiled(std::move(kernel)));
+  }
+  for (const PlanStep& step : plan.steps()) {
+    if (step.kind == PlanStep::Kind::Number) {
+      TORCH_CHECK_VALUE(step.index < op.args.size() &&
+                            (op.args[step.index].kind == ArgKind::Other || op.args[step.index].kind == ArgKind::Tensor),
+                        "argument ", step.index, " is no number");
+    } else if (step.kind == PlanStep::Kind::Seed) {
+      TORCH_CHECK_VALUE(op.is_random, op.name, " draws no random numbers");
+    } else if (step.kind == PlanStep::Kind::Call) {
+      const auto [name, overload] = split_operator_name(step.op);
+      operators.push_back(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()));
+      TORCH_CHECK_VALUE(operators.back().schema().arguments().size() == step.arguments.size(), step.op, " takes ",
+                        operators.back().schema().arguments().size(), " arguments");
+    }
+  }
+}
+
+std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& given, const Call& call) {
+  const Recipe& recipe = *given;
+  const Tensors tensors = tensors_of(call);
+  c10::SmallVector<int64_t, 16> values;
+  for (const PlanValue& value : recipe.plan.values()) {
+    values.push_back(value_of(value, call, tensors));
+  }
+  if (!recipe.plan.holds(values)) {
+    return nullptr;
+  }
+  check_tensors(recipe.plan, call, tensors);
+  auto compiled = std::make_shared<CompiledCall>();
+  compiled->recipe = given;
+  compiled->is_aliased = is_aliased(call);
+  compiled->numbers = recipe.plan.numbers(values);
+  const std::vector<BufferShape> buffers = buffer_shapes(recipe.plan, compiled->numbers, tensors);
+  if (!check_returns(call, recipe.plan, buffers)) {
+    return nullptr;
+  }
+  if (!recipe.kept.empty()) {
+    check_memory(buffers, call.device());
+  }
+  const int64_t* next = compiled->numbers.data();
+  for (const PlanStep& step : recipe.plan.steps()) {
+    if (step.kind == PlanStep::Kind::Launch) {
+      compiled->sizes.push_back(sizes_of(recipe, step, next));
+    }
+    next += step.formulas.size();
+  }
+  return compiled;
+}
+
+std::vector<std::optional<std::vector<int64_t>>> strides_of_results(const Call& call) {
+  std::vector<std::optional<std::vector<int64_t>>> strides;
+  for (const OutputShape& output : shape_of(call)->outputs) {
+    strides.emplace_back();
+    if (output.is_defined) {
+      strides.back().emplace(output.strides.begin(), output.strides.end());
+    }
+  }
+  return strides;
+}
+
+bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure) {
+  Tensors tensors = tensors_of(call);
+  for (const at::Tensor& tensor : tensors) {
+    if (C10_UNLIKELY(tensor._is_zerotensor())) {
+      return false;
+    }
+  }
+  Run run(compiled, call, std::move(tensors));
+  try {
+    run.run();
+  } catch (const std::exception&) {
+    *out_failure = run.failure();
+    throw;
+  }
+  run.return_to(stack);
+  return true;
+}
+
+}  // namespace outboard

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/generated/parts.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "ops/generated/attention_parts.h"
+#include "ops/own/sparse.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+using Indices = c10::List<std::optional<at::Tensor>>;
+
+// Where the elements that are not 0 are in a tensor as one row, in order.
+at::Tensor places_of(const at::Tensor& flags) {
+  const at::TensorOptions of_places = flags.options().dtype(c10::kLong);
+  const at::Tensor flat = flags.reshape({-1});
+  if (flat.numel() == 0) {
+    return at::empty({0}, of_places);
+  }
+  const at::Tensor is_one = flat.scalar_type() == c10::kBool ? flat : flat.ne(0);
+  const at::Tensor order = is_one.cumsum(0, c10::kLong);
+  const auto count = order[-1].item<int64_t>();
+  // The others all write to an element behind the last.
+  at::Tensor places = at::empty({count + 1}, of_places);
+  places.scatter_(0, at::where(is_one, order.sub(1), at::full({}, count, of_places)),
+                  at::arange(flat.numel(), of_places));
+  return places.narrow(0, 0, count);
+}
+
+// The places by their coordinates, a tensor a dimension.
+std::vector<at::Tensor> coordinates(const at::Tensor& places, at::IntArrayRef sizes) {
+  std::vector<at::Tensor> result;
+  int64_t stride = 1;
+  for (size_t dim = sizes.size(); dim-- > 0;) {
+    at::Tensor column = stride == 1 ? places : places.floor_divide(stride);
+    result.insert(result.begin(), dim == 0 ? column : column.remainder(sizes[dim]));
+    stride *= sizes[dim];
+  }
+  return result;
+}
+
+bool nonzero(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  if (self.is_complex()) {
+    return false;
+  }
+  const at::Tensor places = places_of(self);
+  const std::vector<at::Tensor> columns = coordinates(places, self.sizes());
+  results.emplace_back(columns.empty() ? at::empty({places.numel(), 0}, places.options()) : at::stack(columns, 0).t());
+  return true;
+}
+
+bool masked_select(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  const at::Tensor& mask = call.arg(1).toTensor();
+  if (mask.scalar_type() != c10::kBool || self.is_complex()) {
+    return false;
+  }
+  const std::vector<int64_t> sizes = at::infer_size(self.sizes(), mask.sizes());
+  const at::Tensor places = places_of(mask.expand(sizes));
+  results.emplace_back(self.expand(sizes).reshape({-1}).index_select(0, places));
+  return true;
+}
+
+// Indices with the coordinates of what is set in the place of each mask; nothing if a mask doesn't fit.
+std::optional<Indices> without_masks(const at::Tensor& self, const Indices& indices) {
+  Indices result;
+  int64_t dim = 0;
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (!index.has_value() || !index->defined() || !is_mask(*index)) {
+      result.push_back(index);
+      ++dim;
+      continue;
+    }
+    if (dim + index->dim() > self.dim() || index->dim() == 0 ||
+        !index->sizes().equals(self.sizes().slice(static_cast<size_t>(dim), static_cast<size_t>(index->dim())))) {
+      return std::nullopt;
+    }
+    for (at::Tensor& column : coordinates(places_of(index->to(self.device())), index->sizes())) {
+      result.push_back(std::move(column));
+    }
+    dim += index->dim();
+  }
+  return result;
+}
+
+bool index_by_masks(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  if (!has_mask(call) || self.is_complex()) {
+    return false;
+  }
+  const auto given = call.arg(1).to<Indices>();
+  const auto indices = without_masks(self, given);
+  if (indices) {
+    call.plan().warns(call);
+    results.emplace_back(at::index(self, *indices));
+  }
+  return indices.has_value();
+}
+
+bool put_by_masks(const Call& call, torch::jit::Stack& results) {
+  at::Tensor self = call.arg(0).toTensor();
+  if (!has_mask(call) || self.is_complex()) {
+    return false;
+  }
+  const auto given = call.arg(1).to<Indices>();
+  const auto indices = without_masks(self, given);
+  if (indices) {
+    call.plan().warns(call);
+    self.index_put_(*indices, call.arg(2).toTensor(), call.arg(3).toBool());
+    results.emplace_back(std::move(self));
+  }
+  return indices.has_value();
+}
+
+// What unique operators return of sorted or consecutive elements: which are first of their kind, where each of the
+// input's went, and how many there were. `is_first` says it of the elements in their order, `order` of what they are.
+void push_kinds(const at::Tensor& is_first, const std::optional<at::Tensor>& order, at::IntArrayRef shape,
+                bool wants_inverse, bool wants_counts, torch::jit::Stack& results,
+                const std::function<at::Tensor(const at::Tensor&)>& values_at) {
+  const int64_t length = is_first.numel();
+  const at::TensorOptions of_places = is_first.options().dtype(c10::kLong);
+  const at::Tensor firsts = places_of(is_first);
+  results.emplace_back(values_at(firsts));
+  at::Tensor inverse = at::empty({0}, of_places);
+  if (wants_inverse) {
+    const at::Tensor kinds = is_first.cumsum(0, c10::kLong).sub(1);
+    inverse = kinds.view(shape);
+    if (order.has_value()) {
+      inverse = at::empty(shape, of_places);
+      inverse.view({-1}).scatter_(0, *order, kinds);
+    }
+  }
+  results.emplace_back(std::move(inverse));
+  at::Tensor counts = at::empty({0}, of_places);
+  if (wants_counts) {
+    counts = at::cat({firsts.slice(0, 1), at::full({1}, length, of_places)}).sub(firsts);
+  }
+  results.emplace_back(std::move(counts));
+}
+
+// Whether each row of a matrix differs from the one before it; the first does.
+at::Tensor begins_kind(const at::Tensor& rows) {
+  const int64_t length = rows.size(0);
+  const at::Tensor differs = rows.narrow(0, 1, length - 1).ne(rows.narrow(0, 0, length - 1));
+  return at::cat({at::ones({1}, differs.options()), differs.any(1)});
+}
+
+// Sort one dimension. A flag alone, sort(true), would be the dimension.
+std::tuple<at::Tensor, at::Tensor> stable_order(const at::Tensor& keys) {
+  return keys.sort(/*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);
+}
+
+bool unique(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  if (self.numel() == 0 || self.is_complex()) {
+    return false;
+  }
+  const auto [values, order] = stable_order(self.reshape({-1}));
+  const at::Tensor& sorted = values;
+  push_kinds(begins_kind(sorted.unsqueeze(1)), order, self.sizes(), call.arg(2).toBool(), call.arg(3).toBool(), results,
+             [&](const at::Tensor& firsts) { return sorted.index_select(0, firsts); });
+  return true;
+}
+
+bool unique_consecutive(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  if (self.numel() == 0 || self.is_complex()) {
+    return false;
+  }
+  const bool wants_inverse = call.arg(1).toBool(), wants_counts = call.arg(2).toBool();
+  if (call.arg(3).isNone()) {
+    const at::Tensor flat = self.reshape({-1});
+    push_kinds(begins_kind(flat.unsqueeze(1)), std::nullopt, self.sizes(), wants_inverse, wants_counts, results,
+               [&](const at::Tensor& firsts) { return flat.index_select(0, firsts); });
+    return true;
+  }
+  const int64_t dim = c10::maybe_wrap_dim(call.arg(3).toInt(), self.dim());
+  const at::Tensor rows = self.movedim(dim, 0).reshape({self.size(dim), -1});
+  push_kinds(begins_kind(rows), std::nullopt, {self.size(dim)}, wants_inverse, wants_counts, results,
+             [&](const at::Tensor& firsts) { return self.index_select(dim, firsts); });
+  return true;
+}
+
+// Rows are sorted by their columns, from the last to the first; each sort keeps the order of those before.
+bool unique_along(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  if (self.numel() == 0 || self.is_complex() || self.dim() == 0) {
+    return false;
+  }
+  const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim());
+  const at::Tensor rows = self.movedim(dim, 0).reshape({self.size(dim), -1});
+  at::Tensor order = at::arange(rows.size(0), rows.options().dtype(c10::kLong));
+  for (int64_t column = rows.size(1); column-- > 0;) {
+    const at::Tensor keys = rows.select(1, column).index_select(0, order);
+    order = order.index_select(0, std::get<1>(stable_order(keys)));
+  }
+  push_kinds(begins_kind(rows.index_select(0, order)), order, {self.size(dim)}, call.arg(3).toBool(),
+             call.arg(4).toBool(), results,
+             [&](const at::Tensor& firsts) { return self.index_select(dim, order.index_select(0, firsts)); });
+  return true;
+}
+
+bool equal(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  const at::Tensor& other = call.arg(1).toTensor();
+  if (self.scalar_type() != other.scalar_type() || self.device() != other.device() || self.is_complex()) {
+    return false;
+  }
+  results.emplace_back(self.sizes().equals(other.sizes()) &&
+                       (self.numel() == 0 || at::eq(self, other).all().item<bool>()));
+  return true;
+}
+
+// How many tensors are joined by other ways than one plan: of fewer, a launch each costs no more.
+constexpr size_t kMany = 8;
+
+at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length) {
+  constexpr int64_t kStep = 1;
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(of.storage()),
+                                                             of.key_set(), of.dtype());
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(length), c10::IntArrayRef(kStep),
+                                                    of.storage_offset() + offset);
+  return view;
+}
+
+// Whether cat skips a tensor, whatever its type's rank: one of no elements and one dimension.
+bool is_skipped(const at::Tensor& tensor) {
+  return tensor.dim() == 1 && tensor.numel() == 0;
+}
+
+// Tensors of one dtype that can be joined along `dim`, without those that are skipped; empty if cat has to say what is
+// wrong with them, or to promote.
+std::vector<at::Tensor> joined(const std::vector<at::Tensor>& tensors, int64_t* dim) {
+  std::vector<at::Tensor> result;
+  const auto is_taken = [](const at::Tensor& tensor) { return !is_skipped(tensor); };
+  const auto first = std::find_if(tensors.begin(), tensors.end(), is_taken);
+  if (first == tensors.end()) {
+    return {};
+  }
+  *dim += *dim < 0 ? first->dim() : 0;
+  if (*dim < 0 || *dim >= first->dim()) {
+    return {};
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (!is_ours(*tensor.unsafeGetTensorImpl()) || tensor.scalar_type() != first->scalar_type() ||
+        tensor.device() != first->device() || !has_plain_elements(tensor)) {
+      return {};
+    }
+    if (is_skipped(tensor)) {
+      continue;
+    }
+    if (tensor.dim() != first->dim()) {
+      return {};
+    }
+    for (int64_t other = 0; other < tensor.dim(); ++other) {
+      if (other != *dim && tensor.size(other) != first->size(other)) {
+        return {};
+      }
+    }
+    result.push_back(tensor);
+  }
+  return result;
+}
+
+// One behind the other in fresh memory of `sizes`, with one launch. Where they lie so already, as the results of
+// _foreach_norm, it is one copy.
+at::Tensor joined_flat(const std::vector<at::Tensor>& tensors, at::IntArrayRef sizes) {
+  const at::Tensor& first = tensors[0];
+  at::Tensor result = at::empty(sizes, first.options());
+  if (result.numel() == 0) {
+    return result;
+  }
+  bool is_one = true;
+  int64_t length = 0;
+  std::vector<at::Tensor> sources, targets;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) {
+      continue;
+    }
+    is_one &=
+        tensor.storage().is_alias_of(first.storage()) && tensor.storage_offset() == first.storage_offset() + length;
+    sources.push_back(flat_view(tensor, 0, tensor.numel()));
+    targets.push_back(flat_view(result, length, tensor.numel()));
+    length += tensor.numel();
+  }
+  if (is_one) {
+    flat_view(result, 0, length).copy_(flat_view(first, 0, length));
+  } else {
+    at::_foreach_copy_(targets, sources);
+  }
+  return result;
+}
+
+// Many tensors: a plan of all would be a kernel for each length of the list, and its text would grow with the list. What
+// is contiguous is joined as rows, which are then put in order; the rest is joined a few at a time.
+bool cat_of_many(const Call& call, torch::jit::Stack& results) {
+  const c10::List<at::Tensor> list = call.arg(0).toTensorList();
+  if (list.size() < kMany) {
+    return false;
+  }
+  int64_t dim = call.arg(1).toInt();
+  const std::vector<at::Tensor> given = list.vec();
+  const std::vector<at::Tensor> tensors = joined(given, &dim);
+  if (tensors.empty()) {
+    return false;  // the operator says what is wrong, or promotes
+  }
+  const at::Tensor& first = tensors[0];
+  const auto is_contiguous = [](const at::Tensor& tensor) {
+    return tensor.is_contiguous() && tensor.suggest_memory_format() == at::MemoryFormat::Contiguous;
+  };
+  const bool is_flat = std::all_of(tensors.begin(), tensors.end(), is_contiguous);
+  const bool is_even = std::all_of(tensors.begin(), tensors.end(),
+                                   [&](const at::Tensor& tensor) { return tensor.sizes() == first.sizes(); });
+  std::vector<int64_t> sizes = first.sizes().vec();
+  sizes[static_cast<size_t>(dim)] = 0;
+  for (const at::Tensor& tensor : tensors) {
+    sizes[static_cast<size_t>(dim)] += tensor.size(dim);
+  }
+  const int64_t outside = c10::multiply_integers(sizes.begin(), sizes.begin() + dim);
+  if (is_flat && outside == 1) {
+    results.emplace_back(joined_flat(tensors, sizes));
+  } else if (is_flat && is_even && outside > 0) {
+    const auto count = static_cast<int64_t>(tensors.size());
+    const at::Tensor rows = joined_flat(tensors, {count, outside, first.numel() / outside});
+    results.emplace_back(rows.transpose(0, 1).contiguous().view(sizes));
+  } else if (given.size() > kMany) {
+    std::vector<at::Tensor> parts;
+    for (size_t begin = 0; begin < given.size(); begin += kMany) {
+      parts.push_back(at::cat(at::TensorList(given).slice(begin, std::min(kMany, given.size() - begin)), dim));
+    }
+    results.emplace_back(at::cat(parts, dim));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+using Parts = bool (*)(const Call& call, torch::jit::Stack& results);
+
+Parts parts_of(const OpPlan& plan) {
+  static const std::unordered_map<std::string, Parts> known{
+      {"aten::_scaled_dot_product_fused_attention_overrideable", attention_in_parts},
+      {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_gradients_in_parts},
+      {"aten::_index_put_impl_", put_by_masks},
+      {"aten::_unique2", unique},
+      {"aten::add_.Tensor", add_sparse},
+      {"aten::cat", cat_of_many},
+      {"aten::equal", equal},
+      {"aten::index.Tensor", index_by_masks},
+      {"aten::masked_select", masked_select},
+      {"aten::nonzero", nonzero},
+      {"aten::unique_consecutive", unique_consecutive},
+      {"aten::unique_dim", unique_along},
+  };
+  const auto found = known.find(plan.name);
+  return found == known.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+bool run_parts(const Call& call, torch::jit::Stack* stack) {
+  const Parts parts = parts_of(call.plan());
+  torch::jit::Stack results;
+  if (parts == nullptr || call.has_sparse() != (parts == add_sparse) || !parts(call, results)) {
+    return false;
+  }
+  torch::jit::drop(*stack, call.plan().args.size());
+  for (c10::IValue& result : results) {
+    stack->push_back(std::move(result));
+  }
+  return true;
+}
+
+}  // namespace outboard

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/generated/recipes.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/lost_device.h"
+#include "core/wait.h"
+#include "kernels/program.h"
+#include "ops/generated/constant_words.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+std::atomic<const PlanBuilder*> builder{nullptr};
+std::atomic<uint64_t> plans{0};
+std::atomic<uint32_t> variant{0};
+
+constexpr size_t kHalf = 32;
+
+bool is_by_value(uint64_t numbers, size_t index) {
+  return index < kHalf && (numbers >> index & 1) != 0;
+}
+
+bool is_guarded(uint64_t numbers, size_t index) {
+  return index < kHalf && (numbers >> (kHalf + index) & 1) != 0;
+}
+
+// Exponents for which torch has other formulas than for the rest, and those of integers.
+bool has_own_formula(const Call& call, const c10::IValue& exponent) {
+  if (!call.plan().name.starts_with("aten::pow")) {
+    return false;
+  }
+  constexpr double kLargest = 3;
+  const double value = exponent.toScalar().isComplex() ? 0 : exponent.toScalar().toDouble();
+  return (std::abs(value) <= kLargest && std::floor(2 * value) == 2 * value) ||
+         (!exponent.isDouble() && !c10::isFloatingType(call.arg(0).toTensor().scalar_type()));
+}
+
+bool is_default(const c10::IValue& value, const c10::Argument& declared) {
+  const auto& given = declared.default_value();
+  return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
+}
+
+// What decides which recipes may serve a call: everything but sizes, strides and numbers by value.
+std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
+  std::vector<uint64_t> words{
+      static_cast<uint64_t>(call.device()) | uint64_t{variant.load(std::memory_order_relaxed)} << 32,
+      is_aliased ? 1u : 0u, is_deterministic() ? 1u : 0u,
+      static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    words.push_back(i);
+    if (call.plan().args[i].kind == ArgKind::Other) {
+      const bool is_left_out = is_by_value(numbers, i) || is_guarded(numbers, i);
+      add_constant(words, call.arg(i), !is_left_out);
+      if (is_left_out && call.arg(i).isList()) {
+        words.push_back(call.arg(i).toListRef().size());
+      }
+      continue;
+    }
+    call.for_each_tensor(i, [&](size_t place, const at::Tensor& tensor) {
+      const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+      words.push_back(place);
+      words.push_back(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.dim()) << 8 |
+                      (impl.is_wrapped_number() ? uint64_t{1} << 32 : 0) | (tensor.is_cpu() ? uint64_t{1} << 33 : 0));
+    });
+  }
+  return words;
+}
+
+// Why no plan can serve the call's tensors; "" if one may.
+std::string obstacle(const Call& call) {
+  std::string found;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      if (!has_plain_elements(tensor)) {
+        found = "an argument is no plain strided tensor";
+      } else if (tensor.is_cpu() && tensor.dim() > 0) {
+        found = "an argument with dimensions is on the CPU";
+      } else if (call.plan().args[i].is_written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+        found = "elements of a tensor that is written share memory";
+      }
+    });
+  }
+  return found;
+}
+
+// A plan and its kernels, whose programs are not built yet. ValueError for a text that is no plan.
+std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
+  std::vector<std::string> letters;
+  for (const auto& kernel : built.kernels) {
+    letters.push_back(kernel->arguments());
+    std::erase_if(letters.back(), [](char letter) { return !kernels::is_passed(letter); });
+  }
+  return std::make_shared<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
+}
+
+std::shared_ptr<CompiledCall> refused(const std::string& reason) {
+  auto call = std::make_shared<CompiledCall>();
+  call->refusal = reason;
+  return call;
+}
+
+}  // namespace
+
+bool is_aliased(const Call& call) {
+  c10::SmallVector<std::pair<const c10::StorageImpl*, bool>, 8> storages;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      storages.emplace_back(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
+                            call.plan().args[i].is_written);
+    });
+  }
+  if (std::none_of(storages.begin(), storages.end(), [](const auto& storage) { return storage.second; })) {
+    return false;
+  }
+  for (size_t i = 0; i < storages.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (storages[i].first == storages[j].first && (storages[i].second || storages[j].second)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::string unusable(const c10::Error& error) {
+  return std::string("its plan can't be used: ") + error.what_without_backtrace();
+}
+
+std::string words_of(const std::exception& error) {
+  const auto* known = dynamic_cast<const c10::Error*>(&error);
+  return known != nullptr ? known->what_without_backtrace() : error.what();
+}
+
+bool may_be_plans(const std::exception& error, c10::DeviceIndex device) {
+  return !is_lost(device) && !is_interrupt(error) && dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr;
+}
+
+void set_plan_builder(const PlanBuilder* given) {
+  builder.store(given);
+}
+
+const PlanBuilder* plan_builder() {
+  return builder.load();
+}
+
+void count_plan() {
+  plans.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool has_generated_attention() {
+  // No static of the language's: who makes it may wait for Python, and who waits for it may hold that.
+  static std::atomic<int> known{-1};
+  int answer = known.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(answer < 0)) {
+    const PlanBuilder* ask = builder.load();
+    answer = ask != nullptr && ask->has_attention() ? 1 : 0;
+    known.store(answer, std::memory_order_relaxed);
+  }
+  return answer == 1;
+}
+
+void set_plan_variant(uint32_t given) {
+  variant.store(given, std::memory_order_relaxed);
+}
+
+uint64_t built_plans() {
+  return plans.load(std::memory_order_relaxed);
+}
+
+std::vector<std::pair<std::string, std::string>> refused_operators() {
+  std::vector<std::pair<std::string, std::string>> rows;
+  for_each_plan([&](OpPlan& plan) {
+    if (OperatorRecipes* known = plan.compiled.load(std::memory_order_acquire)) {
+      for (const std::string& reason : known->refusals()) {
+        rows.emplace_back(plan.name, reason);
+      }
+    }
+  });
+  std::sort(rows.begin(), rows.end());
+  return rows;
+}
+
+OperatorRecipes& OperatorRecipes::of(OpPlan& plan) {
+  OperatorRecipes* known = plan.compiled.load(std::memory_order_acquire);
+  if (C10_LIKELY(known != nullptr)) {
+    return *known;
+  }
+  auto made = std::make_unique<OperatorRecipes>();
+  return plan.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel) ? *made.release() : *known;
+}
+
+uint64_t OperatorRecipes::numbers(const Call& call) {
+  uint64_t known = numbers_.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(known == kUnknown)) {
+    const PlanBuilder* ask = builder.load();
+    known = ask == nullptr ? 0 : ask->numbers(call.plan());  // the same whoever asks
+    numbers_.store(known, std::memory_order_relaxed);
+  }
+  if (C10_LIKELY(known == 0)) {
+    return 0;
+  }
+  uint64_t result = 0;
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    const c10::IValue& value = call.arg(i);
+    if (is_by_value(known, i)) {
+      const bool is_read = value.isScalar() && !is_default(value, call.plan().op.schema().arguments()[i]) &&
+                           !has_own_formula(call, value);
+      result |= is_read ? uint64_t{1} << i : 0;
+    } else if (is_guarded(known, i)) {
+      const bool is_seen =
+          value.isIntList() || (value.isInt() && !is_default(value, call.plan().op.schema().arguments()[i]));
+      result |= is_seen ? uint64_t{1} << (kHalf + i) : 0;
+    }
+  }
+  return result;
+}
+
+CompiledKey OperatorRecipes::key_of(const Call& call) {
+  const uint64_t by_value = numbers(call);
+  CompiledKey key{call.hash(), call.words(), is_aliased(call)};
+  const size_t begin = key.words.size();
+  key.words.push_back((key.is_aliased ? 1u : 0u) | (is_deterministic() ? 2u : 0u) |
+                      static_cast<uint64_t>(call.device()) << 8 |
+                      uint64_t{variant.load(std::memory_order_relaxed)} << 32);
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    if (call.plan().args[i].kind == ArgKind::Other && call.plan().args[i].decides != Decides::Value) {
+      add_constant(key.words, call.arg(i), !is_by_value(by_value, i));
+    }
+  }
+  for (size_t i = begin; i < key.words.size(); ++i) {
+    key.hash = (key.hash ^ key.words[i]) * 0x9E3779B97F4A7C15ull;
+    key.hash ^= key.hash >> 29;
+  }
+  return key;
+}
+
+std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, const CompiledKey& key) {
+  std::shared_ptr<const CompiledCall> made;
+  if (std::string why = obstacle(call); !why.empty()) {
+    made = refuse(why, nullptr);
+  } else {
+    made = find_or_build(call, key, class_for(call, key.is_aliased));
+  }
+  known_.insert(key.hash, key.words, made);
+  return made;
+}
+
+std::shared_ptr<RecipeClass> OperatorRecipes::class_for(const Call& call, bool is_aliased) {
+  std::vector<uint64_t> words = class_of(call, numbers(call), is_aliased);
+  std::shared_ptr<Class> evicted;
+  const std::lock_guard lock(mutex_);
+  if (const auto known = classes_.find(words); known != classes_.end()) {
+    known->second->was_used.store(true, std::memory_order_relaxed);
+    return known->second;
+  }
+  if (classes_.size() >= kMaxClasses && count_classes(/*are_refused=*/false) >= kMaxClasses) {
+    evicted = evict_class(/*is_refused=*/false);
+  }
+  return classes_.try_emplace(std::move(words), std::make_shared<Class>()).first->second;
+}
+
+size_t OperatorRecipes::count_classes(bool are_refused) const {
+  return static_cast<size_t>(std::ranges::count_if(
+      classes_, [are_refused](const auto& one) { return one.second->refusal.empty() != are_refused; }));
+}
+
+std::shared_ptr<RecipeClass> OperatorRecipes::evict_class(bool is_refused) {
+  // Twice around: the first time may only take marks away.
+  for (size_t left = 2 * classes_.size(); left > 0; --left) {
+    auto next = classes_.upper_bound(hand_);
+    if (next == classes_.end()) {
+      next = classes_.begin();
+    }
+    Class& group = *next->second;
+    if (group.is_building || group.refusal.empty() == is_refused ||
+        group.was_used.exchange(false, std::memory_order_relaxed)) {
+      hand_ = next->first;
+      continue;
+    }
+    hand_ = next->first;
+    std::shared_ptr<Class> evicted = std::move(next->second);
+    classes_.erase(next);
+    return evicted;
+  }
+  return nullptr;
+}
+
+// Of the thread that loads or builds for a class, from when it says so to the end.
+class OperatorRecipes::Building {
+ public:
+  Building(OperatorRecipes& known, Class& group) : known_(known), group_(group) {}
+  ~Building() {
+    const std::lock_guard lock(known_.mutex_);
+    group_.is_building = false;
+    known_.built_.notify_all();
+  }
+  Building(const Building&) = delete;
+  Building& operator=(const Building&) = delete;
+
+ private:
+  OperatorRecipes& known_;
+  Class& group_;
+};
+
+std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& call, const CompiledKey& key,
+                                                                   const std::shared_ptr<Class>& shared) {
+  Class& group = *shared;
+  size_t tried = 0;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!group.refusal.empty()) {
+      return refused(group.refusal);
+    }
+    if (tried < group.recipes.size()) {
+      const std::shared_ptr<const Recipe> recipe = group.recipes[tried++];
+      lock.unlock();
+      if (auto found = use(recipe, call, shared)) {
+        return found;
+      }
+      lock.lock();
+    } else if (group.is_building) {
+      lock.unlock();
+      {
+        // The thread that builds needs the interpreter lock for it.
+        const Waiting waiting("the builder of plans", call.device(), nullptr, call.plan().name.c_str());
+        std::unique_lock held(mutex_);
+        wait_for_thread(waiting, built_, held, [&] { return !group.is_building; });
+      }
+      lock.lock();
+    } else {
+      group.is_building = true;
+      const bool is_loaded = group.is_loaded;
+      lock.unlock();
+      {
+        const Building until_end(*this, group);
+        if (is_loaded) {
+          return build(call, key, shared);
+        }
+        load(call, key, group);
+      }
+      lock.lock();
+    }
+  }
+}
+
+std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
+                                                         const std::shared_ptr<Class>& group) {
+  if (recipe->is_dropped.load(std::memory_order_relaxed)) {
+    return nullptr;
+  }
+  std::shared_ptr<CompiledCall> found;
+  try {
+    found = instantiate(recipe, call);
+  } catch (const std::exception& error) {
+    if (!recipe->kept.empty() && may_be_plans(error, call.device())) {
+      drop(*recipe, call, error);
+      return nullptr;
+    }
+    const auto* known = dynamic_cast<const c10::Error*>(&error);
+    if (known == nullptr || is_lost(call.device())) {
+      throw;
+    }
+    return refuse(unusable(*known), nullptr);
+  }
+  if (found == nullptr) {
+    return nullptr;
+  }
+  found->group = group;
+  recipe->was_used.store(true, std::memory_order_relaxed);
+  recipe->failure.raise_if_recent();
+  try {
+    for (const auto& kernel : recipe->kernels) {
+      kernel->program->build(call.device());
+    }
+  } catch (const kernels::ProgramRefused& error) {
+    if (!recipe->kept.empty()) {
+      drop(*recipe, call, error);
+      return nullptr;
+    }
+    return refuse(unusable(error), group.get());  // for any call of the class
+  } catch (...) {
+    recipe->failure.keep_current();
+    throw;
+  }
+  return found;
+}
+
+void OperatorRecipes::load(const Call& call, const CompiledKey& key, Class& group) {
+  if (const PlanBuilder* ask = builder.load()) {
+    for (BuiltPlan& kept : ask->load(call, numbers(call), key.is_aliased)) {
+      if (!kept.refusal.empty()) {
+        refuse(kept.refusal, &group);
+      } else {
+        try {
+          TORCH_CHECK_VALUE(kept.damage.empty(), kept.damage);
+          keep(recipe_of(kept, call), group);
+        } catch (const c10::Error& error) {
+          ask->drop(call, numbers(call), key.is_aliased, kept.text, error.what_without_backtrace());
+        }
+      }
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  group.is_loaded = true;
+}
+
+void OperatorRecipes::drop(const Recipe& recipe, const Call& call, const std::exception& failure) {
+  const bool was_dropped = recipe.is_dropped.exchange(true, std::memory_order_relaxed);
+  const PlanBuilder* ask = builder.load();
+  if (ask != nullptr && !was_dropped) {
+    ask->drop(call, numbers(call), is_aliased(call), recipe.kept, words_of(failure));
+  }
+}
+
+std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, const CompiledKey& key,
+                                                           const std::shared_ptr<Class>& group) {
+  const PlanBuilder* ask = builder.load();
+  if (ask == nullptr) {
+    return refuse("nobody builds plans here", nullptr);
+  }
+  group->failure.raise_if_recent();
+  BuiltPlan built;
+  try {
+    const NotedCall noted("the builder of plans", call.device(), nullptr, call.plan().name.c_str());
+    built = ask->build(call, numbers(call), key.is_aliased);
+  } catch (...) {
+    group->failure.keep_current();
+    throw;
+  }
+  if (!built.refusal.empty()) {
+    return refuse(built.refusal, built.refuses_class ? group.get() : nullptr);
+  }
+  std::shared_ptr<const Recipe> recipe;
+  try {
+    recipe = recipe_of(built, call);
+  } catch (const c10::Error& error) {
+    return refuse(unusable(error), group.get());  // what is wrong with the plan itself is so for each call of the class
+  }
+  std::shared_ptr<const CompiledCall> result;
+  try {
+    result = use(recipe, call, group);
+  } catch (...) {
+    keep(std::move(recipe), *group);  // the plan is right: the next try needs its programs alone
+    throw;
+  }
+  if (result == nullptr) {
+    return refuse(
+        "the guards of its plan don't hold for the call that it was made for, or the plan lays a result out by other"
+        " strides than the operator's meta kernel",
+        nullptr);
+  }
+  if (result->recipe != nullptr) {
+    keep(std::move(recipe), *group);
+  }
+  return result;
+}
+
+void OperatorRecipes::keep(std::shared_ptr<const Recipe> recipe, Class& group) {
+  count_plan();
+  std::vector<std::shared_ptr<const Recipe>> evicted;
+  const std::lock_guard lock(mutex_);
+  while (group.recipes.size() >= kMaxRecipes) {
+    auto unused = std::ranges::find_if(group.recipes, [](const std::shared_ptr<const Recipe>& one) {
+      return !one->was_used.exchange(false, std::memory_order_relaxed);
+    });
+    unused = unused == group.recipes.end() ? group.recipes.begin() : unused;
+    evicted.push_back(std::move(*unused));
+    group.recipes.erase(unused);
+  }
+  group.recipes.push_back(std::move(recipe));
+}
+
+std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {
+  list(reason);
+  if (group != nullptr) {
+    std::shared_ptr<Class> evicted;
+    const std::lock_guard lock(mutex_);
+    group->refusal = reason;
+    group->was_used.store(true, std::memory_order_relaxed);
+    if (classes_.size() > kMaxRefusedClasses && count_classes(/*are_refused=*/true) > kMaxRefusedClasses) {
+      evicted = evict_class(/*is_refused=*/true);
+    }
+  }
+  return refused(reason);
+}
+
+void OperatorRecipes::list(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (refusals_.size() < kMaxRefusals) {
+    refusals_.insert(reason);
+  }
+}
+
+std::set<std::string> OperatorRecipes::refusals() {
+  const std::lock_guard lock(mutex_);
+  return refusals_;
+}
+
+}  // namespace outboard

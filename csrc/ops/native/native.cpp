@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/native/native.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "core/activity.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "ops/boxed.h"
+#include "ops/call/results.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+using torch::jit::Stack;
+
+bool fits_strided_kernels(const at::Tensor& tensor) {
+  static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                                           c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor});
+  return !tensor.key_set().has_any(others);
+}
+
+bool has_only_strided(const Call& call) {
+  bool result = !call.has_sparse();
+  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { result &= fits_strided_kernels(tensor); });
+  }
+  return result;
+}
+
+Stack arguments_of(const Call& call, size_t count) {
+  const auto begin = call.stack().begin() + static_cast<std::ptrdiff_t>(call.first());
+  return Stack(begin, begin + static_cast<std::ptrdiff_t>(count));
+}
+
+// Copies between the device's tensors that are no call of the user's: no autograd.
+void copy_to(const at::Tensor& target, const at::Tensor& source) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  target.copy_(source);
+}
+
+// Runs the route's kernel with these arguments, which its results replace.
+bool run_given(const NativeRoute& route, Stack& arguments) {
+  const Call call(*route.plan, arguments);
+  return (*route.kernel)(call, &arguments);
+}
+
+bool is_whole(const CallShape& shape) {
+  return shape.is_known() && std::all_of(shape.outputs.begin(), shape.outputs.end(),
+                                         [](const OutputShape& output) { return output.is_defined; });
+}
+
+bool is_like(const OutputShape& shape, const at::Tensor& tensor) {
+  return tensor.scalar_type() == shape.dtype && tensor.sizes() == c10::IntArrayRef(shape.sizes);
+}
+
+// The arguments of a functional call become its results, by whichever form's kernel there is.
+bool make_results(const NativeRoute& route, Stack& arguments) {
+  if (route.given == Form::Functional) {
+    return run_given(route, arguments);
+  }
+  const Call call(*route.functional, arguments);
+  const std::shared_ptr<const CallShape> shape = shape_of(call);
+  if (!is_whole(*shape)) {
+    return false;
+  }
+  std::vector<at::Tensor> outputs;
+  Stack given = arguments;
+  if (route.given == Form::Out) {
+    outputs = make_outputs(call, *shape);
+    given.insert(given.end(), outputs.begin(), outputs.end());
+  } else {
+    const at::Tensor& self = call.arg(0).toTensor();
+    if (self.device().type() != kDeviceType || !is_like(shape->outputs[0], self)) {
+      return false;
+    }
+    outputs = make_outputs(call, *shape);
+    copy_to(outputs[0], self);
+    given[0] = outputs[0];
+  }
+  if (!run_given(route, given)) {
+    return false;
+  }
+  arguments.assign(outputs.begin(), outputs.end());
+  return true;
+}
+
+bool serve_functional(const NativeRoute& route, const Call& call, Stack* stack) {
+  Stack results = arguments_of(call, call.plan().args.size());
+  if (!make_results(route, results)) {
+    return false;
+  }
+  torch::jit::drop(*stack, call.plan().args.size());
+  stack->insert(stack->end(), results.begin(), results.end());
+  return true;
+}
+
+bool serve_out(const NativeRoute& route, const Call& call, Stack* stack) {
+  // The shape of the call is asked for what it refuses.
+  const size_t inputs = route.functional->args.size();
+  Stack results = arguments_of(call, inputs);
+  if (!shape_of(call)->is_known() || !make_results(route, results)) {
+    return false;
+  }
+  Stack outputs;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor& output = call.arg(inputs + i).toTensor();
+    const at::Tensor& result = results[i].toTensor();
+    TORCH_CHECK(c10::canCast(result.scalar_type(), output.scalar_type()), "result type ", result.scalar_type(),
+                " can't be cast to the desired output type ", output.scalar_type());
+    resize_output(output, result.sizes(), result.strides());
+    copy_to(output, result);
+    outputs.emplace_back(output);
+  }
+  torch::jit::drop(*stack, call.plan().args.size());
+  stack->insert(stack->end(), outputs.begin(), outputs.end());
+  return true;
+}
+
+// Whether an out= kernel may write to self while it reads the arguments. As in torch it must take self itself as `out`;
+// of another argument it may have read nothing yet, unless it goes element by element.
+bool may_write_to_self(const NativeRoute& route, const Call& call, const OutputShape& shape) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  if (!is_like(shape, self) || at::has_internal_overlap(self) != at::MemOverlap::No) {
+    return false;
+  }
+  const bool is_pointwise = route.functional->op.hasTag(at::Tag::pointwise);
+  bool result = true;
+  for (size_t i = 1; i < call.plan().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      const bool is_same =
+          tensor.is_same(self) || (tensor.has_storage() && tensor.is_alias_of(self) &&
+                                   tensor.storage_offset() == self.storage_offset() && tensor.sizes() == self.sizes() &&
+                                   tensor.strides() == self.strides() && tensor.scalar_type() == self.scalar_type());
+      result &= !tensor.is_alias_of(self) || (is_pointwise && is_same);
+    });
+  }
+  return result;
+}
+
+bool serve_in_place(const NativeRoute& route, const Call& call, Stack* stack) {
+  const at::Tensor self = call.arg(0).toTensor();
+  if (self.device().type() != kDeviceType || !shape_of(call)->is_known() ||
+      at::has_internal_overlap(self) == at::MemOverlap::Yes) {
+    return false;
+  }
+  const size_t count = call.plan().args.size();
+  Stack arguments = arguments_of(call, count);
+  const std::shared_ptr<const CallShape> shape = shape_of(Call(*route.functional, arguments));
+  if (!is_whole(*shape) || c10::IntArrayRef(shape->outputs[0].sizes) != self.sizes()) {
+    return false;
+  }
+  if (route.given == Form::Out && may_write_to_self(route, call, shape->outputs[0])) {
+    arguments.emplace_back(self);
+    if (!run_given(route, arguments)) {
+      return false;
+    }
+  } else {
+    if (!make_results(route, arguments)) {
+      return false;
+    }
+    copy_to(self, arguments[0].toTensor());
+  }
+  torch::jit::drop(*stack, count);
+  stack->emplace_back(self);
+  return true;
+}
+
+bool serve(const NativeRoute& route, const Call& call, Stack* stack) {
+  if (route.called == route.given) {
+    if (route.called == Form::Out) {
+      resize_written(call, *shape_of(call));  // where it is known before the call runs: no kernel need do it
+    }
+    return (*route.kernel)(call, stack);
+  }
+  ensure_open(call.device());
+  switch (route.called) {
+    case Form::Functional:
+      return serve_functional(route, call, stack);
+    case Form::Out:
+      return serve_out(route, call, stack);
+    default:
+      return serve_in_place(route, call, stack);
+  }
+}
+
+// ---- Registration ----
+
+// The kernels by plan, for finding the routes of a group anew; under `mutex`.
+struct Registry {
+  std::mutex mutex;
+  std::map<OpPlan*, const NativeKernel*> kernels;
+};
+Registry& registry() {
+  static auto* kernels = new Registry();  // kernels may run until the very end
+  return *kernels;
+}
+
+// Those that were there before may be running on other threads: kernels and routes are kept.
+void store_route(OpPlan& called, const NativeRoute& route) {
+  called.native.store(new NativeRoute(route), std::memory_order_release);
+}
+
+void find_routes(const std::array<OpPlan*, 3>& group) {
+  constexpr std::array kPrecedence = {Form::Out, Form::Functional, Form::InPlace};
+  const auto kernel_of = [&](Form form) -> const NativeKernel* {
+    const auto found = registry().kernels.find(group[static_cast<size_t>(form)]);
+    return found == registry().kernels.end() ? nullptr : found->second;
+  };
+  OpPlan* functional = group[static_cast<size_t>(Form::Functional)];
+  for (const Form called : kPrecedence) {
+    OpPlan* plan = group[static_cast<size_t>(called)];
+    if (plan == nullptr || kernel_of(called) != nullptr) {
+      continue;  // its own kernel's route stands
+    }
+    for (const Form given : kPrecedence) {
+      if (const NativeKernel* kernel = kernel_of(given)) {
+        store_route(*plan, {kernel, group[static_cast<size_t>(given)], functional, called, given});
+        break;
+      }
+    }
+  }
+}
+
+std::optional<c10::OperatorHandle> find_operator(const std::string& name) {
+  const auto [base, overload] = split_operator_name(name);
+  return c10::Dispatcher::singleton().findSchema({base, overload});
+}
+
+}  // namespace
+
+bool run_native(const NativeRoute& route, const Call& call, Stack* stack) {
+  if (C10_UNLIKELY(!has_only_strided(call))) {
+    return false;
+  }
+  const c10::DeviceGuard guard(c10::Device(kDeviceType, call.device()));
+  ActivityScope activity(current_stream(call.device()),
+                         {ActivityKind::Kernel, "native kernel", call.plan().name.c_str()});
+  if (!serve(route, call, stack)) {
+    return false;
+  }
+  activity.finish();
+  call.plan().native_calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+std::vector<at::Tensor> make_outputs(const Call& call, const CallShape& shape) {
+  Stream& stream = current_stream(call.device());
+  std::vector<at::Tensor> outputs;
+  outputs.reserve(shape.outputs.size());
+  for (const OutputShape& output : shape.outputs) {
+    outputs.push_back(output.is_defined
+                          ? make_device_tensor(stream, output.dtype, output.sizes, output.strides, output.nbytes)
+                          : at::Tensor());
+  }
+  return outputs;
+}
+
+std::string describe_unknown_operator(const std::string& name) {
+  if (find_operator(name)) {
+    return "";
+  }
+  const std::string base = split_operator_name(name).first;
+  const std::vector<std::string> overloads = overloads_of(base);
+  std::string message = "there is no operator '" + name + "': ";
+  if (overloads.empty()) {
+    return message + "write it as namespace::name.overload, for example aten::add.Tensor";
+  }
+  message += "the overloads of " + base + " are ";
+  for (size_t i = 0; i < overloads.size(); ++i) {
+    message += (i == 0 ? "" : ", ") + overloads[i];
+  }
+  return message;
+}
+
+void register_native_kernel(const std::string& name, NativeKernel kernel) {
+  const std::optional<c10::OperatorHandle> op = find_operator(name);
+  if (!op) {
+    raise(ErrorKind::InvalidArgument, OB_NOT_FOUND, describe_unknown_operator(name));
+  }
+  const FormGroup group = find_forms(*op);
+  const auto plan_of = [](const std::optional<c10::OperatorHandle>& form) { return form ? &plan_for(*form) : nullptr; };
+  OpPlan& plan = plan_for(*op);
+  const std::array<OpPlan*, 3> plans = {plan_of(group.functional), plan_of(group.out), plan_of(group.in_place)};
+  // An operator without other forms counts as functional if nothing is written to.
+  const Form form = plan.kind != OpKind::Writes ? Form::Functional : plans[2] == &plan ? Form::InPlace : Form::Out;
+  {
+    const std::lock_guard lock(registry().mutex);
+    const NativeKernel* kept = registry().kernels[&plan] = new NativeKernel(std::move(kernel));
+    store_route(plan, {kept, &plan, nullptr, form, form});
+    find_routes(plans);
+  }
+  install_chain(plan);
+}
+
+}  // namespace outboard

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Kernels that a driver brings, in Python or in C, and the calls that they serve.
+//
+// A kernel that is registered for one form of an operator (ops/operator/forms.h) serves all three. A call is served by
+// the kernel of its own form if there is one, else by that of the out= form, else of the functional, else of the
+// in-place form:
+//  - out= for a functional call: the outputs are allocated as the operator declares them.
+//  - out= for a call in place: `out` is self, if the result has its shape and dtype, no two of its elements share memory
+//    and no other argument lies in it in another way; else the result goes to memory of its own and is copied to self.
+//  - Functional for the others: the result is copied to self, or to `out`, which is resized as torch resizes it.
+//  - In place for the others: it is given a copy of self, if the result has self's shape and dtype.
+// Calls that torch refuses (a result that self cannot hold) go on to the next provider, which raises. So do calls with
+// sparse, quantized or nested tensors: kernels take strided ones.
+#pragma once
+
+#include "ops/call/call.h"
+#include "ops/operator/api.h"
+#include "ops/operator/forms.h"
+
+namespace outboard {
+
+// Which kernel serves the calls of a plan, found once a registration.
+struct NativeRoute {
+  const NativeKernel* kernel;
+  OpPlan* plan;  // of the form that the kernel was registered for
+  OpPlan* functional;  // of the group; null if the kernel is the called form's own
+  Form called;
+  Form given;
+};
+
+// Whether the kernel took the call. Counted for the operator that was called.
+bool run_native(const NativeRoute& route, const Call& call, torch::jit::Stack* stack);
+
+// What is wrong with the name of an operator, with the overloads that there are; "" if nothing is.
+std::string describe_unknown_operator(const std::string& name);
+
+// Allocates what a call makes; undefined tensors where its shape says so.
+std::vector<at::Tensor> make_outputs(const Call& call, const CallShape& shape);
+
+}  // namespace outboard

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/operator/plan.h"
+
+#include <ATen/core/jit_type.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+
+#include "ops/call/argument_checks.h"
+#include "ops/generated/recipes.h"
+#include "ops/native/native.h"
+#include "ops/native/native_c.h"
+#include "ops/operator/forms.h"
+#include "ops/operator/meta_kernels.h"
+#include "ops/operator/quirks.h"
+
+namespace outboard {
+
+namespace {
+
+bool is_tensor_type(const c10::TypePtr& type) {
+  return type->kind() == c10::TypeKind::TensorType;
+}
+
+c10::TypePtr without_optional(const c10::TypePtr& type) {
+  return type->kind() == c10::TypeKind::OptionalType ? type->castRaw<c10::OptionalType>()->getElementType() : type;
+}
+
+ArgKind kind_of(const c10::TypePtr& declared) {
+  const c10::TypePtr type = without_optional(declared);
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return ArgKind::Tensor;
+    case c10::TypeKind::GeneratorType:
+      return ArgKind::Generator;
+    case c10::TypeKind::DeviceObjType:
+      return ArgKind::Device;
+    case c10::TypeKind::ListType: {
+      const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      if (is_tensor_type(element)) {
+        return ArgKind::TensorList;
+      }
+      return is_tensor_type(without_optional(element)) ? ArgKind::OptionalTensorList : ArgKind::Other;
+    }
+    default:
+      return ArgKind::Other;
+  }
+}
+
+// Whether all that the operator gives is arguments that it writes in place: they keep shape and dtype.
+bool writes_in_place_only(const c10::FunctionSchema& schema) {
+  bool writes = false;
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (argument.alias_info() && argument.alias_info()->isWrite()) {
+      if (argument.kwarg_only()) {
+        return false;  // out=, which may be resized
+      }
+      writes = true;
+    }
+  }
+  return writes && std::all_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& returned) {
+           return returned.alias_info() && returned.alias_info()->isWrite();
+         });
+}
+
+// How a constant enters the signature. A `Scalar` decides a dtype by its category; its value decides a shape for a few.
+// A float of torch's decides neither. An operator of somebody else's may do anything, but to what it only writes.
+Decides decides(const std::string& op, const c10::Argument& argument, bool is_torchs, bool is_in_place) {
+  switch (without_optional(argument.real_type())->kind()) {
+    case c10::TypeKind::NumberType:
+      return (is_torchs ? has_shape_of_scalars(op) : !is_in_place) ? Decides::Value : Decides::Category;
+    case c10::TypeKind::FloatType:
+      return is_torchs || is_in_place ? Decides::Presence : Decides::Value;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      // The place of a dimension is wrong for some tensors, also in place; bounds of random numbers are not.
+      return (is_in_place && !is_torchs) || op == "aten::random_" ? Decides::Presence : Decides::Value;
+    default:
+      return Decides::Value;
+  }
+}
+
+// The names of a value's alias sets; those of a list stand with its elements.
+std::unordered_set<c10::Symbol> alias_sets(const c10::AliasInfo& alias) {
+  std::unordered_set<c10::Symbol> sets = alias.beforeSets();
+  for (const c10::AliasInfo& contained : alias.containedTypes()) {
+    sets.insert(contained.beforeSets().begin(), contained.beforeSets().end());
+  }
+  return sets;
+}
+
+// The argument that a return's annotation names, or -1.
+int8_t aliased_argument(const c10::FunctionSchema& schema, const c10::AliasInfo& alias) {
+  const auto wanted = alias_sets(alias);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (const c10::AliasInfo* of_arg = schema.arguments()[i].alias_info()) {
+      const auto sets = alias_sets(*of_arg);
+      if (std::any_of(sets.begin(), sets.end(), [&](c10::Symbol set) { return wanted.count(set) > 0; })) {
+        return static_cast<int8_t>(i);
+      }
+    }
+  }
+  return -1;
+}
+
+struct PlanTable {
+  std::mutex mutex;
+  std::unordered_map<c10::OperatorName, std::unique_ptr<OpPlan>> plans;
+  std::vector<std::unique_ptr<OpPlan>> retired;
+  std::unordered_set<c10::OperatorName> kept;
+};
+PlanTable& table() {
+  static auto* plans = new PlanTable();  // kernels may run until the very end
+  return *plans;
+}
+
+bool is_torchs_own(const c10::OperatorName& name) {
+  return name.name.rfind("aten::", 0) == 0;
+}
+
+// Retires the plan of an operator that is taken back. Called under the dispatcher's lock, which is never asked for with
+// the table's held.
+class Retirement final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    if (is_torchs_own(op.operator_name())) {
+      return;  // at exit
+    }
+    std::lock_guard lock(table().mutex);
+    const auto it = table().plans.find(op.operator_name());
+    if (it == table().plans.end()) {
+      return;
+    }
+    it->second->retired_schema = toString(op.schema());
+    it->second->is_retired.store(true, std::memory_order_relaxed);
+    table().retired.push_back(std::move(it->second));
+    table().plans.erase(it);
+  }
+};
+
+// A kernel registered for an operator by name stays that, if the operator is defined again with the same schema.
+void inherit_native(OpPlan& plan) {
+  for (auto it = table().retired.rbegin(); it != table().retired.rend(); ++it) {
+    if ((*it)->name == plan.name) {
+      if ((*it)->retired_schema == toString(plan.op.schema())) {
+        plan.native.store((*it)->native.load(), std::memory_order_release);
+      }
+      return;
+    }
+  }
+}
+
+// Queued calls and plans hold an operator's entry in the dispatcher, which frees it with its last registration: one of
+// ours keeps it, at a key that no call of the device's has.
+void keep_entry(const c10::OperatorName& name) {
+  if (is_torchs_own(name)) {
+    return;
+  }
+  {
+    std::lock_guard lock(table().mutex);
+    if (!table().kept.insert(name).second) {
+      return;
+    }
+  }
+  static_cast<void>(new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerImpl(
+      name, c10::DispatchKey::QuantizedPrivateUse1, c10::KernelFunction::makeFallthrough(), std::nullopt, nullptr,
+      __FILE__)));
+}
+
+struct WaitCounts {
+  std::mutex mutex;
+  std::map<std::string, uint64_t> counts;
+};
+WaitCounts& wait_counts() {
+  static auto* counts = new WaitCounts();
+  return *counts;
+}
+
+}  // namespace
+
+OpPlan::OpPlan(const c10::OperatorHandle& handle)
+    : op(handle), name(toString(handle.operator_name())), is_torchs(is_torchs_own(handle.operator_name())) {
+  const c10::FunctionSchema& schema = op.schema();
+  const MetaKernel meta = meta_kernel_of(op.operator_name());
+  meta_kernel = meta.kernel;
+  is_structured = meta.is_structured;
+  const bool is_in_place = writes_in_place_only(schema);
+  for (const c10::Argument& argument : schema.arguments()) {
+    ArgInfo info;
+    info.kind = kind_of(argument.type());
+    info.decides = decides(op.operator_name().name, argument, is_torchs, is_in_place);
+    info.is_written = (argument.alias_info() && argument.alias_info()->isWrite()) ||
+                      writes_in_secret(op.operator_name().name, argument.name());
+    info.is_output = is_torchs && argument.kwarg_only() && info.is_written && info.kind == ArgKind::Tensor;
+    info.may_be_on_cpu = info.kind == ArgKind::OptionalTensorList;
+    has_generator_arg |= info.kind == ArgKind::Generator;
+    args.push_back(info);
+  }
+  is_random = has_generator_arg || op.hasTag(at::Tag::nondeterministic_seeded);
+
+  kind = OpKind::Writes;
+  tells_sizes = true;
+  for (const c10::Argument& returned : schema.returns()) {
+    const ArgKind returned_kind = kind_of(returned.type());
+    const c10::AliasInfo* alias = returned.alias_info();
+    const int8_t source = alias ? aliased_argument(schema, *alias) : -1;
+    const bool is_view = alias && !alias->isWrite();
+    returned_arg.push_back(is_view ? -1 : source);
+    viewed_arg.push_back(is_view ? source : -1);
+    if (returned_kind != ArgKind::Tensor && returned_kind != ArgKind::TensorList) {
+      kind = OpKind::Waits;
+      tells_sizes &= returned.real_type()->kind() == c10::TypeKind::SymIntType;
+    } else if (kind != OpKind::Waits && is_view) {
+      kind = OpKind::Views;
+    } else if (kind == OpKind::Writes && source < 0) {
+      kind = OpKind::Makes;
+    }
+  }
+  masks_decide = op.operator_name().name == "aten::index";
+  joins_list = op.operator_name() == c10::OperatorName("aten::cat", "");
+  if (has_misleading_meta(op.operator_name().name) || (op.hasTag(at::Tag::dynamic_output_shape) && !masks_decide)) {
+    kind = OpKind::Waits;
+    tells_sizes = false;
+  }
+  tells_sizes &= kind == OpKind::Waits;
+  if (kind == OpKind::Makes) {
+    out_variant = proven_out_form(op);
+  }
+  warns = argument_warnings_of(name);
+  checks = argument_checks(*this);
+}
+
+OpPlan::~OpPlan() {
+  delete compiled.load();
+}
+
+const OpPlan* OpPlan::functional_form() const {
+  std::call_once(looked_for_functional_, [this] {
+    const FormGroup forms = find_forms(op);
+    if (forms.functional && forms.functional->operator_name() != op.operator_name()) {
+      functional_ = &plan_for(*forms.functional);
+    }
+  });
+  return functional_;
+}
+
+OpPlan& plan_named(const std::string& name, const char* overload) {
+  return plan_for(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload));
+}
+
+bool has_native(const OpPlan& plan) {
+  return plan.native.load(std::memory_order_acquire) != nullptr;
+}
+
+OpPlan& plan_for(const c10::OperatorHandle& op) {
+  static const auto* listener = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Retirement>()));
+  static_cast<void>(listener);
+  {
+    std::lock_guard lock(table().mutex);
+    if (const auto it = table().plans.find(op.operator_name()); it != table().plans.end()) {
+      return *it->second;
+    }
+  }
+  keep_entry(op.operator_name());
+  auto made = std::make_unique<OpPlan>(op);
+  std::lock_guard lock(table().mutex);
+  std::unique_ptr<OpPlan>& plan = table().plans[op.operator_name()];
+  if (!plan) {
+    plan = std::move(made);
+    inherit_native(*plan);
+  }
+  return *plan;
+}
+
+void for_each_plan(const std::function<void(OpPlan&)>& visit) {
+  std::lock_guard lock(table().mutex);
+  for (auto& [name, plan] : table().plans) {
+    visit(*plan);
+  }
+}
+
+void count_wait(const char* op) {
+  std::lock_guard lock(wait_counts().mutex);
+  ++wait_counts().counts[op];
+}
+
+const char* provider_name(Provider provider) {
+  switch (provider) {
+    case Provider::Native:
+      return "native";
+    case Provider::Compiled:
+      return "compiled";
+    case Provider::Host:
+      return "host";
+    default:
+      return "fallback";
+  }
+}
+
+std::vector<CoverageRow> coverage() {
+  std::vector<CoverageRow> rows;
+  const auto add = [&rows](const OpPlan& plan, Provider provider, uint64_t calls) {
+    if (calls > 0) {
+      rows.push_back({plan.name, provider, calls});
+    }
+  };
+  for_each_plan([&](OpPlan& plan) {
+    add(plan, Provider::Native, plan.native_calls.load());
+    add(plan, Provider::Compiled, plan.compiled_calls.load());
+    add(plan, Provider::Host, plan.queued_calls.load() + plan.waited_calls.load());
+    add(plan, Provider::Fallback, plan.fallback_calls.load());
+  });
+  return rows;
+}
+
+void reset_coverage() {
+  for_each_plan([](OpPlan& plan) {
+    plan.native_calls = 0;
+    plan.compiled_calls = 0;
+    plan.queued_calls = 0;
+    plan.waited_calls = 0;
+    plan.fallback_calls = 0;
+  });
+  std::lock_guard lock(wait_counts().mutex);
+  wait_counts().counts.clear();
+}
+
+HostCounters host_counters() {
+  HostCounters counters;
+  for_each_plan([&](OpPlan& plan) {
+    counters.queued += plan.queued_calls.load();
+    counters.waited += plan.waited_calls.load();
+  });
+  return counters;
+}
+
+std::vector<std::string> native_operators() {
+  std::vector<std::string> names;
+  for_each_plan([&](OpPlan& plan) {
+    // Those that a kernel of another form serves are not the driver's.
+    if (const NativeRoute* route = plan.native.load(); route != nullptr && route->plan == &plan) {
+      names.push_back(plan.name);
+    }
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::pair<std::string, uint64_t>> waited_operators() {
+  std::vector<std::pair<std::string, uint64_t>> result;
+  for_each_plan([&](OpPlan& plan) {
+    if (const uint64_t calls = plan.waited_calls.load()) {
+      result.emplace_back(plan.name, calls);
+    }
+  });
+  std::lock_guard lock(wait_counts().mutex);
+  result.insert(result.end(), wait_counts().counts.begin(), wait_counts().counts.end());
+  return result;
+}
+
+}  // namespace outboard

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/operator/shape_classes.h"
+
+#include <sstream>
+
+#include "ops/operator/plan.h"
+
+namespace outboard {
+
+ShapeClasses::State ShapeClasses::look_up(uint64_t shape_class) {
+  const std::lock_guard lock(mutex_);
+  const auto it = classes_.find(shape_class);
+  return it != classes_.end() ? it->second.state : State::Unknown;
+}
+
+void ShapeClasses::believe(uint64_t shape_class) {
+  const std::lock_guard lock(mutex_);
+  if (classes_.size() < kMaxClasses) {
+    Class& known = classes_[shape_class];
+    if (known.state == State::Unknown) {
+      known.state = State::Believed;
+    }
+  }
+}
+
+void ShapeClasses::disbelieve(uint64_t shape_class, const std::string& difference) {
+  const std::lock_guard lock(mutex_);
+  // These are few, and must not be forgotten: no bound but the number of classes that a program has.
+  Class& known = classes_[shape_class];
+  if (known.state != State::Waits) {
+    known.state = State::Waits;
+    known.difference = difference;
+  }
+  has_exceptions_.store(true, std::memory_order_relaxed);
+}
+
+void ShapeClasses::count_wait(uint64_t shape_class) {
+  const std::lock_guard lock(mutex_);
+  if (const auto it = classes_.find(shape_class); it != classes_.end()) {
+    ++it->second.waits;
+  }
+}
+
+std::vector<ShapeClasses::Row> ShapeClasses::disbelieved() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Row> rows;
+  for (const auto& [key, known] : classes_) {
+    if (known.state == State::Waits) {
+      rows.push_back({known.difference, known.waits});
+    }
+  }
+  return rows;
+}
+
+std::string shape_difference(c10::ScalarType dtype, c10::IntArrayRef sizes, const at::Tensor& result) {
+  std::ostringstream text;
+  text << "the meta kernel told of a result ";
+  dtype == c10::ScalarType::Undefined ? text << "that is undefined" : text << "of " << dtype << ' ' << sizes;
+  text << ", and the CPU kernel gave ";
+  result.defined() ? text << "one of " << result.scalar_type() << ' ' << result.sizes() : text << "none";
+  return text.str();
+}
+
+std::vector<ShapeDisagreement> shape_disagreements() {
+  std::vector<ShapeDisagreement> result;
+  for_each_plan([&](OpPlan& plan) {
+    for (ShapeClasses::Row& row : plan.shape_classes.disbelieved()) {
+      result.push_back({plan.name, std::move(row.difference), row.waits});
+    }
+  });
+  return result;
+}
+
+}  // namespace outboard

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-3-Clause The classes of calls for which an operator's meta kernel is believed. A class
+// is believed once the CPU kernel agreed about one of its calls: on stand-ins (ops/call/acceptance.h), or in a call for
+// which the caller waited. Calls of a class whose meta kernel was caught with another result than the CPU kernel's wait
+// from then on.
+//
+// A class is an operator with its arguments' dtypes, ranks and layouts, and the flags and dtypes among its constants.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/export.h"
+
+namespace outboard {
+
+class ShapeClasses {
+ public:
+  enum class State : uint8_t { Unknown, Believed, Waits };
+
+  // `is_verified`: nothing is to be learnt of the class but that it was caught since.
+  State state_of(uint64_t shape_class, bool is_verified) {
+    if (is_verified && !has_exceptions_.load(std::memory_order_relaxed)) {
+      return State::Believed;
+    }
+    const State state = look_up(shape_class);
+    return is_verified && state == State::Unknown ? State::Believed : state;
+  }
+  void believe(uint64_t shape_class);
+  // `difference` says what the meta kernel and the CPU kernel gave; the first of a class is kept.
+  void disbelieve(uint64_t shape_class, const std::string& difference);
+  // Counts a call that waits because of its class.
+  void count_wait(uint64_t shape_class);
+
+  struct Row {
+    std::string difference;
+    uint64_t waits;
+  };
+  std::vector<Row> disbelieved();
+
+ private:
+  struct Class {
+    State state = State::Unknown;
+    std::string difference;
+    uint64_t waits = 0;
+  };
+  static constexpr size_t kMaxClasses = 1024;  // what doesn't fit is unknown, and waits
+
+  State look_up(uint64_t shape_class);
+
+  std::atomic<bool> has_exceptions_{false};
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Class> classes_;
+};
+
+// The sentence that says how a result departs from what the meta kernel told; `dtype` is Undefined if it told of none.
+std::string shape_difference(c10::ScalarType dtype, c10::IntArrayRef sizes, const at::Tensor& result);
+
+// The operators and classes that wait since their meta kernel was caught.
+struct ShapeDisagreement {
+  std::string op;
+  std::string difference;
+  uint64_t waits;
+};
+OUTBOARD_API std::vector<ShapeDisagreement> shape_disagreements();
+
+}  // namespace outboard

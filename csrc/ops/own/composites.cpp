@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operators that torch gives other devices than its own by a kernel that fails there, or by none: made of operators that
+// every device has, or refused at the call.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_efficientzerotensor.h>
+#include <ATen/ops/_embedding_bag_backward_native.h>
+#include <ATen/ops/histc.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "core/driver.h"
+#include "ops/boxed.h"
+#include "ops/own/factories.h"
+
+namespace outboard {
+
+namespace {
+
+// The chain, behind a look at the arguments: `prepare` returns true if it has done the call itself.
+class PreparedChain final : public c10::OperatorKernel {
+ public:
+  using Prepare = bool (*)(torch::jit::Stack& stack);
+  PreparedChain(OpPlan& plan, Prepare prepare) : plan_(plan), prepare_(prepare) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    if (!prepare_(*stack)) {
+      run_chain(plan_, stack);
+    }
+  }
+
+ private:
+  OpPlan& plan_;
+  Prepare prepare_;
+};
+
+void prepare(torch::Library& aten, const char* name, PreparedChain::Prepare prepare) {
+  const std::string full = std::string("aten::") + name;
+  aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<PreparedChain>(plan_named(full), prepare)));
+}
+
+// Torch hands products of vectors its zero tensors, which have no memory (forward-mode gradients are made of them).
+bool multiply_zero_tensor(torch::jit::Stack& stack) {
+  const at::Tensor& self = stack[stack.size() - 2].toTensor();
+  const at::Tensor& other = stack.back().toTensor();
+  if (C10_LIKELY(!self._is_zerotensor() && !other._is_zerotensor())) {
+    return false;
+  }
+  at::Tensor product = at::_efficientzerotensor({}, self.options());
+  torch::jit::drop(stack, 2);
+  stack.emplace_back(std::move(product));
+  return true;
+}
+
+// Per channel, the first call of this operator gives its statistics their size, as its CPU kernel does when it runs.
+bool size_statistics(torch::jit::Stack& stack) {
+  constexpr size_t kArguments = 13, kRunningMin = 3, kRunningMax = 4, kScale = 5, kZeroPoint = 6, kAxis = 10,
+                   kPerRow = 11;
+  const auto argument = [&stack](size_t index) -> const c10::IValue& {
+    return stack[stack.size() - kArguments + index];
+  };
+  const at::Tensor& self = argument(0).toTensor();
+  const int64_t axis = argument(kAxis).toInt();
+  if (!argument(kPerRow).toBool() || argument(kRunningMin).toTensor().numel() > 0 || axis >= self.dim()) {
+    return false;
+  }
+  const int64_t channels = self.size(axis);
+  argument(kRunningMin).toTensor().resize_(channels).fill_(std::numeric_limits<float>::infinity());
+  argument(kRunningMax).toTensor().resize_(channels).fill_(-std::numeric_limits<float>::infinity());
+  argument(kScale).toTensor().resize_(channels);
+  argument(kZeroPoint).toTensor().resize_(channels);
+  return false;
+}
+
+// The CPU counts floating-point numbers only, CUDA integers too: mixtures of experts do. Doubles hold what they hold.
+bool histogram_of_integers(torch::jit::Stack& stack) {
+  constexpr size_t kArguments = 4;
+  const auto argument = [&stack](size_t index) -> const c10::IValue& {
+    return stack[stack.size() - kArguments + index];
+  };
+  const at::Tensor self = argument(0).toTensor();
+  if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
+    return false;
+  }
+  at::Tensor counts =
+      at::histc(self.to(c10::kDouble), argument(1).toInt(), argument(2).toScalar(), argument(3).toScalar())
+          .to(self.scalar_type());
+  torch::jit::drop(stack, kArguments);
+  stack.emplace_back(std::move(counts));
+  return true;
+}
+
+// The CPU's kernel gives a sparse gradient where its meta kernel tells a dense one; these are two operators.
+at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
+                                  const at::Tensor& offset2bag, const at::Tensor& bag_size,
+                                  const at::Tensor& maximum_indices, c10::SymInt num_weights, bool scale_grad_by_freq,
+                                  int64_t mode, bool sparse, const std::optional<at::Tensor>& per_sample_weights,
+                                  int64_t padding_idx) {
+  return at::native::_embedding_bag_backward_symint(grad, indices, offsets, offset2bag, bag_size, maximum_indices,
+                                                    std::move(num_weights), scale_grad_by_freq, mode, sparse,
+                                                    per_sample_weights, padding_idx);
+}
+
+void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot be made on '",
+                              driver_name(),
+                              "'. Quantize on the CPU, or train with fake quantization, which is made of"
+                              " ordinary tensors");
+}
+
+void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()),
+                              ": nested tensors of the strided layout cannot be made"
+                              " on '",
+                              driver_name(), "'. Use layout=torch.jagged, which is made of ordinary tensors");
+}
+
+// nn.TransformerEncoder asks this before it makes a nested tensor of a padded batch: it keeps the padding instead.
+bool cannot_nest(const at::Tensor&, const at::Tensor&) {
+  return false;
+}
+
+}  // namespace
+
+void register_composites(torch::Library& aten) {
+  prepare(aten, "dot", multiply_zero_tensor);
+  prepare(aten, "vdot", multiply_zero_tensor);
+  prepare(aten, "_fused_moving_avg_obs_fq_helper", size_statistics);
+  prepare(aten, "histc", histogram_of_integers);
+  aten.impl("_embedding_bag_backward", embedding_bag_backward);
+  for (const char* name : {"quantize_per_tensor", "quantize_per_tensor.tensor_qparams", "quantize_per_tensor.tensors",
+                           "quantize_per_tensor_dynamic", "quantize_per_channel", "_make_per_tensor_quantized_tensor",
+                           "_make_per_channel_quantized_tensor"}) {
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
+  }
+  for (const char* name : {"_nested_tensor_from_tensor_list", "_nested_tensor_from_mask", "_nested_from_padded",
+                           "_nested_view_from_buffer"}) {
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+  }
+  aten.impl("_nested_tensor_from_mask_left_aligned", cannot_nest);
+}
+
+}  // namespace outboard

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/own/copy.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/neg.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstring>
+
+#include "core/capture.h"
+#include "core/device.h"
+#include "core/event.h"
+#include "core/queue.h"
+#include "memory/caching_allocator.h"
+#include "memory/host_allocator.h"
+#include "ops/call/trace.h"
+#include "ops/generated/compiled_provider.h"
+#include "ops/host/fallback.h"
+#include "ops/host/host_call.h"
+#include "ops/operator/plan.h"
+#include "ops/providers.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// Pageable host memory up to this size goes through a pinned block, so that the caller need not wait for the stream.
+constexpr size_t kStagedBytes = 64 << 10;
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+// Whether one linear copy does it.
+bool is_linear(const at::Tensor& a, const at::Tensor& b) {
+  if (!same_bits(a, b)) {
+    return false;
+  }
+  if (a.is_contiguous() && b.is_contiguous()) {
+    return true;
+  }
+  return a.strides() == b.strides() && is_dense(*a.unsafeGetTensorImpl());
+}
+
+size_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<size_t>(tensor.numel()) * tensor.element_size();
+}
+
+// A CPU tensor with the strides of `like` if those are dense, else contiguous.
+at::Tensor cpu_like(const at::Tensor& like, c10::ScalarType dtype) {
+  at::Tensor result;
+  if (is_dense(*like.unsafeGetTensorImpl())) {
+    result = at::detail::empty_strided_cpu(like.sizes(), like.strides(), dtype);
+  } else {
+    result = at::detail::empty_cpu(like.sizes(), dtype);
+  }
+  return result;
+}
+
+// A device tensor of the same shape, dense, on the device's current stream.
+at::Tensor dense_like(const at::Tensor& like, c10::DeviceIndex device, c10::ScalarType dtype) {
+  Stream& stream = current_stream(device);
+  if (is_dense(*like.unsafeGetTensorImpl())) {
+    return make_device_tensor(stream, dtype, like.sizes(), like.strides());
+  }
+  c10::SmallVector<int64_t, 5> strides(static_cast<size_t>(like.dim()));
+  int64_t stride = 1;
+  for (int64_t i = like.dim() - 1; i >= 0; --i) {
+    strides[static_cast<size_t>(i)] = stride;
+    stride *= std::max<int64_t>(like.size(i), 1);
+  }
+  return make_device_tensor(stream, dtype, like.sizes(), strides);
+}
+
+void copy_bits(const at::Tensor& from, const at::Tensor& to) {
+  to._set_conj(from.is_conj());
+  to._set_neg(from.is_neg());
+}
+
+// To be called before a copy is queued that is then waited for.
+void refuse_waiting_copy(const Stream& stream) {
+  refuse_in_capture(stream, "a copy between host and device that the caller waits for (not pinned, or without"
+                            " non_blocking=True)");
+}
+
+// A pinned block in use by a copy: kept until that is done, or as long as the graph that the copy belongs to.
+void keep_pinned(const at::Tensor& tensor, Stream& stream) {
+  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
+    capture->keep(std::make_shared<c10::Storage>(tensor.storage()));
+    return;
+  }
+  record_host_block(tensor.const_data_ptr(), tensor.storage().data_ptr(), stream);
+}
+
+void wait_for_copy(Stream& stream) {
+  count_wait("aten::_copy_from");
+  synchronize_stream(stream);
+}
+
+// What torch's own copies refuse, in its words. What it can't tell without looking at each element, it lets through.
+void check_copy(const at::Tensor& src, const at::Tensor& dst) {
+  at::assert_no_internal_overlap(dst);
+  if (src.is_alias_of(dst)) {
+    at::assert_no_partial_overlap(dst, src);
+  }
+  if (src.sizes() != dst.sizes()) {
+    const at::DimVector shape = at::infer_size_dimvector(dst.sizes(), src.sizes());
+    TORCH_CHECK(dst.sizes().equals(shape), "output with shape ", dst.sizes(), " doesn't match the broadcast shape ",
+                c10::IntArrayRef(shape));
+  }
+}
+
+// Whether the bytes from the first element to the last of both have some in common.
+bool spans_meet(const at::Tensor& a, const at::Tensor& b) {
+  const auto* first = static_cast<const std::byte*>(a.const_data_ptr());
+  const auto* second = static_cast<const std::byte*>(b.const_data_ptr());
+  return a.is_alias_of(b) && first < second + span_bytes(b.sizes(), b.strides(), b.element_size()) &&
+         second < first + span_bytes(a.sizes(), a.strides(), a.element_size());
+}
+
+// Runs aten::copy_ by its CPU kernel in the stream. False if the host can't reach the memory.
+bool copy_on_host(const at::Tensor& src, const at::Tensor& dst) {
+  static OpPlan& plan = plan_named("aten::copy_");
+  torch::jit::Stack stack{dst, src, true};
+  return run_on_host(Call(plan, stack), &stack);
+}
+
+// The same as a kernel that is generated for the device. False if there is none.
+bool copy_compiled(const at::Tensor& src, const at::Tensor& dst) {
+  if (!allows_compiled()) {
+    return false;
+  }
+  static OpPlan& plan = plan_named("aten::copy_");
+  torch::jit::Stack stack{dst, src, true};
+  return run_compiled(Call(plan, stack), &stack);
+}
+
+bool copy_strided_by_driver(const at::Tensor& src, const at::Tensor& dst, Stream& stream) {
+  if (!driver().copy_nd_async || !same_bits(src, dst) || src.dim() == 0) {
+    return false;
+  }
+  ob_copy_nd copy{};
+  copy.struct_size = sizeof(copy);
+  copy.dst = reinterpret_cast<uint64_t>(dst.data_ptr());
+  copy.src = reinterpret_cast<uint64_t>(src.const_data_ptr());
+  copy.dst_device = dst.device().index();
+  copy.src_device = src.device().index();
+  copy.element_size = static_cast<uint32_t>(src.element_size());
+  copy.ndim = static_cast<uint32_t>(src.dim());
+  copy.sizes = src.sizes().data();
+  copy.dst_strides = dst.strides().data();
+  copy.src_strides = src.strides().data();
+  return queue_copy_nd(stream, copy);
+}
+
+// The elements of a strided device tensor as a strided CPU tensor: the whole span in one linear copy. Waits.
+at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
+  refuse_waiting_copy(stream);
+  const size_t nbytes = span_bytes(tensor.sizes(), tensor.strides(), tensor.element_size());
+  at::Tensor flat = at::detail::empty_cpu({static_cast<int64_t>(nbytes / tensor.element_size())}, tensor.scalar_type());
+  copy_bytes(stream, flat.data_ptr(), c10::Device(c10::kCPU), tensor.const_data_ptr(), tensor.device(), nbytes);
+  wait_for_copy(stream);
+  at::Tensor result = at::as_strided(flat, tensor.sizes(), tensor.strides(), 0);
+  copy_bits(tensor, result);
+  return result;
+}
+
+void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
+  Stream& stream = current_stream(dst.device().index());
+  if (!non_blocking || !is_linear(given, dst) || !is_pinned(given.const_data_ptr())) {
+    refuse_waiting_copy(stream);
+  }
+  at::Tensor src = given;
+  if (!is_linear(src, dst)) {
+    src = cpu_like(dst, dst.scalar_type());
+    copy_bits(dst, src);
+    src.copy_(given);
+    if (!is_linear(src, dst)) {  // dst has gaps
+      const at::Tensor staging = dense_like(dst, dst.device().index(), dst.scalar_type());
+      copy_bits(dst, staging);
+      host_to_device(src, staging, false);
+      copy_from(staging, dst, true);
+      return;
+    }
+  }
+  const size_t bytes = bytes_of(src);
+  const void* data = src.const_data_ptr();
+  if (is_pinned(data)) {
+    copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
+    keep_pinned(src, stream);
+    if (!non_blocking) {
+      wait_for_copy(stream);
+    }
+    return;
+  }
+  if (bytes <= kStagedBytes && driver().host_alloc) {
+    const c10::DataPtr block = host_allocator().allocate(bytes);
+    std::memcpy(block.get(), data, bytes);
+    copy_bytes(stream, dst.data_ptr(), dst.device(), block.get(), c10::Device(c10::kCPU), bytes);
+    record_host_block(block.get(), block, stream);
+    return;
+  }
+  copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
+  wait_for_copy(stream);
+}
+
+void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
+  Stream& stream = current_stream(given.device().index());
+  if (!non_blocking || !is_pinned(dst.const_data_ptr())) {
+    refuse_waiting_copy(stream);
+  }
+  if (!is_linear(given, dst)) {
+    if (is_dense(*given.unsafeGetTensorImpl())) {
+      const at::Tensor staging = at::detail::empty_strided_cpu(given.sizes(), given.strides(), given.scalar_type());
+      copy_bits(given, staging);
+      device_to_host(given, staging, false);
+      dst.copy_(staging);
+      return;
+    }
+    // A dense copy on the device moves only what is needed; without a way to make one, the span.
+    const at::Tensor dense = dense_like(given, given.device().index(), given.scalar_type());
+    copy_bits(given, dense);
+    if (copy_on_host(given, dense) || copy_strided_by_driver(given, dense, stream)) {
+      device_to_host(dense, dst, non_blocking);
+    } else {
+      dst.copy_(span_to_cpu(given, stream));
+    }
+    return;
+  }
+  copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), bytes_of(given));
+  if (non_blocking && is_pinned(dst.const_data_ptr())) {
+    keep_pinned(dst, stream);
+    return;
+  }
+  wait_for_copy(stream);
+}
+
+void within_device(const at::Tensor& src, const at::Tensor& dst);
+
+// A copy from or to lazily negated real numbers (the imaginary parts of a conjugate), by the kernel that is generated for
+// neg: plans read memory as it is. False if there is none.
+bool copy_negated(const at::Tensor& src, const at::Tensor& dst) {
+  const auto is_real = [](const at::Tensor& one) { return !one.is_complex() && one.scalar_type() != c10::kBool; };
+  if (src.is_neg() == dst.is_neg() || !is_real(src) || !is_real(dst) || !may_compile(src.device().index())) {
+    return false;
+  }
+  if (src.is_neg()) {
+    within_device(at::neg(at::_neg_view(src)), dst);
+  } else {
+    within_device(at::neg(src.to(dst.scalar_type())), at::_neg_view(dst));
+  }
+  return true;
+}
+
+void within_device(const at::Tensor& src, const at::Tensor& dst) {
+  Stream& stream = current_stream(src.device().index());
+  if (is_linear(src, dst)) {
+    if (src.const_data_ptr() != dst.const_data_ptr()) {
+      copy_bytes(stream, dst.data_ptr(), dst.device(), src.const_data_ptr(), src.device(), bytes_of(src));
+    }
+    return;
+  }
+  if (copy_on_host(src, dst) || copy_negated(src, dst) || (!same_bits(src, dst) && copy_compiled(src, dst))) {
+    return;
+  }
+  if (spans_meet(src, dst)) {  // x[:, 1:] = x[:, :-1], say: a driver copies between memory that is apart only
+    const at::Tensor apart = dense_like(src, src.device().index(), src.scalar_type());
+    copy_bits(src, apart);
+    within_device(src, apart);
+    within_device(apart, dst);
+    return;
+  }
+  if (copy_strided_by_driver(src, dst, stream) || copy_compiled(src, dst)) {
+    return;
+  }
+  // No way on the device: through the host, keeping what lies between the elements of a dst with gaps.
+  refuse_waiting_copy(stream);
+  report_fallback(plan_named("aten::copy_"));
+  if (is_dense(*dst.unsafeGetTensorImpl())) {
+    host_to_device(span_to_cpu(src, stream), dst, false);
+    return;
+  }
+  const size_t nbytes = span_bytes(dst.sizes(), dst.strides(), dst.element_size());
+  const at::Tensor dst_span = span_to_cpu(dst, stream);
+  dst_span.copy_(span_to_cpu(src, stream));
+  copy_bytes(stream, dst.data_ptr(), dst.device(), dst_span.const_data_ptr(), c10::Device(c10::kCPU), nbytes);
+  wait_for_copy(stream);
+}
+
+// As on CUDA: the copy runs on the source's stream, after what the destination's stream has queued, which in turn waits
+// for it.
+void between_devices(const at::Tensor& given, const at::Tensor& dst) {
+  const c10::DeviceIndex src_device = given.device().index();
+  const c10::DeviceIndex dst_device = dst.device().index();
+  at::Tensor src = given;
+  if (!is_linear(src, dst)) {
+    src = dense_like(dst, src_device, dst.scalar_type());
+    copy_bits(dst, src);
+    within_device(given, src);
+    if (!is_linear(src, dst)) {
+      const at::Tensor staging = dense_like(dst, dst_device, dst.scalar_type());
+      copy_bits(dst, staging);
+      between_devices(src, staging);
+      within_device(staging, dst);
+      return;
+    }
+  }
+  Stream& from = current_stream(src_device);
+  Stream& to = current_stream(dst_device);
+  can_access_peer(src_device, dst_device);  // lets the driver enable it before the first copy
+  Event dst_is_ready;
+  dst_is_ready.record(to);
+  dst_is_ready.block(from);
+  copy_bytes(from, dst.data_ptr(), dst.device(), src.const_data_ptr(), src.device(), bytes_of(src));
+  Event is_copied;
+  is_copied.record(from);
+  is_copied.block(to);
+}
+
+}  // namespace
+
+void copy_bytes(Stream& stream, void* dst, c10::Device dst_device, const void* src, c10::Device src_device,
+                size_t bytes) {
+  ob_copy copy{};
+  copy.struct_size = sizeof(copy);
+  copy.dst = reinterpret_cast<uint64_t>(dst);
+  copy.src = reinterpret_cast<uint64_t>(src);
+  copy.bytes = bytes;
+  copy.dst_device = dst_device.is_cpu() ? OB_HOST : dst_device.index();
+  copy.src_device = src_device.is_cpu() ? OB_HOST : src_device.index();
+  queue_copy(stream, copy);
+}
+
+at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
+  check_copy(given, dst);
+  if (dst.numel() == 0 && given.numel() <= 1) {
+    return dst;
+  }
+  const at::Tensor src = given.sizes() == dst.sizes() ? given : given.expand(dst.sizes());
+  if (src.numel() == 0) {
+    return dst;
+  }
+  const bool from_device = is_ours(*src.unsafeGetTensorImpl());
+  const bool to_our_device = is_ours(*dst.unsafeGetTensorImpl());
+  TORCH_CHECK((from_device || src.device().is_cpu()) && (to_our_device || dst.device().is_cpu()), "a copy from ",
+              src.device(), " to ", dst.device(), " is not supported: copy to the CPU first");
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    // A copy between devices reads and writes on the source's stream, and the destination's waits for that.
+    const c10::DeviceIndex device = (from_device ? src : dst).device().index();
+    trace_tensors(*active, "aten::copy_", device, dst, src);
+    if (from_device && to_our_device && dst.device() != src.device()) {
+      trace_tensors(*active, "aten::copy_", dst.device().index(), dst, {});
+    }
+  }
+  if (from_device && to_our_device) {
+    if (src.device() == dst.device()) {
+      within_device(src, dst);
+    } else {
+      between_devices(src, dst);
+    }
+  } else if (to_our_device) {
+    host_to_device(src, dst, non_blocking);
+  } else {
+    device_to_host(src, dst, non_blocking);
+  }
+  return dst;
+}
+
+at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
+  const at::Tensor result = dense_like(cpu, device, cpu.scalar_type());
+  copy_bits(cpu, result);
+  if (cpu.numel() == 0) {
+    return result;
+  }
+  void* address = nullptr;
+  if (is_linear(cpu, result) && storage_host_address(result.storage(), &address)) {
+    // Again: another thread may have queued work that uses the block's memory, and freed it, meanwhile.
+    synchronize_stream(current_stream(device));
+    std::memcpy(address, cpu.const_data_ptr(), bytes_of(cpu));
+  } else {
+    host_to_device(cpu, result, false);
+  }
+  return result;
+}
+
+at::Tensor to_cpu(const at::Tensor& tensor) {
+  const at::Tensor result = cpu_like(tensor, tensor.scalar_type());
+  copy_bits(tensor, result);
+  if (tensor.numel() > 0) {
+    device_to_host(tensor, result, false);
+  }
+  return result;
+}
+
+}  // namespace outboard

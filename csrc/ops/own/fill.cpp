@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// fill_ and zero_: the driver's fill where the elements are gapless, else the provider chain.
+#include <ATen/Dispatch_v2.h>
+#include <ATen/EmptyTensor.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/device.h"
+#include "core/queue.h"
+#include "ops/boxed.h"
+#include "ops/call/trace.h"
+#include "ops/own/factories.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+// Whether a number is one that every type holds, wrapped or not.
+bool every_type_holds(const c10::Scalar& value) {
+  constexpr double kLargest = 127;
+  return !value.isComplex() && std::abs(value.toDouble()) <= kLargest;
+}
+
+// The element as the CPU fills it, or its refusal of the number. Of one element it checks less than of none, or of two.
+at::Tensor filled_on_cpu(const at::Tensor& self, const c10::Scalar& value) {
+  at::Tensor elements = at::detail::empty_cpu({std::min<int64_t>(self.numel(), 2)}, self.scalar_type());
+  return elements.fill_(value);
+}
+
+// Queues the fill at the driver; false if it can't.
+bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value, const at::Tensor& element) {
+  if (!driver().fill_async || !is_dense(*self.unsafeGetTensorImpl()) || self.is_conj() || self.is_neg()) {
+    return false;
+  }
+  std::byte pattern[16] = {};
+  if (element.defined()) {
+    std::memcpy(pattern, element.const_data_ptr(), element.itemsize());
+    return queue_fill(current_stream(self.device().index()), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
+                      static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
+  }
+  AT_DISPATCH_V2(self.scalar_type(), "fill_", AT_WRAP([&] {
+                   const auto element = value.to<scalar_t>();
+                   static_assert(sizeof(element) <= sizeof(pattern));
+                   std::memcpy(pattern, &element, sizeof(element));
+                 }),
+                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                 AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
+  return queue_fill(current_stream(self.device().index()), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
+                    static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
+}
+
+at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    trace_tensors(*active, "aten::fill_", self.device().index(), self, {});
+  }
+  const at::Tensor element = C10_LIKELY(every_type_holds(value)) ? at::Tensor() : filled_on_cpu(self, value);
+  if (self.numel() > 0 && !fill_by_driver(self, value, element)) {
+    static OpPlan& plan = plan_named("aten::fill_", "Scalar");
+    torch::jit::Stack stack{self, value};
+    run_chain(plan, &stack);
+  }
+  return self;
+}
+
+// As torch's own kernels, a number of any device fills: also a tensor on the CPU, whose call comes here for the number.
+at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
+  // Torch's words; its own check is in a kernel for shapes that not every torch has.
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
+              " dimensions.");
+  if (value.device() != self.device()) {
+    return self.fill_(value.item());
+  }
+  static OpPlan& plan = plan_named("aten::fill_", "Tensor");
+  torch::jit::Stack stack{self, value};
+  run_chain(plan, &stack);
+  return self;
+}
+
+at::Tensor& zero(at::Tensor& self) {
+  return fill_scalar(self, 0);
+}
+
+}  // namespace
+
+void register_fill(torch::Library& aten) {
+  aten.impl("fill_.Scalar", fill_scalar);
+  aten.impl("fill_.Tensor", fill_tensor);
+  aten.impl("zero_", zero);
+}
+
+}  // namespace outboard

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// .item(): the one operator of a training step that waits.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/_local_scalar_dense.h>
+
+#include <cstring>
+
+#include "core/capture.h"
+#include "core/stream.h"
+#include "ops/call/trace.h"
+#include "ops/operator/plan.h"
+#include "ops/own/copy.h"
+#include "ops/own/factories.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+c10::Scalar local_scalar_dense(const at::Tensor& self) {
+  Stream& stream = current_stream(self.device().index());
+  refuse_in_capture(stream, "item(), for whose result the caller waits,");
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+    trace_tensors(*active, "aten::_local_scalar_dense", self.device().index(), {}, self);
+  }
+  const at::Tensor host = at::detail::empty_cpu({}, self.scalar_type());
+  count_wait("aten::_local_scalar_dense");
+  void* element = nullptr;
+  if (storage_host_address(self.storage(), &element) && element != nullptr) {
+    // Without a copy on the stream: the wait for it would take a switch of threads more.
+    synchronize_stream(stream);
+    const ptrdiff_t offset =
+        static_cast<const char*>(self.const_data_ptr()) - static_cast<const char*>(self.storage().data());
+    std::memcpy(host.data_ptr(), static_cast<const char*>(element) + offset, self.element_size());
+  } else {
+    copy_bytes(stream, host.data_ptr(), host.device(), self.const_data_ptr(), self.device(), self.element_size());
+    synchronize_stream(stream);
+  }
+  return at::_local_scalar_dense(host);
+}
+
+}  // namespace
+
+void register_scalars(torch::Library& aten) {
+  aten.impl("_local_scalar_dense", local_scalar_dense);
+}
+
+}  // namespace outboard

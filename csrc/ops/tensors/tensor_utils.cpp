@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/tensors/tensor_utils.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+
+#include "memory/caching_allocator.h"
+
+namespace outboard {
+
+void warn_of_dtype(c10::ScalarType dtype) {
+  if (C10_UNLIKELY(dtype == c10::kComplexHalf)) {
+    at::detail::empty_cpu({0}, dtype);  // says it once a process
+  }
+}
+
+at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                              size_t nbytes) {
+  warn_of_dtype(dtype);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
+                                                       allocate(stream, nbytes), &device_allocator(),
+                                                       /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return make_device_tensor(stream, dtype, sizes, strides, span_bytes(sizes, strides, c10::elementSize(dtype)));
+}
+
+size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset) {
+  return at::detail::computeStorageNbytes(sizes, strides, element_size, static_cast<size_t>(offset));
+}
+
+bool is_dense(const c10::TensorImpl& tensor) {
+  return tensor.is_non_overlapping_and_dense();
+}
+
+bool has_plain_elements(const at::Tensor& tensor) {
+  static const c10::DispatchKeySet others({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                                           c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor});
+  return !tensor.key_set().has_any(others) && !tensor.is_conj() && !tensor.is_neg();
+}
+
+bool storage_host_address(const c10::Storage& storage, void** out_address) {
+  const c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  if (impl->nbytes() == 0 || impl->data() == nullptr) {
+    *out_address = nullptr;
+    return true;
+  }
+  return host_address(impl->data_ptr(), impl->nbytes(), out_address);
+}
+
+bool is_deterministic() {
+  return at::globalContext().deterministicAlgorithms();
+}
+
+}  // namespace outboard
