@@ -18,7 +18,7 @@
 #include "kernels/program.h"
 #include "ops/call/call_context.h"
 #include "ops/call/run_error.h"
-#include "ops/own/copy.h"
+#include "ops/host/copy.h"
 #include "ops/tensors/shell.h"
 #include "ops/tensors/tensor_utils.h"
 

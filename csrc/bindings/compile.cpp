@@ -16,6 +16,7 @@
 #include "inductor/compiled.h"
 #include "kernels/device_kernel.h"
 #include "ops/generated/compiled_kernel.h"
+#include "ops/tensors/tensor_utils.h"
 
 namespace outboard::bindings {
 

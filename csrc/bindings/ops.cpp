@@ -8,13 +8,13 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include "api/register.h"
 #include "bindings/kernel_arguments.h"
 #include "bindings/python.h"
 #include "core/capture.h"
 #include "ops/call/call.h"
 #include "ops/operator/shape_classes.h"
 #include "ops/tensors/tensor_utils.h"
-#include "torch/register.h"
 
 namespace outboard::bindings {
 

@@ -12,11 +12,11 @@
 #include "ops/call/argument_checks.h"
 #include "ops/call/call.h"
 #include "ops/call/trace.h"
+#include "ops/call/views.h"
 #include "ops/generated/compiled_provider.h"
 #include "ops/host/fallback.h"
 #include "ops/host/host_call.h"
 #include "ops/native/native.h"
-#include "ops/own/views.h"
 #include "ops/providers.h"
 
 namespace outboard {

@@ -5,7 +5,7 @@
 
 #include "core/device.h"
 #include "core/driver.h"
-#include "ops/generated/compiled_kernel.h"
+#include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
 

@@ -12,7 +12,6 @@
 #include "ops/boxed.h"
 #include "ops/native/native_c.h"
 #include "ops/own/factories.h"
-#include "ops/own/sparse.h"
 
 namespace outboard {
 

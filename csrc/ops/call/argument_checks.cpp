@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/call/known_warnings.h"
 #include "ops/call/rehearsal.h"
 #include "ops/operator/quirks.h"
 
@@ -141,5 +142,17 @@ void run_argument_checks(const ArgumentChecks& checks, const Call& call) {
     check_promotion(*checks.promoted_into, call);
   }
 }
+
+namespace {
+
+void complete_plan(OpPlan& plan) {
+  plan.warns = argument_warnings_of(plan.name);
+  plan.checks = argument_checks(plan);
+}
+
+// When the library is loaded: whoever asks for the first plan, it has its checks.
+[[maybe_unused]] const bool completes_plans = (complete_plans_with(complete_plan), true);
+
+}  // namespace
 
 }  // namespace outboard

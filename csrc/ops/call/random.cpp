@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "memory/host_allocator.h"
-#include "ops/own/copy.h"
+#include "ops/call/transfer.h"
 #include "ops/tensors/tensor_utils.h"
 #include "torch/generator.h"
 
@@ -125,7 +125,7 @@ at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
   }
   capture.add(stream, std::make_unique<CapturedSeed>(call.plan().name, captured_draw(call, capture), pinned));
   at::Tensor seed = make_device_tensor(stream, c10::kLong, {}, {});
-  copy_from(pinned, seed, /*non_blocking=*/true);
+  linear_to_device(pinned, seed, /*non_blocking=*/true);
   return seed;
 }
 

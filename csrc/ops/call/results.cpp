@@ -11,9 +11,9 @@
 
 #include "core/driver.h"
 #include "ops/call/argument_checks.h"
-#include "ops/own/copy.h"
-#include "ops/own/sparse.h"
-#include "ops/own/views.h"
+#include "ops/call/transfer.h"
+#include "ops/call/views.h"
+#include "ops/tensors/sparse.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {

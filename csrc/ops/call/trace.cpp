@@ -3,7 +3,7 @@
 
 #include "core/capture.h"
 #include "core/stream.h"
-#include "ops/own/sparse.h"
+#include "ops/tensors/sparse.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {

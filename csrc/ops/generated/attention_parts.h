@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Attention as a whole, and its gradients, made of products, sums and exponentials: for calls that have no kernels of the
-// whole though it was chosen (ops/generated/attention.cpp), as where a program doesn't compile.
+// whole though it was chosen (ops/own/attention.cpp), as where a program doesn't compile.
 #pragma once
 
 #include <ATen/core/stack.h>

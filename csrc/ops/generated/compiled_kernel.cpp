@@ -19,7 +19,7 @@
 #include "memory/caching_allocator.h"
 #include "ops/call/call_context.h"
 #include "ops/call/run_error.h"
-#include "ops/own/copy.h"
+#include "ops/call/transfer.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -179,7 +179,7 @@ at::Tensor number_on_device(const CompiledKernel& kernel, Stream& stream, char k
   at::Tensor moved = make_device_tensor(stream, tensor.scalar_type(), tensor.sizes(), tensor.strides());
   if (!queue_fill(stream, reinterpret_cast<uint64_t>(moved.storage().data()), scalar.data,
                   static_cast<uint32_t>(tensor.itemsize()), 1)) {
-    copy_from(tensor, moved, /*non_blocking=*/false);
+    host_to_dense(tensor, moved);
   }
   return moved;
 }
@@ -251,16 +251,6 @@ void launch_program(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<
                     const kernels::LaunchSizes& sizes) {
   check_kinds(kernel, arguments);
   launch_on_device(kernel, stream, arguments, &sizes);
-}
-
-bool reaches_memory(c10::DeviceIndex device) {
-  check_device_index(device);
-  if (driver().host_address == nullptr) {
-    return false;
-  }
-  const at::Tensor probe = make_device_tensor(current_stream(device), c10::kByte, {1}, {1});
-  void* address = nullptr;
-  return storage_host_address(probe.storage(), &address);
 }
 
 at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,

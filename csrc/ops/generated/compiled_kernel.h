@@ -58,7 +58,4 @@ void launch_program(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<
 OUTBOARD_API at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,
                                        c10::IntArrayRef strides);
 
-// Whether launch_compiled can run on a device: whether the host reaches its memory, of which it asks for the least block.
-OUTBOARD_API bool reaches_memory(c10::DeviceIndex device);
-
 }  // namespace outboard

@@ -3,6 +3,7 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -25,7 +26,7 @@
 #include <vector>
 
 #include "ops/generated/attention_parts.h"
-#include "ops/own/sparse.h"
+#include "ops/tensors/sparse.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -361,6 +362,32 @@ bool cat_of_many(const Call& call, torch::jit::Stack& results) {
 }
 
 using Parts = bool (*)(const Call& call, torch::jit::Stack& results);
+
+// Adds a sparse tensor to a dense one in place by operators over dense tensors.
+bool add_sparse(const Call& call, torch::jit::Stack& results) {
+  at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor& other = call.arg(1).toTensor();
+  if (is_sparse_coo(self) || !is_sparse_coo(other) || self.sizes() != other.sizes() ||
+      self.scalar_type() != other.scalar_type() || self.scalar_type() == c10::kBool || self.is_complex()) {
+    return false;
+  }
+  const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(other);
+  const c10::Scalar& alpha = call.arg(2).toScalar();
+  if (sparse->nnz() > 0) {
+    at::Tensor values = alpha.equal(1) ? sparse->values() : sparse->values().mul(alpha);
+    if (sparse->sparse_dim() == 0) {
+      self.add_(values.sum(0, /*keepdim=*/false, self.scalar_type()));
+    } else {
+      c10::List<std::optional<at::Tensor>> indices;
+      for (at::Tensor& index : sparse->indices().unbind(0)) {
+        indices.push_back(std::move(index));
+      }
+      self.index_put_(indices, values, /*accumulate=*/true);
+    }
+  }
+  results.emplace_back(std::move(self));
+  return true;
+}
 
 Parts parts_of(const OpPlan& plan) {
   static const std::unordered_map<std::string, Parts> known{

@@ -177,7 +177,7 @@ uint64_t built_plans() {
 std::vector<std::pair<std::string, std::string>> refused_operators() {
   std::vector<std::pair<std::string, std::string>> rows;
   for_each_plan([&](OpPlan& plan) {
-    if (OperatorRecipes* known = plan.compiled.load(std::memory_order_acquire)) {
+    if (auto* known = static_cast<OperatorRecipes*>(plan.compiled.load(std::memory_order_acquire))) {
       for (const std::string& reason : known->refusals()) {
         rows.emplace_back(plan.name, reason);
       }
@@ -188,12 +188,14 @@ std::vector<std::pair<std::string, std::string>> refused_operators() {
 }
 
 OperatorRecipes& OperatorRecipes::of(OpPlan& plan) {
-  OperatorRecipes* known = plan.compiled.load(std::memory_order_acquire);
-  if (C10_LIKELY(known != nullptr)) {
-    return *known;
+  ProviderMemory* known = plan.compiled.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(known == nullptr)) {
+    auto made = std::make_unique<OperatorRecipes>();
+    if (plan.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
+      return *made.release();
+    }
   }
-  auto made = std::make_unique<OperatorRecipes>();
-  return plan.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel) ? *made.release() : *known;
+  return static_cast<OperatorRecipes&>(*known);
 }
 
 uint64_t OperatorRecipes::numbers(const Call& call) {

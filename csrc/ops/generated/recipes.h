@@ -63,7 +63,7 @@ struct CompiledKey {
   bool is_aliased = false;
 };
 
-class OperatorRecipes {
+class OperatorRecipes final : public ProviderMemory {
  public:
   // The operator's, made when it is first asked for.
   static OperatorRecipes& of(OpPlan& plan);

@@ -17,10 +17,10 @@
 #include "ops/call/random.h"
 #include "ops/call/results.h"
 #include "ops/generated/compiled_provider.h"
-#include "ops/own/copy.h"
-#include "ops/own/sparse.h"
+#include "ops/host/copy.h"
 #include "ops/providers.h"
 #include "ops/tensors/shell.h"
+#include "ops/tensors/sparse.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {

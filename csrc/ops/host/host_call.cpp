@@ -20,9 +20,9 @@
 #include "ops/call/random.h"
 #include "ops/call/results.h"
 #include "ops/call/run_error.h"
-#include "ops/own/sparse.h"
 #include "ops/providers.h"
 #include "ops/tensors/shell.h"
+#include "ops/tensors/sparse.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/native/native_c.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <deque>
@@ -433,6 +434,18 @@ void register_driver_kernels() {
   if (!is_unimplemented(status)) {
     check(status, "kernel_register", OB_HOST);
   }
+}
+
+std::vector<std::string> native_operators() {
+  std::vector<std::string> names;
+  for_each_plan([&](OpPlan& plan) {
+    // Those that a kernel of another form serves are not the driver's.
+    if (const NativeRoute* route = plan.native.load(); route != nullptr && route->plan == &plan) {
+      names.push_back(plan.name);
+    }
+  });
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace outboard

@@ -7,10 +7,6 @@
 #include <map>
 #include <unordered_set>
 
-#include "ops/call/argument_checks.h"
-#include "ops/generated/recipes.h"
-#include "ops/native/native.h"
-#include "ops/native/native_c.h"
 #include "ops/operator/forms.h"
 #include "ops/operator/meta_kernels.h"
 #include "ops/operator/quirks.h"
@@ -18,6 +14,8 @@
 namespace outboard {
 
 namespace {
+
+void (*completion)(OpPlan& plan) = nullptr;
 
 bool is_tensor_type(const c10::TypePtr& type) {
   return type->kind() == c10::TypeKind::TensorType;
@@ -228,12 +226,15 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
   if (kind == OpKind::Makes) {
     out_variant = proven_out_form(op);
   }
-  warns = argument_warnings_of(name);
-  checks = argument_checks(*this);
+  completion(*this);
 }
 
 OpPlan::~OpPlan() {
   delete compiled.load();
+}
+
+void complete_plans_with(void (*complete)(OpPlan& plan)) {
+  completion = complete;
 }
 
 const OpPlan* OpPlan::functional_form() const {
@@ -335,18 +336,6 @@ HostCounters host_counters() {
     counters.waited += plan.waited_calls.load();
   });
   return counters;
-}
-
-std::vector<std::string> native_operators() {
-  std::vector<std::string> names;
-  for_each_plan([&](OpPlan& plan) {
-    // Those that a kernel of another form serves are not the driver's.
-    if (const NativeRoute* route = plan.native.load(); route != nullptr && route->plan == &plan) {
-      names.push_back(plan.name);
-    }
-  });
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 std::vector<std::pair<std::string, uint64_t>> waited_operators() {

@@ -13,7 +13,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "ops/call/known_warnings.h"
 #include "ops/operator/api.h"
 #include "ops/operator/shape_classes.h"
 #include "ops/operator/signatures.h"
@@ -46,8 +45,12 @@ enum class OpKind : uint8_t {
 };
 
 struct ArgumentChecks;
-class OperatorRecipes;
 struct NativeRoute;
+
+// What a provider remembers of an operator, whose plan owns it.
+struct ProviderMemory {
+  virtual ~ProviderMemory() = default;
+};
 
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& handle);
@@ -82,9 +85,9 @@ struct OpPlan {
   SignatureCache signatures;
   ShapeClasses shape_classes;
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native/native.h
-  ArgumentWarnings warns = nullptr;  // ops/call/known_warnings.h; null if it warns of nothing that is known
-  std::unique_ptr<const ArgumentChecks> checks;  // ops/call/argument_checks.h; null if there are none
-  std::atomic<OperatorRecipes*> compiled{nullptr};  // ops/generated/recipes.h; made at the first call, and the plan's
+  void (*warns)(const Call& call) = nullptr;  // ops/call/known_warnings.h; null if it warns of nothing that is known
+  std::shared_ptr<const ArgumentChecks> checks;  // ops/call/argument_checks.h; null if there are none
+  std::atomic<ProviderMemory*> compiled{nullptr};  // ops/generated/recipes.h; made at the first call, and the plan's
   std::atomic<uint64_t> native_calls{0};
   std::atomic<uint64_t> compiled_calls{0};
   std::atomic<uint64_t> queued_calls{0};
@@ -101,6 +104,10 @@ struct OpPlan {
 OpPlan& plan_for(const c10::OperatorHandle& op);
 // The same by name ("aten::add", "Tensor"); raises torch's error if there is no such operator.
 OpPlan& plan_named(const std::string& name, const char* overload = "");
+
+// Sets what completes each plan when it is made: the checks and warnings of its operator, which are of a room above. To be
+// called once, before the first plan is made.
+void complete_plans_with(void (*complete)(OpPlan& plan));
 
 // Whether the driver has a kernel of its own that may serve the operator.
 bool has_native(const OpPlan& plan);

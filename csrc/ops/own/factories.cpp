@@ -12,7 +12,7 @@
 
 #include "core/device.h"
 #include "memory/caching_allocator.h"
-#include "ops/own/copy.h"
+#include "ops/host/copy.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {

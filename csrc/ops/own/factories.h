@@ -17,5 +17,6 @@ void register_composites(torch::Library& aten);
 void register_attention();
 void register_grouped_products(torch::Library& aten);
 void register_lists();
+void register_sparse();
 
 }  // namespace outboard

@@ -8,8 +8,8 @@
 #include "core/capture.h"
 #include "core/stream.h"
 #include "ops/call/trace.h"
+#include "ops/call/transfer.h"
 #include "ops/operator/plan.h"
-#include "ops/own/copy.h"
 #include "ops/own/factories.h"
 #include "ops/tensors/tensor_utils.h"
 

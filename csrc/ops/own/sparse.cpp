@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/own/sparse.h"
-
+// Sparse COO tensors: what torch does with them on any device, and the chain for what the CPU has kernels for.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_indices_native.h>
 #include <ATen/ops/_nnz_native.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
 #include <ATen/ops/_to_dense_native.h>
@@ -26,52 +23,9 @@
 #include <torch/library.h>
 
 #include "ops/boxed.h"
+#include "ops/own/factories.h"
 
 namespace outboard {
-
-bool is_sparse_coo(const at::Tensor& tensor) {
-  return tensor.layout() == c10::kSparse;
-}
-
-at::Tensor convert_sparse(const at::Tensor& sparse, const std::function<at::Tensor(const at::Tensor&)>& convert) {
-  const at::SparseTensorImpl* impl = at::sparse::get_sparse_impl(sparse);
-  at::Tensor result = at::_sparse_coo_tensor_unsafe(convert(impl->indices()), convert(impl->values()), sparse.sizes());
-  return result._coalesced_(impl->coalesced());
-}
-
-void write_back_sparse(const at::Tensor& sparse, const at::Tensor& converted,
-                       const std::function<at::Tensor(const at::Tensor&)>& convert_back) {
-  at::SparseTensorImpl* impl = at::sparse::get_sparse_impl(sparse);
-  const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(converted);
-  impl->raw_resize_(from->sparse_dim(), from->dense_dim(), converted.sizes());
-  at::sparse::alias_into_sparse(sparse, convert_back(from->indices()), convert_back(from->values()));
-  impl->set_coalesced(from->coalesced());
-}
-
-bool add_sparse(const Call& call, torch::jit::Stack& results) {
-  at::Tensor self = call.arg(0).toTensor();
-  const at::Tensor& other = call.arg(1).toTensor();
-  if (is_sparse_coo(self) || !is_sparse_coo(other) || self.sizes() != other.sizes() ||
-      self.scalar_type() != other.scalar_type() || self.scalar_type() == c10::kBool || self.is_complex()) {
-    return false;
-  }
-  const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(other);
-  const c10::Scalar& alpha = call.arg(2).toScalar();
-  if (sparse->nnz() > 0) {
-    at::Tensor values = alpha.equal(1) ? sparse->values() : sparse->values().mul(alpha);
-    if (sparse->sparse_dim() == 0) {
-      self.add_(values.sum(0, /*keepdim=*/false, self.scalar_type()));
-    } else {
-      c10::List<std::optional<at::Tensor>> indices;
-      for (at::Tensor& index : sparse->indices().unbind(0)) {
-        indices.push_back(std::move(index));
-      }
-      self.index_put_(indices, values, /*accumulate=*/true);
-    }
-  }
-  results.emplace_back(std::move(self));
-  return true;
-}
 
 namespace {
 

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 
+#include "core/device.h"
 #include "memory/caching_allocator.h"
 
 namespace outboard {
@@ -51,6 +52,16 @@ bool storage_host_address(const c10::Storage& storage, void** out_address) {
     return true;
   }
   return host_address(impl->data_ptr(), impl->nbytes(), out_address);
+}
+
+bool reaches_memory(c10::DeviceIndex device) {
+  check_device_index(device);
+  if (driver().host_address == nullptr) {
+    return false;
+  }
+  const at::Tensor probe = make_device_tensor(current_stream(device), c10::kByte, {1}, {1});
+  void* address = nullptr;
+  return storage_host_address(probe.storage(), &address);
 }
 
 bool is_deterministic() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/driver.h"
+#include "core/export.h"
 #include "core/stream.h"
 
 namespace outboard {
@@ -49,6 +50,9 @@ inline uint64_t device_address(const at::Tensor& tensor) {
 
 // Host address of the storage's first byte, or false if the host cannot reach it. Null for an empty storage.
 bool storage_host_address(const c10::Storage& storage, void** out_address);
+
+// Whether the host reaches a device's memory, of which it asks for the least block: whether kernels on the host can run.
+OUTBOARD_API bool reaches_memory(c10::DeviceIndex device);
 
 // Whether torch's deterministic mode is on, in which host calls wait (the mode is a process-wide switch that a queued
 // call could meet changed).

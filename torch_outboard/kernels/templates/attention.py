@@ -38,7 +38,7 @@ from torch_outboard.kernels.templates.schedule import uses_strips
 
 __all__ = ["backward", "forward"]
 
-# Beyond it the sums of a row don't stay in registers. csrc/ops/generated/attention.cpp has the same.
+# Beyond it the sums of a row don't stay in registers. csrc/ops/own/attention.cpp has the same.
 _MAX_HEAD = 256
 _GROUP = 64
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/own/copy.h"
+#include "ops/host/copy.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -12,8 +12,6 @@
 #include <ATen/ops/neg.h>
 #include <c10/core/TensorImpl.h>
 
-#include <cstring>
-
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/event.h"
@@ -21,6 +19,7 @@
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
 #include "ops/call/trace.h"
+#include "ops/call/transfer.h"
 #include "ops/generated/compiled_provider.h"
 #include "ops/host/fallback.h"
 #include "ops/host/host_call.h"
@@ -31,79 +30,6 @@
 namespace outboard {
 
 namespace {
-
-// Pageable host memory up to this size goes through a pinned block, so that the caller need not wait for the stream.
-constexpr size_t kStagedBytes = 64 << 10;
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
-}
-
-// Whether one linear copy does it.
-bool is_linear(const at::Tensor& a, const at::Tensor& b) {
-  if (!same_bits(a, b)) {
-    return false;
-  }
-  if (a.is_contiguous() && b.is_contiguous()) {
-    return true;
-  }
-  return a.strides() == b.strides() && is_dense(*a.unsafeGetTensorImpl());
-}
-
-size_t bytes_of(const at::Tensor& tensor) {
-  return static_cast<size_t>(tensor.numel()) * tensor.element_size();
-}
-
-// A CPU tensor with the strides of `like` if those are dense, else contiguous.
-at::Tensor cpu_like(const at::Tensor& like, c10::ScalarType dtype) {
-  at::Tensor result;
-  if (is_dense(*like.unsafeGetTensorImpl())) {
-    result = at::detail::empty_strided_cpu(like.sizes(), like.strides(), dtype);
-  } else {
-    result = at::detail::empty_cpu(like.sizes(), dtype);
-  }
-  return result;
-}
-
-// A device tensor of the same shape, dense, on the device's current stream.
-at::Tensor dense_like(const at::Tensor& like, c10::DeviceIndex device, c10::ScalarType dtype) {
-  Stream& stream = current_stream(device);
-  if (is_dense(*like.unsafeGetTensorImpl())) {
-    return make_device_tensor(stream, dtype, like.sizes(), like.strides());
-  }
-  c10::SmallVector<int64_t, 5> strides(static_cast<size_t>(like.dim()));
-  int64_t stride = 1;
-  for (int64_t i = like.dim() - 1; i >= 0; --i) {
-    strides[static_cast<size_t>(i)] = stride;
-    stride *= std::max<int64_t>(like.size(i), 1);
-  }
-  return make_device_tensor(stream, dtype, like.sizes(), strides);
-}
-
-void copy_bits(const at::Tensor& from, const at::Tensor& to) {
-  to._set_conj(from.is_conj());
-  to._set_neg(from.is_neg());
-}
-
-// To be called before a copy is queued that is then waited for.
-void refuse_waiting_copy(const Stream& stream) {
-  refuse_in_capture(stream, "a copy between host and device that the caller waits for (not pinned, or without"
-                            " non_blocking=True)");
-}
-
-// A pinned block in use by a copy: kept until that is done, or as long as the graph that the copy belongs to.
-void keep_pinned(const at::Tensor& tensor, Stream& stream) {
-  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
-    capture->keep(std::make_shared<c10::Storage>(tensor.storage()));
-    return;
-  }
-  record_host_block(tensor.const_data_ptr(), tensor.storage().data_ptr(), stream);
-}
-
-void wait_for_copy(Stream& stream) {
-  count_wait("aten::_copy_from");
-  synchronize_stream(stream);
-}
 
 // What torch's own copies refuse, in its words. What it can't tell without looking at each element, it lets through.
 void check_copy(const at::Tensor& src, const at::Tensor& dst) {
@@ -178,38 +104,15 @@ void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blo
   if (!non_blocking || !is_linear(given, dst) || !is_pinned(given.const_data_ptr())) {
     refuse_waiting_copy(stream);
   }
-  at::Tensor src = given;
-  if (!is_linear(src, dst)) {
-    src = cpu_like(dst, dst.scalar_type());
-    copy_bits(dst, src);
-    src.copy_(given);
-    if (!is_linear(src, dst)) {  // dst has gaps
-      const at::Tensor staging = dense_like(dst, dst.device().index(), dst.scalar_type());
-      copy_bits(dst, staging);
-      host_to_device(src, staging, false);
-      copy_from(staging, dst, true);
-      return;
-    }
-  }
-  const size_t bytes = bytes_of(src);
-  const void* data = src.const_data_ptr();
-  if (is_pinned(data)) {
-    copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
-    keep_pinned(src, stream);
-    if (!non_blocking) {
-      wait_for_copy(stream);
-    }
+  const at::Tensor src = laid_out_as(dst, given);
+  if (!is_linear(src, dst)) {  // dst has gaps
+    const at::Tensor staging = dense_like(dst, dst.device().index(), dst.scalar_type());
+    copy_bits(dst, staging);
+    host_to_device(src, staging, false);
+    copy_from(staging, dst, true);
     return;
   }
-  if (bytes <= kStagedBytes && driver().host_alloc) {
-    const c10::DataPtr block = host_allocator().allocate(bytes);
-    std::memcpy(block.get(), data, bytes);
-    copy_bytes(stream, dst.data_ptr(), dst.device(), block.get(), c10::Device(c10::kCPU), bytes);
-    record_host_block(block.get(), block, stream);
-    return;
-  }
-  copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
-  wait_for_copy(stream);
+  linear_to_device(src, dst, non_blocking);
 }
 
 void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
@@ -235,7 +138,7 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
     }
     return;
   }
-  copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), bytes_of(given));
+  copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), given.nbytes());
   if (non_blocking && is_pinned(dst.const_data_ptr())) {
     keep_pinned(dst, stream);
     return;
@@ -264,7 +167,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   Stream& stream = current_stream(src.device().index());
   if (is_linear(src, dst)) {
     if (src.const_data_ptr() != dst.const_data_ptr()) {
-      copy_bytes(stream, dst.data_ptr(), dst.device(), src.const_data_ptr(), src.device(), bytes_of(src));
+      copy_bytes(stream, dst.data_ptr(), dst.device(), src.const_data_ptr(), src.device(), src.nbytes());
     }
     return;
   }
@@ -319,25 +222,13 @@ void between_devices(const at::Tensor& given, const at::Tensor& dst) {
   Event dst_is_ready;
   dst_is_ready.record(to);
   dst_is_ready.block(from);
-  copy_bytes(from, dst.data_ptr(), dst.device(), src.const_data_ptr(), src.device(), bytes_of(src));
+  copy_bytes(from, dst.data_ptr(), dst.device(), src.const_data_ptr(), src.device(), src.nbytes());
   Event is_copied;
   is_copied.record(from);
   is_copied.block(to);
 }
 
 }  // namespace
-
-void copy_bytes(Stream& stream, void* dst, c10::Device dst_device, const void* src, c10::Device src_device,
-                size_t bytes) {
-  ob_copy copy{};
-  copy.struct_size = sizeof(copy);
-  copy.dst = reinterpret_cast<uint64_t>(dst);
-  copy.src = reinterpret_cast<uint64_t>(src);
-  copy.bytes = bytes;
-  copy.dst_device = dst_device.is_cpu() ? OB_HOST : dst_device.index();
-  copy.src_device = src_device.is_cpu() ? OB_HOST : src_device.index();
-  queue_copy(stream, copy);
-}
 
 at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
   check_copy(given, dst);
@@ -372,23 +263,6 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
     device_to_host(src, dst, non_blocking);
   }
   return dst;
-}
-
-at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
-  const at::Tensor result = dense_like(cpu, device, cpu.scalar_type());
-  copy_bits(cpu, result);
-  if (cpu.numel() == 0) {
-    return result;
-  }
-  void* address = nullptr;
-  if (is_linear(cpu, result) && storage_host_address(result.storage(), &address)) {
-    // Again: another thread may have queued work that uses the block's memory, and freed it, meanwhile.
-    synchronize_stream(current_stream(device));
-    std::memcpy(address, cpu.const_data_ptr(), bytes_of(cpu));
-  } else {
-    host_to_device(cpu, result, false);
-  }
-  return result;
 }
 
 at::Tensor to_cpu(const at::Tensor& tensor) {

@@ -20,9 +20,9 @@
 #include "kernels/chunk_plan.h"
 #include "kernels/device_kernel.h"
 #include "ops/call/recent_failure.h"
-#include "ops/generated/chunk_table.h"
 #include "ops/generated/compiled_provider.h"
 #include "ops/operator/plan.h"
+#include "ops/own/chunk_table.h"
 
 namespace outboard {
 

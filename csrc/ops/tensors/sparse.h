@@ -3,11 +3,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
 
 #include <functional>
-
-#include "ops/call/call.h"
 
 namespace outboard {
 
@@ -19,10 +16,5 @@ at::Tensor convert_sparse(const at::Tensor& sparse, const std::function<at::Tens
 // Makes `sparse` what a kernel left in `converted`, if that differs from the indices and values it was given.
 void write_back_sparse(const at::Tensor& sparse, const at::Tensor& converted,
                        const std::function<at::Tensor(const at::Tensor&)>& convert_back);
-
-// Adds a sparse tensor to a dense one in place by operators over dense tensors, as one of ops/generated/parts.h.
-bool add_sparse(const Call& call, torch::jit::Stack& results);
-
-void register_sparse();
 
 }  // namespace outboard

@@ -10,7 +10,6 @@
 
 #include "core/device.h"
 #include "core/error.h"
-#include "ops/generated/compiled_kernel.h"
 #include "ops/generated/compiled_provider.h"
 #include "ops/operator/plan.h"
 #include "ops/own/factories.h"

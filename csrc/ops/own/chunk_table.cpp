@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/chunk_table.h"
+#include "ops/own/chunk_table.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -11,7 +11,7 @@
 #include "core/capture.h"
 #include "core/device.h"
 #include "memory/host_allocator.h"
-#include "ops/own/copy.h"
+#include "ops/host/copy.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {

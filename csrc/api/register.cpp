@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/register.h"
+#include "api/register.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Allocator.h>
