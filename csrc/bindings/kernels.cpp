@@ -33,19 +33,19 @@ auto with_builder(Ask&& ask) {
   }
 }
 
-uint64_t ask_for_numbers(const char* function, const OpPlan& plan) {
+uint64_t ask_for_numbers(const char* function, const Operator& op) {
   if (python_is_gone()) {
     return 0;
   }
-  return with_builder([&](const py::module_& builder) { return builder.attr(function)(plan.name).cast<uint64_t>(); });
+  return with_builder([&](const py::module_& builder) { return builder.attr(function)(op.name).cast<uint64_t>(); });
 }
 
-uint64_t ask_numbers(const OpPlan& plan) {
-  return ask_for_numbers("numbers", plan);
+uint64_t ask_numbers(const Operator& op) {
+  return ask_for_numbers("numbers", op);
 }
 
-uint64_t ask_numbers_of_lists(const OpPlan& plan) {
-  return ask_for_numbers("numbers_of_lists", plan);
+uint64_t ask_numbers_of_lists(const Operator& op) {
+  return ask_for_numbers("numbers_of_lists", op);
 }
 
 kernels::Geometry geometry_of(const std::vector<std::string>& formulas) {
@@ -94,18 +94,18 @@ BuiltPlan plan_of_kept(const py::tuple& answer) {
 
 // Calls a function of the builder's with an operator's name, its arguments and more.
 template <typename... More>
-py::object ask_about(const py::module_& builder, const char* function, const OpPlan& plan,
+py::object ask_about(const py::module_& builder, const char* function, const Operator& op,
                      c10::ArrayRef<c10::IValue> given, More... more) {
-  const c10::FunctionSchema& schema = plan.op.schema();
+  const c10::FunctionSchema& schema = op.handle.schema();
   py::list arguments;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     arguments.append(to_kernel_argument(given[i], schema.arguments()[i]));
   }
-  return builder.attr(function)(plan.name, arguments, more...);
+  return builder.attr(function)(op.name, arguments, more...);
 }
 
 template <typename... More>
-BuiltPlan ask_for_plan(BuiltPlan (*read)(const py::tuple&), const char* function, const OpPlan& plan,
+BuiltPlan ask_for_plan(BuiltPlan (*read)(const py::tuple&), const char* function, const Operator& op,
                        c10::ArrayRef<c10::IValue> given, More... more) {
   if (python_is_gone()) {
     BuiltPlan gone;
@@ -113,19 +113,19 @@ BuiltPlan ask_for_plan(BuiltPlan (*read)(const py::tuple&), const char* function
     return gone;
   }
   return with_builder([&](const py::module_& builder) {
-    return read(ask_about(builder, function, plan, given, more...).template cast<py::tuple>());
+    return read(ask_about(builder, function, op, given, more...).template cast<py::tuple>());
   });
 }
 
 c10::ArrayRef<c10::IValue> arguments_of(const Call& call) {
-  return c10::ArrayRef<c10::IValue>(&call.arg(0), call.plan().args.size());
+  return c10::ArrayRef<c10::IValue>(&call.arg(0), call.op().args.size());
 }
 
 std::vector<BuiltPlan> ask_load(const Call& call, uint64_t numbers, bool is_aliased) {
   std::vector<BuiltPlan> kept;
   if (!python_is_gone()) {
     with_builder([&](const py::module_& builder) {
-      for (const py::handle answer : ask_about(builder, "load", call.plan(), arguments_of(call), numbers, is_aliased,
+      for (const py::handle answer : ask_about(builder, "load", call.op(), arguments_of(call), numbers, is_aliased,
                                                static_cast<int>(call.device()))) {
         kept.push_back(plan_of_kept(py::reinterpret_borrow<py::tuple>(answer)));
       }
@@ -135,28 +135,27 @@ std::vector<BuiltPlan> ask_load(const Call& call, uint64_t numbers, bool is_alia
 }
 
 BuiltPlan ask_build(const Call& call, uint64_t numbers, bool is_aliased) {
-  return ask_for_plan(plan_of, "build", call.plan(), arguments_of(call), numbers, is_aliased,
+  return ask_for_plan(plan_of, "build", call.op(), arguments_of(call), numbers, is_aliased,
                       static_cast<int>(call.device()), strides_of_results(call));
 }
 
-BuiltPlan ask_build_chunks(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device) {
-  return ask_for_plan(plan_of_kept, "build_chunks", plan, arguments, static_cast<int>(device));
+BuiltPlan ask_build_chunks(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device) {
+  return ask_for_plan(plan_of_kept, "build_chunks", op, arguments, static_cast<int>(device));
 }
 
 void ask_drop(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why) {
   if (!python_is_gone()) {
     with_builder([&](const py::module_& builder) {
-      ask_about(builder, "drop", call.plan(), arguments_of(call), numbers, is_aliased, static_cast<int>(call.device()),
+      ask_about(builder, "drop", call.op(), arguments_of(call), numbers, is_aliased, static_cast<int>(call.device()),
                 text, why);
     });
   }
 }
 
-bool ask_drop_chunks(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device,
+bool ask_drop_chunks(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device,
                      const std::string& text, const std::string& why) {
   return !python_is_gone() && with_builder([&](const py::module_& builder) {
-    return ask_about(builder, "drop_chunks", plan, arguments, static_cast<int>(device), text, why)
-        .template cast<bool>();
+    return ask_about(builder, "drop_chunks", op, arguments, static_cast<int>(device), text, why).template cast<bool>();
   });
 }
 

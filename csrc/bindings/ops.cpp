@@ -144,7 +144,7 @@ class CapturedCall {
     }
     for (const c10::IValue& value : results) {
       if (value.isTensor() && makes_elements(call, value.toTensor())) {
-        capture_->refuse("the kernel in Python for " + call.plan().name +
+        capture_->refuse("the kernel in Python for " + call.op().name +
                          ", which queued nothing that a graph could replay (it launches by torch_outboard.launch or"
                          " torch's operators, or returns NotImplemented),");
       }
@@ -159,10 +159,10 @@ class CapturedCall {
     }
     bool is_written = false;
     bool is_view = false;
-    for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    for (size_t i = 0; i < call.op().args.size(); ++i) {
       call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
         if (tensor.defined() && tensor.has_storage() && result.has_storage() && tensor.is_alias_of(result)) {
-          is_written |= call.plan().args[i].is_written;
+          is_written |= call.op().args[i].is_written;
           is_view = true;
         }
       });
@@ -186,7 +186,7 @@ class PythonKernel {
     }
     const pybind11::gil_scoped_acquire gil;
     const CapturedCall captured(call);
-    const c10::FunctionSchema& schema = call.plan().op.schema();
+    const c10::FunctionSchema& schema = call.op().handle.schema();
     const size_t count = schema.arguments().size();
     const c10::IValue* arguments = stack->data() + (stack->size() - count);
     std::vector<c10::IValue> results;

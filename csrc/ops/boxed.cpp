@@ -25,13 +25,13 @@ namespace {
 
 class ChainKernel final : public c10::OperatorKernel {
  public:
-  explicit ChainKernel(OpPlan& plan) : plan_(plan) {}
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    run_chain(C10_LIKELY(!plan_.is_retired.load(std::memory_order_relaxed)) ? plan_ : plan_for(op), stack);
+  explicit ChainKernel(Operator& op) : op_(op) {}
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    run_chain(C10_LIKELY(!op_.is_retired.load(std::memory_order_relaxed)) ? op_ : operator_for(handle), stack);
   }
 
  private:
-  OpPlan& plan_;
+  Operator& op_;
 };
 
 // A library a namespace. They must outlive every call: torch takes registrations back when they are destroyed.
@@ -47,13 +47,13 @@ torch::Library& library_for(const std::string& space) {
   return *library;
 }
 
-void run_providers(OpPlan& plan, const Call& call, torch::jit::Stack* stack) {
-  if (const NativeRoute* native = plan.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
+void run_providers(Operator& op, const Call& call, torch::jit::Stack* stack) {
+  if (const NativeRoute* native = op.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
     if (allows_native() && run_native(*native, call, stack)) {
       return;
     }
   }
-  if (C10_UNLIKELY(plan.kind == OpKind::Views) && run_as_view(call, stack)) {
+  if (C10_UNLIKELY(op.kind == OpKind::Views) && run_as_view(call, stack)) {
     return;
   }
   if (C10_UNLIKELY(allows_compiled()) && run_compiled(call, stack)) {
@@ -67,30 +67,30 @@ void run_providers(OpPlan& plan, const Call& call, torch::jit::Stack* stack) {
 
 }  // namespace
 
-void run_chain(OpPlan& plan, torch::jit::Stack* stack) {
-  const Call call(plan, *stack);
+void run_chain(Operator& op, torch::jit::Stack* stack) {
+  const Call call(op, *stack);
   check_arguments(call);
   Trace* active = trace();
   if (C10_UNLIKELY(active != nullptr)) {
     trace_arguments(*active, call);
   }
-  run_providers(plan, call, stack);
+  run_providers(op, call, stack);
   if (C10_UNLIKELY(active != nullptr)) {
-    trace_results(*active, plan, *stack);
+    trace_results(*active, op, *stack);
   }
 }
 
-void chain_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  run_chain(plan_for(op), stack);
+void chain_fallback(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  run_chain(operator_for(handle), stack);
 }
 
-void install_chain(OpPlan& plan) {
-  if (plan.op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+void install_chain(Operator& op) {
+  if (op.handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
     return;
   }
-  // The chain kernel holds its plan, so that a call needs no look-up.
-  library_for(plan.name.substr(0, plan.name.find("::")))
-      .impl(plan.name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ChainKernel>(plan)));
+  // The chain kernel holds its operator, so that a call needs no look-up.
+  library_for(op.name.substr(0, op.name.find("::")))
+      .impl(op.name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ChainKernel>(op)));
 }
 
 }  // namespace outboard

@@ -4,18 +4,18 @@
 
 #include <ATen/core/stack.h>
 
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 
 namespace outboard {
 
 // native, host, fallback: the first that takes the call.
-void run_chain(OpPlan& plan, torch::jit::Stack* stack);
+void run_chain(Operator& op, torch::jit::Stack* stack);
 
 // The chain for every operator that has no kernel for the device.
-void chain_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+void chain_fallback(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
 // Installs the chain for an operator that a composite kernel would otherwise serve; once, and never over a kernel that
 // somebody registered.
-void install_chain(OpPlan& plan);
+void install_chain(Operator& op);
 
 }  // namespace outboard

@@ -54,7 +54,7 @@ void install_chains() {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (op && !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
         (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || is_composite_worth_replacing(*op))) {
-      install_chain(plan_for(*op));
+      install_chain(operator_for(*op));
     }
   }
 }

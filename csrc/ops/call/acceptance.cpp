@@ -18,18 +18,18 @@ constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
 
 // Whether the CPU kernel may run on zeros in the call's place, and what it says of zeros holds for other values.
 bool may_be_asked(const Call& call, bool is_refused = false) {
-  const OpPlan& plan = call.plan();
-  const std::string& name = plan.op.operator_name().name;
-  if (!plan.is_torchs || call.has_sparse() || !harmless_elements(name, is_refused) ||
+  const Operator& op = call.op();
+  const std::string& name = op.handle.operator_name().name;
+  if (!op.is_torchs || call.has_sparse() || !harmless_elements(name, is_refused) ||
       has_mask(call) ||  // how many elements it sets decides which values fit
-      (plan.is_random && !plan.has_generator_arg && !is_given_samples(name)) ||  // it draws from the CPU's generator
-      !plan.op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      (op.is_random && !op.has_generator_arg && !is_given_samples(name)) ||  // it draws from the CPU's generator
+      !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     return false;
   }
   bool result = true;
-  for (size_t i = 0; i < plan.args.size(); ++i) {
+  for (size_t i = 0; i < op.args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
-      result &= tensor.layout() == c10::kStrided && !(plan.args[i].is_written && tensor.is_cpu());
+      result &= tensor.layout() == c10::kStrided && !(op.args[i].is_written && tensor.is_cpu());
     });
   }
   return result;
@@ -47,28 +47,28 @@ size_t bytes_of_results(const CallShape& shape) {
 }
 
 void compare(const Call& call, const CallShape& shape, const torch::jit::Stack& results) {
-  OpPlan& plan = call.plan();
-  if (shape.is_known() && plan.kind == OpKind::Makes) {
-    if (const std::string difference = difference_of(plan, shape, results); !difference.empty()) {
-      plan.shape_classes.disbelieve(shape.shape_class, difference);
+  Operator& op = call.op();
+  if (shape.is_known() && op.kind == OpKind::Makes) {
+    if (const std::string difference = difference_of(op, shape, results); !difference.empty()) {
+      op.shape_classes.disbelieve(shape.shape_class, difference);
       return;
     }
   }
-  plan.shape_classes.believe(shape.shape_class);
+  op.shape_classes.believe(shape.shape_class);
 }
 
 }  // namespace
 
 Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
-  OpPlan& plan = call.plan();
+  Operator& op = call.op();
   // A kernel of the driver's may take what the CPU's does not.
-  if (!may_be_asked(call) || has_native(plan)) {
+  if (!may_be_asked(call) || has_native(op)) {
     return Acceptance::NotAsked;
   }
-  const ShapeClasses::State state = plan.shape_classes.state_of(shape.shape_class, /*is_verified=*/false);
+  const ShapeClasses::State state = op.shape_classes.state_of(shape.shape_class, /*is_verified=*/false);
   const bool is_new = state == ShapeClasses::State::Unknown;
   const bool checks_shapes =
-      plan.is_structured && (plan.op.hasTag(at::Tag::pointwise) || checks_all_in_meta(plan.op.operator_name().name));
+      op.is_structured && (op.handle.hasTag(at::Tag::pointwise) || checks_all_in_meta(op.handle.operator_name().name));
   if (!is_new && (checks_shapes || state == ShapeClasses::State::Waits)) {
     return Acceptance::Accepted;
   }
@@ -76,9 +76,9 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
     compare(call, shape, run_on_stand_ins(call, StandIn::Whole, &shape));
     return Acceptance::Accepted;
   }
-  if (is_new && is_elementwise(plan)) {
+  if (is_new && is_elementwise(op)) {
     run_on_stand_ins(call, StandIn::Element);
-    plan.shape_classes.believe(shape.shape_class);
+    op.shape_classes.believe(shape.shape_class);
     return Acceptance::Accepted;
   }
   return is_new ? Acceptance::NotAsked : Acceptance::Accepted;

@@ -18,16 +18,15 @@ namespace outboard {
 namespace {
 
 // Where an element-wise operator promotes its arguments' dtypes and writes what comes of it to one of them.
-std::optional<uint8_t> promoted_into(const OpPlan& plan) {
-  if (!plan.op.hasTag(at::Tag::pointwise)) {
+std::optional<uint8_t> promoted_into(const Operator& op) {
+  if (!op.handle.hasTag(at::Tag::pointwise)) {
     return std::nullopt;
   }
-  const auto written =
-      std::find_if(plan.args.begin(), plan.args.end(), [](const ArgInfo& arg) { return arg.is_written; });
-  if (written == plan.args.end() || written->kind != ArgKind::Tensor) {
+  const auto written = std::find_if(op.args.begin(), op.args.end(), [](const ArgInfo& arg) { return arg.is_written; });
+  if (written == op.args.end() || written->kind != ArgKind::Tensor) {
     return std::nullopt;
   }
-  return static_cast<uint8_t>(written - plan.args.begin());
+  return static_cast<uint8_t>(written - op.args.begin());
 }
 
 // bool, integers, floats, complex numbers: no result is cast down this order.
@@ -53,7 +52,7 @@ void check_promotion(uint8_t written, const Call& call) {
   const caffe2::TypeMeta dtype =
       call.arg(written).isTensor() ? call.arg(written).toTensor().dtype() : caffe2::TypeMeta();
   const int highest = category(call.arg(written));
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     if (C10_UNLIKELY(!has_dtype(call.arg(i), dtype) && category(call.arg(i)) > highest)) {
       rehearse(call, StandIn::Element);
       return;
@@ -61,10 +60,10 @@ void check_promotion(uint8_t written, const Call& call) {
   }
 }
 
-std::vector<uint8_t> numbers_of(const OpPlan& plan) {
+std::vector<uint8_t> numbers_of(const Operator& op) {
   std::vector<uint8_t> places;
-  const auto& declared = plan.op.schema().arguments();
-  for (size_t i = 0; plan.is_torchs && i < declared.size(); ++i) {
+  const auto& declared = op.handle.schema().arguments();
+  for (size_t i = 0; op.is_torchs && i < declared.size(); ++i) {
     const c10::TypePtr type = declared[i].type();
     const bool is_optional = type->kind() == c10::TypeKind::OptionalType;
     if ((is_optional ? type->castRaw<c10::OptionalType>()->getElementType() : type)->kind() ==
@@ -84,7 +83,7 @@ bool is_small(const c10::IValue& number) {
 
 // Torch 2.15 refuses negative bounds of unsigned integers, which wrap before it.
 bool is_negative_bound(const c10::IValue& number, const Call& call) {
-  const bool is_clamp = call.plan().op.operator_name().name.starts_with("aten::clamp");
+  const bool is_clamp = call.op().handle.operator_name().name.starts_with("aten::clamp");
   return is_clamp && number.isInt() && number.toInt() < 0 && call.arg(0).isTensor() &&
          call.arg(0).toTensor().scalar_type() == c10::kByte;
 }
@@ -97,7 +96,7 @@ void check_number(const c10::IValue& number, const Call& call) {
   bool is_beyond = number.isComplexDouble();
   bool is_beyond_bool = false;
   bool has_others = false;  // beside them bools are masks, into which no number goes
-  for (size_t i = 0; !is_beyond && i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; !is_beyond && i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       const bool is_bool = tensor.scalar_type() == c10::kBool;
       (is_bool ? is_beyond_bool : is_beyond) |= may_overflow(number.toScalar(), tensor.scalar_type());
@@ -108,20 +107,20 @@ void check_number(const c10::IValue& number, const Call& call) {
   if (is_negative_bound(number, call)) {
     rehearse(call, StandIn::Element);
   }
-  if (is_beyond && harmless_elements(call.plan().op.operator_name().name)) {
-    rehearse(call, is_elementwise(call.plan()) ? StandIn::Element : StandIn::Whole);
+  if (is_beyond && harmless_elements(call.op().handle.operator_name().name)) {
+    rehearse(call, is_elementwise(call.op()) ? StandIn::Element : StandIn::Whole);
     call.ask_kernel();  // it takes the number, and knows what it means: torch 2.15 clamps by bounds beyond a type
   }
 }
 
 }  // namespace
 
-std::unique_ptr<const ArgumentChecks> argument_checks(const OpPlan& plan) {
+std::unique_ptr<const ArgumentChecks> argument_checks(const Operator& op) {
   auto checks = std::make_unique<ArgumentChecks>();
-  checks->overlaps = overlap_rules(plan);
-  checks->bad_arguments = bad_argument_rules(plan);
-  checks->promoted_into = promoted_into(plan);
-  checks->numbers = numbers_of(plan);
+  checks->overlaps = overlap_rules(op);
+  checks->bad_arguments = bad_argument_rules(op);
+  checks->promoted_into = promoted_into(op);
+  checks->numbers = numbers_of(op);
   if (checks->overlaps.empty() && checks->bad_arguments.empty() && !checks->promoted_into && checks->numbers.empty()) {
     return nullptr;
   }
@@ -145,13 +144,13 @@ void run_argument_checks(const ArgumentChecks& checks, const Call& call) {
 
 namespace {
 
-void complete_plan(OpPlan& plan) {
-  plan.warns = argument_warnings_of(plan.name);
-  plan.checks = argument_checks(plan);
+void complete_operator(Operator& op) {
+  op.warns = argument_warnings_of(op.name);
+  op.checks = argument_checks(op);
 }
 
-// When the library is loaded: whoever asks for the first plan, it has its checks.
-[[maybe_unused]] const bool completes_plans = (complete_plans_with(complete_plan), true);
+// When the library is loaded: whoever asks for the first operator, it has its checks.
+[[maybe_unused]] const bool completes_operators = (complete_operators_with(complete_operator), true);
 
 }  // namespace
 

@@ -23,12 +23,12 @@ struct ArgumentChecks {
 };
 
 // Null for an operator that has none.
-std::unique_ptr<const ArgumentChecks> argument_checks(const OpPlan& plan);
+std::unique_ptr<const ArgumentChecks> argument_checks(const Operator& op);
 
 void run_argument_checks(const ArgumentChecks& checks, const Call& call);
 
 inline void check_arguments(const Call& call) {
-  if (const ArgumentChecks* checks = call.plan().checks.get()) {
+  if (const ArgumentChecks* checks = call.op().checks.get()) {
     run_argument_checks(*checks, call);
   }
 }

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 
 namespace outboard {
 

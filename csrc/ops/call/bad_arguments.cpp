@@ -444,19 +444,19 @@ constexpr Row kDtypes[] = {
     {"var", "self", integral},
 };
 
-bool names(const Row& row, const OpPlan& plan) {
-  if (row.op == plan.name) {
+bool names(const Row& row, const Operator& op) {
+  if (row.op == op.name) {
     return true;
   }
-  std::string_view base = plan.op.operator_name().name;
+  std::string_view base = op.handle.operator_name().name;
   base.remove_prefix(std::min(base.size(), std::string_view("aten::").size()));
   return row.op == base || (base.ends_with('_') && row.op == base.substr(0, base.size() - 1));
 }
 
 // The rule of a row for an operator; nothing if the row names an argument that the overload lacks.
-std::optional<BadArgumentRule> bind(const Row& row, const OpPlan& plan) {
+std::optional<BadArgumentRule> bind(const Row& row, const Operator& op) {
   BadArgumentRule rule{row.is_bad, {}, StandIn::Whole, false};
-  const auto& declared = plan.op.schema().arguments();
+  const auto& declared = op.handle.schema().arguments();
   size_t count = 0;
   for (std::string_view rest = row.args; !rest.empty(); ++count) {
     const std::string_view name = rest.substr(0, rest.find(' '));
@@ -472,13 +472,13 @@ std::optional<BadArgumentRule> bind(const Row& row, const OpPlan& plan) {
 }
 
 template <size_t count>
-void add_rules(const Row (&rows)[count], const OpPlan& plan, StandIn stand_in, bool is_about_dtypes,
+void add_rules(const Row (&rows)[count], const Operator& op, StandIn stand_in, bool is_about_dtypes,
                std::vector<BadArgumentRule>& rules) {
   for (const Row& row : rows) {
-    if (!names(row, plan)) {
+    if (!names(row, op)) {
       continue;
     }
-    if (std::optional<BadArgumentRule> rule = bind(row, plan)) {
+    if (std::optional<BadArgumentRule> rule = bind(row, op)) {
       rule->stand_in = stand_in;
       rule->is_about_dtypes = is_about_dtypes;
       rules.push_back(*rule);
@@ -502,13 +502,13 @@ bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype) {
   return !(number.toDouble() >= static_cast<double>(lowest) && number.toDouble() <= static_cast<double>(highest));
 }
 
-std::vector<BadArgumentRule> bad_argument_rules(const OpPlan& plan) {
+std::vector<BadArgumentRule> bad_argument_rules(const Operator& op) {
   std::vector<BadArgumentRule> rules;
   // Overloads for mixed dtypes: they have what the others lack.
-  if (plan.name.starts_with("aten::") && plan.op.operator_name().overload_name.find("dtype") == std::string::npos) {
-    add_rules(kNumbers, plan, StandIn::Element, /*is_about_dtypes=*/false, rules);
-    add_rules(kArguments, plan, StandIn::Whole, /*is_about_dtypes=*/false, rules);
-    add_rules(kDtypes, plan, StandIn::Whole, /*is_about_dtypes=*/true, rules);
+  if (op.name.starts_with("aten::") && op.handle.operator_name().overload_name.find("dtype") == std::string::npos) {
+    add_rules(kNumbers, op, StandIn::Element, /*is_about_dtypes=*/false, rules);
+    add_rules(kArguments, op, StandIn::Whole, /*is_about_dtypes=*/false, rules);
+    add_rules(kDtypes, op, StandIn::Whole, /*is_about_dtypes=*/true, rules);
   }
   return rules;
 }
@@ -517,7 +517,7 @@ void check_bad_arguments(const BadArgumentRule& rule, const Call& call) {
   if (C10_LIKELY(call.has_sparse() || !rule.is_bad(Arguments(rule, call)))) {
     return;
   }
-  if (rule.is_about_dtypes && call.plan().native.load(std::memory_order_acquire) != nullptr) {
+  if (rule.is_about_dtypes && call.op().native.load(std::memory_order_acquire) != nullptr) {
     return;
   }
   rehearse(call, rule.stand_in);

@@ -16,7 +16,7 @@ namespace outboard {
 
 class Arguments;
 class Call;
-struct OpPlan;
+struct Operator;
 
 struct BadArgumentRule {
   static constexpr size_t kMaxArguments = 4;
@@ -31,7 +31,7 @@ struct BadArgumentRule {
 bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype);
 
 // The rules of an operator, from the table.
-std::vector<BadArgumentRule> bad_argument_rules(const OpPlan& plan);
+std::vector<BadArgumentRule> bad_argument_rules(const Operator& op);
 
 // Raises the CPU kernel's error if the rule finds the arguments bad.
 void check_bad_arguments(const BadArgumentRule& rule, const Call& call);

@@ -19,16 +19,16 @@ bool is_allowed_on_cpu(const ArgInfo& info, const c10::TensorImpl& tensor) {
 
 }  // namespace
 
-Call::Call(OpPlan& plan, const torch::jit::Stack& stack)
-    : plan_(plan), stack_(stack), first_(stack.size() - plan.args.size()) {
+Call::Call(Operator& op, const torch::jit::Stack& stack)
+    : op_(op), stack_(stack), first_(stack.size() - op.args.size()) {
   // The default dtype decides the results' where integers become real numbers.
   if (const auto dtype = c10::get_default_dtype_as_scalartype(); C10_UNLIKELY(dtype != c10::kFloat)) {
     add(kContext | static_cast<uint64_t>(dtype) << 8);
   }
   // The device first: torch's message names the first device tensor's, wherever a CPU one stands.
-  for (size_t i = 0; i < plan.args.size() && device_ < 0; ++i) {
-    if (plan.args[i].kind == ArgKind::Tensor || plan.args[i].kind == ArgKind::TensorList ||
-        plan.args[i].kind == ArgKind::OptionalTensorList) {
+  for (size_t i = 0; i < op.args.size() && device_ < 0; ++i) {
+    if (op.args[i].kind == ArgKind::Tensor || op.args[i].kind == ArgKind::TensorList ||
+        op.args[i].kind == ArgKind::OptionalTensorList) {
       for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
         if (device_ < 0 && tensor.device().type() == kDeviceType) {
           device_ = tensor.device().index();
@@ -36,8 +36,8 @@ Call::Call(OpPlan& plan, const torch::jit::Stack& stack)
       });
     }
   }
-  for (size_t i = 0; i < plan.args.size(); ++i) {
-    const ArgInfo& info = plan.args[i];
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    const ArgInfo& info = op.args[i];
     const c10::IValue& value = arg(i);
     switch (info.kind) {
       case ArgKind::Tensor:
@@ -83,8 +83,8 @@ Call::Call(OpPlan& plan, const torch::jit::Stack& stack)
 
 // A generator alone brings a call here whose tensors are on the CPU.
 void Call::refuse_generator() const {
-  for (size_t i = 0; i < plan_.args.size(); ++i) {
-    TORCH_CHECK(plan_.args[i].kind != ArgKind::Generator || !arg(i).isGenerator() || !arg(i).toGenerator().defined() ||
+  for (size_t i = 0; i < op_.args.size(); ++i) {
+    TORCH_CHECK(op_.args[i].kind != ArgKind::Generator || !arg(i).isGenerator() || !arg(i).toGenerator().defined() ||
                     arg(i).toGenerator().device().type() != kDeviceType,
                 "Expected a 'cpu' device type for generator but found '", kDeviceType, "'");
   }
@@ -166,8 +166,8 @@ bool is_mask(const at::Tensor& index) {
 
 bool has_mask(const Call& call) {
   bool result = false;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    if (call.plan().args[i].kind == ArgKind::OptionalTensorList) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
+    if (call.op().args[i].kind == ArgKind::OptionalTensorList) {
       call.for_each_tensor(i, [&result](size_t, const at::Tensor& index) { result |= is_mask(index); });
     }
   }
@@ -177,7 +177,7 @@ bool has_mask(const Call& call) {
 void Call::raise_devices(size_t index, c10::Device found) const {
   TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
               c10::Device(kDeviceType, device_), " and ", found, "! (when checking argument for argument ",
-              plan_.op.schema().arguments()[index].name(), " in method ", plan_.name, ")");
+              op_.handle.schema().arguments()[index].name(), " in method ", op_.name, ")");
 }
 
 }  // namespace outboard

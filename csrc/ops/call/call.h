@@ -5,17 +5,17 @@
 #include <ATen/core/stack.h>
 
 #include "core/stream.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 
 namespace outboard {
 
-// Reads the last `plan.args.size()` values of a stack, checks that the tensors share one device (with torch's message)
+// Reads the last `op.args.size()` values of a stack, checks that the tensors share one device (with torch's message)
 // and builds the call's signature.
 class Call {
  public:
-  Call(OpPlan& plan, const torch::jit::Stack& stack);
+  Call(Operator& op, const torch::jit::Stack& stack);
 
-  OpPlan& plan() const { return plan_; }
+  Operator& op() const { return op_; }
   const torch::jit::Stack& stack() const { return stack_; }
   size_t first() const { return first_; }
   const c10::IValue& arg(size_t index) const { return stack_[first_ + index]; }
@@ -85,7 +85,7 @@ class Call {
   void add_constant(const c10::IValue& value, Decides decides);
   [[noreturn]] void raise_devices(size_t index, c10::Device found) const;
 
-  OpPlan& plan_;
+  Operator& op_;
   const torch::jit::Stack& stack_;
   size_t first_;
   c10::DeviceIndex device_ = -1;
@@ -114,6 +114,6 @@ std::shared_ptr<const CallShape> accepted_shape_of(const Call& call);
 bool is_interrupt(const std::exception& error);
 
 // Runs the operator's meta kernel on the arguments in `stack`, on this thread.
-void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack);
+void run_meta_kernel(const Operator& op, torch::jit::Stack& stack);
 
 }  // namespace outboard

@@ -11,7 +11,7 @@
 #include <unordered_map>
 
 #include "ops/call/call.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 
 namespace outboard {
 
@@ -34,7 +34,7 @@ void warn_of_freedom(const Call& call) {
   if (static_cast<double>(reduced(call.arg(0).toTensor(), call.arg(1))) - correction > 0) {
     return;
   }
-  const std::string_view name = call.plan().name;
+  const std::string_view name = call.op().name;
   TORCH_WARN(name.substr(6, name.find('.') - 6),
              "(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel"
              " divided by output numel).");

@@ -58,12 +58,12 @@ void refuse_overlap(const OverlapRule& rule, const Call& call) {
 
 }  // namespace
 
-std::vector<OverlapRule> overlap_rules(const OpPlan& plan) {
+std::vector<OverlapRule> overlap_rules(const Operator& op) {
   const auto by_name = [](const OverlapRow& row, const std::string& name) { return row.op < name; };
   std::vector<OverlapRule> rules;
-  for (const auto* row = std::lower_bound(std::begin(kOverlapTable), std::end(kOverlapTable), plan.name, by_name);
-       row != std::end(kOverlapTable) && row->op == plan.name; ++row) {
-    if (row->pattern.size() != plan.args.size()) {
+  for (const auto* row = std::lower_bound(std::begin(kOverlapTable), std::end(kOverlapTable), op.name, by_name);
+       row != std::end(kOverlapTable) && row->op == op.name; ++row) {
+    if (row->pattern.size() != op.args.size()) {
       continue;  // another torch's schema
     }
     OverlapRule rule{};

@@ -8,7 +8,7 @@
 namespace outboard {
 
 class Call;
-struct OpPlan;
+struct Operator;
 
 // What one written argument may not share.
 struct OverlapRule {
@@ -19,7 +19,7 @@ struct OverlapRule {
 };
 
 // The rules of an operator, from the generated table; none for one that writes no argument, or minds no overlap.
-std::vector<OverlapRule> overlap_rules(const OpPlan& plan);
+std::vector<OverlapRule> overlap_rules(const Operator& op);
 
 // Raises torch's error if a call breaks a rule.
 void check_overlap(const OverlapRule& rule, const Call& call);

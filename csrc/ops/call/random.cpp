@@ -24,8 +24,8 @@ namespace {
 constexpr uint64_t kDrawIncrement = 4;  // of the offset, for one call
 
 at::Generator given_generator(const Call& call) {
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    if (call.plan().args[i].kind == ArgKind::Generator && call.arg(i).isGenerator()) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
+    if (call.op().args[i].kind == ArgKind::Generator && call.arg(i).isGenerator()) {
       return call.arg(i).toGenerator();
     }
   }
@@ -121,9 +121,9 @@ at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
   at::Tensor pinned(at::detail::empty_generic({}, &host_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                               c10::kLong, std::nullopt));
   if (!is_pinned(pinned.const_data_ptr())) {
-    capture.refuse(call.plan().name + ", whose seed needs pinned memory for a replay, which the driver has none of,");
+    capture.refuse(call.op().name + ", whose seed needs pinned memory for a replay, which the driver has none of,");
   }
-  capture.add(stream, std::make_unique<CapturedSeed>(call.plan().name, captured_draw(call, capture), pinned));
+  capture.add(stream, std::make_unique<CapturedSeed>(call.op().name, captured_draw(call, capture), pinned));
   at::Tensor seed = make_device_tensor(stream, c10::kLong, {}, {});
   linear_to_device(pinned, seed, /*non_blocking=*/true);
   return seed;

@@ -56,13 +56,13 @@ at::Tensor stand_in_for(const at::Tensor& tensor, StandIn stand_in, Elements ele
 
 }  // namespace
 
-bool is_elementwise(const OpPlan& plan) {
-  return plan.op.hasTag(at::Tag::pointwise) || plan.op.operator_name().name.starts_with("aten::_foreach_");
+bool is_elementwise(const Operator& op) {
+  return op.handle.hasTag(at::Tag::pointwise) || op.handle.operator_name().name.starts_with("aten::_foreach_");
 }
 
 size_t bytes_of_arguments(const Call& call) {
   size_t bytes = 0;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
     });
@@ -73,11 +73,11 @@ size_t bytes_of_arguments(const Call& call) {
 namespace {
 
 torch::jit::Stack stand_ins_of(const Call& call, StandIn stand_in, const CallShape* shape) {
-  const OpPlan& plan = call.plan();
-  const Elements elements = harmless_elements(plan.op.operator_name().name).value_or(Elements::Zeros);
+  const Operator& op = call.op();
+  const Elements elements = harmless_elements(op.handle.operator_name().name).value_or(Elements::Zeros);
   torch::jit::Stack stack;
-  for (size_t i = 0; i < plan.args.size(); ++i) {
-    const ArgInfo& info = plan.args[i];
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    const ArgInfo& info = op.args[i];
     if (info.kind == ArgKind::Generator) {
       stack.emplace_back(at::make_generator<at::CPUGeneratorImpl>());  // torch's own must not advance
     } else if (info.kind == ArgKind::Device) {
@@ -106,7 +106,7 @@ torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const Cal
       [&] {
         stack = stand_ins_of(call, stand_in, shape);
         arguments = stack;  // a kernel's results may be references to its arguments: they outlive the call
-        call.plan().op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+        call.op().handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
       },
       /*is_asked=*/true);
   return stack;

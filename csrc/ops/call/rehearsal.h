@@ -8,7 +8,7 @@
 namespace outboard {
 
 class Call;
-struct OpPlan;
+struct Operator;
 struct CallShape;
 
 // What stands in for a tensor of the device.
@@ -27,7 +27,7 @@ torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const Cal
 void rehearse(const Call& call, StandIn stand_in);
 
 // Whether one element of each tensor makes a call of the operator, whatever the sizes.
-bool is_elementwise(const OpPlan& plan);
+bool is_elementwise(const Operator& op);
 
 // The bytes of all tensors among the arguments.
 size_t bytes_of_arguments(const Call& call);

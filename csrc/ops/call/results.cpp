@@ -30,11 +30,11 @@ bool is_dense_of_ours(const at::Tensor& tensor) {
 }
 
 [[noreturn]] void raise_undeclared(const Call& call, size_t result, const char* found, size_t argument) {
-  TORCH_CHECK(false, "operator ", call.plan().name, ": result ", result, " ", found, " argument '",
-              call.plan().op.schema().arguments()[argument].name(),
+  TORCH_CHECK(false, "operator ", call.op().name, ": result ", result, " ", found, " argument '",
+              call.op().handle.schema().arguments()[argument].name(),
               "', which its schema does not say. Correct the schema's alias annotations ('Tensor(a)' for a view) or"
               " return a clone. Schema: ",
-              call.plan().op.schema());
+              call.op().handle.schema());
 }
 
 // Turns what the CPU kernel returned into the device's results.
@@ -43,7 +43,7 @@ class Adopter {
   Adopter(const Call& call, const ArgumentPairs& arguments) : call_(call), arguments_(arguments) {}
 
   c10::IValue adopt(size_t index, const c10::IValue& value) const {
-    if (const int8_t argument = call_.plan().returned_arg[index]; argument >= 0) {
+    if (const int8_t argument = call_.op().returned_arg[index]; argument >= 0) {
       check_returned(index, static_cast<size_t>(argument), value);
       return call_.arg(static_cast<size_t>(argument));
     }
@@ -93,7 +93,7 @@ class Adopter {
     TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided && !result.is_quantized(), "a result of layout ",
                                 result.layout(), result.is_quantized() ? " and a quantized dtype" : "",
                                 " cannot be made on '", driver_name(), "': dense and sparse COO tensors can");
-    const int8_t viewed = call_.plan().viewed_arg[index];
+    const int8_t viewed = call_.op().viewed_arg[index];
     return viewed >= 0 ? adopt_view(index, static_cast<size_t>(viewed), result) : adopt_fresh(index, result);
   }
 
@@ -118,7 +118,7 @@ class Adopter {
   at::Tensor adopt_fresh(size_t index, const at::Tensor& result) const {
     for (const auto& [owner, tensor, shell, is_part] : arguments_) {
       if (is_dense_of_ours(tensor) && same_storage(shell, result)) {
-        if (call_.plan().is_torchs) {
+        if (call_.op().is_torchs) {
           return view_of(tensor, result);  // such as channel_shuffle of nothing
         }
         raise_undeclared(call_, index, "is in the memory of", owner);
@@ -174,13 +174,13 @@ void write_back_dense(const at::Tensor& tensor, const at::Tensor& shell, bool wa
 
 void write_back(const Call& call, const ArgumentPairs& arguments, const Adopter& adopter) {
   for (const ArgumentPairs::Pair& pair : arguments) {
-    if (call.plan().args[pair.index].is_written && pair.tensor.layout() == c10::kStrided &&
+    if (call.op().args[pair.index].is_written && pair.tensor.layout() == c10::kStrided &&
         pair.shell.layout() == c10::kStrided) {
       write_back_dense(pair.tensor, pair.shell, arguments.was_reshaped(pair));
     }
   }
   for (const auto& [index, tensor, shell, is_part] : arguments) {
-    if (call.plan().args[index].is_written && is_sparse_coo(tensor) && !tensor.is_same(shell)) {
+    if (call.op().args[index].is_written && is_sparse_coo(tensor) && !tensor.is_same(shell)) {
       write_back_sparse(tensor, shell, [&adopter](const at::Tensor& part) { return adopter.adopt_part(part); });
     }
   }
@@ -189,8 +189,8 @@ void write_back(const Call& call, const ArgumentPairs& arguments, const Adopter&
 }  // namespace
 
 ArgumentPairs::ArgumentPairs(const Call& call, const torch::jit::Stack& shells) {
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    const bool is_written = call.plan().args[i].is_written;
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
+    const bool is_written = call.op().args[i].is_written;
     call.for_each_tensor(i, [&](size_t element, const at::Tensor& tensor) {
       const c10::IValue& value = shells[i];
       const at::Tensor shell = value.isTensor() ? value.toTensor() : value.toListRef()[element].toTensor();
@@ -233,7 +233,7 @@ void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArr
 // An element-wise operator in place is its out= form with self as the output, which keeps its shape.
 void check_output_is_no_input(const Call& call, size_t output, c10::IntArrayRef wanted) {
   const at::Tensor& tensor = call.arg(output).toTensor();
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     if (i != output && call.arg(i).isTensor() && call.arg(i).toTensor().is_same(tensor)) {
       TORCH_CHECK(false, "output with shape ", tensor.sizes(), " doesn't match the broadcast shape ", wanted);
     }
@@ -242,7 +242,7 @@ void check_output_is_no_input(const Call& call, size_t output, c10::IntArrayRef 
 
 void resize_written(const Call& call, const CallShape& shape) {
   for (const auto& [index, wanted] : shape.resized) {
-    if (call.plan().op.hasTag(at::Tag::pointwise)) {
+    if (call.op().handle.hasTag(at::Tag::pointwise)) {
       check_output_is_no_input(call, index, wanted.sizes);
     }
     resize_output(call.arg(index).toTensor(), wanted.sizes, wanted.strides);
@@ -254,11 +254,11 @@ void resize_written(const Call& call, const CallShape& shape) {
 
 void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::Tensor> outputs,
                     torch::jit::Stack* stack) {
-  const OpPlan& plan = call.plan();
+  const Operator& op = call.op();
   c10::SmallVector<c10::IValue, 4> results;
   size_t next_output = 0;
   size_t next_fresh = 0;
-  for (const int8_t source : plan.returned_arg) {
+  for (const int8_t source : op.returned_arg) {
     if (source >= 0) {
       results.push_back(call.arg(static_cast<size_t>(source)));
       continue;
@@ -274,17 +274,17 @@ void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::
     }
     results.emplace_back(std::move(list));
   }
-  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(plan.args.size()), stack->end());
+  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(op.args.size()), stack->end());
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));
   }
 }
 
-std::string difference_of(const OpPlan& plan, const CallShape& shape, const torch::jit::Stack& stack) {
+std::string difference_of(const Operator& op, const CallShape& shape, const torch::jit::Stack& stack) {
   size_t next = 0;
-  const size_t first = stack.size() - plan.returned_arg.size();
-  for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
-    if (plan.returned_arg[i] >= 0) {
+  const size_t first = stack.size() - op.returned_arg.size();
+  for (size_t i = 0; i < op.returned_arg.size(); ++i) {
+    if (op.returned_arg[i] >= 0) {
       continue;
     }
     const c10::IValue& returned = stack[first + i];
@@ -313,7 +313,7 @@ void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch
   for (size_t i = 0; i < returned.size(); ++i) {
     results.push_back(adopter.adopt(i, returned[i]));
   }
-  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(call.plan().args.size()), stack->end());
+  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(call.op().args.size()), stack->end());
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));
   }

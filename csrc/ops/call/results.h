@@ -23,7 +23,7 @@ void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::
                     torch::jit::Stack* stack);
 
 // What differs between the shapes that the meta kernel told and the results, on top of the stack; "" for nothing.
-std::string difference_of(const OpPlan& plan, const CallShape& shape, const torch::jit::Stack& stack);
+std::string difference_of(const Operator& op, const CallShape& shape, const torch::jit::Stack& stack);
 
 // A call's tensors and what stands for them, noted before the CPU kernel runs: it may give a shell other memory, and a
 // sparse tensor other parts.

@@ -129,20 +129,20 @@ bool is_interrupt(const std::exception& error) {
 }
 
 // Torch's own kernel in C++ where there is one, else the dispatcher's, which may be written in Python.
-void run_meta_kernel(const OpPlan& plan, torch::jit::Stack& stack) {
+void run_meta_kernel(const Operator& op, torch::jit::Stack& stack) {
   const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::Meta);
   const torch::jit::Stack arguments = stack;
   run_before_call(
       [&] {
         stack = arguments;
-        if (C10_LIKELY(plan.meta_kernel != nullptr)) {
-          plan.meta_kernel->callBoxed(plan.op, keys, &stack);
+        if (C10_LIKELY(op.meta_kernel != nullptr)) {
+          op.meta_kernel->callBoxed(op.handle, keys, &stack);
           return;
         }
         const NoTorchFunction no_modes;
         const MetaScope scope;
-        plan.op.redispatchBoxed(keys, &stack);
+        op.handle.redispatchBoxed(keys, &stack);
       },
       /*is_asked=*/false);
 }
@@ -187,14 +187,14 @@ class ClassHash {
   uint64_t hash_ = 0;
 };
 
-// The operator is the plan's. The default dtype is that of some results.
+// The class is one of the operator's. The default dtype is that of some results.
 uint64_t class_of(const Call& call) {
   ClassHash hash;
   hash.add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     hash.add(i);
-    if (call.plan().args[i].kind == ArgKind::Other) {
-      hash.add_constant(call.plan().op.schema().arguments()[i], call.arg(i));
+    if (call.op().args[i].kind == ArgKind::Other) {
+      hash.add_constant(call.op().handle.schema().arguments()[i], call.arg(i));
     } else {
       call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { hash.add_tensor(tensor); });
     }
@@ -205,8 +205,8 @@ uint64_t class_of(const Call& call) {
 // Whether a written tensor is one whose elements share memory. Some kernels write to it, others refuse it in some cases.
 bool writes_shared_elements(const Call& call) {
   bool result = false;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    if (call.plan().args[i].is_written) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
+    if (call.op().args[i].is_written) {
       call.for_each_tensor(i, [&result](size_t, const at::Tensor& tensor) {
         result |= tensor.layout() == c10::kStrided && at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
       });
@@ -218,7 +218,7 @@ bool writes_shared_elements(const Call& call) {
 // Whether an output has another dtype than the functional form's result: few kernels cast to it, and the others say so
 // when they run. `arguments` are the meta kernel's.
 bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
-  const OpPlan* functional = call.plan().functional_form();
+  const Operator* functional = call.op().functional_form();
   if (functional == nullptr) {
     return false;
   }
@@ -239,9 +239,9 @@ bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
 bool fills_empty_outputs(const Call& call, const CallShape& shape) {
   bool result = std::all_of(shape.resized.begin(), shape.resized.end(),
                             [](const auto& resized) { return resized.second.nbytes > 0; });
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(
-        i, [&](size_t, const at::Tensor& tensor) { result &= call.plan().args[i].is_output && tensor.numel() == 0; });
+        i, [&](size_t, const at::Tensor& tensor) { result &= call.op().args[i].is_output && tensor.numel() == 0; });
   }
   return result;
 }
@@ -253,15 +253,15 @@ bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Sta
     return false;
   }
   const bool has_outputs =
-      std::any_of(call.plan().args.begin(), call.plan().args.end(), [](const ArgInfo& info) { return info.is_output; });
+      std::any_of(call.op().args.begin(), call.op().args.end(), [](const ArgInfo& info) { return info.is_output; });
   // How an output of another shape ends that has as many elements as numbers ask for, the kernels of these decide.
-  const bool is_told = call.plan().meta_kernel != nullptr && !has_shape_of_scalars(call.plan().op.operator_name().name);
+  const bool is_told = call.op().meta_kernel != nullptr && !has_shape_of_scalars(call.op().handle.operator_name().name);
   return !is_told && (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
 }
 
 void note_resized(const Call& call, const torch::jit::Stack& arguments, CallShape& shape) {
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    const ArgInfo& info = call.plan().args[i];
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
+    const ArgInfo& info = call.op().args[i];
     if (info.kind == ArgKind::Tensor && info.is_written && call.arg(i).isTensor() && call.arg(i).toTensor().defined() &&
         !same_shape(call.arg(i).toTensor(), arguments[i].toTensor())) {
       shape.resized.emplace_back(static_cast<uint32_t>(i), describe(arguments[i].toTensor()));
@@ -270,26 +270,26 @@ void note_resized(const Call& call, const torch::jit::Stack& arguments, CallShap
 }
 
 CallShape run_meta(const Call& call) {
-  OpPlan& plan = call.plan();
-  if (keeps_shapes(plan.op.operator_name().name)) {
+  Operator& op = call.op();
+  if (keeps_shapes(op.handle.operator_name().name)) {
     return {};
   }
-  if (plan.masks_decide && has_mask(call)) {
+  if (op.masks_decide && has_mask(call)) {
     CallShape by_data;
     by_data.state = ShapeState::ByData;
     return by_data;
   }
   torch::jit::Stack stack;
-  stack.reserve(plan.args.size());
-  for (size_t i = 0; i < plan.args.size(); ++i) {
-    stack.push_back(meta_argument(plan.args[i], call.arg(i)));
+  stack.reserve(op.args.size());
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    stack.push_back(meta_argument(op.args[i], call.arg(i)));
   }
   const torch::jit::Stack arguments = stack;
   inferences.fetch_add(1, std::memory_order_relaxed);
-  run_meta_kernel(plan, stack);
+  run_meta_kernel(op, stack);
   CallShape shape;
-  for (size_t i = 0; i < plan.returned_arg.size(); ++i) {
-    if (plan.returned_arg[i] >= 0) {
+  for (size_t i = 0; i < op.returned_arg.size(); ++i) {
+    if (op.returned_arg[i] >= 0) {
       continue;
     }
     const c10::IValue& returned = stack[i];
@@ -304,7 +304,7 @@ CallShape run_meta(const Call& call) {
       shape.outputs.push_back(returned.isTensor() ? describe(returned.toTensor()) : OutputShape{});
     }
   }
-  correct_shape(plan, arguments, shape);
+  correct_shape(op, arguments, shape);
   note_resized(call, arguments, shape);
   shape.asks_kernel = asks_kernel(call, shape, arguments);
   return shape;
@@ -334,7 +334,7 @@ CallShape shape_without_meta(const Call& call, const std::exception& error) {
   }
   CallShape shape;
   shape.state = ShapeState::Unknown;
-  if (kind == MetaFailure::Refusal && ask_about_refusal(call) == Acceptance::NotAsked && call.plan().is_torchs) {
+  if (kind == MetaFailure::Refusal && ask_about_refusal(call) == Acceptance::NotAsked && call.op().is_torchs) {
     shape.state = ShapeState::Refused;
     shape.refusal = std::current_exception();
   }
@@ -352,7 +352,7 @@ CallShape infer(const Call& call) {
   shape.shape_class = class_of(call);
   const bool runs_anyway = shape.asks_kernel;  // that kernel alone may run the call, and judges it then
   if (!runs_anyway && (shape.state == ShapeState::Known || shape.state == ShapeState::Unknown)) {
-    shape.is_verified = ask_cpu_kernel(call, shape) == Acceptance::Accepted || call.plan().is_structured;
+    shape.is_verified = ask_cpu_kernel(call, shape) == Acceptance::Accepted || call.op().is_structured;
   }
   return shape;
 }
@@ -360,7 +360,7 @@ CallShape infer(const Call& call) {
 }  // namespace
 
 std::shared_ptr<const CallShape> shape_of(const Call& call) {
-  SignatureCache& cache = call.plan().signatures;
+  SignatureCache& cache = call.op().signatures;
   if (C10_LIKELY(call.has_signature())) {
     if (auto known = cache.find(call.hash(), call.words())) {
       return known;

@@ -38,16 +38,16 @@ void tell(Trace& trace, const char* op, c10::DeviceIndex device, const Accesses&
 
 void trace_arguments(Trace& trace, const Call& call) {
   Accesses accesses;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    const ArgInfo& info = call.plan().args[i];
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
+    const ArgInfo& info = call.op().args[i];
     call.for_each_tensor(
         i, [&](size_t, const at::Tensor& tensor) { add(accesses, tensor, call.device(), info.is_written); });
   }
-  tell(trace, call.plan().name.c_str(), call.device(), accesses);
+  tell(trace, call.op().name.c_str(), call.device(), accesses);
 }
 
-void trace_results(Trace& trace, const OpPlan& plan, const torch::jit::Stack& stack) {
-  if (plan.kind == OpKind::Views) {
+void trace_results(Trace& trace, const Operator& op, const torch::jit::Stack& stack) {
+  if (op.kind == OpKind::Views) {
     return;
   }
   Accesses accesses;
@@ -58,9 +58,9 @@ void trace_results(Trace& trace, const OpPlan& plan, const torch::jit::Stack& st
       add(accesses, tensor, device, /*is_write=*/true);
     }
   };
-  const size_t count = plan.returned_arg.size();
+  const size_t count = op.returned_arg.size();
   for (size_t i = 0; i < count; ++i) {
-    if (plan.returned_arg[i] >= 0) {
+    if (op.returned_arg[i] >= 0) {
       continue;
     }
     const c10::IValue& value = stack[stack.size() - count + i];
@@ -73,7 +73,7 @@ void trace_results(Trace& trace, const OpPlan& plan, const torch::jit::Stack& st
     }
   }
   if (device >= 0) {
-    tell(trace, plan.name.c_str(), device, accesses);
+    tell(trace, op.name.c_str(), device, accesses);
   }
 }
 

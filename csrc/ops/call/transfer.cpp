@@ -12,7 +12,7 @@
 #include "core/capture.h"
 #include "core/queue.h"
 #include "memory/host_allocator.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {

@@ -14,9 +14,9 @@ namespace {
 class MetaArguments {
  public:
   explicit MetaArguments(const Call& call) {
-    stack_.reserve(call.plan().args.size());
-    for (size_t i = 0; i < call.plan().args.size(); ++i) {
-      const ArgInfo& info = call.plan().args[i];
+    stack_.reserve(call.op().args.size());
+    for (size_t i = 0; i < call.op().args.size(); ++i) {
+      const ArgInfo& info = call.op().args[i];
       stack_.push_back(info.kind == ArgKind::Device
                            ? map_device(call.arg(i), c10::DeviceType::Meta)
                            : map_tensors(info, call.arg(i), [&](const at::Tensor& tensor) { return make(i, tensor); }));
@@ -70,11 +70,11 @@ class MetaArguments {
 };
 
 // False if a view's memory is not that of the argument which the schema names.
-bool find_views(const OpPlan& plan, const MetaArguments& arguments, const torch::jit::Stack& metas,
+bool find_views(const Operator& op, const MetaArguments& arguments, const torch::jit::Stack& metas,
                 c10::SmallVector<c10::IValue, 4>& views) {
-  for (size_t i = 0; i < plan.viewed_arg.size(); ++i) {
+  for (size_t i = 0; i < op.viewed_arg.size(); ++i) {
     if (metas[i].isTensor()) {
-      views.emplace_back(arguments.find_view(plan.viewed_arg[i], metas[i].toTensor()));
+      views.emplace_back(arguments.find_view(op.viewed_arg[i], metas[i].toTensor()));
       if (!views.back().toTensor().defined()) {
         return false;
       }
@@ -82,7 +82,7 @@ bool find_views(const OpPlan& plan, const MetaArguments& arguments, const torch:
     }
     c10::List<at::Tensor> list;
     for (const at::Tensor& meta : metas[i].toTensorList()) {
-      list.push_back(arguments.find_view(plan.viewed_arg[i], meta));
+      list.push_back(arguments.find_view(op.viewed_arg[i], meta));
       if (!list.get(list.size() - 1).defined()) {
         return false;
       }
@@ -106,16 +106,16 @@ at::Tensor view_of(const at::Tensor& base, const at::Tensor& like) {
 }
 
 bool run_as_view(const Call& call, torch::jit::Stack* stack) {
-  const OpPlan& plan = call.plan();
-  if (call.has_sparse() || !plan.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+  const Operator& op = call.op();
+  if (call.has_sparse() || !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return false;
   }
   MetaArguments arguments(call);
   torch::jit::Stack metas = arguments.stack();
   c10::SmallVector<c10::IValue, 4> views;
   try {
-    run_meta_kernel(plan, metas);
-    if (!find_views(plan, arguments, metas, views)) {
+    run_meta_kernel(op, metas);
+    if (!find_views(op, arguments, metas, views)) {
       return false;
     }
   } catch (const std::exception& error) {
@@ -124,7 +124,7 @@ bool run_as_view(const Call& call, torch::jit::Stack* stack) {
     }
     return false;  // the CPU kernel tells what is wrong with the arguments, in the words that users know
   }
-  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(plan.args.size()), stack->end());
+  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(op.args.size()), stack->end());
   for (c10::IValue& view : views) {
     stack->push_back(std::move(view));
   }

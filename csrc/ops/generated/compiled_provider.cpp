@@ -18,7 +18,7 @@ namespace {
 constexpr int kMaxDepth = 4;
 thread_local int depth = 0;
 // Of the last call on this thread, for whoever runs it instead.
-thread_local const OpPlan* refused_plan = nullptr;
+thread_local const Operator* refused_op = nullptr;
 thread_local std::shared_ptr<const CompiledCall> refused_call;
 
 class Depth {
@@ -31,9 +31,9 @@ class Depth {
 
 // Whether a call's results have shapes that sizes tell.
 bool has_shapes(const Call& call) {
-  const OpPlan& plan = call.plan();
-  return (plan.kind == OpKind::Makes || plan.kind == OpKind::Writes || plan.tells_sizes) &&
-         !(plan.masks_decide && has_mask(call));
+  const Operator& op = call.op();
+  return (op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.tells_sizes) &&
+         !(op.masks_decide && has_mask(call));
 }
 
 bool may_run(const Call& call) {
@@ -45,12 +45,12 @@ bool run_in_parts(const Call& call, torch::jit::Stack* stack) {
   if (!run_parts(call, stack)) {
     return false;
   }
-  call.plan().compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  call.op().compiled_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-bool has_outputs(const OpPlan& plan) {
-  return std::any_of(plan.args.begin(), plan.args.end(), [](const ArgInfo& info) { return info.is_output; });
+bool has_outputs(const Operator& op) {
+  return std::any_of(op.args.begin(), op.args.end(), [](const ArgInfo& info) { return info.is_output; });
 }
 
 bool is_usable(const std::shared_ptr<const CompiledCall>& compiled) {
@@ -81,42 +81,42 @@ Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const 
 
 // `is_accepted`: the CPU kernel takes the call.
 bool run_known(const Call& call, torch::jit::Stack* stack, bool is_accepted = false) {
-  OperatorRecipes& known = OperatorRecipes::of(call.plan());
+  OperatorRecipes& known = OperatorRecipes::of(call.op());
   const CompiledKey key = known.key_of(call);
   std::shared_ptr<const CompiledCall> compiled;
-  bool has_warned = call.plan().warns == nullptr;
+  bool has_warned = call.op().warns == nullptr;
   Outcome outcome = Outcome::Dropped;
   while (outcome == Outcome::Dropped) {
     compiled = known.find(key);
     if (C10_UNLIKELY(!is_usable(compiled))) {
-      if (!is_accepted && call.plan().kind != OpKind::Waits) {
+      if (!is_accepted && call.op().kind != OpKind::Waits) {
         accepted_shape_of(call);  // decompositions and guards of plans check less than the operator
       }
       const Depth nested;  // the builder may call operators
       compiled = known.make(call, key);
     }
     if (C10_UNLIKELY(compiled->recipe == nullptr)) {
-      refused_plan = &call.plan();
+      refused_op = &call.op();
       refused_call = std::move(compiled);
       return false;
     }
     compiled->group->was_used.store(true, std::memory_order_relaxed);
     if (C10_UNLIKELY(!std::exchange(has_warned, true))) {
-      call.plan().warns(call);
+      call.op().warns(call);
     }
     outcome = run_or_drop(known, *compiled, call, stack);
   }
   if (outcome == Outcome::Declined) {
     return false;
   }
-  call.plan().compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  call.op().compiled_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 }  // namespace
 
-std::string last_refusal(const OpPlan& plan) {
-  if (refused_plan != &plan || refused_call == nullptr) {
+std::string last_refusal(const Operator& op) {
+  if (refused_op != &op || refused_call == nullptr) {
     return {};
   }
   const PlanBuilder* ask = plan_builder();
@@ -132,7 +132,7 @@ bool may_compile(c10::DeviceIndex device) {
 }
 
 bool run_compiled(const Call& call, torch::jit::Stack* stack) {
-  refused_plan = nullptr;
+  refused_op = nullptr;
   if (!may_compile(call.device())) {
     return false;
   }
@@ -140,10 +140,10 @@ bool run_compiled(const Call& call, torch::jit::Stack* stack) {
     return run_in_parts(call, stack);
   }
   ensure_open(call.device());
-  if (call.plan().joins_list && run_in_parts(call, stack)) {
+  if (call.op().joins_list && run_in_parts(call, stack)) {
     return true;
   }
-  if (!has_outputs(call.plan())) {
+  if (!has_outputs(call.op())) {
     return run_known(call, stack) || run_in_parts(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
@@ -154,7 +154,7 @@ bool run_compiled(const Call& call, torch::jit::Stack* stack) {
     return run_known(call, stack, /*is_accepted=*/true);
   }
   resize_written(call, *shape);
-  return run_known(Call(call.plan(), *stack), stack, /*is_accepted=*/true);
+  return run_known(Call(call.op(), *stack), stack, /*is_accepted=*/true);
 }
 
 }  // namespace outboard

@@ -36,7 +36,7 @@ struct BuiltPlan {
 struct PlanBuilder {
   // The arguments of an operator, a bit each, whose numbers plans take by value; the same at every call. The upper half has
   // a bit for each argument whose integers plans may look at: they have guards for them, as for sizes.
-  uint64_t (*numbers)(const OpPlan& plan);
+  uint64_t (*numbers)(const Operator& op);
   // What is kept on disk for calls of this one's class: plans, for those calls for which their guards hold, or one refusal
   // of the class; empty if nothing is. `is_aliased`: a tensor that is written shares memory with another argument, so that
   // it may be written only when all has been read. An exception is one for the program, such as KeyboardInterrupt.
@@ -45,15 +45,15 @@ struct PlanBuilder {
   BuiltPlan (*build)(const Call& call, uint64_t numbers, bool is_aliased);
   // The same of an operator over lists of tensors as one launch (kernels/chunk_plan.h). `arguments` are the call's, with
   // lists cut to their first element.
-  uint64_t (*numbers_of_lists)(const OpPlan& plan);
-  BuiltPlan (*build_chunks)(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device);
+  uint64_t (*numbers_of_lists)(const Operator& op);
+  BuiltPlan (*build_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device);
   // Whether plans have kernels for attention as a whole; the same at every call.
   bool (*has_attention)();
   // Forget a plan that `load` returned for such calls and that can't be used: it is removed from disk, reported, and not
   // returned again.
   void (*drop)(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why);
   // The same of `build_chunks`. Return false if the plan was not read from disk, so that another one would be the same.
-  bool (*drop_chunks)(const OpPlan& plan, const torch::jit::Stack& arguments, c10::DeviceIndex device,
+  bool (*drop_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device,
                       const std::string& text, const std::string& why);
   // A refusal with what to do about it.
   std::string (*explained)(const std::string& refusal);
@@ -73,7 +73,7 @@ bool may_compile(c10::DeviceIndex device);
 bool run_compiled(const Call& call, torch::jit::Stack* stack);
 
 // Why the last call of the operator on this thread was refused, and what to do about it; "" if it wasn't.
-std::string last_refusal(const OpPlan& plan);
+std::string last_refusal(const Operator& op);
 
 // Operators that were refused, with the reasons.
 OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators();

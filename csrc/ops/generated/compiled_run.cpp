@@ -30,7 +30,7 @@ using Tensors = c10::SmallVector<at::Tensor, 8>;
 
 Tensors tensors_of(const Call& call) {
   Tensors tensors;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { tensors.push_back(tensor); });
   }
   return tensors;
@@ -38,15 +38,15 @@ Tensors tensors_of(const Call& call) {
 
 int64_t value_of(const PlanValue& value, const Call& call, const Tensors& tensors) {
   if (value.source == PlanValue::Source::Number) {
-    TORCH_CHECK_VALUE(value.argument < call.plan().args.size() && call.arg(value.argument).isInt(), "argument ",
-                      value.argument, " of ", call.plan().name, " is no integer");
+    TORCH_CHECK_VALUE(value.argument < call.op().args.size() && call.arg(value.argument).isInt(), "argument ",
+                      value.argument, " of ", call.op().name, " is no integer");
     return call.arg(value.argument).toInt();
   }
   if (value.source == PlanValue::Source::Element) {
-    TORCH_CHECK_VALUE(value.argument < call.plan().args.size() && call.arg(value.argument).isIntList() &&
+    TORCH_CHECK_VALUE(value.argument < call.op().args.size() && call.arg(value.argument).isIntList() &&
                           value.dimension < call.arg(value.argument).toListRef().size(),
-                      "argument ", value.argument, " of ", call.plan().name, " is no list of more than ",
-                      value.dimension, " integers");
+                      "argument ", value.argument, " of ", call.op().name, " is no list of more than ", value.dimension,
+                      " integers");
     return call.arg(value.argument).toIntList().get(value.dimension);
   }
   TORCH_CHECK_VALUE(value.argument < tensors.size(), "there is no tensor t", value.argument);
@@ -159,7 +159,7 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
 // The plan was traced, and the operator's meta kernel says the same by other code: what they don't agree about is not
 // run. False if they differ in strides alone, which follow the arguments': another plan may have the right ones.
 bool check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
-  const auto fresh = std::count(call.plan().returned_arg.begin(), call.plan().returned_arg.end(), -1);
+  const auto fresh = std::count(call.op().returned_arg.begin(), call.op().returned_arg.end(), -1);
   TORCH_CHECK_VALUE(static_cast<size_t>(fresh) == plan.returns().size(), "the plan returns ", plan.returns().size(),
                     " values, and the operator ", fresh);
   if (plan.returns().empty()) {
@@ -168,7 +168,7 @@ bool check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
   const std::shared_ptr<const CallShape> shape = shape_of(call);
   const bool is_believed =
       shape->is_known() &&
-      call.plan().shape_classes.state_of(shape->shape_class, shape->is_verified) != ShapeClasses::State::Waits;
+      call.op().shape_classes.state_of(shape->shape_class, shape->is_verified) != ShapeClasses::State::Waits;
   size_t next = 0;
   for (const PlanReturn& returned : plan.returns()) {
     next += returned.buffers.empty() && !returned.is_list ? 1 : 0;
@@ -252,10 +252,10 @@ class Run {
   void return_to(torch::jit::Stack* stack) {
     c10::SmallVector<c10::IValue, 4> results;
     auto next = compiled_.recipe->plan.returns().begin();
-    for (const int8_t written : call_.plan().returned_arg) {
+    for (const int8_t written : call_.op().returned_arg) {
       results.push_back(written >= 0 ? call_.arg(static_cast<size_t>(written)) : returned(*next++));
     }
-    torch::jit::drop(*stack, call_.plan().args.size());
+    torch::jit::drop(*stack, call_.op().args.size());
     for (c10::IValue& result : results) {
       stack->push_back(std::move(result));
     }
@@ -263,7 +263,7 @@ class Run {
 
  private:
   bool reads_what_it_writes() const {
-    const auto& args = call_.plan().args;
+    const auto& args = call_.op().args;
     return compiled_.is_aliased || std::any_of(args.begin(), args.end(),
                                                [](const ArgInfo& info) { return info.is_written && !info.is_output; });
   }
@@ -351,7 +351,7 @@ class Run {
         ++given;
       }
     }
-    TORCH_CHECK_VALUE(given == step.index, "a plan of ", call_.plan().name, " expects ", step.index, " tensors of ",
+    TORCH_CHECK_VALUE(given == step.index, "a plan of ", call_.op().name, " expects ", step.index, " tensors of ",
                       step.op);
   }
 
@@ -446,7 +446,7 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
 
 }  // namespace
 
-Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op)
+Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op)
     : plan(std::move(made)), kept(built.is_kept ? built.text : std::string()) {
   for (auto& kernel : built.kernels) {
     kernels.push_back(make_compiled(std::move(kernel)));

@@ -117,7 +117,7 @@ bool index_by_masks(const Call& call, torch::jit::Stack& results) {
   const auto given = call.arg(1).to<Indices>();
   const auto indices = without_masks(self, given);
   if (indices) {
-    call.plan().warns(call);
+    call.op().warns(call);
     results.emplace_back(at::index(self, *indices));
   }
   return indices.has_value();
@@ -131,7 +131,7 @@ bool put_by_masks(const Call& call, torch::jit::Stack& results) {
   const auto given = call.arg(1).to<Indices>();
   const auto indices = without_masks(self, given);
   if (indices) {
-    call.plan().warns(call);
+    call.op().warns(call);
     self.index_put_(*indices, call.arg(2).toTensor(), call.arg(3).toBool());
     results.emplace_back(std::move(self));
   }
@@ -389,7 +389,7 @@ bool add_sparse(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-Parts parts_of(const OpPlan& plan) {
+Parts parts_of(const Operator& op) {
   static const std::unordered_map<std::string, Parts> known{
       {"aten::_scaled_dot_product_fused_attention_overrideable", attention_in_parts},
       {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_gradients_in_parts},
@@ -404,19 +404,19 @@ Parts parts_of(const OpPlan& plan) {
       {"aten::unique_consecutive", unique_consecutive},
       {"aten::unique_dim", unique_along},
   };
-  const auto found = known.find(plan.name);
+  const auto found = known.find(op.name);
   return found == known.end() ? nullptr : found->second;
 }
 
 }  // namespace
 
 bool run_parts(const Call& call, torch::jit::Stack* stack) {
-  const Parts parts = parts_of(call.plan());
+  const Parts parts = parts_of(call.op());
   torch::jit::Stack results;
   if (parts == nullptr || call.has_sparse() != (parts == add_sparse) || !parts(call, results)) {
     return false;
   }
-  torch::jit::drop(*stack, call.plan().args.size());
+  torch::jit::drop(*stack, call.op().args.size());
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));
   }

@@ -33,7 +33,7 @@ bool is_guarded(uint64_t numbers, size_t index) {
 
 // Exponents for which torch has other formulas than for the rest, and those of integers.
 bool has_own_formula(const Call& call, const c10::IValue& exponent) {
-  if (!call.plan().name.starts_with("aten::pow")) {
+  if (!call.op().name.starts_with("aten::pow")) {
     return false;
   }
   constexpr double kLargest = 3;
@@ -53,9 +53,9 @@ std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_alias
       static_cast<uint64_t>(call.device()) | uint64_t{variant.load(std::memory_order_relaxed)} << 32,
       is_aliased ? 1u : 0u, is_deterministic() ? 1u : 0u,
       static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     words.push_back(i);
-    if (call.plan().args[i].kind == ArgKind::Other) {
+    if (call.op().args[i].kind == ArgKind::Other) {
       const bool is_left_out = is_by_value(numbers, i) || is_guarded(numbers, i);
       add_constant(words, call.arg(i), !is_left_out);
       if (is_left_out && call.arg(i).isList()) {
@@ -76,13 +76,13 @@ std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_alias
 // Why no plan can serve the call's tensors; "" if one may.
 std::string obstacle(const Call& call) {
   std::string found;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       if (!has_plain_elements(tensor)) {
         found = "an argument is no plain strided tensor";
       } else if (tensor.is_cpu() && tensor.dim() > 0) {
         found = "an argument with dimensions is on the CPU";
-      } else if (call.plan().args[i].is_written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      } else if (call.op().args[i].is_written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
         found = "elements of a tensor that is written share memory";
       }
     });
@@ -97,7 +97,7 @@ std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
     letters.push_back(kernel->arguments());
     std::erase_if(letters.back(), [](char letter) { return !kernels::is_passed(letter); });
   }
-  return std::make_shared<const Recipe>(kernels::Plan(built.text, letters), built, call.plan());
+  return std::make_shared<const Recipe>(kernels::Plan(built.text, letters), built, call.op());
 }
 
 std::shared_ptr<CompiledCall> refused(const std::string& reason) {
@@ -110,10 +110,10 @@ std::shared_ptr<CompiledCall> refused(const std::string& reason) {
 
 bool is_aliased(const Call& call) {
   c10::SmallVector<std::pair<const c10::StorageImpl*, bool>, 8> storages;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       storages.emplace_back(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
-                            call.plan().args[i].is_written);
+                            call.op().args[i].is_written);
     });
   }
   if (std::none_of(storages.begin(), storages.end(), [](const auto& storage) { return storage.second; })) {
@@ -176,10 +176,10 @@ uint64_t built_plans() {
 
 std::vector<std::pair<std::string, std::string>> refused_operators() {
   std::vector<std::pair<std::string, std::string>> rows;
-  for_each_plan([&](OpPlan& plan) {
-    if (auto* known = static_cast<OperatorRecipes*>(plan.compiled.load(std::memory_order_acquire))) {
+  for_each_operator([&](Operator& op) {
+    if (auto* known = static_cast<OperatorRecipes*>(op.compiled.load(std::memory_order_acquire))) {
       for (const std::string& reason : known->refusals()) {
-        rows.emplace_back(plan.name, reason);
+        rows.emplace_back(op.name, reason);
       }
     }
   });
@@ -187,11 +187,11 @@ std::vector<std::pair<std::string, std::string>> refused_operators() {
   return rows;
 }
 
-OperatorRecipes& OperatorRecipes::of(OpPlan& plan) {
-  ProviderMemory* known = plan.compiled.load(std::memory_order_acquire);
+OperatorRecipes& OperatorRecipes::of(Operator& op) {
+  ProviderMemory* known = op.compiled.load(std::memory_order_acquire);
   if (C10_UNLIKELY(known == nullptr)) {
     auto made = std::make_unique<OperatorRecipes>();
-    if (plan.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
+    if (op.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
       return *made.release();
     }
   }
@@ -202,22 +202,22 @@ uint64_t OperatorRecipes::numbers(const Call& call) {
   uint64_t known = numbers_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(known == kUnknown)) {
     const PlanBuilder* ask = builder.load();
-    known = ask == nullptr ? 0 : ask->numbers(call.plan());  // the same whoever asks
+    known = ask == nullptr ? 0 : ask->numbers(call.op());  // the same whoever asks
     numbers_.store(known, std::memory_order_relaxed);
   }
   if (C10_LIKELY(known == 0)) {
     return 0;
   }
   uint64_t result = 0;
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     const c10::IValue& value = call.arg(i);
     if (is_by_value(known, i)) {
-      const bool is_read = value.isScalar() && !is_default(value, call.plan().op.schema().arguments()[i]) &&
+      const bool is_read = value.isScalar() && !is_default(value, call.op().handle.schema().arguments()[i]) &&
                            !has_own_formula(call, value);
       result |= is_read ? uint64_t{1} << i : 0;
     } else if (is_guarded(known, i)) {
       const bool is_seen =
-          value.isIntList() || (value.isInt() && !is_default(value, call.plan().op.schema().arguments()[i]));
+          value.isIntList() || (value.isInt() && !is_default(value, call.op().handle.schema().arguments()[i]));
       result |= is_seen ? uint64_t{1} << (kHalf + i) : 0;
     }
   }
@@ -231,8 +231,8 @@ CompiledKey OperatorRecipes::key_of(const Call& call) {
   key.words.push_back((key.is_aliased ? 1u : 0u) | (is_deterministic() ? 2u : 0u) |
                       static_cast<uint64_t>(call.device()) << 8 |
                       uint64_t{variant.load(std::memory_order_relaxed)} << 32);
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
-    if (call.plan().args[i].kind == ArgKind::Other && call.plan().args[i].decides != Decides::Value) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
+    if (call.op().args[i].kind == ArgKind::Other && call.op().args[i].decides != Decides::Value) {
       add_constant(key.words, call.arg(i), !is_by_value(by_value, i));
     }
   }
@@ -331,7 +331,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
       lock.unlock();
       {
         // The thread that builds needs the interpreter lock for it.
-        const Waiting waiting("the builder of plans", call.device(), nullptr, call.plan().name.c_str());
+        const Waiting waiting("the builder of plans", call.device(), nullptr, call.op().name.c_str());
         std::unique_lock held(mutex_);
         wait_for_thread(waiting, built_, held, [&] { return !group.is_building; });
       }
@@ -430,7 +430,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   group->failure.raise_if_recent();
   BuiltPlan built;
   try {
-    const NotedCall noted("the builder of plans", call.device(), nullptr, call.plan().name.c_str());
+    const NotedCall noted("the builder of plans", call.device(), nullptr, call.op().name.c_str());
     built = ask->build(call, numbers(call), key.is_aliased);
   } catch (...) {
     group->failure.keep_current();

@@ -25,7 +25,7 @@ namespace outboard {
 // A plan with its kernels and operators. Calls share it. Its programs outlive it, since queued launches and captured graphs
 // name them.
 struct Recipe {
-  Recipe(kernels::Plan made, BuiltPlan& built, const OpPlan& op);
+  Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op);
 
   kernels::Plan plan;
   std::vector<std::unique_ptr<CompiledKernel>> kernels;
@@ -66,7 +66,7 @@ struct CompiledKey {
 class OperatorRecipes final : public ProviderMemory {
  public:
   // The operator's, made when it is first asked for.
-  static OperatorRecipes& of(OpPlan& plan);
+  static OperatorRecipes& of(Operator& op);
 
   CompiledKey key_of(const Call& call);
 

@@ -23,7 +23,7 @@
 #include "ops/generated/compiled_provider.h"
 #include "ops/host/fallback.h"
 #include "ops/host/host_call.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -54,9 +54,9 @@ bool spans_meet(const at::Tensor& a, const at::Tensor& b) {
 
 // Runs aten::copy_ by its CPU kernel in the stream. False if the host can't reach the memory.
 bool copy_on_host(const at::Tensor& src, const at::Tensor& dst) {
-  static OpPlan& plan = plan_named("aten::copy_");
+  static Operator& op = operator_named("aten::copy_");
   torch::jit::Stack stack{dst, src, true};
-  return run_on_host(Call(plan, stack), &stack);
+  return run_on_host(Call(op, stack), &stack);
 }
 
 // The same as a kernel that is generated for the device. False if there is none.
@@ -64,9 +64,9 @@ bool copy_compiled(const at::Tensor& src, const at::Tensor& dst) {
   if (!allows_compiled()) {
     return false;
   }
-  static OpPlan& plan = plan_named("aten::copy_");
+  static Operator& op = operator_named("aten::copy_");
   torch::jit::Stack stack{dst, src, true};
-  return run_compiled(Call(plan, stack), &stack);
+  return run_compiled(Call(op, stack), &stack);
 }
 
 bool copy_strided_by_driver(const at::Tensor& src, const at::Tensor& dst, Stream& stream) {
@@ -186,7 +186,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   }
   // No way on the device: through the host, keeping what lies between the elements of a dst with gaps.
   refuse_waiting_copy(stream);
-  report_fallback(plan_named("aten::copy_"));
+  report_fallback(operator_named("aten::copy_"));
   if (is_dense(*dst.unsafeGetTensorImpl())) {
     host_to_device(span_to_cpu(src, stream), dst, false);
     return;

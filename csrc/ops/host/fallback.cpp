@@ -34,10 +34,10 @@ bool forbids_copies() {
   return fallback_mode.load(std::memory_order_relaxed) == FallbackMode::Error;
 }
 
-void report(const OpPlan& plan) {
-  std::string text = "operator " + plan.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
+void report(const Operator& op) {
+  std::string text = "operator " + op.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
                      (allows_host() ? "reach the device's memory" : "run it: OUTBOARD_PROVIDERS leaves 'host' out");
-  if (std::string refusal = last_refusal(plan); !refusal.empty()) {
+  if (std::string refusal = last_refusal(op); !refusal.empty()) {
     if (refusal.ends_with('.')) {
       refusal.pop_back();
     }
@@ -68,12 +68,12 @@ void report(const OpPlan& plan) {
 class CopyMaker {
  public:
   explicit CopyMaker(const Call& call) : call_(call) {
-    for (size_t i = 0; i < call.plan().args.size(); ++i) {
+    for (size_t i = 0; i < call.op().args.size(); ++i) {
       call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
         if (is_ours(*tensor.unsafeGetTensorImpl()) && !is_sparse_coo(tensor)) {
           Use& use = use_of(tensor);
           ++use.tensors;
-          use.is_written |= call.plan().args[i].is_written;
+          use.is_written |= call.op().args[i].is_written;
           use.is_viewed |= is_viewed(i);
         }
       });
@@ -104,7 +104,7 @@ class CopyMaker {
   };
 
   bool is_viewed(size_t argument) const {
-    const auto& viewed = call_.plan().viewed_arg;
+    const auto& viewed = call_.op().viewed_arg;
     return std::find(viewed.begin(), viewed.end(), static_cast<int8_t>(argument)) != viewed.end();
   }
 
@@ -151,11 +151,11 @@ class CopyMaker {
 
 }  // namespace
 
-void report_fallback(OpPlan& plan) {
+void report_fallback(Operator& op) {
   if (forbids_copies()) {
-    report(plan);
+    report(op);
   }
-  plan.fallback_calls.fetch_add(1, std::memory_order_relaxed);
+  op.fallback_calls.fetch_add(1, std::memory_order_relaxed);
 }
 
 void set_fallback_mode(FallbackMode mode) {
@@ -163,30 +163,30 @@ void set_fallback_mode(FallbackMode mode) {
 }
 
 void run_on_copies(const Call& call, torch::jit::Stack* stack) {
-  OpPlan& plan = call.plan();
+  Operator& op = call.op();
   if (Capture* capture = capture_of(current_stream(call.device())); C10_UNLIKELY(capture != nullptr)) {
-    capture->refuse(plan.name + ", which runs on a copy of its arguments on the CPU,");
+    capture->refuse(op.name + ", which runs on a copy of its arguments on the CPU,");
   }
   if (forbids_copies()) {
     ask_about_refusal(call);  // wrong arguments are the user's error, not a missing kernel
   }
-  report(plan);
+  report(op);
   CopyMaker maker(call);
   torch::jit::Stack arguments;
-  for (size_t i = 0; i < plan.args.size(); ++i) {
-    arguments.push_back(maker.make(plan.args[i], call.arg(i)));
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    arguments.push_back(maker.make(op.args[i], call.arg(i)));
   }
   const ArgumentPairs pairs(call, arguments);
   torch::jit::Stack results = arguments;
   {
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
     if (call.has_sparse()) {
-      plan.op.callBoxed(&results);
+      op.handle.callBoxed(&results);
     } else {
-      plan.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &results);
+      op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &results);
     }
   }
-  plan.fallback_calls.fetch_add(1, std::memory_order_relaxed);
+  op.fallback_calls.fetch_add(1, std::memory_order_relaxed);
   adopt_results(call, pairs, results, stack);
 }
 

@@ -13,6 +13,6 @@ namespace outboard {
 void run_on_copies(const Call& call, torch::jit::Stack* stack);
 
 // Raises, if set_fallback_mode says so, and counts: for copies within a device that go through the host.
-void report_fallback(OpPlan& plan);
+void report_fallback(Operator& op);
 
 }  // namespace outboard

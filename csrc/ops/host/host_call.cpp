@@ -34,7 +34,7 @@ constexpr size_t kScalarSlots = 8;
 constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
 
 struct QueuedCall {
-  OpPlan* plan = nullptr;
+  Operator* op = nullptr;
   const c10::OperatorHandle* target = nullptr;
   WorkPlace place;
   CallContext context;
@@ -57,11 +57,11 @@ struct QueuedCall {
 
   // Behind the operator's own arguments stand the outputs of its out= overload.
   void hold_written() {
-    if (plan->returned_arg.size() < 2) {
+    if (op->returned_arg.size() < 2) {
       return;
     }
     for (size_t i = 0; i < stack.size(); ++i) {
-      if ((i >= plan->args.size() || plan->args[i].is_written) && stack[i].isTensor()) {
+      if ((i >= op->args.size() || op->args[i].is_written) && stack[i].isTensor()) {
         held.push_back(stack[i].toTensor());
       }
     }
@@ -144,14 +144,14 @@ void settle_output(const QueuedCall& call, const at::Tensor& output, const at::T
   if (C10_UNLIKELY(!result.defined() || result.sizes() != output.sizes() ||
                    result.scalar_type() != output.scalar_type())) {
     const std::string difference = shape_difference(output.scalar_type(), output.sizes(), result);
-    call.plan->shape_classes.disbelieve(call.shape_class, difference);
+    call.op->shape_classes.disbelieve(call.shape_class, difference);
     if (!result.defined()) {
       return zero(output);
     }
     TORCH_CHECK(false, difference,
                 ". The result that this call returned has the first shape, and its values are zeros."
                 " Correct the meta kernel of ",
-                call.plan->name, "; until then such calls wait for the CPU kernel");
+                call.op->name, "; until then such calls wait for the CPU kernel");
   }
   const bool is_in_place = call.target_fills_outputs;
   if (!is_in_place) {
@@ -163,8 +163,8 @@ void settle_output(const QueuedCall& call, const at::Tensor& output, const at::T
 
 void settle_outputs(QueuedCall& call) {
   size_t next = 0;
-  for (size_t i = 0; i < call.plan->returned_arg.size(); ++i) {
-    if (call.plan->returned_arg[i] >= 0) {
+  for (size_t i = 0; i < call.op->returned_arg.size(); ++i) {
+    if (call.op->returned_arg[i] >= 0) {
       continue;
     }
     const c10::IValue& returned = call.stack[i];
@@ -220,7 +220,7 @@ void run_call(QueuedCall* call) {
     if (C10_UNLIKELY(call->has_warned)) {
       no_warnings.emplace();
     } else if (!call->is_waited) {  // a waited call's go to its caller, on whose thread it runs
-      keep_warnings.emplace(*call->place.stream, call->plan->name);
+      keep_warnings.emplace(*call->place.stream, call->op->name);
     }
     call->hold_written();
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
@@ -234,7 +234,7 @@ void run_call(QueuedCall* call) {
       settle_outputs(*call);
     }
   } catch (...) {
-    std::exception_ptr error = with_name_of("operator " + call->plan->name, !call->is_waited);
+    std::exception_ptr error = with_name_of("operator " + call->op->name, !call->is_waited);
     if (call->is_waited) {
       call->error = std::move(error);
     } else {
@@ -262,7 +262,7 @@ class CapturedCall final : public HostCommand {
 
   void run(const WorkPlace& place) noexcept override {
     QueuedCall copy;
-    copy.plan = call_->plan;
+    copy.op = call_->op;
     copy.target = call_->target;
     copy.place = place;
     copy.context = call_->context;
@@ -280,12 +280,12 @@ class CapturedCall final : public HostCommand {
     }
     run_call(&copy);
   }
-  std::string describe() const override { return call_->plan->name; }
+  std::string describe() const override { return call_->op->name; }
 
  private:
   c10::IValue copy_argument(size_t index) const {
     static const ArgInfo output{ArgKind::Tensor, true, false};
-    const auto& args = call_->plan->args;
+    const auto& args = call_->op->args;
     return map_tensors(index < args.size() ? args[index] : output, call_->stack[index], copy_shell);
   }
 
@@ -302,7 +302,7 @@ class ArgumentMaker {
   bool is_reachable() const { return shells_.is_reachable(); }
 
   c10::IValue make(size_t index) {
-    const ArgInfo& info = call_.plan().args[index];
+    const ArgInfo& info = call_.op().args[index];
     const c10::IValue& value = call_.arg(index);
     switch (info.kind) {
       case ArgKind::Generator:
@@ -352,7 +352,7 @@ class ArgumentMaker {
     }
     if (C10_UNLIKELY(capture_ != nullptr && tensor.dim() > 0)) {
       // A replay would see the values of the capture for ever, which a number may be meant to be, a tensor hardly.
-      capture_->refuse(call_.plan().name + " with a CPU tensor as an argument");
+      capture_->refuse(call_.op().name + " with a CPU tensor as an argument");
     }
     const at::Tensor source = tensor.contiguous();
     const size_t nbytes = source.nbytes();
@@ -379,18 +379,18 @@ class ArgumentMaker {
 
 std::unique_ptr<QueuedCall> start(const Call& call, Stream& stream) {
   auto queued = pool().take();
-  queued->plan = &call.plan();
-  queued->target = &call.plan().op;
+  queued->op = &call.op();
+  queued->target = &call.op().handle;
   queued->place = next_place(stream);
   queued->context = CallContext::capture();
   return queued;
 }
 
 bool fill_arguments(const Call& call, QueuedCall& queued, ArgumentMaker& maker) {
-  queued.stack.reserve(call.plan().args.size() + 4);
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  queued.stack.reserve(call.op().args.size() + 4);
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     queued.stack.push_back(maker.make(i));
-    if (call.plan().args[i].is_written && call.arg(i).isTensor()) {
+    if (call.op().args[i].is_written && call.arg(i).isTensor()) {
       queued.has_lazy_output |= call.arg(i).toTensor().is_conj() || call.arg(i).toTensor().is_neg();
     }
   }
@@ -398,7 +398,7 @@ bool fill_arguments(const Call& call, QueuedCall& queued, ArgumentMaker& maker) 
 }
 
 bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* stack) {
-  OpPlan& plan = call.plan();
+  Operator& op = call.op();
   Stream& stream = current_stream(call.device());
   resize_written(call, shape);
   std::unique_ptr<QueuedCall> queued = start(call, stream);
@@ -415,8 +415,8 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
                           : at::Tensor());
     queued->outputs.push_back(outputs.back().defined() ? maker->shell(outputs.back()) : at::Tensor());
   }
-  if (plan.out_variant.has_value()) {
-    queued->target = &*plan.out_variant;
+  if (op.out_variant.has_value()) {
+    queued->target = &*op.out_variant;
     queued->target_fills_outputs = true;
     for (const at::Tensor& output : outputs) {
       queued->stack.emplace_back(maker->shell(output));  // another shell: a kernel may change its strides
@@ -425,8 +425,8 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   if (!maker->is_reachable()) {
     return false;
   }
-  if (C10_UNLIKELY(plan.warns != nullptr)) {
-    plan.warns(call);
+  if (C10_UNLIKELY(op.warns != nullptr)) {
+    op.warns(call);
     queued->has_warned = true;
   }
   if (C10_UNLIKELY(capture != nullptr)) {
@@ -441,7 +441,7 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   const QueuedCall*& here = handed_over;
   here = raw;
   try {
-    is_queued = queue_host_work(stream, run_queued_call, raw, plan.name.c_str());
+    is_queued = queue_host_work(stream, run_queued_call, raw, op.name.c_str());
   } catch (...) {
     here = nullptr;
     release(raw);  // it never ran, and never will
@@ -449,17 +449,17 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
   }
   here = nullptr;
   finish_call(stream, is_queued);
-  plan.queued_calls.fetch_add(1, std::memory_order_relaxed);
+  op.queued_calls.fetch_add(1, std::memory_order_relaxed);
   return_results(call, shape, outputs, stack);
   return true;
 }
 
 bool run_waited(const Call& call, torch::jit::Stack* stack) {
-  OpPlan& plan = call.plan();
+  Operator& op = call.op();
   Stream& stream = current_stream(call.device());
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
-    capture->refuse(plan.name + (is_deterministic() ? ", for which the caller waits in deterministic mode,"
-                                                    : ", for whose result the caller waits,"));
+    capture->refuse(op.name + (is_deterministic() ? ", for which the caller waits in deterministic mode,"
+                                                  : ", for whose result the caller waits,"));
   }
   std::unique_ptr<QueuedCall> queued = start(call, stream);
   queued->is_waited = true;
@@ -469,8 +469,8 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
   }
   const ArgumentPairs arguments(call, queued->stack);
   const std::unique_ptr<QueuedCall, void (*)(QueuedCall*)> waited(queued.release(), release);
-  plan.waited_calls.fetch_add(1, std::memory_order_relaxed);
-  wait_and_run(stream, run_waited_call, waited.get(), plan.name.c_str());
+  op.waited_calls.fetch_add(1, std::memory_order_relaxed);
+  wait_and_run(stream, run_waited_call, waited.get(), op.name.c_str());
   if (waited->error) {
     std::rethrow_exception(waited->error);
   }
@@ -483,10 +483,10 @@ bool run_and_compare(const Call& call, const CallShape& shape, ShapeClasses::Sta
   if (!run_waited(call, stack)) {
     return false;
   }
-  ShapeClasses& classes = call.plan().shape_classes;
+  ShapeClasses& classes = call.op().shape_classes;
   if (state == ShapeClasses::State::Waits) {
     classes.count_wait(shape.shape_class);
-  } else if (const std::string difference = difference_of(call.plan(), shape, *stack); difference.empty()) {
+  } else if (const std::string difference = difference_of(call.op(), shape, *stack); difference.empty()) {
     classes.believe(shape.shape_class);
   } else {
     classes.disbelieve(shape.shape_class, difference);
@@ -505,17 +505,17 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
     return false;
   }
   ensure_open(call.device());
-  if (call.plan().kind == OpKind::Waits || call.plan().kind == OpKind::Views || call.has_sparse() ||
-      is_deterministic() || C10_UNLIKELY(call.asks_kernel())) {
+  if (call.op().kind == OpKind::Waits || call.op().kind == OpKind::Views || call.has_sparse() || is_deterministic() ||
+      C10_UNLIKELY(call.asks_kernel())) {
     return run_waited(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = shape_of(call);
   if (!shape->is_known() || C10_UNLIKELY(shape->asks_kernel)) {
     return run_waited(call, stack);
   }
-  const ShapeClasses::State state = call.plan().shape_classes.state_of(shape->shape_class, shape->is_verified);
+  const ShapeClasses::State state = call.op().shape_classes.state_of(shape->shape_class, shape->is_verified);
   const bool is_believed = state == ShapeClasses::State::Believed ||
-                           (state == ShapeClasses::State::Unknown && call.plan().is_torchs);  // until it is caught
+                           (state == ShapeClasses::State::Unknown && call.op().is_torchs);  // until it is caught
   return C10_LIKELY(is_believed || shape->outputs.empty()) ? run_queued(call, *shape, stack)
                                                            : run_and_compare(call, *shape, state, stack);
 }

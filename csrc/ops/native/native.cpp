@@ -32,7 +32,7 @@ bool fits_strided_kernels(const at::Tensor& tensor) {
 
 bool has_only_strided(const Call& call) {
   bool result = !call.has_sparse();
-  for (size_t i = 0; i < call.plan().args.size(); ++i) {
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) { result &= fits_strided_kernels(tensor); });
   }
   return result;
@@ -51,7 +51,7 @@ void copy_to(const at::Tensor& target, const at::Tensor& source) {
 
 // Runs the route's kernel with these arguments, which its results replace.
 bool run_given(const NativeRoute& route, Stack& arguments) {
-  const Call call(*route.plan, arguments);
+  const Call call(*route.op, arguments);
   return (*route.kernel)(call, &arguments);
 }
 
@@ -96,11 +96,11 @@ bool make_results(const NativeRoute& route, Stack& arguments) {
 }
 
 bool serve_functional(const NativeRoute& route, const Call& call, Stack* stack) {
-  Stack results = arguments_of(call, call.plan().args.size());
+  Stack results = arguments_of(call, call.op().args.size());
   if (!make_results(route, results)) {
     return false;
   }
-  torch::jit::drop(*stack, call.plan().args.size());
+  torch::jit::drop(*stack, call.op().args.size());
   stack->insert(stack->end(), results.begin(), results.end());
   return true;
 }
@@ -122,7 +122,7 @@ bool serve_out(const NativeRoute& route, const Call& call, Stack* stack) {
     copy_to(output, result);
     outputs.emplace_back(output);
   }
-  torch::jit::drop(*stack, call.plan().args.size());
+  torch::jit::drop(*stack, call.op().args.size());
   stack->insert(stack->end(), outputs.begin(), outputs.end());
   return true;
 }
@@ -134,9 +134,9 @@ bool may_write_to_self(const NativeRoute& route, const Call& call, const OutputS
   if (!is_like(shape, self) || at::has_internal_overlap(self) != at::MemOverlap::No) {
     return false;
   }
-  const bool is_pointwise = route.functional->op.hasTag(at::Tag::pointwise);
+  const bool is_pointwise = route.functional->handle.hasTag(at::Tag::pointwise);
   bool result = true;
-  for (size_t i = 1; i < call.plan().args.size(); ++i) {
+  for (size_t i = 1; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       const bool is_same =
           tensor.is_same(self) || (tensor.has_storage() && tensor.is_alias_of(self) &&
@@ -154,7 +154,7 @@ bool serve_in_place(const NativeRoute& route, const Call& call, Stack* stack) {
       at::has_internal_overlap(self) == at::MemOverlap::Yes) {
     return false;
   }
-  const size_t count = call.plan().args.size();
+  const size_t count = call.op().args.size();
   Stack arguments = arguments_of(call, count);
   const std::shared_ptr<const CallShape> shape = shape_of(Call(*route.functional, arguments));
   if (!is_whole(*shape) || c10::IntArrayRef(shape->outputs[0].sizes) != self.sizes()) {
@@ -196,10 +196,10 @@ bool serve(const NativeRoute& route, const Call& call, Stack* stack) {
 
 // ---- Registration ----
 
-// The kernels by plan, for finding the routes of a group anew; under `mutex`.
+// The kernels by operator, for finding the routes of a group anew; under `mutex`.
 struct Registry {
   std::mutex mutex;
-  std::map<OpPlan*, const NativeKernel*> kernels;
+  std::map<Operator*, const NativeKernel*> kernels;
 };
 Registry& registry() {
   static auto* kernels = new Registry();  // kernels may run until the very end
@@ -207,25 +207,25 @@ Registry& registry() {
 }
 
 // Those that were there before may be running on other threads: kernels and routes are kept.
-void store_route(OpPlan& called, const NativeRoute& route) {
+void store_route(Operator& called, const NativeRoute& route) {
   called.native.store(new NativeRoute(route), std::memory_order_release);
 }
 
-void find_routes(const std::array<OpPlan*, 3>& group) {
+void find_routes(const std::array<Operator*, 3>& group) {
   constexpr std::array kPrecedence = {Form::Out, Form::Functional, Form::InPlace};
   const auto kernel_of = [&](Form form) -> const NativeKernel* {
     const auto found = registry().kernels.find(group[static_cast<size_t>(form)]);
     return found == registry().kernels.end() ? nullptr : found->second;
   };
-  OpPlan* functional = group[static_cast<size_t>(Form::Functional)];
+  Operator* functional = group[static_cast<size_t>(Form::Functional)];
   for (const Form called : kPrecedence) {
-    OpPlan* plan = group[static_cast<size_t>(called)];
-    if (plan == nullptr || kernel_of(called) != nullptr) {
+    Operator* op = group[static_cast<size_t>(called)];
+    if (op == nullptr || kernel_of(called) != nullptr) {
       continue;  // its own kernel's route stands
     }
     for (const Form given : kPrecedence) {
       if (const NativeKernel* kernel = kernel_of(given)) {
-        store_route(*plan, {kernel, group[static_cast<size_t>(given)], functional, called, given});
+        store_route(*op, {kernel, group[static_cast<size_t>(given)], functional, called, given});
         break;
       }
     }
@@ -245,12 +245,12 @@ bool run_native(const NativeRoute& route, const Call& call, Stack* stack) {
   }
   const c10::DeviceGuard guard(c10::Device(kDeviceType, call.device()));
   ActivityScope activity(current_stream(call.device()),
-                         {ActivityKind::Kernel, "native kernel", call.plan().name.c_str()});
+                         {ActivityKind::Kernel, "native kernel", call.op().name.c_str()});
   if (!serve(route, call, stack)) {
     return false;
   }
   activity.finish();
-  call.plan().native_calls.fetch_add(1, std::memory_order_relaxed);
+  call.op().native_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -284,23 +284,25 @@ std::string describe_unknown_operator(const std::string& name) {
 }
 
 void register_native_kernel(const std::string& name, NativeKernel kernel) {
-  const std::optional<c10::OperatorHandle> op = find_operator(name);
-  if (!op) {
+  const std::optional<c10::OperatorHandle> handle = find_operator(name);
+  if (!handle) {
     raise(ErrorKind::InvalidArgument, OB_NOT_FOUND, describe_unknown_operator(name));
   }
-  const FormGroup group = find_forms(*op);
-  const auto plan_of = [](const std::optional<c10::OperatorHandle>& form) { return form ? &plan_for(*form) : nullptr; };
-  OpPlan& plan = plan_for(*op);
-  const std::array<OpPlan*, 3> plans = {plan_of(group.functional), plan_of(group.out), plan_of(group.in_place)};
+  const FormGroup group = find_forms(*handle);
+  const auto op_of = [](const std::optional<c10::OperatorHandle>& form) {
+    return form ? &operator_for(*form) : nullptr;
+  };
+  Operator& op = operator_for(*handle);
+  const std::array<Operator*, 3> ops = {op_of(group.functional), op_of(group.out), op_of(group.in_place)};
   // An operator without other forms counts as functional if nothing is written to.
-  const Form form = plan.kind != OpKind::Writes ? Form::Functional : plans[2] == &plan ? Form::InPlace : Form::Out;
+  const Form form = op.kind != OpKind::Writes ? Form::Functional : ops[2] == &op ? Form::InPlace : Form::Out;
   {
     const std::lock_guard lock(registry().mutex);
-    const NativeKernel* kept = registry().kernels[&plan] = new NativeKernel(std::move(kernel));
-    store_route(plan, {kept, &plan, nullptr, form, form});
-    find_routes(plans);
+    const NativeKernel* kept = registry().kernels[&op] = new NativeKernel(std::move(kernel));
+    store_route(op, {kept, &op, nullptr, form, form});
+    find_routes(ops);
   }
-  install_chain(plan);
+  install_chain(op);
 }
 
 }  // namespace outboard

@@ -19,11 +19,11 @@
 
 namespace outboard {
 
-// Which kernel serves the calls of a plan, found once a registration.
+// Which kernel serves the calls of an operator, found once a registration.
 struct NativeRoute {
   const NativeKernel* kernel;
-  OpPlan* plan;  // of the form that the kernel was registered for
-  OpPlan* functional;  // of the group; null if the kernel is the called form's own
+  Operator* op;  // of the form that the kernel was registered for
+  Operator* functional;  // of the group; null if the kernel is the called form's own
   Form called;
   Form given;
 };

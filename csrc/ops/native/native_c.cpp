@@ -184,15 +184,15 @@ class Scratch {
   }
 
   // Raises what a kernel could not be given, if it failed for that.
-  void check(ob_status status, const OpPlan& plan) const {
+  void check(ob_status status, const Operator& op) const {
     if (C10_LIKELY(status == OB_OK || failure_ == nullptr)) {
-      outboard::check(status, plan.name.c_str(), stream_.device);
+      outboard::check(status, op.name.c_str(), stream_.device);
       return;
     }
     try {
       std::rethrow_exception(failure_);
     } catch (c10::Error& error) {
-      error.add_context("The driver's kernel for " + plan.name + " asked for it, as scratch memory.");
+      error.add_context("The driver's kernel for " + op.name + " asked for it, as scratch memory.");
       throw;
     }
   }
@@ -236,11 +236,11 @@ class ReservedScratch final : public Scratch {
   const std::vector<Reserved>& reserved_;
 };
 
-ob_status call_kernel(ob_operator_fn fn, void* user, const OpPlan& plan, Stream& stream, const DriverValues& values,
+ob_status call_kernel(ob_operator_fn fn, void* user, const Operator& op, Stream& stream, const DriverValues& values,
                       Outputs outputs, Scratch& scratch) {
   ob_kernel_call call{};
   call.struct_size = sizeof(call);
-  call.op = plan.name.c_str();
+  call.op = op.name.c_str();
   call.device = stream.device;
   call.stream = stream_handle(stream);
   call.arg_count = values.values().size();
@@ -257,26 +257,21 @@ ob_status call_kernel(ob_operator_fn fn, void* user, const OpPlan& plan, Stream&
 // A call in a graph.
 class KernelCommand final : public DriverCommand {
  public:
-  KernelCommand(ob_operator_fn fn, void* user, const OpPlan& plan, DriverValues values, Outputs outputs,
+  KernelCommand(ob_operator_fn fn, void* user, const Operator& op, DriverValues values, Outputs outputs,
                 std::vector<Reserved> scratch)
-      : fn_(fn),
-        user_(user),
-        plan_(plan),
-        values_(std::move(values)),
-        outputs_(outputs),
-        scratch_(std::move(scratch)) {}
+      : fn_(fn), user_(user), op_(op), values_(std::move(values)), outputs_(outputs), scratch_(std::move(scratch)) {}
   void queue(Stream& stream) override {
-    ActivityScope activity(stream, {ActivityKind::Kernel, "native kernel", plan_.name.c_str()});
+    ActivityScope activity(stream, {ActivityKind::Kernel, "native kernel", op_.name.c_str()});
     ReservedScratch scratch(stream, scratch_);
-    scratch.check(call_kernel(fn_, user_, plan_, stream, values_, outputs_, scratch), plan_);
+    scratch.check(call_kernel(fn_, user_, op_, stream, values_, outputs_, scratch), op_);
     activity.finish();
   }
-  std::string describe() const override { return plan_.name; }
+  std::string describe() const override { return op_.name; }
 
  private:
   ob_operator_fn fn_;
   void* user_;
-  const OpPlan& plan_;
+  const Operator& op_;
   DriverValues values_;
   Outputs outputs_;
   std::vector<Reserved> scratch_;
@@ -317,8 +312,8 @@ class DriverKernel {
   DriverKernel(ob_operator_fn fn, void* user) : fn_(fn), user_(user) {}
 
   bool operator()(const Call& call, torch::jit::Stack* stack) const {
-    const OpPlan& plan = call.plan();
-    if (plan.kind != OpKind::Makes && plan.kind != OpKind::Writes) {
+    const Operator& op = call.op();
+    if (op.kind != OpKind::Makes && op.kind != OpKind::Writes) {
       return false;
     }
     const std::shared_ptr<const CallShape> shape = shape_of(call);
@@ -330,13 +325,13 @@ class DriverKernel {
     Capture* capture = capture_of(stream);
     const bool is_kept = capture && !capture->is_native();
     DriverValues values(is_kept);
-    for (size_t i = 0; i < plan.args.size(); ++i) {
-      values.add(plan.args[i], call.arg(i));
+    for (size_t i = 0; i < op.args.size(); ++i) {
+      values.add(op.args[i], call.arg(i));
     }
     if (!values.is_complete()) {
       return false;
     }
-    const uint64_t key = values.key(plan.name);
+    const uint64_t key = values.key(op.name);
     const std::shared_ptr<const Answer> known = answers_->find(key);
     // While the core records a graph nothing may run, so the kernel can't be asked: a call that it isn't known to take
     // goes on, since a graph that failed in its replay would be of no use.
@@ -349,9 +344,9 @@ class DriverKernel {
     const std::vector<at::Tensor> outputs = make_outputs(call, *shape);
     const Outputs described{values.add_tensors(outputs), outputs.size()};
     if (C10_UNLIKELY(is_kept)) {
-      capture->add(stream, std::make_unique<KernelCommand>(fn_, user_, plan, std::move(values), described,
+      capture->add(stream, std::make_unique<KernelCommand>(fn_, user_, op, std::move(values), described,
                                                            reserve(stream, known->scratch)));
-    } else if (!ask(plan, stream, values, described, known ? std::nullopt : std::optional(key))) {
+    } else if (!ask(op, stream, values, described, known ? std::nullopt : std::optional(key))) {
       return false;
     } else {
       finish_call(stream);
@@ -373,10 +368,10 @@ class DriverKernel {
   }
 
   // Queues the call; `new_key` is that of an answer that is not known yet.
-  bool ask(const OpPlan& plan, Stream& stream, const DriverValues& values, Outputs outputs,
+  bool ask(const Operator& op, Stream& stream, const DriverValues& values, Outputs outputs,
            std::optional<uint64_t> new_key) const {
     Scratch scratch(stream);
-    const ob_status status = call_kernel(fn_, user_, plan, stream, values, outputs, scratch);
+    const ob_status status = call_kernel(fn_, user_, op, stream, values, outputs, scratch);
     // An answer that it gave for want of memory says nothing of the next call.
     if (is_unimplemented(status)) {
       if (new_key && !scratch.has_failed()) {  // else it took one alike before, against the contract
@@ -384,7 +379,7 @@ class DriverKernel {
       }
       return false;
     }
-    scratch.check(status, plan);
+    scratch.check(status, op);
     if (new_key && !scratch.has_failed()) {
       answers_->add(*new_key, {true, scratch.sizes()});
     }
@@ -438,10 +433,10 @@ void register_driver_kernels() {
 
 std::vector<std::string> native_operators() {
   std::vector<std::string> names;
-  for_each_plan([&](OpPlan& plan) {
+  for_each_operator([&](Operator& op) {
     // Those that a kernel of another form serves are not the driver's.
-    if (const NativeRoute* route = plan.native.load(); route != nullptr && route->plan == &plan) {
-      names.push_back(plan.name);
+    if (const NativeRoute* route = op.native.load(); route != nullptr && route->op == &op) {
+      names.push_back(op.name);
     }
   });
   std::sort(names.begin(), names.end());

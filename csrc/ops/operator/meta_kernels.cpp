@@ -17,11 +17,11 @@ namespace {
 
 // The function with the operator's own signature, picked from the overloads in at::meta, as a boxed kernel; none if the
 // running torch has no such overload.
-template <class Operator, class Pick>
+template <class TorchOp, class Pick>
 void add(std::vector<MetaKernelEntry>& entries, Pick pick) {
-  using Function = typename c10::fn_remove_symint<typename Operator::schema>::type;
+  using Function = typename c10::fn_remove_symint<typename TorchOp::schema>::type;
   if (Function* const function = pick(static_cast<Function*>(nullptr)); function != nullptr) {
-    entries.push_back({c10::OperatorName(Operator::name, Operator::overload_name),
+    entries.push_back({c10::OperatorName(TorchOp::name, TorchOp::overload_name),
                        c10::KernelFunction::makeFromUnboxedRuntimeFunction(function), /*is_structured=*/true});
   }
 }

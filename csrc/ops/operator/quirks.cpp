@@ -233,11 +233,11 @@ void set_dtype(OutputShape& output, c10::ScalarType dtype) {
 }
 
 // The CPU kernels of batch norm save statistics in the parameters' dtype (or the input's), and none in evaluation.
-void correct_statistics(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape) {
+void correct_statistics(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape) {
   const bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
-  const size_t training = plan.op.operator_name().overload_name == "no_stats" ? 3 : 5;
+  const size_t training = op.handle.operator_name().overload_name == "no_stats" ? 3 : 5;
   const bool is_training =
-      plan.op.operator_name().name == "aten::_batch_norm_with_update" || arguments[training].toBool();
+      op.handle.operator_name().name == "aten::_batch_norm_with_update" || arguments[training].toBool();
   for (size_t i = 1; i < 3; ++i) {
     OutputShape& saved = shape.outputs[i];
     if (!is_training) {
@@ -286,15 +286,15 @@ bool writes_in_secret(const std::string& name, const std::string& arg) {
   return name == "aten::native_batch_norm" && (arg == "running_mean" || arg == "running_var");
 }
 
-void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape) {
+void correct_shape(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape) {
   if (shape.outputs.empty()) {
     return;  // an out= form, whose arguments are its outputs
   }
-  const std::string& name = plan.op.operator_name().name;
+  const std::string& name = op.handle.operator_name().name;
   lay_out(name, arguments, shape);
   if (name == "aten::_batch_norm_with_update" || name == "aten::native_batch_norm" ||
       name == "aten::_native_batch_norm_legit") {
-    correct_statistics(plan, arguments, shape);
+    correct_statistics(op, arguments, shape);
   } else if (name == "aten::_embedding_bag" || name == "aten::_embedding_bag_forward_only") {
     correct_embedding_bag(arguments, name == "aten::_embedding_bag", shape);
   } else if (name == "aten::convolution" || name == "aten::_convolution") {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 
 namespace outboard {
 
@@ -37,6 +37,6 @@ bool checks_all_in_meta(const std::string& name);
 bool is_given_samples(const std::string& name);
 
 // Mends the shape of a call where the rule is known.
-void correct_shape(const OpPlan& plan, const torch::jit::Stack& arguments, CallShape& shape);
+void correct_shape(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
 
 }  // namespace outboard

@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 
 namespace outboard {
 
@@ -63,9 +63,9 @@ std::string shape_difference(c10::ScalarType dtype, c10::IntArrayRef sizes, cons
 
 std::vector<ShapeDisagreement> shape_disagreements() {
   std::vector<ShapeDisagreement> result;
-  for_each_plan([&](OpPlan& plan) {
-    for (ShapeClasses::Row& row : plan.shape_classes.disbelieved()) {
-      result.push_back({plan.name, std::move(row.difference), row.waits});
+  for_each_operator([&](Operator& op) {
+    for (ShapeClasses::Row& row : op.shape_classes.disbelieved()) {
+      result.push_back({op.name, std::move(row.difference), row.waits});
     }
   });
   return result;

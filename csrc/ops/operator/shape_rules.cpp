@@ -478,12 +478,12 @@ Tensor& linspace_out(const at::Scalar&, const at::Scalar&, int64_t steps, Tensor
 
 // ---- The table ----------------------------------------------------------------------------------------------------------
 
-template <class Operator>
-using Function = typename c10::fn_remove_symint<typename Operator::schema>::type;
+template <class TorchOp>
+using Function = typename c10::fn_remove_symint<typename TorchOp::schema>::type;
 
-template <class Operator>
-void add(std::vector<MetaKernelEntry>& entries, Function<Operator>* rule) {
-  entries.push_back({c10::OperatorName(Operator::name, Operator::overload_name),
+template <class TorchOp>
+void add(std::vector<MetaKernelEntry>& entries, Function<TorchOp>* rule) {
+  entries.push_back({c10::OperatorName(TorchOp::name, TorchOp::overload_name),
                      c10::KernelFunction::makeFromUnboxedRuntimeFunction(rule)});
 }
 

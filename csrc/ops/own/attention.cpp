@@ -11,7 +11,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "ops/generated/compiled_provider.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
@@ -103,9 +103,9 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
   // Found once: this runs in every call.
-  static const OpPlan& whole = plan_named("aten::_scaled_dot_product_fused_attention_overrideable");
-  static const OpPlan& fused = plan_named("aten::_scaled_dot_product_flash_attention_for_cpu");
-  static const OpPlan& product = plan_named("aten::bmm");
+  static const Operator& whole = operator_named("aten::_scaled_dot_product_fused_attention_overrideable");
+  static const Operator& fused = operator_named("aten::_scaled_dot_product_flash_attention_for_cpu");
+  static const Operator& product = operator_named("aten::bmm");
   if (has_native(whole) || has_registered_whole) {
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
@@ -125,8 +125,8 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
 }  // namespace
 
 void register_attention() {
-  has_registered_whole = plan_named("aten::_scaled_dot_product_fused_attention_overrideable")
-                             .op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+  has_registered_whole = operator_named("aten::_scaled_dot_product_fused_attention_overrideable")
+                             .handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(choose_attention);
 }
 

@@ -24,21 +24,22 @@ namespace {
 class PreparedChain final : public c10::OperatorKernel {
  public:
   using Prepare = bool (*)(torch::jit::Stack& stack);
-  PreparedChain(OpPlan& plan, Prepare prepare) : plan_(plan), prepare_(prepare) {}
+  PreparedChain(Operator& op, Prepare prepare) : op_(op), prepare_(prepare) {}
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
     if (!prepare_(*stack)) {
-      run_chain(plan_, stack);
+      run_chain(op_, stack);
     }
   }
 
  private:
-  OpPlan& plan_;
+  Operator& op_;
   Prepare prepare_;
 };
 
 void prepare(torch::Library& aten, const char* name, PreparedChain::Prepare prepare) {
   const std::string full = std::string("aten::") + name;
-  aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<PreparedChain>(plan_named(full), prepare)));
+  aten.impl(name,
+            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<PreparedChain>(operator_named(full), prepare)));
 }
 
 // Torch hands products of vectors its zero tensors, which have no memory (forward-mode gradients are made of them).

@@ -15,7 +15,7 @@
 
 #include "ops/boxed.h"
 #include "ops/generated/compiled_provider.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
@@ -118,7 +118,7 @@ at::Tensor labels_of(const at::Tensor& targets, const std::vector<int64_t>& targ
 // the chain gets those of the operator that takes tensors.
 class CtcKernel final : public c10::OperatorKernel {
  public:
-  CtcKernel(OpPlan& torchs, OpPlan& ours, size_t log_probs)
+  CtcKernel(Operator& torchs, Operator& ours, size_t log_probs)
       : torchs_(torchs), ours_(ours), log_probs_(log_probs), arguments_(torchs.args.size()) {}
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -150,8 +150,8 @@ class CtcKernel final : public c10::OperatorKernel {
            may_compile(log_probs.device().index());
   }
 
-  OpPlan& torchs_;
-  OpPlan& ours_;
+  Operator& torchs_;
+  Operator& ours_;
   const size_t log_probs_;  // its place among the arguments
   const size_t arguments_;
 };
@@ -168,10 +168,10 @@ void register_ctc(torch::Library& aten) {
   own.impl("ctc_loss_backward", torch::dispatch(c10::DispatchKey::CPU, gradient_on_cpu));
   own.impl("ctc_loss_backward", torch::dispatch(c10::DispatchKey::Meta, gradient_shape));
   aten.impl("_ctc_loss", torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CtcKernel>(
-                             plan_named("aten::_ctc_loss"), plan_named("outboard::ctc_loss"), 0)));
+                             operator_named("aten::_ctc_loss"), operator_named("outboard::ctc_loss"), 0)));
   aten.impl("_ctc_loss_backward",
             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CtcKernel>(
-                plan_named("aten::_ctc_loss_backward"), plan_named("outboard::ctc_loss_backward"), 1)));
+                operator_named("aten::_ctc_loss_backward"), operator_named("outboard::ctc_loss_backward"), 1)));
 }
 
 }  // namespace outboard

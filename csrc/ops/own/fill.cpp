@@ -60,9 +60,9 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   }
   const at::Tensor element = C10_LIKELY(every_type_holds(value)) ? at::Tensor() : filled_on_cpu(self, value);
   if (self.numel() > 0 && !fill_by_driver(self, value, element)) {
-    static OpPlan& plan = plan_named("aten::fill_", "Scalar");
+    static Operator& op = operator_named("aten::fill_", "Scalar");
     torch::jit::Stack stack{self, value};
-    run_chain(plan, &stack);
+    run_chain(op, &stack);
   }
   return self;
 }
@@ -75,9 +75,9 @@ at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
   if (value.device() != self.device()) {
     return self.fill_(value.item());
   }
-  static OpPlan& plan = plan_named("aten::fill_", "Tensor");
+  static Operator& op = operator_named("aten::fill_", "Tensor");
   torch::jit::Stack stack{self, value};
-  run_chain(plan, &stack);
+  run_chain(op, &stack);
   return self;
 }
 

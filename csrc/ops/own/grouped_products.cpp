@@ -11,7 +11,7 @@
 
 #include "core/driver.h"
 #include "ops/boxed.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
@@ -64,9 +64,9 @@ class GroupedProducts final : public c10::OperatorKernel {
   }
 
  private:
-  OpPlan& torchs_ = plan_named("aten::_grouped_mm");
-  OpPlan& queued_ = plan_named("outboard::grouped_mm");
-  const OpPlan& product_ = plan_named("aten::mm");
+  Operator& torchs_ = operator_named("aten::_grouped_mm");
+  Operator& queued_ = operator_named("outboard::grouped_mm");
+  const Operator& product_ = operator_named("aten::mm");
 };
 
 }  // namespace

@@ -398,8 +398,8 @@ torch::jit::Stack first_elements(c10::ArrayRef<c10::IValue> arguments) {
 // The operator behind a look whether one launch does it.
 // The operator for each tensor of its lists, where kernels are generated and none takes the lists as a whole: plans are
 // for lists of one tensor, so that no plan grows with a list. False, with nothing done, for other calls.
-bool run_each(OpPlan& plan, torch::jit::Stack* stack) {
-  const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, plan.args.size());
+bool run_each(Operator& op, torch::jit::Stack* stack) {
+  const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op.args.size());
   const c10::DeviceIndex device = device_of(arguments);
   const size_t length = arguments[0].isTensorList() ? arguments[0].toTensorList().size() : 0;
   if (!allows_compiled() || device < 0 || length < 2 || !may_compile(device)) {
@@ -424,27 +424,27 @@ bool run_each(OpPlan& plan, torch::jit::Stack* stack) {
       }
       single.emplace_back(std::move(one));
     }
-    run_chain(plan, &single);
+    run_chain(op, &single);
   }
-  torch::jit::drop(*stack, plan.args.size());
+  torch::jit::drop(*stack, op.args.size());
   return true;
 }
 
 class ListKernel final : public c10::OperatorKernel {
  public:
-  ListKernel(OpPlan& plan, bool is_composite) : known_(plan, is_composite), is_composite_(is_composite) {}
+  ListKernel(Operator& op, bool is_composite) : known_(op, is_composite), is_composite_(is_composite) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    OpPlan& plan = known_.plan();
-    const bool is_native = plan.native.load(std::memory_order_acquire) != nullptr && allows_native();
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    Operator& op = known_.op();
+    const bool is_native = op.native.load(std::memory_order_acquire) != nullptr && allows_native();
     if (C10_LIKELY(!is_native && allows_compiled()) && known_.run(stack)) {
       return;
     }
     if (is_composite_ && !is_native) {
       // Torch's composite, which the CPU's table holds: an operator for each tensor, by the dispatcher.
-      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-    } else if (is_native || !run_each(plan, stack)) {
-      run_chain(plan, stack);
+      handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    } else if (is_native || !run_each(op, stack)) {
+      run_chain(op, stack);
     }
   }
 
@@ -455,11 +455,11 @@ class ListKernel final : public c10::OperatorKernel {
 
 }  // namespace
 
-ListOperator::ListOperator(OpPlan& plan, bool promotes) : plan_(plan), promotes_(promotes) {
-  const std::string_view name = std::string_view(plan.name).substr(std::min<size_t>(plan.name.size(), 15));
+ListOperator::ListOperator(Operator& op, bool promotes) : op_(op), promotes_(promotes) {
+  const std::string_view name = std::string_view(op.name).substr(std::min<size_t>(op.name.size(), 15));
   for (const std::string_view one : {"addcdiv", "addcmul", "clamp_max", "clamp_min", "lerp", "maximum", "minimum",
                                      "pow", "add.List", "add_.List", "sub.List", "sub_.List"}) {
-    converts_ |= plan.name.starts_with("aten::_foreach_") && name.starts_with(one);
+    converts_ |= op.name.starts_with("aten::_foreach_") && name.starts_with(one);
   }
 }
 
@@ -467,7 +467,7 @@ uint64_t ListOperator::numbers() {
   uint64_t known = numbers_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(known == kUnknown)) {
     const PlanBuilder* ask = plan_builder();
-    known = ask == nullptr ? 0 : ask->numbers_of_lists(plan_);  // the same whoever asks
+    known = ask == nullptr ? 0 : ask->numbers_of_lists(op_);  // the same whoever asks
     numbers_.store(known, std::memory_order_relaxed);
   }
   return known;
@@ -531,8 +531,8 @@ std::shared_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
   }
   std::string reason;
   for (bool is_dropped = true; is_dropped;) {
-    const NotedCall noted("the builder of plans", device, nullptr, plan_.name.c_str());
-    BuiltPlan built = ask->build_chunks(plan_, first_elements(arguments), device);
+    const NotedCall noted("the builder of plans", device, nullptr, op_.name.c_str());
+    BuiltPlan built = ask->build_chunks(op_, first_elements(arguments), device);
     const std::string text = built.text;
     reason = built.refusal;
     if (!reason.empty()) {
@@ -547,10 +547,10 @@ std::shared_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
       reason = unusable(error);
       recipe = std::make_unique<ListRecipe>();
       is_dropped = may_be_plans(error, device) &&
-                   ask->drop_chunks(plan_, first_elements(arguments), device, text, error.what_without_backtrace());
+                   ask->drop_chunks(op_, first_elements(arguments), device, text, error.what_without_backtrace());
     }
   }
-  OperatorRecipes::of(plan_).list(reason);
+  OperatorRecipes::of(op_).list(reason);
   return recipe;
 }
 
@@ -563,7 +563,7 @@ void ListOperator::drop(const std::shared_ptr<ListRecipe>& recipe, c10::ArrayRef
     }
   }
   if (const PlanBuilder* ask = plan_builder()) {
-    ask->drop_chunks(plan_, first_elements(arguments), device, recipe->kept, why);
+    ask->drop_chunks(op_, first_elements(arguments), device, recipe->kept, why);
   }
 }
 
@@ -581,7 +581,7 @@ void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::
           source.kind == Kind::Fresh || source.kind == Kind::Chunk ||
               (source.argument < arguments.size() && (!is_list || (arguments[source.argument].isTensorList() &&
                                                                    !arguments[source.argument].toListRef().empty()))),
-          "a plan of ", plan_.name, " over chunks reads argument ", source.argument, ", which is no such list");
+          "a plan of ", op_.name, " over chunks reads argument ", source.argument, ", which is no such list");
     }
   }
   for (const auto& kernel : built.kernels) {
@@ -593,7 +593,7 @@ void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::
 }
 
 bool ListOperator::run(torch::jit::Stack* stack) {
-  const c10::ArrayRef<c10::IValue> arguments(stack->data() + stack->size() - plan_.args.size(), plan_.args.size());
+  const c10::ArrayRef<c10::IValue> arguments(stack->data() + stack->size() - op_.args.size(), op_.args.size());
   const c10::DeviceIndex device = device_of(arguments);
   if (device < 0 || !may_compile(device) || device_properties(device).follows_addresses == 0) {
     return false;
@@ -608,7 +608,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
     if (recipe->kernels.empty()) {
       return false;
     }
-    ListCall call(*recipe, plan_.name, arguments, current_stream(device));
+    ListCall call(*recipe, op_.name, arguments, current_stream(device));
     try {
       if (!call.gather() || (promotes_ && call.is_mixed()) || !call.prepare()) {
         return false;
@@ -626,11 +626,11 @@ bool ListOperator::run(torch::jit::Stack* stack) {
     }
     results = call.results();
   }
-  torch::jit::drop(*stack, plan_.args.size());
+  torch::jit::drop(*stack, op_.args.size());
   for (const c10::List<at::Tensor>& list : results) {
     stack->emplace_back(list);
   }
-  plan_.compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  op_.compiled_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -641,13 +641,13 @@ void register_lists() {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const bool is_foreach = name.name.starts_with("aten::_foreach_") && !name.overload_name.ends_with("out");
     const bool is_of_the_cpu = std::ranges::find(kOfTheCpu, name.name) != std::end(kOfTheCpu);
-    const auto op = is_foreach || is_of_the_cpu ? c10::Dispatcher::singleton().findSchema(name) : std::nullopt;
+    const auto handle = is_foreach || is_of_the_cpu ? c10::Dispatcher::singleton().findSchema(name) : std::nullopt;
     // Foreach operators have no kernel of the CPU's own: its table holds the composite.
-    if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) == is_of_the_cpu &&
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) == is_foreach) {
-      OpPlan& plan = plan_for(*op);
-      library->impl(plan.name.c_str(),
-                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ListKernel>(plan, is_foreach)));
+    if (handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CPU) == is_of_the_cpu &&
+        handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) == is_foreach) {
+      Operator& op = operator_for(*handle);
+      library->impl(op.name.c_str(),
+                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<ListKernel>(op, is_foreach)));
     }
   }
 }

@@ -21,7 +21,7 @@
 #include "kernels/device_kernel.h"
 #include "ops/call/recent_failure.h"
 #include "ops/generated/compiled_provider.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 #include "ops/own/chunk_table.h"
 
 namespace outboard {
@@ -40,9 +40,9 @@ struct ListRecipe {
 class ListOperator {
  public:
   // `promotes`: types of its arguments decide that of the results, as torch promotes them.
-  ListOperator(OpPlan& plan, bool promotes);
+  ListOperator(Operator& op, bool promotes);
 
-  OpPlan& plan() { return plan_; }
+  Operator& op() { return op_; }
 
   // Runs a call and replaces the arguments on the stack by the results; false, with nothing done, if it must go another way.
   bool run(torch::jit::Stack* stack);
@@ -64,7 +64,7 @@ class ListOperator {
             const std::string& why);
   void fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) const;
 
-  OpPlan& plan_;
+  Operator& op_;
   const bool promotes_;
   bool converts_ = false;  // its numbers to its tensors' dtype, which the CPU's kernels refuse where they don't fit
   static constexpr uint64_t kUnknown = ~uint64_t{0};

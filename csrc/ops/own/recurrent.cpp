@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ops/boxed.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 
 namespace outboard {
@@ -238,23 +238,23 @@ constexpr auto kGruCellBackward = "gru_cell_backward(Tensor grad_hy, Tensor work
 // What torch calls, and `whole`, of the same arguments and results.
 class CellKernel final : public c10::OperatorKernel {
  public:
-  CellKernel(OpPlan& torchs, OpPlan& whole)
-      : torchs_(torchs), whole_(whole), product_(plan_named("aten::mul", "Tensor")) {}
+  CellKernel(Operator& torchs, Operator& whole)
+      : torchs_(torchs), whole_(whole), product_(operator_named("aten::mul", "Tensor")) {}
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
     if (has_native(torchs_)) {
       run_chain(torchs_, stack);
     } else if (has_native(product_)) {
       // The one for shapes is made of operators, which go to wherever their arguments are.
-      whole_.op.callBoxedForDispatchKey(c10::DispatchKey::Meta, *stack);
+      whole_.handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, *stack);
     } else {
       run_chain(whole_, stack);
     }
   }
 
  private:
-  OpPlan& torchs_;
-  OpPlan& whole_;
-  const OpPlan& product_;
+  Operator& torchs_;
+  Operator& whole_;
+  const Operator& product_;
 };
 
 template <class Function>
@@ -264,8 +264,8 @@ void register_cell(torch::Library& aten, torch::Library& cells, const char* torc
   const std::string name(schema, std::strchr(schema, '(') - schema);
   cells.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, on_cpu));
   cells.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, made_of_operators));
-  auto kernel =
-      std::make_unique<CellKernel>(plan_named(c10::str("aten::", torchs)), plan_named(c10::str("outboard::", name)));
+  auto kernel = std::make_unique<CellKernel>(operator_named(c10::str("aten::", torchs)),
+                                             operator_named(c10::str("outboard::", name)));
   aten.impl(torchs, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
 }
 

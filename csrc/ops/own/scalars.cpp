@@ -9,7 +9,7 @@
 #include "core/stream.h"
 #include "ops/call/trace.h"
 #include "ops/call/transfer.h"
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/tensors/tensor_utils.h"
 

@@ -93,7 +93,7 @@ void register_sparse() {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (name.name.rfind("aten::", 0) == 0 && op && op->hasKernelForDispatchKey(c10::DispatchKey::SparseCPU) &&
         !op->hasKernelForDispatchKey(c10::DispatchKey::SparsePrivateUse1)) {
-      aten.impl(plan_for(*op).name.c_str(), torch::CppFunction::makeFromBoxedFunction<&chain_fallback>());
+      aten.impl(operator_for(*op).name.c_str(), torch::CppFunction::makeFromBoxedFunction<&chain_fallback>());
     }
   }
 }

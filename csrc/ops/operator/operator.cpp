@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/operator/plan.h"
+#include "ops/operator/operator.h"
 
 #include <ATen/core/jit_type.h>
 
@@ -15,7 +15,7 @@ namespace outboard {
 
 namespace {
 
-void (*completion)(OpPlan& plan) = nullptr;
+void (*completion)(Operator& op) = nullptr;
 
 bool is_tensor_type(const c10::TypePtr& type) {
   return type->kind() == c10::TypeKind::TensorType;
@@ -102,22 +102,22 @@ int8_t aliased_argument(const c10::FunctionSchema& schema, const c10::AliasInfo&
   return -1;
 }
 
-struct PlanTable {
+struct OperatorTable {
   std::mutex mutex;
-  std::unordered_map<c10::OperatorName, std::unique_ptr<OpPlan>> plans;
-  std::vector<std::unique_ptr<OpPlan>> retired;
+  std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>> operators;
+  std::vector<std::unique_ptr<Operator>> retired;
   std::unordered_set<c10::OperatorName> kept;
 };
-PlanTable& table() {
-  static auto* plans = new PlanTable();  // kernels may run until the very end
-  return *plans;
+OperatorTable& table() {
+  static auto* operators = new OperatorTable();  // kernels may run until the very end
+  return *operators;
 }
 
 bool is_torchs_own(const c10::OperatorName& name) {
   return name.name.rfind("aten::", 0) == 0;
 }
 
-// Retires the plan of an operator that is taken back. Called under the dispatcher's lock, which is never asked for with
+// Retires an operator that is taken back. Called under the dispatcher's lock, which is never asked for with
 // the table's held.
 class Retirement final : public c10::OpRegistrationListener {
  public:
@@ -127,23 +127,23 @@ class Retirement final : public c10::OpRegistrationListener {
       return;  // at exit
     }
     std::lock_guard lock(table().mutex);
-    const auto it = table().plans.find(op.operator_name());
-    if (it == table().plans.end()) {
+    const auto it = table().operators.find(op.operator_name());
+    if (it == table().operators.end()) {
       return;
     }
     it->second->retired_schema = toString(op.schema());
     it->second->is_retired.store(true, std::memory_order_relaxed);
     table().retired.push_back(std::move(it->second));
-    table().plans.erase(it);
+    table().operators.erase(it);
   }
 };
 
 // A kernel registered for an operator by name stays that, if the operator is defined again with the same schema.
-void inherit_native(OpPlan& plan) {
+void inherit_native(Operator& op) {
   for (auto it = table().retired.rbegin(); it != table().retired.rend(); ++it) {
-    if ((*it)->name == plan.name) {
-      if ((*it)->retired_schema == toString(plan.op.schema())) {
-        plan.native.store((*it)->native.load(), std::memory_order_release);
+    if ((*it)->name == op.name) {
+      if ((*it)->retired_schema == toString(op.handle.schema())) {
+        op.native.store((*it)->native.load(), std::memory_order_release);
       }
       return;
     }
@@ -178,25 +178,25 @@ WaitCounts& wait_counts() {
 
 }  // namespace
 
-OpPlan::OpPlan(const c10::OperatorHandle& handle)
-    : op(handle), name(toString(handle.operator_name())), is_torchs(is_torchs_own(handle.operator_name())) {
-  const c10::FunctionSchema& schema = op.schema();
-  const MetaKernel meta = meta_kernel_of(op.operator_name());
+Operator::Operator(const c10::OperatorHandle& given)
+    : handle(given), name(toString(given.operator_name())), is_torchs(is_torchs_own(given.operator_name())) {
+  const c10::FunctionSchema& schema = handle.schema();
+  const MetaKernel meta = meta_kernel_of(handle.operator_name());
   meta_kernel = meta.kernel;
   is_structured = meta.is_structured;
   const bool is_in_place = writes_in_place_only(schema);
   for (const c10::Argument& argument : schema.arguments()) {
     ArgInfo info;
     info.kind = kind_of(argument.type());
-    info.decides = decides(op.operator_name().name, argument, is_torchs, is_in_place);
+    info.decides = decides(handle.operator_name().name, argument, is_torchs, is_in_place);
     info.is_written = (argument.alias_info() && argument.alias_info()->isWrite()) ||
-                      writes_in_secret(op.operator_name().name, argument.name());
+                      writes_in_secret(handle.operator_name().name, argument.name());
     info.is_output = is_torchs && argument.kwarg_only() && info.is_written && info.kind == ArgKind::Tensor;
     info.may_be_on_cpu = info.kind == ArgKind::OptionalTensorList;
     has_generator_arg |= info.kind == ArgKind::Generator;
     args.push_back(info);
   }
-  is_random = has_generator_arg || op.hasTag(at::Tag::nondeterministic_seeded);
+  is_random = has_generator_arg || handle.hasTag(at::Tag::nondeterministic_seeded);
 
   kind = OpKind::Writes;
   tells_sizes = true;
@@ -216,70 +216,71 @@ OpPlan::OpPlan(const c10::OperatorHandle& handle)
       kind = OpKind::Makes;
     }
   }
-  masks_decide = op.operator_name().name == "aten::index";
-  joins_list = op.operator_name() == c10::OperatorName("aten::cat", "");
-  if (has_misleading_meta(op.operator_name().name) || (op.hasTag(at::Tag::dynamic_output_shape) && !masks_decide)) {
+  masks_decide = handle.operator_name().name == "aten::index";
+  joins_list = handle.operator_name() == c10::OperatorName("aten::cat", "");
+  if (has_misleading_meta(handle.operator_name().name) ||
+      (handle.hasTag(at::Tag::dynamic_output_shape) && !masks_decide)) {
     kind = OpKind::Waits;
     tells_sizes = false;
   }
   tells_sizes &= kind == OpKind::Waits;
   if (kind == OpKind::Makes) {
-    out_variant = proven_out_form(op);
+    out_variant = proven_out_form(handle);
   }
   completion(*this);
 }
 
-OpPlan::~OpPlan() {
+Operator::~Operator() {
   delete compiled.load();
 }
 
-void complete_plans_with(void (*complete)(OpPlan& plan)) {
+void complete_operators_with(void (*complete)(Operator& op)) {
   completion = complete;
 }
 
-const OpPlan* OpPlan::functional_form() const {
+const Operator* Operator::functional_form() const {
   std::call_once(looked_for_functional_, [this] {
-    const FormGroup forms = find_forms(op);
-    if (forms.functional && forms.functional->operator_name() != op.operator_name()) {
-      functional_ = &plan_for(*forms.functional);
+    const FormGroup forms = find_forms(handle);
+    if (forms.functional && forms.functional->operator_name() != handle.operator_name()) {
+      functional_ = &operator_for(*forms.functional);
     }
   });
   return functional_;
 }
 
-OpPlan& plan_named(const std::string& name, const char* overload) {
-  return plan_for(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload));
+Operator& operator_named(const std::string& name, const char* overload) {
+  return operator_for(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload));
 }
 
-bool has_native(const OpPlan& plan) {
-  return plan.native.load(std::memory_order_acquire) != nullptr;
+bool has_native(const Operator& op) {
+  return op.native.load(std::memory_order_acquire) != nullptr;
 }
 
-OpPlan& plan_for(const c10::OperatorHandle& op) {
+Operator& operator_for(const c10::OperatorHandle& handle) {
   static const auto* listener = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Retirement>()));
   static_cast<void>(listener);
   {
     std::lock_guard lock(table().mutex);
-    if (const auto it = table().plans.find(op.operator_name()); it != table().plans.end()) {
+    if (const auto it = table().operators.find(handle.operator_name()); it != table().operators.end()) {
       return *it->second;
     }
   }
-  keep_entry(op.operator_name());
-  auto made = std::make_unique<OpPlan>(op);
+  keep_entry(handle.operator_name());
+  auto made = std::make_unique<Operator>(handle);
   std::lock_guard lock(table().mutex);
-  std::unique_ptr<OpPlan>& plan = table().plans[op.operator_name()];
-  if (!plan) {
-    plan = std::move(made);
-    inherit_native(*plan);
+  std::unique_ptr<Operator>& op = table().operators[handle.operator_name()];
+  if (!op) {
+    op = std::move(made);
+    inherit_native(*op);
   }
-  return *plan;
+  return *op;
 }
 
-void for_each_plan(const std::function<void(OpPlan&)>& visit) {
+void for_each_operator(const std::function<void(Operator&)>& visit) {
   std::lock_guard lock(table().mutex);
-  for (auto& [name, plan] : table().plans) {
-    visit(*plan);
+  for (auto& [name, op] : table().operators) {
+    visit(*op);
   }
 }
 
@@ -303,27 +304,27 @@ const char* provider_name(Provider provider) {
 
 std::vector<CoverageRow> coverage() {
   std::vector<CoverageRow> rows;
-  const auto add = [&rows](const OpPlan& plan, Provider provider, uint64_t calls) {
+  const auto add = [&rows](const Operator& op, Provider provider, uint64_t calls) {
     if (calls > 0) {
-      rows.push_back({plan.name, provider, calls});
+      rows.push_back({op.name, provider, calls});
     }
   };
-  for_each_plan([&](OpPlan& plan) {
-    add(plan, Provider::Native, plan.native_calls.load());
-    add(plan, Provider::Compiled, plan.compiled_calls.load());
-    add(plan, Provider::Host, plan.queued_calls.load() + plan.waited_calls.load());
-    add(plan, Provider::Fallback, plan.fallback_calls.load());
+  for_each_operator([&](Operator& op) {
+    add(op, Provider::Native, op.native_calls.load());
+    add(op, Provider::Compiled, op.compiled_calls.load());
+    add(op, Provider::Host, op.queued_calls.load() + op.waited_calls.load());
+    add(op, Provider::Fallback, op.fallback_calls.load());
   });
   return rows;
 }
 
 void reset_coverage() {
-  for_each_plan([](OpPlan& plan) {
-    plan.native_calls = 0;
-    plan.compiled_calls = 0;
-    plan.queued_calls = 0;
-    plan.waited_calls = 0;
-    plan.fallback_calls = 0;
+  for_each_operator([](Operator& op) {
+    op.native_calls = 0;
+    op.compiled_calls = 0;
+    op.queued_calls = 0;
+    op.waited_calls = 0;
+    op.fallback_calls = 0;
   });
   std::lock_guard lock(wait_counts().mutex);
   wait_counts().counts.clear();
@@ -331,18 +332,18 @@ void reset_coverage() {
 
 HostCounters host_counters() {
   HostCounters counters;
-  for_each_plan([&](OpPlan& plan) {
-    counters.queued += plan.queued_calls.load();
-    counters.waited += plan.waited_calls.load();
+  for_each_operator([&](Operator& op) {
+    counters.queued += op.queued_calls.load();
+    counters.waited += op.waited_calls.load();
   });
   return counters;
 }
 
 std::vector<std::pair<std::string, uint64_t>> waited_operators() {
   std::vector<std::pair<std::string, uint64_t>> result;
-  for_each_plan([&](OpPlan& plan) {
-    if (const uint64_t calls = plan.waited_calls.load()) {
-      result.emplace_back(plan.name, calls);
+  for_each_operator([&](Operator& op) {
+    if (const uint64_t calls = op.waited_calls.load()) {
+      result.emplace_back(op.name, calls);
     }
   });
   std::lock_guard lock(wait_counts().mutex);

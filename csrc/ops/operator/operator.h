@@ -47,16 +47,16 @@ enum class OpKind : uint8_t {
 struct ArgumentChecks;
 struct NativeRoute;
 
-// What a provider remembers of an operator, whose plan owns it.
+// What a provider remembers of an operator, which owns it.
 struct ProviderMemory {
   virtual ~ProviderMemory() = default;
 };
 
-struct OpPlan {
-  explicit OpPlan(const c10::OperatorHandle& handle);
-  ~OpPlan();
+struct Operator {
+  explicit Operator(const c10::OperatorHandle& given);
+  ~Operator();
 
-  c10::OperatorHandle op;
+  c10::OperatorHandle handle;
   std::string name;  // "aten::add.Tensor"
   bool is_torchs;  // of the namespace aten
   OpKind kind;
@@ -74,8 +74,8 @@ struct OpPlan {
   // Without one the operator itself runs, and its results are copied there. ops/operator/forms.h says who has one.
   std::optional<c10::OperatorHandle> out_variant;
 
-  // The plan of the functional form of an out= overload, looked for when it is first asked for; null if there is none.
-  const OpPlan* functional_form() const;
+  // The functional form of an out= overload, looked for when it is first asked for; null if there is none.
+  const Operator* functional_form() const;
 
   // The meta kernel in C++; null: the dispatcher's, which may be Python's.
   const c10::KernelFunction* meta_kernel = nullptr;
@@ -87,7 +87,8 @@ struct OpPlan {
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native/native.h
   void (*warns)(const Call& call) = nullptr;  // ops/call/known_warnings.h; null if it warns of nothing that is known
   std::shared_ptr<const ArgumentChecks> checks;  // ops/call/argument_checks.h; null if there are none
-  std::atomic<ProviderMemory*> compiled{nullptr};  // ops/generated/recipes.h; made at the first call, and the plan's
+  std::atomic<ProviderMemory*> compiled{
+      nullptr};  // ops/generated/recipes.h; made at the first call, and the operator's
   std::atomic<uint64_t> native_calls{0};
   std::atomic<uint64_t> compiled_calls{0};
   std::atomic<uint64_t> queued_calls{0};
@@ -96,24 +97,24 @@ struct OpPlan {
 
  private:
   mutable std::once_flag looked_for_functional_;
-  mutable const OpPlan* functional_ = nullptr;
+  mutable const Operator* functional_ = nullptr;
 };
 
-// The operator's plan, made on first use; it lives as long as the process. An operator that is defined again has another
-// one: the old is retired, for the calls that hold it.
-OpPlan& plan_for(const c10::OperatorHandle& op);
+// The operator of a handle, made on first use; it lives as long as the process. For an operator that is defined again
+// there is another one: the old is retired, for the calls that hold it.
+Operator& operator_for(const c10::OperatorHandle& handle);
 // The same by name ("aten::add", "Tensor"); raises torch's error if there is no such operator.
-OpPlan& plan_named(const std::string& name, const char* overload = "");
+Operator& operator_named(const std::string& name, const char* overload = "");
 
-// Sets what completes each plan when it is made: the checks and warnings of its operator, which are of a room above. To be
-// called once, before the first plan is made.
-void complete_plans_with(void (*complete)(OpPlan& plan));
+// Sets what completes each operator when it is made: its checks and warnings, which are of a room above. To be called
+// once, before the first operator is made.
+void complete_operators_with(void (*complete)(Operator& op));
 
 // Whether the driver has a kernel of its own that may serve the operator.
-bool has_native(const OpPlan& plan);
+bool has_native(const Operator& op);
 
-// Visits all plans made so far.
-void for_each_plan(const std::function<void(OpPlan&)>& visit);
+// Visits all operators made so far.
+void for_each_operator(const std::function<void(Operator&)>& visit);
 
 // Counts a wait of an operator that the chain doesn't run, such as .item() or a blocking copy.
 void count_wait(const char* op);
