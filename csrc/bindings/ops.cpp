@@ -3,6 +3,7 @@
 #define OUTBOARD_TORCH_PYTHON
 #include "ops/native/native_c.h"
 #include "ops/operator/api.h"
+#include "ops/register_native.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/DynamicTypes.h>

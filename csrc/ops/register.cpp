@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "ops/boxed.h"
-#include "ops/native/native_c.h"
 #include "ops/own/factories.h"
+#include "ops/register_native.h"
 
 namespace outboard {
 

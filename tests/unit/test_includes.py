@@ -21,7 +21,7 @@ _TENSORS = {*_MEMORY, "csrc/ops/tensors"}
 _OPERATOR = {*_TENSORS, "csrc/ops/operator"}
 _CALL = {*_OPERATOR, "csrc/torch", "csrc/ops/call", "csrc/ops/providers"}
 _CHAIN = {*_CALL, "csrc/kernels", "csrc/ops/native", "csrc/ops/generated", "csrc/ops/host"}
-_OPS = {*_CHAIN, "csrc/ops/boxed", "csrc/ops/own"}
+_OPS = {*_CHAIN, "csrc/ops/boxed", "csrc/ops/register_native", "csrc/ops/own"}
 _API = {*_OPS, *_GRAPH, "csrc/ops/register", "csrc/inductor", _PUBLIC}
 
 # What docs/architecture.md says: the rooms that the files of a room may include, beside their own. A file belongs to
@@ -42,6 +42,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "csrc/ops/generated": {*_CALL, "csrc/kernels"},
     "csrc/ops/host": {*_CALL, "csrc/ops/generated"},
     "csrc/ops/boxed": _CHAIN,
+    "csrc/ops/register_native": {*_CHAIN, "csrc/ops/boxed"},
     "csrc/ops/own": {*_CHAIN, "csrc/ops/boxed"},
     "csrc/ops/register": _OPS,
     "csrc/inductor": {*_CHAIN, _PUBLIC},
@@ -55,10 +56,8 @@ ROOMS: Mapping[str, Collection[str]] = {
     "drivers/sim": {_CONTRACT, "drivers/support"},
 }
 
-# The includes that no rule allows, and why they are still there. An include that is gone must go from this list.
-EXCEPTIONS: Mapping[tuple[str, str], str] = {
-    ("csrc/ops/native/native.cpp", "csrc/ops/boxed.h"): "a driver's kernel for a composite operator needs the chain",
-}
+# Includes that no rule allows, by the two files, and why they are there. There are none: keep it so.
+EXCEPTIONS: Mapping[tuple[str, str], str] = {}
 
 # How headers of other projects begin, and the rooms that may include them.
 _CSRC = {room for room in ROOMS if room.startswith("csrc/")}

@@ -14,7 +14,6 @@
 #include "core/activity.h"
 #include "core/device.h"
 #include "core/error.h"
-#include "ops/boxed.h"
 #include "ops/call/results.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -283,7 +282,7 @@ std::string describe_unknown_operator(const std::string& name) {
   return message;
 }
 
-void register_native_kernel(const std::string& name, NativeKernel kernel) {
+Operator& route_native_kernel(const std::string& name, NativeKernel kernel) {
   const std::optional<c10::OperatorHandle> handle = find_operator(name);
   if (!handle) {
     raise(ErrorKind::InvalidArgument, OB_NOT_FOUND, describe_unknown_operator(name));
@@ -302,7 +301,7 @@ void register_native_kernel(const std::string& name, NativeKernel kernel) {
     store_route(op, {kept, &op, nullptr, form, form});
     find_routes(ops);
   }
-  install_chain(op);
+  return op;
 }
 
 }  // namespace outboard

@@ -31,6 +31,9 @@ struct NativeRoute {
 // Whether the kernel took the call. Counted for the operator that was called.
 bool run_native(const NativeRoute& route, const Call& call, torch::jit::Stack* stack);
 
+// Makes `kernel` serve an operator and its other forms. Return the operator; ValueError if there is none of the name.
+Operator& route_native_kernel(const std::string& name, NativeKernel kernel);
+
 // What is wrong with the name of an operator, with the overloads that there are; "" if nothing is.
 std::string describe_unknown_operator(const std::string& name);
 

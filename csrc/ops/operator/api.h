@@ -65,9 +65,4 @@ OUTBOARD_API void set_fallback_mode(FallbackMode mode);
 class Call;
 using NativeKernel = std::function<bool(const Call& call, torch::jit::Stack* stack)>;
 
-// Makes `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor") and of its other forms
-// (ops/native/native.h), replacing an earlier one. It runs with the device guard set. ValueError for an unknown
-// operator.
-OUTBOARD_API void register_native_kernel(const std::string& op, NativeKernel kernel);
-
 }  // namespace outboard

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ops/register_native.h"
+
+#include <exception>
+#include <utility>
+
+#include "core/driver.h"
+#include "core/error.h"
+#include "ops/boxed.h"
+#include "ops/native/native.h"
+#include "ops/native/native_c.h"
+
+namespace outboard {
+
+namespace {
+
+// What a driver's kernel_register is given. The error of a refused kernel is kept: the driver is told its status alone.
+struct Registration {
+  std::string error;
+};
+
+ob_status add_kernel(void* context, const char* op, ob_operator_fn fn, void* user) {
+  std::string& error = static_cast<Registration*>(context)->error;
+  try {
+    if (const std::string unknown = describe_unknown_operator(op); !unknown.empty()) {
+      error = unknown;
+      return OB_NOT_FOUND;
+    }
+    register_native_kernel(op, driver_kernel(fn, user));
+    return OB_OK;
+  } catch (const std::exception& thrown) {
+    error = std::string("registering a kernel for ") + op + " failed: " + thrown.what();
+    return OB_INTERNAL;
+  }
+}
+
+}  // namespace
+
+void register_native_kernel(const std::string& op, NativeKernel kernel) {
+  install_chain(route_native_kernel(op, std::move(kernel)));
+}
+
+void register_driver_kernels() {
+  if (!driver().kernel_register) {
+    return;
+  }
+  Registration registration;
+  ob_registrar registrar{};
+  registrar.struct_size = sizeof(registrar);
+  registrar.context = &registration;
+  registrar.add = add_kernel;
+  const ob_status status = driver().kernel_register(driver().self, &registrar);
+  if (status != OB_OK && !is_unimplemented(status) && !registration.error.empty()) {
+    raise(ErrorKind::Registration, status, "kernel_register of driver '" + driver_name() + "': " + registration.error);
+  }
+  if (!is_unimplemented(status)) {
+    check(status, "kernel_register", OB_HOST);
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The registration of kernels that a driver brings, in Python or in C.
+#pragma once
+
+#include <string>
+
+#include "core/export.h"
+#include "ops/operator/api.h"
+
+namespace outboard {
+
+// Makes `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor") and of its other forms
+// (ops/native/native.h), replacing an earlier one. It runs with the device guard set. ValueError for an unknown
+// operator.
+OUTBOARD_API void register_native_kernel(const std::string& op, NativeKernel kernel);
+
+// Lets the driver register its kernels, if it has any.
+void register_driver_kernels();
+
+}  // namespace outboard
