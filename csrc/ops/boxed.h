@@ -8,7 +8,7 @@
 
 namespace outboard {
 
-// native, host, fallback: the first that takes the call.
+// Run a call by the first that takes it: the native kernel, a view, generated kernels, the host, the fallback.
 void run_chain(Operator& op, torch::jit::Stack* stack);
 
 // The chain for every operator that has no kernel for the device.

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 __all__ = ["argument_type", "kernel_letters", "passed_types", "program_letters"]
 
-# The letters of csrc/ops/compiled_kernel.h, and of csrc/kernels/device_kernel.h. On the host each argument has a word.
+# The letters of csrc/ops/generated/compiled_kernel.h, and of csrc/kernels/device_kernel.h. On the host each argument
+# has a word.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
 _NOT_NUMBERS = {"table": "t", "local": "l", "record": "e", "zero": "n", "kept": "k"}
 _NARROW = {"int": "j", "int32_t": "j", "int16_t": "h", "int8_t": "b"}

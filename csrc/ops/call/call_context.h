@@ -9,7 +9,7 @@
 // | determinism, precision, at::Context's flags    | of the process: a setter of torch's first waits for queued calls  |
 // |                                                | (_compat), so that none runs under other settings than its caller's |
 // | generators                                     | ops/call/random.h                                                 |
-// | the handler of warnings                        | core/warnings.h: kept, and issued at the next wait                |
+// | the handler of warnings                        | core/late_warnings.h: kept, and issued at the next wait           |
 #pragma once
 
 #include <ATen/Parallel.h>
