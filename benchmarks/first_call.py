@@ -59,7 +59,7 @@ else:
     call(what, json.loads(sys.argv[6])[what])
 if pack:
     from pathlib import Path
-    from torch_outboard.kernels import packing, store
+    from torch_outboard.kernels.disk import packing, store
     packing.write_pack(store.default_folder(), Path(pack), 0)
 print(json.dumps({"figures": figures, "inductor": "torch._inductor" in sys.modules, **plan_statistics()}))
 """

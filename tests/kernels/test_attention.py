@@ -15,7 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_outboard
 from torch_outboard import _C
-from torch_outboard.kernels import builder, lower, refused_operators
+from torch_outboard.kernels import builder, refused_operators
+from torch_outboard.kernels.plans import lower
 from torch_outboard.testing.database.calls import poison
 
 takes_long = pytest.mark.skipif(

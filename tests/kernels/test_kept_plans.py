@@ -16,8 +16,8 @@ import torch
 from torch_outboard import _C
 from torch_outboard._sealed import sealed, unsealed
 from torch_outboard.kernels import builder
-from torch_outboard.kernels.packs import Packs
-from torch_outboard.kernels.store import Store
+from torch_outboard.kernels.disk.packs import Packs
+from torch_outboard.kernels.disk.store import Store
 
 _VARIANTS = count(2000)
 _DTYPES = iter((torch.int8, torch.int16, torch.int64, torch.float16, torch.float64))

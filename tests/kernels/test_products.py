@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from kernels.test_provider import run
 from torch_outboard import _C
-from torch_outboard.kernels import lower
+from torch_outboard.kernels.plans import lower
 
 r = torch.randn
 NAN = float("nan")

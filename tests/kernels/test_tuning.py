@@ -16,10 +16,11 @@ import torch.nn.functional as F
 
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
-from torch_outboard.kernels import builder, tuned, tuning
-from torch_outboard.kernels.packs import Packs
-from torch_outboard.kernels.schedules import PARAMETERS, SCHEDULE, Schedule, default_of
-from torch_outboard.kernels.store import Store
+from torch_outboard.kernels import builder
+from torch_outboard.kernels.disk.packs import Packs
+from torch_outboard.kernels.disk.store import Store
+from torch_outboard.kernels.tune import measuring, schedule_table
+from torch_outboard.kernels.tune.schedules import PARAMETERS, SCHEDULE, Schedule, default_of
 from torch_outboard.testing.database.calls import poison
 
 _NUMBERS = itertools.count(1000)
@@ -40,14 +41,14 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     def begin() -> Store:
         store = Store(tmp_path)
         monkeypatch.setattr(builder, "store", lambda: store)
-        tuned._kept.cache_clear()
+        schedule_table._kept.cache_clear()
         _C.set_plan_variant(next(_NUMBERS))
         return store
 
-    monkeypatch.setattr(tuned, "default_folder", lambda: tmp_path)
+    monkeypatch.setattr(schedule_table, "default_folder", lambda: tmp_path)
     monkeypatch.setattr(builder, "packs", lambda: Packs([]))
     yield begin
-    tuned._kept.cache_clear()
+    schedule_table._kept.cache_clear()
 
 
 def other_schedule(name: str, place: int = 1) -> dict[str, int]:
@@ -68,7 +69,7 @@ def text_of(name: str, schedule: Schedule) -> str:
 
 
 def products(device: torch.device) -> str:
-    return tuning.names_of(device, "^product", ["float32"])[0]
+    return measuring.names_of(device, "^product", ["float32"])[0]
 
 
 def check_product(device: torch.device) -> None:
@@ -98,9 +99,9 @@ def results_of(device: torch.device) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("place", [1, 2] if os.environ.get("OUTBOARD_TEST_SAMPLES") == "all" else [1])
 def test_every_schedule_computes_the_same(place: int, device: torch.device) -> None:
-    names = tuning.names_of(device, "", ["float32"])
+    names = measuring.names_of(device, "", ["float32"])
     assert len(names) == 5
-    with tuned.trying({name: other_schedule(name, place) for name in names}):
+    with schedule_table.trying({name: other_schedule(name, place) for name in names}):
         results = results_of(device)
     for one, wanted in zip(results, results_of(torch.device("cpu")), strict=True):
         torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-3)
@@ -123,8 +124,8 @@ def test_the_fastest_is_chosen(device: torch.device, monkeypatch: pytest.MonkeyP
             for one in tried
         }
 
-    monkeypatch.setattr(tuning, "rounds_of", seconds)
-    (choice,) = tuning.tune(device, [name], 48, 3)
+    monkeypatch.setattr(measuring, "rounds_of", seconds)
+    (choice,) = measuring.tune(device, [name], 48, 3)
     assert choice.schedule == wanted and choice.refused == {}
     assert (choice.before, choice.seconds) == (4.0, 2.0)
     check_product(device)  # by the plans of before
@@ -133,24 +134,24 @@ def test_the_fastest_is_chosen(device: torch.device, monkeypatch: pytest.MonkeyP
 def test_what_is_wrong_is_not_chosen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     name = products(device)
     parameter, (value, other, *_) = next(iter(PARAMETERS[name.partition(" ")[0]].items()))
-    real = tuning._Tried.check
+    real = measuring._Tried.check
 
     def check(tried: Any, first: Any) -> None:
         if tried.schedule[parameter] == other:
             raise AssertionError("Tensor-likes are not close!\nand more")
         real(tried, first)
 
-    monkeypatch.setattr(tuning._Tried, "check", check)
-    monkeypatch.setattr(tuning, "rounds_of", lambda tried, *given: {one: [1.0] for one in tried})
-    (choice,) = tuning.tune(device, [name], 48, 3)
+    monkeypatch.setattr(measuring._Tried, "check", check)
+    monkeypatch.setattr(measuring, "rounds_of", lambda tried, *given: {one: [1.0] for one in tried})
+    (choice,) = measuring.tune(device, [name], 48, 3)
     assert choice.schedule[parameter] == value
     assert choice.refused == {f"{parameter} {other}": "AssertionError: Tensor-likes are not close!"}
 
 
 def test_events_without_times_are_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "has_timing", lambda: False)
+    monkeypatch.setattr(measuring, "has_timing", lambda: False)
     with pytest.raises(NotSupportedError, match="doesn't have: it needs event_elapsed or event_timestamp"):
-        list(tuning.tune(device, [products(device)], 32, 1))
+        list(measuring.tune(device, [products(device)], 32, 1))
 
 
 def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store], tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store],
 
     # With a table plans of products are others, and those without a schedule the same.
     chosen = other_schedule(name)
-    tuned.write(tmp_path, device.index, {name: chosen})
+    schedule_table.write(tmp_path, device.index, {name: chosen})
     store = kept()
     check_product(device)
     # What is read of the class without a table is not taken.
@@ -175,10 +176,10 @@ def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store],
     assert (store.loaded, store.saved) == (2, 0)
 
     # Without it they are those of before.
-    assert tuned.remove(tmp_path, device.index) and not tuned.remove(tmp_path, device.index)
-    assert tuned.told(device.index) is not None  # read by this process
+    assert schedule_table.remove(tmp_path, device.index) and not schedule_table.remove(tmp_path, device.index)
+    assert schedule_table.told(device.index) is not None  # read by this process
     store = kept()
-    assert tuned.told(device.index) is None
+    assert schedule_table.told(device.index) is None
     check_product(device)
     assert (store.loaded, store.saved) == (1, 0)
 
@@ -189,10 +190,10 @@ def test_a_table_of_untuned_schedules_changes_no_plan(
     name = products(device)
     kept()
     check_product(device)
-    path = tuned.write(tmp_path, device.index, {name: default_of(name)})
+    path = schedule_table.write(tmp_path, device.index, {name: default_of(name)})
     store = kept()
     check_product(device)
-    assert (store.loaded, store.saved) == (1, 0) and tuned.told(device.index) == str(path)
+    assert (store.loaded, store.saved) == (1, 0) and schedule_table.told(device.index) == str(path)
 
 
 def _damage(path: Path) -> None:
@@ -224,15 +225,15 @@ def test_harm_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     name = products(device)
-    path = tuned.write(tmp_path, device.index, {name: other_schedule(name)})
+    path = schedule_table.write(tmp_path, device.index, {name: other_schedule(name)})
     harm(path)
     kept()
     with caplog.at_level(logging.WARNING):
-        assert tuned.schedules_of(device.index).of(name) == default_of(name)
-        assert tuned.schedules_of(device.index).digest == ""
+        assert schedule_table.schedules_of(device.index).of(name) == default_of(name)
+        assert schedule_table.schedules_of(device.index).digest == ""
     (record,) = caplog.records
     assert said in record.getMessage() and str(path) in record.getMessage()
-    assert said in tuned.told(device.index)
+    assert said in schedule_table.told(device.index)
 
 
 @pytest.mark.parametrize(
@@ -251,12 +252,12 @@ def test_stale_tables_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = products(device)
-    now = tuned._measured_with(device.index)
-    monkeypatch.setattr(tuned, "_measured_with", lambda device: {**now, **what})
-    tuned.write(tmp_path, device.index, {name: other_schedule(name)})
+    now = schedule_table._measured_with(device.index)
+    monkeypatch.setattr(schedule_table, "_measured_with", lambda device: {**now, **what})
+    schedule_table.write(tmp_path, device.index, {name: other_schedule(name)})
     monkeypatch.undo()
-    assert said in tuned.read(tmp_path, device.index).obstacle
-    assert tuned.read(tmp_path, device.index).of(name) == default_of(name)
+    assert said in schedule_table.read(tmp_path, device.index).obstacle
+    assert schedule_table.read(tmp_path, device.index).of(name) == default_of(name)
 
 
 @pytest.mark.parametrize(
@@ -266,13 +267,13 @@ def test_stale_tables_are_told(
 def test_schedules_that_there_are_not_are_refused(
     schedules: dict[str, dict[str, int]], device: torch.device, tmp_path: Path
 ) -> None:
-    tuned.write(tmp_path, device.index, schedules)
-    found = tuned.read(tmp_path, device.index)
+    schedule_table.write(tmp_path, device.index, schedules)
+    found = schedule_table.read(tmp_path, device.index)
     assert "others than there are to choose from" in found.obstacle and not found.schedules
 
 
 def test_an_own_folder_that_others_may_write_is_closed_to_them(device: torch.device, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    path = tuned.write(tmp_path, device.index, {})
+    path = schedule_table.write(tmp_path, device.index, {})
     assert tmp_path.stat().st_mode & 0o777 == 0o700
-    assert tuned.read(tmp_path, device.index).path == path
+    assert schedule_table.read(tmp_path, device.index).path == path

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stress.suites import TESTS, run_suite
-from torch_outboard.kernels.store import VARIABLE
+from torch_outboard.kernels.disk.store import VARIABLE
 
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 DRIVERS = ["tests.simt_drivers:Apart", "tests.simt_drivers:Groups"]

@@ -94,7 +94,7 @@ def test_an_interrupt_is_no_failure(run_python: RunPython) -> None:
 
 def test_a_builder_without_disk_keeps_its_error_and_no_memory(run_python: RunPython) -> None:
     code = """
-    import torch_outboard.kernels.lower as lower
+    import torch_outboard.kernels.plans.lower as lower
 
     (x + 1).cpu()
     before = module.memory_allocated()

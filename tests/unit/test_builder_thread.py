@@ -26,7 +26,7 @@ def run(run_python: RunPython, code: str) -> tuple[str, str]:
 def test_ctrl_c_in_a_build_ends_the_process_as_usual(run_python: RunPython) -> None:
     """Python would end the thread within a function of torch's, which aborts the process."""
     code = """
-import torch_outboard.kernels.lower as lower
+import torch_outboard.kernels.plans.lower as lower
 x = torch.arange(12.0).to("ocl").reshape(3, 4)
 (x + x).cpu()
 real = lower.lower
@@ -44,7 +44,7 @@ except KeyboardInterrupt:
 
 def test_after_ctrl_c_the_operator_has_its_kernels(run_python: RunPython) -> None:
     code = """
-import torch_outboard.kernels.lower as lower
+import torch_outboard.kernels.plans.lower as lower
 x = torch.arange(12.0).to("ocl")
 real, calls = lower.lower, []
 def interrupted(*arguments):

@@ -28,7 +28,10 @@ _ATTACH = {
 _SHARED = {
     *{"compile.generator", "compile.generators", "compile.own_code", "compile.device", "compile.fx", "compile.runtime"}
 }
-_TEMPLATES = {*_BASE, "codegen", "kernels.refusal", "kernels.schedules", "kernels.text"}
+_TEMPLATES = {*_BASE, "codegen", "kernels.refusal", "kernels.tune.schedules", "kernels.plans.text"}
+_OPERATORS = {*_COMPAT, "codegen", "compile.generators", "kernels.refusal", "kernels.templates"}
+_DISK = {*_BASE, "compile.generators", "compile.own_code", "device", "driver", "kernels"}
+_TUNING = {*_TEMPLATES, *_OPERATORS, *_DISK, "kernels.disk"}
 
 # What docs/architecture.md says: the rooms that the modules of a room may import, beside their own. A module belongs to
 # the longest name that its own begins with, without the package's; "" is what users import. The order is that of the
@@ -71,10 +74,16 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_attach": _ATTACH,
     "_autoload": {"_attach"},
     "kernels.refusal": (),
-    "kernels.schedules": (),
-    "kernels.text": {*_BASE, "codegen", "kernels.refusal"},
+    "kernels.tune.schedules": (),
+    "kernels.plans.text": {*_BASE, "codegen", "kernels.refusal"},
     "kernels.templates": _TEMPLATES,
-    "kernels": {*_TEMPLATES, "_attach", "_compat", "device", "driver", *_SHARED, "kernels.templates"},
+    "kernels": _OPERATORS,
+    "kernels.disk": _DISK,
+    "kernels.tune": _TUNING,
+    "kernels.plans": {*_TUNING, *_SHARED, "kernels.tune"},
+    "kernels.builder": {*_TUNING, "kernels.plans", "kernels.tune"},
+    "kernels.alone": {*_COMPAT, "_attach", "compile.generators", "kernels.disk"},
+    "kernels.bringup": {*_COMPAT, "compile.generators", "compile.runtime", "kernels.tune"},
     "_coverage": {"_attach", "kernels"},
     "compile.reporting": {"_coverage"},
     "compile": {"compile.generator", "compile.reporting"},
@@ -83,10 +92,11 @@ ROOMS: Mapping[str, Collection[str]] = {
         *{"amp", "driver"},
     },
     "testing": {*_BASE, "", "_discovery", "codegen", "compile.generators", "driver"},
-    "testing.database": {*_BASE, "kernels", "testing"},
+    "testing.database": {*_BASE, "kernels.alone", "testing"},
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
-        *{"compile.generators", "compile.reporting", "kernels", "kernels.refusal", "kernels.schedules"},
+        *{"compile.generators", "compile.reporting", "kernels", "kernels.refusal", "kernels.disk", "kernels.tune"},
+        *{"kernels.tune.schedules", "kernels.alone", "kernels.bringup"},
     },
     "__main__": {"cli"},
 }

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from torch_outboard.cli import main
-from torch_outboard.kernels import packs
-from torch_outboard.kernels.files import Answer
-from torch_outboard.kernels.store import VARIABLE, Store, default_folder
+from torch_outboard.kernels.disk import packs
+from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.store import VARIABLE, Store, default_folder
 
 KIND = {"machine": "gpu", "generator": "package.Generator"}
 MATRIX = ["tensor", "torch.float32", 2, "own"]

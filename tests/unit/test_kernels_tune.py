@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from torch_outboard.cli import main
-from torch_outboard.kernels.schedules import PARAMETERS, default_of, family_of, is_schedule, tuned_name
-from torch_outboard.kernels.store import VARIABLE
+from torch_outboard.kernels.disk.store import VARIABLE
+from torch_outboard.kernels.tune.schedules import PARAMETERS, default_of, family_of, is_schedule, tuned_name
 
 
 def run(*arguments: str) -> Result:

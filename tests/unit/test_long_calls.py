@@ -194,7 +194,7 @@ def test_memory_that_is_mapped_slowly_is_told(run_python):
 
 PLANS = """
 from examples.own_kernels import OwnKernelsDriver
-from torch_outboard.kernels import lower
+from torch_outboard.kernels.plans import lower
 
 driver = OwnKernelsDriver()
 driver.go = threading.Event()

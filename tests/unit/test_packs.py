@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from torch_outboard._sealed import absolute_path
 from torch_outboard.cli import main
 from torch_outboard.driver import Driver
-from torch_outboard.kernels import packs
-from torch_outboard.kernels.calls import CALLS, Samples
-from torch_outboard.kernels.files import Answer
-from torch_outboard.kernels.packs import ABOUT, Packs, folders_of
-from torch_outboard.kernels.store import Store
+from torch_outboard.kernels.disk import packs
+from torch_outboard.kernels.disk.calls import CALLS, Samples
+from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.packs import ABOUT, Packs, folders_of
+from torch_outboard.kernels.disk.store import Store
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]]]
@@ -68,7 +68,7 @@ import torch, torch_outboard
 if torch_outboard.attach("vendor:Chip").device_count() == 0:
     os._exit(3)
 from torch_outboard.cli import main
-from torch_outboard.kernels.calls import CALLS, PackCall
+from torch_outboard.kernels.disk.calls import CALLS, PackCall
 {CALLS_OF_PACK}
 CALLS.clear()
 CALLS["some"] = PackCall(lambda samples: calls(samples(300, 130), samples(130)), (torch.float32,))

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from torch_outboard.kernels import key as keys
-from torch_outboard.kernels import store as stores
-from torch_outboard.kernels.files import Answer
-from torch_outboard.kernels.store import Store
+from torch_outboard.kernels.disk import key as keys
+from torch_outboard.kernels.disk import store as stores
+from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.store import Store
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]], [[3], [1]]]

@@ -17,9 +17,10 @@ import pytest
 
 from torch_outboard import _sealed
 from torch_outboard._sealed import make_private_folders, read_private, sealed, write_whole
-from torch_outboard.kernels import packs, tuned
-from torch_outboard.kernels.files import Answer
-from torch_outboard.kernels.store import Store
+from torch_outboard.kernels.disk import packs
+from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.store import Store
+from torch_outboard.kernels.tune import schedule_table
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]]]
@@ -208,14 +209,14 @@ def test_a_sealed_plan_of_another_shape_is_not_taken(tmp_path: Path, changed: An
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_table_of_schedules_that_is_not_taken_says_why(tmp_path: Path, what: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(tuned, "_about", lambda device: {"name": "one", "machine": "cpu"})
-    monkeypatch.setattr(tuned, "_measured_with", lambda device: {})
-    path = tuned.write(tmp_path / "plans", 0, {})
-    assert not tuned.read(tmp_path / "plans", 0).obstacle
+    monkeypatch.setattr(schedule_table, "_about", lambda device: {"name": "one", "machine": "cpu"})
+    monkeypatch.setattr(schedule_table, "_measured_with", lambda device: {})
+    path = schedule_table.write(tmp_path / "plans", 0, {})
+    assert not schedule_table.read(tmp_path / "plans", 0).obstacle
     WRONG[what](path)
-    found = tuned.read(tmp_path / "plans", 0)
+    found = schedule_table.read(tmp_path / "plans", 0)
     assert found.schedules == {} and (what in found.obstacle or "the file is damaged" in found.obstacle)
-    assert [one.obstacle for one in tuned.tables_in(tmp_path / "plans")] == [found.obstacle]
+    assert [one.obstacle for one in schedule_table.tables_in(tmp_path / "plans")] == [found.obstacle]
 
 
 @pytest.mark.parametrize("name", ["plan", packs.ABOUT])
@@ -273,7 +274,7 @@ def test_only_a_pack_is_overwritten(tmp_path: Path) -> None:
 def test_whatever_the_umask_folders_are_private(tmp_path: Path, mask: int, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "deep" / "cache"))
     monkeypatch.delenv("OUTBOARD_KERNEL_CACHE_DIR", raising=False)
-    from torch_outboard.kernels.store import default_folder
+    from torch_outboard.kernels.disk.store import default_folder
 
     folder = default_folder()
     before = os.umask(mask)
@@ -299,8 +300,8 @@ def test_the_folder_of_the_package_is_repaired(tmp_path: Path, monkeypatch: Any)
 def test_a_relative_folder_does_not_follow_the_process(tmp_path: Path) -> None:
     code = """
 import os, torch_outboard
-from torch_outboard.kernels import packs
-from torch_outboard.kernels.store import default_folder
+from torch_outboard.kernels.disk import packs
+from torch_outboard.kernels.disk.store import default_folder
 begin = os.getcwd()
 os.chdir("/")
 assert str(default_folder()) == begin + "/cache", default_folder()
@@ -462,7 +463,7 @@ def test_without_descriptors_nothing_is_raised(run_python: RunPython, tmp_path: 
     code = """
 import logging, os, resource, sys
 from pathlib import Path
-from torch_outboard.kernels.store import Store
+from torch_outboard.kernels.disk.store import Store
 logging.basicConfig(stream=sys.stdout)
 folder, answer = Path(sys.argv[1]), ("plan 1", [], "", False)
 Store(folder).save("a", [], answer)

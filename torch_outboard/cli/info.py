@@ -214,7 +214,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
 
 def _device(module: Any, index: int, driver: Driver | None) -> dict[str, Any]:
     from torch_outboard.cli.where import where_operators_run
-    from torch_outboard.kernels.tuned import told
+    from torch_outboard.kernels.tune.schedule_table import told
 
     try:
         properties = module.get_device_properties(index)

@@ -17,7 +17,7 @@ from torch_outboard.cli.shown import check_names, check_pattern, printable
 from torch_outboard.cli.torch_first import import_torch
 
 if TYPE_CHECKING:
-    from torch_outboard.kernels.files import Entry  # imports torch, for which `outboard --help` doesn't wait
+    from torch_outboard.kernels.disk.files import Entry  # imports torch, for which `outboard --help` doesn't wait
 
 __all__ = ["kernels"]
 
@@ -33,7 +33,7 @@ kernels.add_command(tune)
 
 def _folder() -> Path:
     import_torch()
-    from torch_outboard.kernels.store import VARIABLE, default_folder
+    from torch_outboard.kernels.disk.store import VARIABLE, default_folder
 
     folder = default_folder()
     if folder is None:
@@ -52,9 +52,9 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     the call that a plan was made for; its guards say for which it is good.
     """
     import_torch()
-    from torch_outboard.kernels.packs import read_pack
-    from torch_outboard.kernels.removal import programs_in
-    from torch_outboard.kernels.store import Store
+    from torch_outboard.kernels.disk.packs import read_pack
+    from torch_outboard.kernels.disk.removal import programs_in
+    from torch_outboard.kernels.disk.store import Store
 
     if pack is not None:
         found = read_pack(pack)
@@ -89,7 +89,7 @@ def _packs() -> Iterator[str]:
     """Yields a line for each pack of an installed driver, or of those that the variable names instead."""
     from torch_outboard._discovery import found_drivers
     from torch_outboard._errors import RegistrationError
-    from torch_outboard.kernels.packs import VARIABLE, folders_of, read_pack
+    from torch_outboard.kernels.disk.packs import VARIABLE, folders_of, read_pack
 
     drivers = {VARIABLE: None} if VARIABLE in os.environ else dict(found_drivers())
     for name, driver in drivers.items():
@@ -104,7 +104,7 @@ def _packs() -> Iterator[str]:
 
 def _tables(folder: Path) -> Iterator[str]:
     """Yields a line for each device whose schedules were tuned."""
-    from torch_outboard.kernels.tuned import tables_in
+    from torch_outboard.kernels.tune.schedule_table import tables_in
 
     for one in tables_in(folder):
         of = f" of {one.device['name']} ({one.device['machine']})" if one.device else ""
@@ -119,7 +119,7 @@ def _of_pack(pack: Any) -> str:
 
 
 def _versions(folder: Path) -> list[Path]:
-    from torch_outboard.kernels.files import versions_in
+    from torch_outboard.kernels.disk.files import versions_in
 
     try:
         return versions_in(folder)
@@ -134,7 +134,7 @@ def clear(dry_run: bool) -> None:
 
     They are known by their names; links are not followed. What else lies there is left, and named.
     """
-    from torch_outboard.kernels.removal import clear_folder, found_in
+    from torch_outboard.kernels.disk.removal import clear_folder, found_in
 
     folder = _folder()
     try:
@@ -168,7 +168,7 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     from torch_outboard._attach import attach
     from torch_outboard._errors import RegistrationError
     from torch_outboard.cli.info import parse_options
-    from torch_outboard.kernels import key, packs, store
+    from torch_outboard.kernels.disk import key, packs, store
 
     calls = _calls(only, dtypes)
     try:
@@ -188,7 +188,7 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
             raise click.ClickException(str(error)) from error
         if module.device_count() == 0:
             raise click.ClickException(f"the driver {driver!r} has no device here")
-        from torch_outboard.kernels import packing  # imports the device's module
+        from torch_outboard.kernels.disk import packing  # imports the device's module
 
         failures = list(packing.run_calls(module.current_device(), calls, click.echo))
         made = packing.write_pack(Path(kept), folder, module.current_device())
@@ -200,7 +200,7 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
 
 
 def _calls(only: str, dtypes: str) -> Any:
-    from torch_outboard.kernels.calls import chosen_calls
+    from torch_outboard.kernels.disk.calls import chosen_calls
 
     check_pattern(only)
     if calls := chosen_calls(only, _dtypes(dtypes)):
@@ -208,13 +208,13 @@ def _calls(only: str, dtypes: str) -> Any:
     of = f" of {dtypes}" if dtypes else ""
     raise click.BadParameter(
         f"{only!r} is in the name of no call{of}, so there would be no pack. Names are as 'add float32'; "
-        "torch_outboard/kernels/calls.py has them",
+        "torch_outboard/kernels/disk/calls.py has them",
         param_hint="--only",
     )
 
 
 def _dtypes(given: str) -> Any:
-    from torch_outboard.kernels.calls import DTYPES
+    from torch_outboard.kernels.disk.calls import DTYPES
 
     known = {str(one).removeprefix("torch."): one for one in DTYPES}
     names = given.split(",") if given else list(known)

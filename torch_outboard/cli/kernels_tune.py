@@ -11,10 +11,10 @@ import click
 
 from torch_outboard.cli.shown import check_names, check_pattern, json_to, printable, progress, table
 from torch_outboard.cli.torch_first import import_torch
-from torch_outboard.kernels.schedules import DTYPES
+from torch_outboard.kernels.tune.schedules import DTYPES
 
 if TYPE_CHECKING:
-    from torch_outboard.kernels.tuning import Choice
+    from torch_outboard.kernels.tune.measuring import Choice
 
 __all__ = ["tune"]
 
@@ -53,8 +53,8 @@ def tune(
     from torch_outboard._errors import NotSupportedError, OutboardError
     from torch_outboard.cli.info import parse_options
     from torch_outboard.kernels.alone import attach_alone
+    from torch_outboard.kernels.disk.store import VARIABLE, default_folder
     from torch_outboard.kernels.refusal import Refusal
-    from torch_outboard.kernels.store import VARIABLE, default_folder
 
     folder = default_folder()
     if folder is None:
@@ -65,26 +65,28 @@ def tune(
         device = attach_alone(driver, parse_options(options))
     except OutboardError as error:
         raise click.ClickException(str(error)) from error
-    from torch_outboard.kernels import tuned, tuning
+    from torch_outboard.kernels.tune import measuring, schedule_table
 
     try:
         if reset:
-            is_there = tuned.remove(folder, device.index)
+            is_there = schedule_table.remove(folder, device.index)
             click.echo("removed the tuned schedules" if is_there else "there were no tuned schedules")
             return
         found: list[Choice] = []
-        names = tuning.names_of(device, only, chosen)
+        names = measuring.names_of(device, only, chosen)
         if not names:
             raise click.BadParameter(f"{only!r} is in no schedule's name", param_hint="--only")
         with progress("schedules", len(names)) as step:
-            for choice in tuning.tune(device, names, size, rounds):
+            for choice in measuring.tune(device, names, size, rounds):
                 found.append(choice)
                 step(choice.name)
         _print(found)
         now = {choice.name: dict(choice.schedule) for choice in found if "" not in choice.refused}
         if not now:
             raise click.ClickException("no schedule could be measured, and none is kept")
-        path = tuned.write(folder, device.index, {**tuned.read(folder, device.index).schedules, **now})
+        path = schedule_table.write(
+            folder, device.index, {**schedule_table.read(folder, device.index).schedules, **now}
+        )
     except (NotSupportedError, OSError, Refusal) as error:
         raise click.ClickException(str(error)) from error
     click.echo(printable(f"{len(now)} schedules are kept in {path}"))

@@ -12,7 +12,7 @@ import torch
 from torch_outboard import _C
 from torch_outboard._attach import attach
 from torch_outboard._errors import NotSupportedError, RegistrationError
-from torch_outboard.kernels import packs, store
+from torch_outboard.kernels.disk import packs, store
 
 __all__ = ["attach_alone"]
 

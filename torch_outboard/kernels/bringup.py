@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from torch_outboard.compile.generators import generators
 from torch_outboard.compile.runtime.device_kernel import device_kernel
-from torch_outboard.kernels.timing import median_ratio, rounds_of
+from torch_outboard.kernels.tune.timing import median_ratio, rounds_of
 
 __all__ = ["SIDE", "Figure", "bar_of_side", "figures"]
 

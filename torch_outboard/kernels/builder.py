@@ -20,15 +20,15 @@ from torch_outboard._compat.deprecations import without_own_deprecations
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
-from torch_outboard.kernels.files import Answer
-from torch_outboard.kernels.key import Sizes, key_of, sizes_of, tuned_key
+from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.key import Sizes, key_of, sizes_of, tuned_key
+from torch_outboard.kernels.disk.packs import Packs, folders_of, owner_of
+from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.numbers import by_value, guarded, told_by_sizes
 from torch_outboard.kernels.operators import base_name
-from torch_outboard.kernels.packs import Packs, folders_of, owner_of
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.schedules import SCHEDULE
-from torch_outboard.kernels.store import Store, default_folder
-from torch_outboard.kernels.tuned import schedules_of
+from torch_outboard.kernels.tune.schedule_table import schedules_of
+from torch_outboard.kernels.tune.schedules import SCHEDULE
 
 __all__ = [
     "build",
@@ -295,7 +295,7 @@ def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     with without_own_deprecations():
         import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
 
-    from torch_outboard.kernels.chunks import chunk_generator, lower_chunks
+    from torch_outboard.kernels.plans.chunks import chunk_generator, lower_chunks
 
     generator = chunk_generator(type(generators().eager()), generators().driver)
     place = torch.device(generators().driver.name, device)
@@ -322,10 +322,10 @@ def _build_or_refuse(
     with without_own_deprecations():
         import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
 
-    from torch_outboard.kernels.lower import eager_generator, lower
+    from torch_outboard.kernels.plans.lower import eager_generator, lower
+    from torch_outboard.kernels.plans.text import NotAFormula
+    from torch_outboard.kernels.plans.trace import OperatorCall, trace
     from torch_outboard.kernels.promotion import tensors_in
-    from torch_outboard.kernels.text import NotAFormula
-    from torch_outboard.kernels.trace import OperatorCall, trace
 
     kind = type(generators().eager())
     generator = eager_generator(kind, generators().driver)

@@ -13,9 +13,9 @@ from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.program import DeviceProgram
+from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.schedules import SCHEDULE, Schedule, family_of, tuned_name
-from torch_outboard.kernels.text import PlanWriter
+from torch_outboard.kernels.tune.schedules import SCHEDULE, Schedule, family_of, tuned_name
 
 __all__ = ["Kernel", "Layout", "TemplateCall", "Tensor", "number_text", "simplified"]
 
@@ -60,7 +60,7 @@ class TemplateCall:
     is_cpu : bool
         Whether the device is a CPU, whose kernels use vectors where others use groups of items.
     schedule_of : function of str
-        Gives the device's schedule of a name, as tuned.py keeps it.
+        Gives the device's schedule of a name, as tune/schedule_table.py keeps it.
     taken : str
         The schedule that was taken, which the kernels of the next launches name.
     """

@@ -22,10 +22,10 @@ from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.codegen.columns import is_cpu
 from torch_outboard.compile.generators import generators
-from torch_outboard.kernels.schedules import PARAMETERS, Schedule, default_of, tuned_name
 from torch_outboard.kernels.templates.schedule import way_of
-from torch_outboard.kernels.timing import has_timing, median_ratio, rounds_of
-from torch_outboard.kernels.tuned import trying
+from torch_outboard.kernels.tune.schedule_table import trying
+from torch_outboard.kernels.tune.schedules import PARAMETERS, Schedule, default_of, tuned_name
+from torch_outboard.kernels.tune.timing import has_timing, median_ratio, rounds_of
 
 __all__ = ["Choice", "names_of", "tune"]
 

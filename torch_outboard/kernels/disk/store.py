@@ -25,8 +25,8 @@ import torch
 
 from torch_outboard import _C
 from torch_outboard._sealed import make_private_folders, printable_path, read_private, reason_of, write_whole
-from torch_outboard.kernels.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
-from torch_outboard.kernels.key import Sizes, code_hash
+from torch_outboard.kernels.disk.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
+from torch_outboard.kernels.disk.key import Sizes, code_hash
 
 __all__ = ["VARIABLE", "Store", "default_folder"]
 
@@ -191,7 +191,7 @@ class Store:
 
     def _prune(self, path: Path) -> None:
         """Remove what is beyond the bounds: the oldest files of this version, and versions that nobody uses."""
-        from torch_outboard.kernels.removal import remove_version
+        from torch_outboard.kernels.disk.removal import remove_version
 
         for other in versions_in(path.parent):
             if other != path and time.time() - other.stat().st_mtime > _KEPT_SECONDS:

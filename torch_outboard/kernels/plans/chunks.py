@@ -15,13 +15,13 @@ from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.kernels.list_reductions import reduction_of
 from torch_outboard.kernels.lists import ELEMENTS, single_of
-from torch_outboard.kernels.lower import lower_with
 from torch_outboard.kernels.numbers import by_value
 from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.optimizers import FORMULAS
+from torch_outboard.kernels.plans.lower import lower_with
+from torch_outboard.kernels.plans.trace import OperatorCall, Traced, trace, trace_function
 from torch_outboard.kernels.promotion import is_wide_number
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.trace import OperatorCall, Traced, trace, trace_function
 
 __all__ = ["chunk_generator", "lower_chunks"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_outboard.kernels.files import DROPPED, folders_in, is_name, versions_in
+from torch_outboard.kernels.disk.files import DROPPED, folders_in, is_name, versions_in
 
 __all__ = ["Found", "clear_folder", "found_in", "programs_in", "remove_plans", "remove_version"]
 

@@ -24,8 +24,8 @@ import torch
 
 from torch_outboard._sealed import absolute_path, printable_path, read_private, reason_of
 from torch_outboard.driver import Driver
-from torch_outboard.kernels.files import Answer, Folder
-from torch_outboard.kernels.key import Sizes, code_hash, kind_of
+from torch_outboard.kernels.disk.files import Answer, Folder
+from torch_outboard.kernels.disk.key import Sizes, code_hash, kind_of
 
 __all__ = ["ABOUT", "VARIABLE", "Pack", "Packs", "check_target", "describe", "folders_of", "owner_of", "read_pack"]
 

@@ -29,12 +29,12 @@ from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.kernels.draws import DRAWS
 from torch_outboard.kernels.gathers import GATHERS
 from torch_outboard.kernels.magnitudes import keep_magnitudes
+from torch_outboard.kernels.plans.text import PlanWriter
+from torch_outboard.kernels.plans.trace import Input, Number, OperatorCall, Traced
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import TEMPLATES
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
-from torch_outboard.kernels.text import PlanWriter
-from torch_outboard.kernels.trace import Input, Number, OperatorCall, Traced
-from torch_outboard.kernels.tuned import schedules_of
+from torch_outboard.kernels.tune.schedule_table import schedules_of
 
 __all__ = ["eager_generator", "lower", "lower_with"]
 

@@ -27,9 +27,9 @@ from torch_outboard._sealed import (
     write_whole,
 )
 from torch_outboard.compile.generators import generators
-from torch_outboard.kernels.key import code_hash, kind_of
-from torch_outboard.kernels.schedules import Schedule, default_of, is_schedule
-from torch_outboard.kernels.store import default_folder
+from torch_outboard.kernels.disk.key import code_hash, kind_of
+from torch_outboard.kernels.disk.store import default_folder
+from torch_outboard.kernels.tune.schedules import Schedule, default_of, is_schedule
 
 __all__ = ["Tuned", "read", "remove", "schedules_of", "tables_in", "told", "trying", "write"]
 

@@ -93,7 +93,7 @@ def code_hash() -> str:
     """Gives a hash of this package's code that decides what is generated."""
     from torch_outboard.compile.own_code import own_code
 
-    return own_code(Path(__file__).parent)
+    return own_code(Path(__file__).parents[1])
 
 
 def _describe(value: Any, *, is_read: bool = False) -> Any:
@@ -141,7 +141,7 @@ def kind_of(device: int) -> dict[str, str]:
 
 def _files_of(generator: type) -> Iterator[Path]:
     """Gives the modules of a vendor's generator; those of this package are in a store's version."""
-    own = Path(__file__).parent.parent
+    own = Path(__file__).parents[2]
     for kind in generator.__mro__:
         path = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
         if path.is_file() and own not in path.parents:

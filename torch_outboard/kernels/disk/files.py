@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_outboard._sealed import parsed, printable_path, read_private, reason_of, sealed
-from torch_outboard.kernels.key import Sizes
+from torch_outboard.kernels.disk.key import Sizes
 
 __all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "versions_in", "written"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Making a pack: the calls of kernels/calls.py run on a device, and what was built for them becomes its files."""
+"""Making a pack: the calls of kernels/disk/calls.py run on a device, and what was built for them becomes its files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 
 from torch_outboard import _C
 from torch_outboard.device.devices import get_device_properties
-from torch_outboard.kernels.calls import PackCall, Samples
-from torch_outboard.kernels.files import folders_in, is_name, versions_in
-from torch_outboard.kernels.packs import ABOUT, describe
-from torch_outboard.kernels.removal import remove_plans
+from torch_outboard.kernels.disk.calls import PackCall, Samples
+from torch_outboard.kernels.disk.files import folders_in, is_name, versions_in
+from torch_outboard.kernels.disk.packs import ABOUT, describe
+from torch_outboard.kernels.disk.removal import remove_plans
 
 __all__ = ["run_calls", "write_pack"]
 
