@@ -374,6 +374,7 @@ def _finish(attachment: _Attachment) -> ModuleType:
     _run(attachment, "exit", lambda: _prepare_exit(driver))
     _run(attachment, "rename", lambda: rename_privateuse1_backend(name))
     _run(attachment, "register", _C.register_with_torch)
+    _run(attachment, "autograd", _begin_autograd)
     module = attachment.module or build_module(driver)
     attachment.module = module
     _run(attachment, "module", lambda: torch._register_device_module(name, module))  # type: ignore[no-untyped-call]
@@ -384,6 +385,14 @@ def _finish(attachment: _Attachment) -> ModuleType:
     _run(attachment, "compile", lambda: register_compiler(driver))
     attachment.is_complete = True
     return module
+
+
+def _begin_autograd() -> None:
+    """Start the devices' autograd threads if a backward pass has run before: torch counts devices at the first."""
+    from torch_outboard import _C
+
+    if _C.has_autograd_begun():
+        _C.begin_autograd_threads(_C.device_count())
 
 
 def _generate_methods(driver: Driver) -> None:

@@ -266,6 +266,21 @@ void issue_last_warnings() {
   }
 }
 
+PyObject* py_has_autograd_begun(PyObject*, PyObject*) {
+  return guarded([] { return PyBool_FromLong(has_autograd_begun()); });
+}
+
+PyObject* py_begin_autograd_threads(PyObject*, PyObject* given) {
+  const long devices = PyLong_AsLong(given);
+  if (devices == -1 && PyErr_Occurred()) {
+    return nullptr;
+  }
+  return guarded([devices] {
+    begin_autograd_threads(static_cast<c10::DeviceIndex>(devices));
+    return none();
+  });
+}
+
 PyObject* py_shut_down(PyObject*, PyObject*) {
   {
     // A driver's threads may need the lock to finish what is queued.
@@ -281,6 +296,10 @@ PyObject* py_shut_down(PyObject*, PyObject*) {
 }  // namespace
 
 PyMethodDef device_methods[] = {
+    {"has_autograd_begun", py_has_autograd_begun, METH_NOARGS,
+     PyDoc_STR("Whether torch has counted devices for backward passes.")},
+    {"begin_autograd_threads", py_begin_autograd_threads, METH_O,
+     PyDoc_STR("Starts autograd's threads for so many devices, once it has begun without them.")},
     {"device_count", py_device_count, METH_NOARGS, PyDoc_STR("Number of devices; the driver is asked once.")},
     {"probe_error", py_probe_error, METH_NOARGS, PyDoc_STR("Why the device count is 0, or ''.")},
     {"current_device", py_current_device, METH_NOARGS, PyDoc_STR("The thread's current device.")},

@@ -27,7 +27,7 @@ namespace outboard {
 
 struct StreamState;
 
-// As kernels know it: compile/simt/prelude/failure.h is the same in C.
+// As kernels know it: codegen/prelude/failure.h is the same in C.
 struct alignas(64) KernelRecord {
   uint32_t is_taken;  // set by an atomic: whose it was writes the rest
   uint32_t check;  // which of the kernel's

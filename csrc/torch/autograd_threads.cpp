@@ -14,10 +14,12 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <type_traits>
 
 #include "core/device.h"
+#include "core/error.h"
 #include "core/process.h"
 
 namespace outboard {
@@ -61,7 +63,41 @@ void run_nothing_on_open_devices() {
   }
 }
 
+// What the engine keeps to itself. A pointer to a protected member may be taken by way of a derived class.
+struct OpenEngine : Engine {
+  static auto queues() { return &OpenEngine::device_ready_queues_; }
+  static auto workers() { return &OpenEngine::thread_pool_shared_; }
+};
+
 }  // namespace
+
+bool has_autograd_begun() {
+  Engine& engine = Engine::get_default_engine();
+  return engine.*OpenEngine::workers() != nullptr;
+}
+
+void begin_autograd_threads(c10::DeviceIndex devices) {
+  Engine& engine = Engine::get_default_engine();
+  auto& queues = engine.*OpenEngine::queues();
+  if (queues.size() >= static_cast<size_t>(devices)) {
+    return;
+  }
+  if (!queues.empty()) {
+    raise(ErrorKind::Registration, OB_FAILED_PRECONDITION,
+          "A backward pass ran before this driver was attached, when torch counted " + std::to_string(queues.size()) +
+              " devices; the driver has " + std::to_string(devices) +
+              ". Attach it before the first backward pass of the process.");
+  }
+  // Passes of the CPU, which may run now, don't look at this list.
+  for (c10::DeviceIndex device = 0; device < devices; ++device) {
+    queues.push_back(std::make_shared<torch::autograd::ReadyQueue>());
+  }
+  for (c10::DeviceIndex device = 0; device < devices; ++device) {
+    std::thread([&engine, device, queue = queues[static_cast<size_t>(device)]] {
+      engine.thread_init(device, queue, /*should_increment=*/true);
+    }).detach();
+  }
+}
 
 void drain_autograd_threads() noexcept {
   if (driver_is_gone() || !any_device_opened()) {

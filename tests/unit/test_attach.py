@@ -399,3 +399,30 @@ with pytest.raises(torch_outboard.RegistrationError, match="replaces the attribu
     torch_outboard.attach(Hiding())
 """
     )
+
+
+def test_attaching_after_a_backward_pass(run_python):
+    """torch starts autograd's threads at the first pass of a process, for the devices that there are then."""
+    print_ = run_python("""
+import torch
+x = torch.ones(3, requires_grad=True)
+(x * 2).sum().backward()
+
+import torch_outboard
+from torch_outboard import _C
+
+torch_outboard.attach("sim", devices=3)
+for index in (0, 2):
+    y = torch.ones(3, device=f"sim:{index}", requires_grad=True)
+    (y * 2).sum().backward()
+    assert y.grad.tolist() == [2.0] * 3 and y.grad.device.index == index
+(x * 3).sum().backward()
+assert x.grad.tolist() == [5.0] * 3
+
+# As where another device's threads had been started.
+try:
+    _C.begin_autograd_threads(7)
+except torch_outboard.RegistrationError as error:
+    print(error)
+""")
+    assert "torch counted 3 devices; the driver has 7" in str(print_)
