@@ -30,10 +30,6 @@ namespace {
 std::atomic<FallbackMode> fallback_mode{FallbackMode::Warn};
 std::atomic<bool> has_warned{false};
 
-bool forbids_copies() {
-  return fallback_mode.load(std::memory_order_relaxed) == FallbackMode::Error;
-}
-
 void report(const Operator& op) {
   std::string text = "operator " + op.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
                      (allows_host() ? "reach the device's memory" : "run it: OUTBOARD_PROVIDERS leaves 'host' out");
@@ -150,6 +146,10 @@ class CopyMaker {
 };
 
 }  // namespace
+
+bool forbids_copies() {
+  return fallback_mode.load(std::memory_order_relaxed) == FallbackMode::Error;
+}
 
 void report_fallback(Operator& op) {
   if (forbids_copies()) {

@@ -12,6 +12,9 @@ namespace outboard {
 // raises, as set_fallback_mode says.
 void run_on_copies(const Call& call, torch::jit::Stack* stack);
 
+// Whether set_fallback_mode makes copies to the CPU an error.
+bool forbids_copies();
+
 // Raises, if set_fallback_mode says so, and counts: for copies within a device that go through the host.
 void report_fallback(Operator& op);
 

@@ -13,6 +13,37 @@
 
 namespace outboard {
 
+namespace {
+
+at::Tensor view_at(const at::Tensor& tensor, void* data) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  auto keeper = std::make_unique<c10::Storage>(tensor.storage());
+  c10::DataPtr pointer(
+      data, keeper.get(), [](void* kept) { delete static_cast<c10::Storage*>(kept); }, c10::Device(c10::kCPU));
+  static_cast<void>(keeper.release());
+  c10::Storage storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), tensor.storage().nbytes(), std::move(pointer), nullptr, /*resizable=*/false);
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                             c10::DispatchKeySet(c10::DispatchKey::CPU), impl.dtype());
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(impl.sizes(), impl.strides(), impl.storage_offset());
+  view._set_conj(tensor.is_conj());
+  view._set_neg(tensor.is_neg());
+  return view;
+}
+
+}  // namespace
+
+bool is_host_reachable(const at::Tensor& tensor) {
+  void* data = nullptr;
+  return driver().host_address && storage_host_address(tensor.storage(), &data);
+}
+
+at::Tensor host_view_without_wait(const at::Tensor& tensor) {
+  void* data = nullptr;
+  TORCH_INTERNAL_ASSERT(storage_host_address(tensor.storage(), &data));
+  return view_at(tensor, data);
+}
+
 at::Tensor host_view(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   TORCH_CHECK_VALUE(is_ours(impl), "host_view takes a tensor of '", driver_name(), "', got one on ", tensor.device());
@@ -27,18 +58,7 @@ at::Tensor host_view(const at::Tensor& tensor) {
     raise_not_supported("host_address", "a view of the device's memory on the host, which cannot reach it,");
   }
   synchronize_stream(stream);
-  auto keeper = std::make_unique<c10::Storage>(tensor.storage());
-  c10::DataPtr pointer(
-      data, keeper.get(), [](void* kept) { delete static_cast<c10::Storage*>(kept); }, c10::Device(c10::kCPU));
-  static_cast<void>(keeper.release());
-  c10::Storage storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), tensor.storage().nbytes(), std::move(pointer), nullptr, /*resizable=*/false);
-  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                             c10::DispatchKeySet(c10::DispatchKey::CPU), impl.dtype());
-  view.unsafeGetTensorImpl()->set_sizes_and_strides(impl.sizes(), impl.strides(), impl.storage_offset());
-  view._set_conj(tensor.is_conj());
-  view._set_neg(tensor.is_neg());
-  return view;
+  return view_at(tensor, data);
 }
 
 }  // namespace outboard

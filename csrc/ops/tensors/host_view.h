@@ -11,4 +11,9 @@ namespace outboard {
 // queued later is not waited for. NotSupportedError where the host cannot reach the memory.
 OUTBOARD_API at::Tensor host_view(const at::Tensor& tensor);
 
+// The same without a wait, for a dense tensor of an open device whose memory the host reaches.
+at::Tensor host_view_without_wait(const at::Tensor& tensor);
+// Whether it does.
+bool is_host_reachable(const at::Tensor& tensor);
+
 }  // namespace outboard
