@@ -22,7 +22,7 @@ if(NOT result EQUAL 0)
   message(FATAL_ERROR "${Python_EXECUTABLE} has no torch to build against.\n${reason}")
 endif()
 
-foreach(key torch_version torch_minor torch_root torch_cxx11_abi python_include extension_suffix)
+foreach(key torch_version torch_minor torch_root torch_cxx11_abi python_include distributed extension_suffix)
   string(JSON ${key} GET "${answer}" ${key})
 endforeach()
 string(JSON count LENGTH "${answer}" torch_include)
@@ -35,6 +35,7 @@ endforeach()
 set(torch_kineto_include ${torch_root}/include/kineto)
 message(STATUS "torch ${torch_version} of ${Python_EXECUTABLE}")
 
+set(OUTBOARD_DISTRIBUTED ${distributed}) # whether this torch has torch.distributed
 set(OUTBOARD_PYTHON_INCLUDE ${python_include})
 set(OUTBOARD_EXTENSION_SUFFIX ${extension_suffix})
 # A new torch in the same environment is noticed at the next build.
@@ -48,7 +49,8 @@ if(NOT MSVC)
 endif()
 target_compile_definitions(
   outboard_torch_headers INTERFACE OUTBOARD_TORCH_MINOR=${torch_minor} OUTBOARD_TORCH_VERSION="${torch_version}"
-                                   _GLIBCXX_USE_CXX11_ABI=${torch_cxx11_abi})
+                                   _GLIBCXX_USE_CXX11_ABI=${torch_cxx11_abi}
+                                   $<$<BOOL:${distributed}>:OUTBOARD_DISTRIBUTED>)
 
 add_library(outboard_torch_libraries INTERFACE)
 foreach(name c10 torch_cpu torch_python)

@@ -69,6 +69,7 @@ def main() -> None:
         "torch_root": root.as_posix(),
         "torch_cxx11_abi": int(torch.compiled_with_cxx11_abi()),
         "python_include": python_include.as_posix(),
+        "distributed": "ON" if torch.distributed.is_available() else "OFF",
         "extension_suffix": ".pyd" if sys.platform == "win32" else ".so",
     }
     print(json.dumps(answer))

@@ -368,6 +368,7 @@ def _finish(attachment: _Attachment) -> ModuleType:
     from torch_outboard import _C
     from torch_outboard.compile.register import register as register_compiler
     from torch_outboard.device import build_module
+    from torch_outboard.distributed import register as register_backend
 
     driver = attachment.driver
     name = driver.name
@@ -382,6 +383,7 @@ def _finish(attachment: _Attachment) -> ModuleType:
     _run(attachment, "kernels", lambda: _register_kernels(driver))
     _run(attachment, "autocast", lambda: register(driver, attachment.policies))
     _run(attachment, "compat", lambda: _compat.apply(name))
+    _run(attachment, "distributed", lambda: register_backend(name))
     _run(attachment, "compile", lambda: register_compiler(driver))
     attachment.is_complete = True
     return module

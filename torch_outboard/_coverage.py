@@ -10,7 +10,7 @@ __all__ = ["Coverage", "CoverageRow", "coverage", "reset_coverage"]
 
 
 class CoverageRow(NamedTuple):
-    """One operator at one provider; `provider` is "native", "compiled", "host" or "fallback"."""
+    """One operator at one provider: "native", "compiled", "host", "fallback" or, of collectives alone, "staged"."""
 
     op: str
     provider: str

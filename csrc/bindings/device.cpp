@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/device.h"
+#include "distributed/api.h"
 
 #include "bindings/python.h"
 #include "core/blocking.h"
@@ -286,6 +287,7 @@ PyObject* py_shut_down(PyObject*, PyObject*) {
     // A driver's threads may need the lock to finish what is queued.
     const WithoutGil without_gil;
     drain_autograd_threads();
+    abort_all_groups();
     shut_down();
   }
   issue_last_warnings();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Coverage, the fallback's mode, and operator kernels written in Python.
 #define OUTBOARD_TORCH_PYTHON
+#include "distributed/api.h"
 #include "ops/native/native_c.h"
 #include "ops/operator/api.h"
 #include "ops/register_native.h"
@@ -23,15 +24,23 @@ namespace {
 
 PyObject* py_coverage(PyObject*, PyObject*) {
   return guarded([]() -> PyObject* {
-    const std::vector<CoverageRow> rows = coverage();
-    Object list(PyList_New(static_cast<Py_ssize_t>(rows.size())));
-    for (size_t i = 0; list && i < rows.size(); ++i) {
-      PyObject* row = Py_BuildValue("(NsK)", from_text(rows[i].op), provider_name(rows[i].provider),
-                                    static_cast<unsigned long long>(rows[i].calls));
-      if (!row) {
+    Object list(PyList_New(0));
+    const auto add = [&list](const std::string& op, const char* provider, uint64_t calls) {
+      const Object row(Py_BuildValue("(NsK)", from_text(op), provider, static_cast<unsigned long long>(calls)));
+      return row && PyList_Append(list.get(), row.get()) == 0;
+    };
+    if (!list) {
+      return nullptr;
+    }
+    for (const CoverageRow& row : coverage()) {
+      if (!add(row.op, provider_name(row.provider), row.calls)) {
         return nullptr;
       }
-      PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), row);
+    }
+    for (const CollectiveRow& row : collective_coverage()) {
+      if (!add(row.op, row.provider, row.calls)) {
+        return nullptr;
+      }
     }
     return list.release();
   });
@@ -40,6 +49,7 @@ PyObject* py_coverage(PyObject*, PyObject*) {
 PyObject* py_reset_coverage(PyObject*, PyObject*) {
   return guarded([] {
     reset_coverage();
+    reset_collective_coverage();
     return none();
   });
 }

@@ -134,6 +134,7 @@ extern PyMethodDef compile_methods[];
 extern PyMethodDef kernels_methods[];
 extern PyMethodDef launch_methods[];
 extern PyMethodDef private_file_methods[];
+extern PyMethodDef distributed_methods[];
 
 void install_raiser();  // errors.cpp
 void install_plan_builder();  // kernels.cpp

@@ -22,7 +22,7 @@ _GENERATED = {*_COMPAT, "codegen", "compile.runtime", "compile.wrapper", "compil
 _LANGUAGE = {*_GENERATED, "compile.generator", "compile.cpp"}
 _ATTACH = {
     *{*_COMPAT, "_build", "_direct_calls", "_discovery", "_kernels", "_properties", "_variables", "amp", "sanitizer"},
-    *{"compile.generators", "compile.register"},
+    *{"compile.generators", "compile.register", "distributed"},
 }
 # Of torch_outboard.compile, what kernels of eager operators share.
 _SHARED = {
@@ -71,6 +71,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "compile.generators": {*_BASE, "driver", "compile.generator", "compile.cpp", "compile.simt", "compile.triton"},
     "compile.device": {*_COMPAT, "compile.generator", "compile.generators", "compile.own_code"},
     "compile.register": {*_COMPAT, "compile.generators", "compile.device", "compile.capture", "compile.triton"},
+    "distributed": _BASE,
     "_attach": _ATTACH,
     "_autoload": {"_attach"},
     "kernels.refusal": (),

@@ -12,7 +12,7 @@ def apply(device: str) -> None:
     """Applies what the running torch needs for the attached device; once."""
     # Not at the top: the device's modules need an attached driver.
     from torch_outboard import _C
-    from torch_outboard._compat import dynamo, every_torch, printing, sharing, torchvision
+    from torch_outboard._compat import distributed, dynamo, every_torch, printing, sharing, torchvision
     from torch_outboard.device.sharing import reduce_storage
 
     sharing.share_storages(device, reduce_storage)
@@ -22,6 +22,7 @@ def apply(device: str) -> None:
     printing.print_from_cpu(device)
     dynamo.put_off_dynamo()
     torchvision.cast_operators()
+    distributed.choose_backend(device)
     minor = tuple(map(int, torch.__version__.split(".")[:2]))
     if minor < (2, 13):
         from torch_outboard._compat import torch_2_11

@@ -79,6 +79,12 @@ PATCHES: tuple[Patch, ...] = (
         "torch_2_11.needs_attention_backward",
     ),
     Patch(
+        "torch.distributed.distributed_c10d._new_process_group_helper",
+        "choose the device's backend in init_process_group() without a name",
+        "done in torch 2.15",
+        "distributed.needs_choose_backend",
+    ),
+    Patch(
         "a finder on sys.meta_path",
         "tell when torch's compiler is imported",
         f"{_ISSUE}189138",

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "distributed/backend.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+
+#include "core/capture.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "distributed/checks.h"
+#include "ops/host/fallback.h"
+#include "ops/providers.h"
+#include "ops/tensors/host_view.h"
+
+namespace outboard {
+
+namespace {
+
+// Several works as one: of calls between startCoalescing and endCoalescing.
+class CoalescedWork final : public c10d::Work {
+ public:
+  CoalescedWork(int rank, Works works) : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+  bool isCompleted() override {
+    return std::all_of(works_.begin(), works_.end(), [](const WorkPtr& work) { return work->isCompleted(); });
+  }
+  bool isSuccess() const override {
+    return std::all_of(works_.begin(), works_.end(), [](const WorkPtr& work) { return work->isSuccess(); });
+  }
+  std::exception_ptr exception() const override {
+    for (const WorkPtr& work : works_) {
+      if (const std::exception_ptr error = work->exception()) {
+        return error;
+      }
+    }
+    return nullptr;
+  }
+  bool wait(std::chrono::milliseconds timeout) override {
+    for (const WorkPtr& work : works_) {
+      work->wait(timeout);
+    }
+    return true;
+  }
+  void synchronize() override {
+    for (const WorkPtr& work : works_) {
+      work->synchronize();
+    }
+  }
+  Tensors result() override {
+    Tensors all;
+    for (const WorkPtr& work : works_) {
+      const Tensors one = work->result();
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+  // Of the last: the exchanges of a group end in their order.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return works_.back()->getFuture(); }
+
+ private:
+  const Works works_;
+};
+
+}  // namespace
+
+DistributedBackend::DistributedBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                       c10::intrusive_ptr<Options> options, MakeGloo make_gloo)
+    : Backend(rank, size),
+      options_(std::move(options)),
+      make_gloo_(make_gloo),
+      store_(store),
+      group_(std::make_shared<Group>(
+          make_gloo(c10::make_intrusive<c10d::PrefixStore>("outboard", store), rank, size, options_->timeout),
+          options_->group_name, rank)) {
+  init();
+}
+
+DistributedBackend::~DistributedBackend() {
+  if (group_->is_forked()) {
+    group_->forget();
+    return;
+  }
+  try {
+    group_->abort("it was destroyed.");
+  } catch (const std::exception& error) {
+    TORCH_WARN("a group could not be ended: ", error.what());
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive_ptr<c10d::Store>&,
+                                                            const std::vector<int>& ranks,
+                                                            const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  // Keys that are the same on each rank. Torch's store is prefixed by the new group's name, which depends on the groups
+  // that a rank is in; and torch splits once for each type of device.
+  const std::string prefix = c10::str("split/", splits_.fetch_add(1), "/", c10::Join("_", ranks));
+  const auto found = std::find(ranks.begin(), ranks.end(), getRank());
+  if (found == ranks.end()) {
+    return nullptr;
+  }
+  auto own = c10::make_intrusive<Options>(options->timeout);
+  own->group_name = options->group_name;
+  own->group_desc = options->group_desc;
+  own->global_ranks_in_group = options->global_ranks_in_group;
+  return c10::make_intrusive<DistributedBackend>(c10::make_intrusive<c10d::PrefixStore>(prefix, store_),
+                                                 static_cast<int>(found - ranks.begin()),
+                                                 static_cast<int>(ranks.size()), std::move(own), make_gloo_);
+}
+
+c10d::ErrorType DistributedBackend::getError() {
+  return group_->failure().has_failed() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+void DistributedBackend::abort() {
+  group_->abort("it was aborted.");
+}
+
+void DistributedBackend::shutdown() {
+  group_->shut_down();
+}
+
+void DistributedBackend::startCoalescing() {
+  const std::lock_guard lock(mutex_);
+  is_coalescing_ = true;
+  coalesced_.clear();
+}
+
+WorkPtr DistributedBackend::endCoalescing() {
+  const std::lock_guard lock(mutex_);
+  is_coalescing_ = false;
+  if (coalesced_.empty()) {
+    return nullptr;
+  }
+  return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced_, {}));
+}
+
+CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place, bool is_async, const Kind& kind) {
+  Stream& current = current_stream(device);
+  refuse_in_capture(current, kind.name);
+  if (!is_async) {
+    return {&current, &current, &current};
+  }
+  const std::lock_guard lock(mutex_);
+  auto found = streams_.find(device);
+  if (found == streams_.end()) {
+    found = streams_.emplace(device, std::pair(&pool_stream(device, -1), &pool_stream(device, -1))).first;
+  }
+  // In place, nothing is copied before the exchange.
+  return {&current, place == Place::Staged ? found->second.first : &current, found->second.second};
+}
+
+Place DistributedBackend::place_of(const Call& call, const at::Tensor& first) const {
+  if (first.is_cpu()) {
+    return Place::Cpu;
+  }
+  bool is_reached = allows_host();
+  for (const Tensors* list : {&call.read, &call.written}) {
+    for (const at::Tensor& tensor : *list) {
+      is_reached = is_reached && is_host_reachable(tensor);
+    }
+  }
+  if (is_reached) {
+    return Place::Host;
+  }
+  if (forbids_copies()) {
+    raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
+          c10::str(call.kind.name, " would be copied to the CPU and back: the host cannot reach the memory of ",
+                   first.device(), ". OUTBOARD_FALLBACK=error forbids that: set OUTBOARD_FALLBACK=warn."));
+  }
+  return Place::Staged;
+}
+
+std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
+  Tensors all = call.read;
+  all.insert(all.end(), call.written.begin(), call.written.end());
+  if (all.empty()) {  // a barrier
+    CallStreams streams;
+    if (const c10::DeviceIndex device = current_device(); device < device_count() && is_open(device)) {
+      streams = streams_for(device, Place::Host, false, call.kind);
+    }
+    return std::make_shared<Staging>(Place::Host, streams, all, all, true);
+  }
+  check_tensors(call.kind.name, all);
+  for (const at::Tensor& tensor : call.is_in_place ? call.read : call.written) {
+    at::assert_no_internal_overlap(tensor);
+  }
+  const Place place = place_of(call, all.front());
+  CallStreams streams;
+  if (place != Place::Cpu) {
+    const c10::DeviceIndex device = all.front().device().index();
+    ensure_open(device);
+    streams = streams_for(device, place, call.is_async, call.kind);
+  }
+  auto staging = std::make_shared<Staging>(place, streams, call.read, call.written, call.is_in_place);
+  call.kind.count(place);
+  return staging;
+}
+
+WorkPtr DistributedBackend::submit(Call call) {
+  if (group_->is_forked()) {
+    raise(ErrorKind::BadFork, OB_FAILED_PRECONDITION,
+          c10::str(call.kind.name, " in a child that was forked after the group was made, whose threads it hasn't got."
+                                   " Start processes with multiprocessing's 'spawn', and make the group in each."));
+  }
+  group_->failure().check(call.kind.name);
+  const bool is_point_to_point = c10d::isP2POp(call.kind.type);
+  const std::shared_ptr<Staging> staging = stage(call);
+  const uint64_t sequence = is_point_to_point ? sequence_.load() : ++sequence_;
+  auto request = std::make_shared<Request>();
+  request->work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
+                                                       group_->waiters());
+  request->staging = staging;
+  request->post = std::move(call.post);
+  request->adjust = std::move(call.adjust);
+  request->timeout = options_->timeout;
+  const WorkPtr work = request->work;
+  group_->submit(std::move(request), is_point_to_point);
+  const std::lock_guard lock(mutex_);
+  if (is_coalescing_) {
+    coalesced_.push_back(work);
+  }
+  return work;
+}
+
+}  // namespace outboard

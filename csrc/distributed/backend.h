@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The c10d backend of a driver's devices, and of CPU tensors beside them. Gloo exchanges: on the device's own memory where
+// the host reaches it, else through pinned memory. Which virtual functions c10d::Backend has changes with every minor of
+// torch; those that are overridden here are the same in 2.11 to 2.15.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <map>
+#include <memory>
+
+#include "core/export.h"
+#include "distributed/group.h"
+
+namespace outboard {
+
+class OUTBOARD_API DistributedBackend final : public c10d::Backend {
+ public:
+  struct Options final : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout) : c10d::Backend::Options("outboard", timeout) {}
+    // Of the base class from torch 2.15 on.
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const { return c10::make_intrusive<Options>(*this); }
+  };
+  // Makes the Gloo of a new group.
+  using MakeGloo = c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                         int size, std::chrono::milliseconds timeout);
+
+  DistributedBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                     c10::intrusive_ptr<Options> options, MakeGloo make_gloo);
+  ~DistributedBackend() override;
+
+  const std::string getBackendName() const override { return "outboard"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  void setSequenceNumberForGroup() override {}  // it begins at 0 on every rank
+  uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int rank, int tag) override;
+  WorkPtr recv(Tensors& tensors, int rank, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  // A call, as the collectives describe it.
+  struct Call {
+    const Kind& kind;
+    Tensors read, written;
+    bool is_in_place = false;
+    bool is_async = true;
+    Tensors results;
+    std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;
+    std::function<void(Tensors& out)> adjust = {};
+  };
+  WorkPtr submit(Call call);
+  std::shared_ptr<Staging> stage(const Call& call);
+  Place place_of(const Call& call, const at::Tensor& first) const;
+  CallStreams streams_for(c10::DeviceIndex device, Place place, bool is_async, const Kind& kind);
+  WorkPtr gather_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
+                        const c10d::AllgatherOptions& options);
+  WorkPtr reduce_scatter_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
+                                const c10d::ReduceScatterOptions& options);
+  WorkPtr reduce_in_place(const Kind& kind, const Tensors& tensors, const c10d::AllreduceOptions& options);
+  WorkPtr receive(const Kind& kind, Tensors& tensors, int rank, int tag);
+
+  std::chrono::milliseconds timeout_of(std::chrono::milliseconds given) const {
+    return given == c10d::kUnsetTimeout ? options_->timeout : given;
+  }
+  template <class Options>
+  Options with_timeout(Options options) const {
+    options.timeout = timeout_of(options.timeout);
+    return options;
+  }
+
+  const c10::intrusive_ptr<Options> options_;
+  const MakeGloo make_gloo_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::shared_ptr<Group> group_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> splits_{0};
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::map<c10::DeviceIndex, std::pair<Stream*, Stream*>> streams_;
+  Works coalesced_;
+  bool is_coalescing_ = false;
+};
+
+}  // namespace outboard

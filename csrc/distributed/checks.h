@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What is wrong with the arguments of a collective: ValueError at the call, before any rank is waited for.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace outboard {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Dense tensors of one device, which is one of ours or the CPU. NotSupportedError for other layouts.
+void check_tensors(const char* name, const Tensors& tensors);
+void check_one(const char* name, const char* argument, const Tensors& tensors);
+void check_same_dtype(const char* name, const Tensors& read, const Tensors& written);
+// Each of `list` has the element count and the dtype of `one`, and there are `size` of them.
+void check_list(const char* name, const char* argument, const Tensors& list, const at::Tensor& one, int size);
+// `whole` has `size` times the elements of `part`.
+void check_parts(const char* name, const at::Tensor& whole, const at::Tensor& part, int size);
+void check_rank(const char* name, const char* argument, int64_t rank, int size);
+// The bytes for each rank of a tensor that is split along its first dimension, evenly if `splits` is empty.
+std::vector<int64_t> split_bytes(const char* name, const char* argument, const at::Tensor& tensor,
+                                 const std::vector<int64_t>& splits, int size);
+
+}  // namespace outboard

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What each collective checks, and what it asks of Gloo. What only moves elements moves bytes, so any dtype will do.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <numeric>
+
+#include "distributed/backend.h"
+#include "distributed/checks.h"
+#include "distributed/reduction.h"
+
+namespace outboard {
+
+namespace {
+
+Tensors bytes_of(const Tensors& tensors) {
+  Tensors bytes;
+  for (const at::Tensor& tensor : tensors) {
+    bytes.push_back(as_bytes(tensor));
+  }
+  return bytes;
+}
+
+// Gloo takes a list for each of a rank's devices, of which there is one.
+std::vector<Tensors> nested(Tensors tensors) {
+  return {std::move(tensors)};
+}
+
+}  // namespace
+
+WorkPtr DistributedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& given) {
+  const Kind& kind = kinds::broadcast;
+  check_one(kind.name, "the tensor", tensors);
+  check_rank(kind.name, "the source", given.rootRank, getSize());
+  return submit({kind,
+                 tensors,
+                 {},
+                 true,
+                 given.asyncOp,
+                 tensors,
+                 [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
+                   Tensors bytes = bytes_of(in);
+                   return {gloo.broadcast(bytes, options)};
+                 }});
+}
+
+WorkPtr DistributedBackend::reduce_in_place(const Kind& kind, const Tensors& tensors,
+                                            const c10d::AllreduceOptions& given) {
+  check_tensors(kind.name, tensors);
+  check_same_dtype(kind.name, tensors, {});
+  const Reduction reduction(given.reduceOp, tensors.front().scalar_type(), getSize(), kind.name);
+  c10d::AllreduceOptions options = with_timeout(given);
+  options.reduceOp = reduction.op();
+  Call call{kind,
+            tensors,
+            {},
+            true,
+            given.asyncOp,
+            tensors,
+            [options, reduction](c10d::Backend& gloo, Tensors& in, Tensors&) {
+              Works works;
+              for (const at::Tensor& tensor : in) {
+                Tensors one{reduction.view(tensor)};
+                works.push_back(gloo.allreduce(one, options));
+              }
+              return works;
+            }};
+  if (reduction.adjusts()) {
+    call.adjust = [reduction](Tensors& out) {
+      for (const at::Tensor& tensor : out) {
+        reduction.adjust(tensor);
+      }
+    };
+  }
+  return submit(std::move(call));
+}
+
+WorkPtr DistributedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  check_one(kinds::all_reduce.name, "the tensor", tensors);
+  return reduce_in_place(kinds::all_reduce, tensors, options);
+}
+
+WorkPtr DistributedBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  return reduce_in_place(kinds::all_reduce_coalesced, tensors, options);
+}
+
+WorkPtr DistributedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& given) {
+  const Kind& kind = kinds::reduce;
+  check_one(kind.name, "the tensor", tensors);
+  check_tensors(kind.name, tensors);
+  check_rank(kind.name, "the destination", given.rootRank, getSize());
+  const Reduction reduction(given.reduceOp, tensors.front().scalar_type(), getSize(), kind.name);
+  c10d::ReduceOptions options = with_timeout(given);
+  options.reduceOp = reduction.op();
+  const bool is_root = getRank() == given.rootRank;
+  // Gloo uses the other ranks' tensors for partial sums, which they are not to see.
+  const auto post = [options, reduction, is_root](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
+    Tensors one{reduction.view(is_root ? in[0] : in[0].clone())};
+    return {gloo.reduce(one, options)};
+  };
+  const auto adjust = [reduction](Tensors& out) {
+    if (!out.empty()) {
+      reduction.adjust(out[0]);
+    }
+  };
+  return submit({kind, tensors, {}, is_root, given.asyncOp, tensors, post, adjust});
+}
+
+WorkPtr DistributedBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                      const c10d::AllgatherOptions& given) {
+  const Kind& kind = kinds::all_gather;
+  check_one(kind.name, "the input", inputs);
+  TORCH_CHECK_VALUE(outputs.size() == 1, kind.name, " takes one list of outputs, got ", outputs.size());
+  check_list(kind.name, "the list of outputs", outputs[0], inputs[0], getSize());
+  return submit({kind, inputs, outputs[0], false, given.asyncOp, outputs[0],
+                 [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+                   Tensors from = bytes_of(in);
+                   std::vector<Tensors> to = nested(bytes_of(out));
+                   return {gloo.allgather(to, from, options)};
+                 }});
+}
+
+WorkPtr DistributedBackend::gather_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
+                                          const c10d::AllgatherOptions& given) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), kind.name, " takes as many outputs as inputs, got ",
+                    outputs.size(), " and ", inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_parts(kind.name, outputs[i], inputs[i], getSize());
+  }
+  return submit({kind, inputs, outputs, false, given.asyncOp, outputs,
+                 [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) {
+                   Works works;
+                   for (size_t i = 0; i < in.size(); ++i) {
+                     at::Tensor to = as_bytes(out[i]), from = as_bytes(in[i]);
+                     works.push_back(gloo._allgather_base(to, from, options));
+                   }
+                   return works;
+                 }});
+}
+
+WorkPtr DistributedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                            const c10d::AllgatherOptions& options) {
+  return gather_single(kinds::all_gather_base, {output}, {input}, options);
+}
+
+WorkPtr DistributedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                            const c10d::AllgatherOptions& options) {
+  return gather_single(kinds::all_gather_coalesced, outputs, inputs, options);
+}
+
+WorkPtr DistributedBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                const c10d::AllgatherOptions& given) {
+  const Kind& kind = kinds::all_gather_lists;
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), kind.name, " takes a list for each of the ",
+                    getSize(), " ranks, got ", outputs.size());
+  Tensors flat;
+  for (const Tensors& list : outputs) {
+    TORCH_CHECK_VALUE(list.size() == inputs.size(), kind.name, " takes as many outputs of a rank as inputs, got ",
+                      list.size(), " and ", inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      check_list(kind.name, "a list of outputs", {list[i]}, inputs[i], 1);
+    }
+    flat.insert(flat.end(), list.begin(), list.end());
+  }
+  return submit({kind, inputs, flat, false, given.asyncOp, flat,
+                 [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) {
+                   Works works;
+                   for (size_t i = 0; i < in.size(); ++i) {
+                     Tensors from{as_bytes(in[i])}, to;
+                     for (size_t at = i; at < out.size(); at += in.size()) {
+                       to.push_back(as_bytes(out[at]));
+                     }
+                     std::vector<Tensors> lists = nested(std::move(to));
+                     works.push_back(gloo.allgather(lists, from, options));
+                   }
+                   return works;
+                 }});
+}
+
+WorkPtr DistributedBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& given) {
+  const Kind& kind = kinds::gather;
+  check_one(kind.name, "the input", inputs);
+  check_rank(kind.name, "the destination", given.rootRank, getSize());
+  const bool is_root = getRank() == given.rootRank;
+  TORCH_CHECK_VALUE(outputs.size() == (is_root ? 1 : 0), kind.name,
+                    " takes a list of outputs at the destination, and none elsewhere");
+  const Tensors flat = is_root ? outputs[0] : Tensors();
+  if (is_root) {
+    check_list(kind.name, "the list of outputs", flat, inputs[0], getSize());
+  }
+  return submit({kind, inputs, flat, false, given.asyncOp, flat,
+                 [options = with_timeout(given), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+                   Tensors from = bytes_of(in);
+                   std::vector<Tensors> to = is_root ? nested(bytes_of(out)) : std::vector<Tensors>();
+                   return {gloo.gather(to, from, options)};
+                 }});
+}
+
+WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& given) {
+  const Kind& kind = kinds::scatter;
+  check_one(kind.name, "the output", outputs);
+  check_rank(kind.name, "the source", given.rootRank, getSize());
+  const bool is_root = getRank() == given.rootRank;
+  TORCH_CHECK_VALUE(inputs.size() == (is_root ? 1 : 0), kind.name,
+                    " takes a list of inputs at the source, and none elsewhere");
+  const Tensors flat = is_root ? inputs[0] : Tensors();
+  if (is_root) {
+    check_list(kind.name, "the list of inputs", flat, outputs[0], getSize());
+  }
+  return submit({kind, flat, outputs, false, given.asyncOp, outputs,
+                 [options = with_timeout(given), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+                   Tensors to = bytes_of(out);
+                   std::vector<Tensors> from = is_root ? nested(bytes_of(in)) : std::vector<Tensors>();
+                   return {gloo.scatter(to, from, options)};
+                 }});
+}
+
+WorkPtr DistributedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                           const c10d::ReduceScatterOptions& given) {
+  const Kind& kind = kinds::reduce_scatter;
+  check_one(kind.name, "the output", outputs);
+  TORCH_CHECK_VALUE(inputs.size() == 1, kind.name, " takes one list of inputs, got ", inputs.size());
+  check_list(kind.name, "the list of inputs", inputs[0], outputs[0], getSize());
+  const Reduction reduction(given.reduceOp, outputs[0].scalar_type(), getSize(), kind.name);
+  c10d::ReduceScatterOptions options = with_timeout(given);
+  options.reduceOp = reduction.op();
+  const auto post = [options, reduction](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+    Tensors flat;
+    for (const at::Tensor& tensor : in) {
+      flat.push_back(reduction.view(tensor).flatten());
+    }
+    at::Tensor from = at::cat(flat), to = reduction.view(out[0]).flatten();
+    return {gloo._reduce_scatter_base(to, from, options)};
+  };
+  const auto adjust = [reduction](Tensors& out) { reduction.adjust(out[0]); };
+  return submit({kind, inputs[0], outputs, false, given.asyncOp, outputs, post, adjust});
+}
+
+WorkPtr DistributedBackend::reduce_scatter_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
+                                                  const c10d::ReduceScatterOptions& given) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !outputs.empty(), kind.name,
+                    " takes as many outputs as inputs, got ", outputs.size(), " and ", inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check_parts(kind.name, inputs[i], outputs[i], getSize());
+  }
+  check_same_dtype(kind.name, inputs, outputs);
+  const Reduction reduction(given.reduceOp, outputs[0].scalar_type(), getSize(), kind.name);
+  c10d::ReduceScatterOptions options = with_timeout(given);
+  options.reduceOp = reduction.op();
+  const auto post = [options, reduction](c10d::Backend& gloo, Tensors& in, Tensors& out) {
+    Works works;
+    for (size_t i = 0; i < in.size(); ++i) {
+      at::Tensor to = reduction.view(out[i]).flatten(), from = reduction.view(in[i]).flatten();
+      works.push_back(gloo._reduce_scatter_base(to, from, options));
+    }
+    return works;
+  };
+  const auto adjust = [reduction](Tensors& out) {
+    for (const at::Tensor& tensor : out) {
+      reduction.adjust(tensor);
+    }
+  };
+  return submit({kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust});
+}
+
+WorkPtr DistributedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::ReduceScatterOptions& options) {
+  return reduce_scatter_single(kinds::reduce_scatter_base, {output}, {input}, options);
+}
+
+WorkPtr DistributedBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                            const c10d::ReduceScatterOptions& options) {
+  return reduce_scatter_single(kinds::reduce_scatter_coalesced, outputs, inputs, options);
+}
+
+WorkPtr DistributedBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                          std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& given) {
+  const Kind& kind = kinds::all_to_all_base;
+  check_same_dtype(kind.name, {input}, {output});
+  const std::vector<int64_t> to_sizes = split_bytes(kind.name, "the output", output, output_splits, getSize());
+  const std::vector<int64_t> from_sizes = split_bytes(kind.name, "the input", input, input_splits, getSize());
+  return submit({kind,
+                 {input},
+                 {output},
+                 false,
+                 given.asyncOp,
+                 {output},
+                 [=, options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+                   at::Tensor to = as_bytes(out[0]), from = as_bytes(in[0]);
+                   std::vector<int64_t> to_splits = to_sizes, from_splits = from_sizes;
+                   return {gloo.alltoall_base(to, from, to_splits, from_splits, options)};
+                 }});
+}
+
+WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& given) {
+  const Kind& kind = kinds::all_to_all;
+  for (const Tensors* list : {&outputs, &inputs}) {
+    TORCH_CHECK_VALUE(list->size() == static_cast<size_t>(getSize()), kind.name, " takes a tensor for each of the ",
+                      getSize(), " ranks, got ", list->size());
+  }
+  check_same_dtype(kind.name, inputs, outputs);
+  std::vector<int64_t> to_sizes, from_sizes;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    to_sizes.push_back(static_cast<int64_t>(outputs[i].nbytes()));
+    from_sizes.push_back(static_cast<int64_t>(inputs[i].nbytes()));
+  }
+  // Gloo exchanges parts of one tensor: what it fills is taken apart behind the exchange.
+  auto received = std::make_shared<at::Tensor>();
+  const auto post = [=, options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+    at::Tensor from = at::cat(bytes_of(in));
+    at::Tensor to = at::empty({std::accumulate(to_sizes.begin(), to_sizes.end(), int64_t{0})}, from.options());
+    std::vector<int64_t> to_splits = to_sizes, from_splits = from_sizes;
+    *received = to;
+    return {gloo.alltoall_base(to, from, to_splits, from_splits, options)};
+  };
+  const auto adjust = [to_sizes, received](Tensors& out) {
+    int64_t begin = 0;
+    for (size_t i = 0; i < out.size(); ++i) {
+      as_bytes(out[i]).copy_(received->narrow(0, begin, to_sizes[i]));
+      begin += to_sizes[i];
+    }
+    *received = at::Tensor();
+  };
+  return submit({kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust});
+}
+
+WorkPtr DistributedBackend::send(Tensors& tensors, int rank, int tag) {
+  const Kind& kind = kinds::send;
+  check_one(kind.name, "the tensor", tensors);
+  check_rank(kind.name, "the destination", rank, getSize());
+  TORCH_CHECK_VALUE(rank != getRank(), kind.name, ": the destination is rank ", rank, " itself: use copy_()");
+  return submit(
+      {kind, tensors, {}, false, true, tensors, [rank, tag](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
+         Tensors bytes = bytes_of(in);
+         return {gloo.send(bytes, rank, tag)};
+       }});
+}
+
+WorkPtr DistributedBackend::receive(const Kind& kind, Tensors& tensors, int rank, int tag) {
+  check_one(kind.name, "the tensor", tensors);
+  return submit(
+      {kind, {}, tensors, false, true, tensors, [rank, tag](c10d::Backend& gloo, Tensors&, Tensors& out) -> Works {
+         Tensors bytes = bytes_of(out);
+         return {rank < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, rank, tag)};
+       }});
+}
+
+WorkPtr DistributedBackend::recv(Tensors& tensors, int rank, int tag) {
+  check_rank(kinds::recv.name, "the source", rank, getSize());
+  TORCH_CHECK_VALUE(rank != getRank(), "recv: the source is rank ", rank, " itself: use copy_()");
+  return receive(kinds::recv, tensors, rank, tag);
+}
+
+WorkPtr DistributedBackend::recvAnysource(Tensors& tensors, int tag) {
+  return receive(kinds::recv_any_source, tensors, -1, tag);
+}
+
+WorkPtr DistributedBackend::barrier(const c10d::BarrierOptions& given) {
+  c10d::BarrierOptions options = with_timeout(given);
+  options.device_ids.clear();
+  options.device.reset();
+  return submit(
+      {kinds::barrier, {}, {}, true, given.asyncOp, {}, [options](c10d::Backend& gloo, Tensors&, Tensors&) -> Works {
+         return {gloo.barrier(options)};
+       }});
+}
+
+}  // namespace outboard

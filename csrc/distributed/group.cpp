@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "distributed/group.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/blocking.h"
+#include "distributed/api.h"
+
+namespace outboard {
+
+// ---- Lane --------------------------------------------------------------------------------------------------------------
+
+void Lane::push(std::shared_ptr<Request> request) {
+  const std::lock_guard lock(state_->mutex);
+  state_->requests.push_back(std::move(request));
+  if (!thread_.joinable()) {
+    thread_ = start_group_thread(name_, [state = state_] { loop(*state); });
+  }
+  state_->changed.notify_one();
+}
+
+void Lane::loop(State& state) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::unique_lock lock(state.mutex);
+  for (;;) {
+    state.changed.wait(lock, [&] { return !state.requests.empty() || state.is_ending; });
+    if (state.requests.empty()) {
+      return;
+    }
+    std::shared_ptr<Request> request = std::move(state.requests.front());
+    state.requests.pop_front();
+    state.is_busy = true;
+    lock.unlock();
+    state.run(*request);
+    lock.lock();
+    state.is_busy = false;
+    if (state.keeps_requests) {
+      static_cast<void>(new std::shared_ptr<Request>(std::move(request)));
+      continue;
+    }
+    lock.unlock();
+    request = nullptr;  // what it holds may be a tensor's last reference
+    lock.lock();
+  }
+}
+
+void Lane::end(Ending ending) {
+  std::thread thread;
+  bool is_busy = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->is_ending = true;
+    state_->keeps_requests = ending == Ending::LeaveAtExit;
+    state_->changed.notify_all();
+    thread = std::move(thread_);
+    is_busy = state_->is_busy;
+  }
+  if (!thread.joinable()) {
+    return;
+  }
+  if (thread.get_id() == std::this_thread::get_id() || (is_busy && ending != Ending::Wait)) {
+    thread.detach();
+  } else {
+    const BlockingRegion without_interpreter;
+    thread.join();
+  }
+}
+
+void Lane::forget() noexcept {
+  if (thread_.joinable()) {
+    thread_.detach();
+  }
+}
+
+// ---- Group -------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The groups of the process, for its end.
+struct Groups {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Group>> list;
+};
+Groups& groups() {
+  static auto* const all = new Groups;
+  return *all;
+}
+
+}  // namespace
+
+Group::Group(c10::intrusive_ptr<c10d::Backend> gloo, std::string name, int rank)
+    : gloo_(std::move(gloo)), failure_(std::move(name), rank), process_(getpid()) {}
+
+bool Group::is_forked() const noexcept {
+  return getpid() != process_;
+}
+
+// The lanes hold the group, so that it outlives an exchange that an abort leaves behind.
+void Group::start_lanes() {
+  auto self = shared_from_this();
+  collectives_ = std::make_unique<Lane>("outboard-group", [self](Request& request) { self->run_collective(request); });
+  point_to_point_ = std::make_unique<Lane>("outboard-p2p", [self](Request& request) {
+    self->run_point_to_point(std::make_shared<Request>(std::move(request)));
+  });
+  const std::lock_guard lock(groups().mutex);
+  std::erase_if(groups().list, [](const std::weak_ptr<Group>& group) { return group.expired(); });
+  groups().list.push_back(self);
+}
+
+void Group::submit(std::shared_ptr<Request> request, bool is_point_to_point) {
+  const std::lock_guard lock(mutex_);
+  failure_.check(request->work->kind().name);
+  if (is_closed_) {
+    C10_THROW_ERROR(DistBackendError, c10::str(request->work->kind().name, " on a group that is being destroyed"));
+  }
+  if (!collectives_) {
+    start_lanes();
+  }
+  pending_[request->work.get()] = request->work;
+  (is_point_to_point ? point_to_point_ : collectives_)->push(std::move(request));
+}
+
+void Group::complete(Request& request, const std::exception_ptr& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    pending_.erase(request.work.get());
+    exchanges_.erase(request.work.get());
+  }
+  request.work->complete(error);
+}
+
+// False if the request has failed.
+bool Group::make_ready(Request& request) {
+  const char* const name = request.work->kind().name;
+  const uint64_t sequence = request.work->getSequencenumber();
+  if (failure_.has_failed()) {
+    complete(request, failure_.ended(name, sequence));
+    return false;
+  }
+  try {
+    request.staging->wait_until_ready();
+  } catch (...) {
+    // Work of the device's before the call has failed: the caller is told by that error, whatever its type. The peers wait
+    // for a rank that doesn't come, so the group is over.
+    const std::exception_ptr error = std::current_exception();
+    static_cast<void>(failure_.fail(name, sequence, error));
+    complete(request, error);
+    return false;
+  }
+  return true;
+}
+
+Works Group::post(Request& request) {
+  const std::lock_guard lock(gloo_mutex_);
+  return request.post(*gloo_, request.staging->in(), request.staging->out());
+}
+
+void Group::finish(Request& request, const Works& works, bool is_point_to_point) {
+  for (const WorkPtr& work : works) {
+    if (is_point_to_point) {
+      TORCH_CHECK(work->wait(request.timeout), "the exchange was aborted");
+    } else {
+      work->wait();
+    }
+  }
+  if (request.work->kind().type == c10d::OpType::RECVANYSOURCE) {
+    request.work->set_source(works.front()->sourceRank());
+  }
+  if (request.adjust) {
+    request.adjust(request.staging->out());
+  }
+  request.staging->finish();
+}
+
+void Group::run_collective(Request& request) {
+  if (!make_ready(request)) {
+    return;
+  }
+  std::exception_ptr error;
+  try {
+    finish(request, post(request), false);
+  } catch (...) {
+    error = failure_.fail(request.work->kind().name, request.work->getSequencenumber(), std::current_exception());
+  }
+  complete(request, error);
+}
+
+void Group::run_point_to_point(const std::shared_ptr<Request>& request) {
+  const auto fail = [this, request] {
+    complete(*request,
+             failure_.fail(request->work->kind().name, request->work->getSequencenumber(), std::current_exception()));
+  };
+  if (!make_ready(*request)) {
+    return;
+  }
+  try {
+    const Works works = post(*request);
+    {
+      const std::lock_guard lock(mutex_);
+      exchanges_[request->work.get()] = works.front();
+    }
+    if (failure_.has_failed()) {
+      works.front()->abort();  // the group was aborted meanwhile
+    }
+    waiters_->run([self = shared_from_this(), request, works, fail] {
+      try {
+        self->finish(*request, works, true);
+      } catch (...) {
+        fail();
+        return;
+      }
+      self->complete(*request, nullptr);
+    });
+  } catch (...) {
+    fail();
+  }
+}
+
+void Group::abort_receives() {
+  std::vector<WorkPtr> exchanges;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [work, exchange] : exchanges_) {
+      if (work->kind().type != c10d::OpType::SEND) {
+        exchanges.push_back(exchange);
+      }
+    }
+  }
+  for (const WorkPtr& exchange : exchanges) {
+    exchange->abort();
+  }
+}
+
+void Group::shut_down() {
+  std::unique_ptr<Lane> collectives, point_to_point;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(is_closed_, true)) {
+      return;
+    }
+    collectives = std::move(collectives_);
+    point_to_point = std::move(point_to_point_);
+  }
+  for (const auto& lane : {point_to_point.get(), collectives.get()}) {
+    if (lane) {
+      lane->end(Ending::Wait);
+    }
+  }
+  failure_.end("it was destroyed (destroy_process_group).");
+  abort_receives();
+  const BlockingRegion without_interpreter;
+  waiters_->stop();
+}
+
+void Group::abort(const std::string& reason, Ending ending) {
+  failure_.end(reason);
+  std::unique_ptr<Lane> collectives, point_to_point;
+  std::vector<c10::intrusive_ptr<DistributedWork>> pending;
+  std::vector<WorkPtr> exchanges;
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    collectives = std::move(collectives_);
+    point_to_point = std::move(point_to_point_);
+    for (const auto& [key, work] : pending_) {
+      pending.push_back(work);
+    }
+    for (const auto& [key, exchange] : exchanges_) {
+      exchanges.push_back(exchange);
+    }
+  }
+  for (const auto& work : pending) {
+    work->complete(failure_.ended(work->kind().name, work->getSequencenumber()));
+  }
+  for (const WorkPtr& exchange : exchanges) {
+    exchange->abort();
+  }
+  for (const auto& lane : {collectives.get(), point_to_point.get()}) {
+    if (lane) {
+      lane->end(ending);
+    }
+  }
+  const BlockingRegion without_interpreter;
+  waiters_->stop();
+}
+
+void Group::forget() noexcept {
+  for (const auto& lane : {collectives_.get(), point_to_point_.get()}) {
+    if (lane) {
+      lane->forget();
+    }
+  }
+  waiters_->forget();
+}
+
+void abort_all_groups() noexcept {
+  std::vector<std::shared_ptr<Group>> live;
+  {
+    const std::lock_guard lock(groups().mutex);
+    for (const auto& group : groups().list) {
+      if (auto held = group.lock(); held && !held->is_forked()) {
+        live.push_back(std::move(held));
+      }
+    }
+  }
+  for (const auto& group : live) {
+    try {
+      group->abort("the process is about to end.", Ending::LeaveAtExit);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "torch_outboard: a group could not be ended: %s\n", error.what());
+    }
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The threads of a group and what they share. It outlives the backend where Gloo can't be interrupted: a thread that an
+// abort leaves behind in an exchange ends when Gloo's own timeout does.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <memory>
+#include <unordered_map>
+
+#include "distributed/failure.h"
+#include "distributed/staging.h"
+#include "distributed/waiters.h"
+#include "distributed/work.h"
+
+namespace outboard {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using Works = std::vector<WorkPtr>;
+
+// One call on its way.
+struct Request {
+  c10::intrusive_ptr<DistributedWork> work;
+  std::shared_ptr<Staging> staging;
+  std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;  // starts the exchange
+  std::function<void(Tensors& out)> adjust;  // may be empty: makes the result of what was exchanged
+  std::chrono::milliseconds timeout{};  // of point-to-point operations; others have it in their options
+};
+
+// How a thread ends that is within an exchange with Gloo, which can't be interrupted: its end is waited for, or it is left
+// to end by itself. At the end of the process it then keeps what it holds, since a tensor may need Python to be freed.
+enum class Ending : uint8_t { Wait, Leave, LeaveAtExit };
+
+// A thread that takes requests in order; it starts with the first. Not copied; thread-safe.
+class Lane {
+ public:
+  using Run = std::function<void(Request& request)>;
+  Lane(const char* name, Run run) : name_(name), state_(std::make_shared<State>()) { state_->run = std::move(run); }
+  ~Lane() { end(Ending::Wait); }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  void push(std::shared_ptr<Request> request);
+  // Ends the thread after the requests that are queued.
+  void end(Ending ending);
+  void forget() noexcept;  // in a forked child
+
+ private:
+  struct State {
+    Run run;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::shared_ptr<Request>> requests;
+    bool is_busy = false;
+    bool is_ending = false;
+    bool keeps_requests = false;
+  };
+  static void loop(State& state);
+
+  const char* const name_;
+  const std::shared_ptr<State> state_;
+  std::thread thread_;  // guarded by state_->mutex
+};
+
+// Thread-safe.
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  Group(c10::intrusive_ptr<c10d::Backend> gloo, std::string name, int rank);
+
+  // Everything but sends and receives goes through one queue, in the order of the calls, CPU tensors and barriers too:
+  // ranks meet in Gloo in the order of their programs. Sends and receives have another: a peer may need this rank's
+  // receive before it joins a collective.
+  void submit(std::shared_ptr<Request> request, bool is_point_to_point);
+  // Waits for what was submitted; receives that nobody has sent to are given up. Later calls raise.
+  void shut_down();
+  // Fails what was submitted, and does not wait for Gloo.
+  void abort(const std::string& reason, Ending ending = Ending::Leave);
+  // Whether this is a forked child, which has none of the threads.
+  bool is_forked() const noexcept;
+  void forget() noexcept;  // there
+
+  c10d::Backend& gloo() noexcept { return *gloo_; }
+  // Held while Gloo is called; never while it is waited for.
+  std::mutex& gloo_mutex() noexcept { return gloo_mutex_; }
+  GroupFailure& failure() noexcept { return failure_; }
+  const std::shared_ptr<Waiters>& waiters() const noexcept { return waiters_; }
+
+ private:
+  void start_lanes();
+  void run_collective(Request& request);
+  void run_point_to_point(const std::shared_ptr<Request>& request);
+  bool make_ready(Request& request);
+  Works post(Request& request);
+  void finish(Request& request, const Works& works, bool is_point_to_point);
+  void complete(Request& request, const std::exception_ptr& error);
+  void abort_receives();
+
+  const c10::intrusive_ptr<c10d::Backend> gloo_;
+  GroupFailure failure_;
+  const int process_;  // which starts the threads
+  const std::shared_ptr<Waiters> waiters_ = std::make_shared<Waiters>();
+  std::mutex gloo_mutex_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::unordered_map<DistributedWork*, c10::intrusive_ptr<DistributedWork>> pending_;
+  std::unordered_map<DistributedWork*, WorkPtr> exchanges_;  // Gloo's works of sends and receives
+  std::unique_ptr<Lane> collectives_, point_to_point_;
+  bool is_closed_ = false;
+};
+
+}  // namespace outboard

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The collectives and point-to-point operations: their names, and how often each provider has run them.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <atomic>
+#include <cstdint>
+
+namespace outboard {
+
+// How Gloo, which knows the CPU's memory alone, reaches the tensors of a call.
+enum class Place : uint8_t {
+  Cpu,     // they are the CPU's
+  Host,    // the host reaches the device's memory: no copies
+  Staged,  // through pinned memory, copied in a stream
+};
+
+struct Kind {
+  c10d::OpType type;
+  const char* name;   // "all_reduce", for messages
+  const char* op;     // "c10d::allreduce_", for coverage()
+  const char* title;  // for profilers and for whoever asks why a wait lasts
+  mutable std::atomic<uint64_t> host{0};
+  mutable std::atomic<uint64_t> staged{0};
+
+  void count(Place place) const noexcept {
+    if (place != Place::Cpu) {
+      (place == Place::Host ? host : staged).fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+};
+
+namespace kinds {
+extern const Kind all_reduce, all_reduce_coalesced, broadcast, reduce, all_gather, all_gather_base,
+    all_gather_coalesced, all_gather_lists, gather, scatter, reduce_scatter, reduce_scatter_base,
+    reduce_scatter_coalesced, all_to_all_base, all_to_all, send, recv, recv_any_source, barrier;
+}  // namespace kinds
+
+}  // namespace outboard

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "distributed/staging.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+
+#include "core/process.h"
+#include "memory/caching_allocator.h"
+#include "ops/tensors/host_view.h"
+#include "ops/tensors/tensor_utils.h"
+
+namespace outboard {
+
+namespace {
+
+at::Tensor empty_on_cpu(const at::Tensor& like, bool is_pinned) {
+  return at::empty(like.sizes(), like.options().device(at::kCPU).requires_grad(false).pinned_memory(is_pinned));
+}
+
+// Whether the tensor's memory is what Gloo would make of its elements in order.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+}  // namespace
+
+Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, const Tensors& written, bool is_in_place)
+    : place_(place), streams_(streams), is_in_place_(is_in_place), read_(read) {
+  if (!is_in_place) {
+    written_ = written;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (streams_.current != nullptr) {
+    if (streams_.in != streams_.current) {
+      ready_.record(*streams_.current);
+      ready_.block(*streams_.in);
+      ready_.block(*streams_.out);
+    }
+    if (place_ == Place::Staged) {
+      copy_in();
+    }
+    ready_.record(*streams_.in);
+  }
+  if (place_ != Place::Staged) {
+    reach(read_, &read_views_, &in_);
+    reach(written_, &out_views_, &out_);
+  }
+}
+
+Staging::~Staging() {
+  if (place_ != Place::Staged || streams_.in == streams_.current || driver_is_gone()) {
+    return;
+  }
+  const auto keep_for = [](const Tensors& tensors, Stream& stream) {
+    for (const at::Tensor& tensor : tensors) {
+      record_stream(tensor.storage().data_ptr(), stream);
+    }
+  };
+  // Copies that nobody has waited for may still be queued: the memory is theirs until they are done.
+  if (!is_ready_) {
+    keep_for(read_, *streams_.in);
+  }
+  if (!is_joined_) {
+    keep_for(is_in_place_ ? read_ : written_, *streams_.out);
+  }
+}
+
+void Staging::copy_in() {
+  const c10::StreamGuard guard(to_c10(*streams_.in));
+  for (const at::Tensor& tensor : read_) {
+    in_.push_back(empty_on_cpu(tensor, true).copy_(tensor, /*non_blocking=*/true));
+  }
+  for (const at::Tensor& tensor : written_) {
+    out_.push_back(empty_on_cpu(tensor, true));
+  }
+}
+
+void Staging::reach(const Tensors& tensors, Tensors* views, Tensors* buffers) const {
+  for (const at::Tensor& tensor : tensors) {
+    views->push_back(place_ == Place::Cpu ? tensor.detach() : host_view_without_wait(tensor));
+    buffers->push_back(is_plain(views->back()) ? views->back() : at::Tensor());
+  }
+}
+
+void Staging::wait_until_ready() {
+  if (streams_.current != nullptr) {
+    ready_.synchronize();
+  }
+  is_ready_ = true;
+  for (size_t i = 0; i < in_.size(); ++i) {
+    if (!in_[i].defined()) {
+      in_[i] = empty_on_cpu(read_views_[i], false).copy_(read_views_[i]);
+    }
+  }
+  for (size_t i = 0; i < out_.size(); ++i) {
+    if (!out_[i].defined()) {
+      out_[i] = empty_on_cpu(out_views_[i], false);
+    }
+  }
+}
+
+void Staging::finish() {
+  Tensors& from = out();
+  if (place_ == Place::Staged) {
+    const Tensors& to = is_in_place_ ? read_ : written_;
+    const c10::StreamGuard guard(to_c10(*streams_.out));
+    for (size_t i = 0; i < to.size(); ++i) {
+      to[i].copy_(from[i], /*non_blocking=*/true);
+    }
+    done_.record(*streams_.out);
+  } else {
+    const Tensors& to = is_in_place_ ? read_views_ : out_views_;
+    for (size_t i = 0; i < to.size(); ++i) {
+      if (!is_plain(to[i])) {
+        to[i].copy_(from[i]);
+      }
+    }
+  }
+  in_.clear();
+  out_.clear();
+  read_views_.clear();
+  out_views_.clear();
+}
+
+void Staging::join() {
+  const std::lock_guard lock(mutex_);
+  if (!is_in_place_) {
+    read_.clear();  // not on the group's thread, which may outlive what a tensor needs to be freed
+  }
+  if (place_ == Place::Staged) {
+    Stream& current = current_stream(streams_.current->device);
+    done_.block(current);
+    is_joined_ = true;
+  }
+}
+
+bool Staging::is_done() const {
+  return place_ != Place::Staged || done_.query();
+}
+
+}  // namespace outboard

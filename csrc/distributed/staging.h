@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The tensors of one call as contiguous CPU tensors that Gloo can use, and the way back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+#include <vector>
+
+#include "core/event.h"
+#include "core/stream.h"
+#include "distributed/kinds.h"
+
+namespace outboard {
+
+using Tensors = std::vector<at::Tensor>;
+
+// The streams of a call; all null for CPU tensors. `in` and `out` are the current one for a call that is waited for at
+// once, else two of the group's own, so that a result never waits behind the next call's tensors.
+struct CallStreams {
+  Stream* current = nullptr;
+  Stream* in = nullptr;
+  Stream* out = nullptr;
+};
+
+class Staging {
+ public:
+  // On the caller's thread: queues what lies before the exchange. `is_in_place`: `written` are the tensors read.
+  Staging(Place place, const CallStreams& streams, const Tensors& read, const Tensors& written, bool is_in_place);
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  Place place() const noexcept { return place_; }
+  // Whether Gloo may write the results before the device is done with what the stream was given before.
+  bool is_private() const noexcept { return place_ == Place::Staged; }
+
+  // On a thread of the group's. Waits until the tensors may be read and written; raises what the work before has failed
+  // with.
+  void wait_until_ready();
+  Tensors& in() noexcept { return in_; }
+  Tensors& out() noexcept { return is_in_place_ ? in_ : out_; }
+  // Brings the results to the device, or queues that.
+  void finish();
+
+  // Makes the caller's stream wait for the results, after finish(). Thread-safe.
+  void join();
+  bool is_done() const;  // after finish()
+  Stream* out_stream() const noexcept { return streams_.out; }
+
+ private:
+  void reach(const Tensors& tensors, Tensors* views, Tensors* buffers) const;
+  void copy_in();
+
+  const Place place_;
+  const CallStreams streams_;
+  const bool is_in_place_;
+  bool is_ready_ = false;
+  std::mutex mutex_;  // of join
+  bool is_joined_ = false;
+  Tensors read_, written_;          // of the device, or the CPU's own
+  Tensors read_views_, out_views_;  // the same memory for the host; not of Place::Staged
+  Tensors in_, out_;                // what Gloo gets
+  Event ready_, done_;
+};
+
+}  // namespace outboard

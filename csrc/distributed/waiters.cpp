@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "distributed/waiters.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <pthread.h>
+
+#include <csignal>
+
+namespace outboard {
+
+std::thread start_group_thread(const char* name, std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread thread(std::move(body));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_setname_np(thread.native_handle(), name);
+    return thread;
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+}
+
+Waiters::~Waiters() {
+  stop();
+}
+
+void Waiters::run(std::function<void()> task) {
+  const std::lock_guard lock(state_->mutex);
+  state_->tasks.push_back(std::move(task));
+  if (state_->tasks.size() > state_->idle || state_->is_stopping) {
+    threads_.push_back(start_group_thread("outboard-waiter", [state = state_] { loop(*state); }));
+  } else {
+    state_->changed.notify_one();
+  }
+}
+
+void Waiters::loop(State& state) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::unique_lock lock(state.mutex);
+  for (;;) {
+    ++state.idle;
+    state.changed.wait(lock, [&] { return !state.tasks.empty() || state.is_stopping; });
+    --state.idle;
+    if (state.tasks.empty()) {
+      return;
+    }
+    std::function<void()> task = std::move(state.tasks.front());
+    state.tasks.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;  // what it holds may be a tensor's last reference
+    lock.lock();
+  }
+}
+
+void Waiters::stop() {
+  std::unique_lock lock(state_->mutex);
+  state_->is_stopping = true;
+  state_->changed.notify_all();
+  while (!threads_.empty()) {
+    std::thread thread = std::move(threads_.back());
+    threads_.pop_back();
+    lock.unlock();
+    if (thread.get_id() == std::this_thread::get_id()) {
+      thread.detach();
+    } else {
+      thread.join();
+    }
+    lock.lock();
+  }
+}
+
+void Waiters::forget() noexcept {
+  for (std::thread& thread : threads_) {
+    thread.detach();
+  }
+  threads_.clear();
+}
+
+}  // namespace outboard

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Threads that wait: for a peer's half of a send or a receive, which may come in any order, and for callbacks of users.
+// Each task runs at once, so there are as many threads as tasks have ever been under way together.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace outboard {
+
+// A thread that takes no signals, which are the host program's.
+std::thread start_group_thread(const char* name, std::function<void()> body);
+
+// Thread-safe.
+class Waiters {
+ public:
+  Waiters() = default;
+  ~Waiters();
+  Waiters(const Waiters&) = delete;
+  Waiters& operator=(const Waiters&) = delete;
+
+  // The task doesn't throw.
+  void run(std::function<void()> task);
+  // Waits for all tasks and ends the threads. On one of them it only asks them to end.
+  void stop();
+  // In a forked child, which has none of the threads.
+  void forget() noexcept;
+
+ private:
+  // Outlives this object in a thread that has dropped the last reference to it.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> tasks;
+    size_t idle = 0;
+    bool is_stopping = false;
+  };
+  static void loop(State& state);
+
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::vector<std::thread> threads_;  // guarded by state_->mutex
+};
+
+}  // namespace outboard

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "distributed/work.h"
+
+#include <c10/core/StreamGuard.h>
+
+#include <system_error>
+
+#include "core/error.h"
+#include "core/wait.h"
+
+namespace outboard {
+
+DistributedWork::DistributedWork(int rank, const Kind& kind, uint64_t sequence, std::shared_ptr<Staging> staging,
+                                 Tensors results, std::shared_ptr<Waiters> waiters)
+    : Work(rank, kind.type, kind.title),
+      kind_(kind),
+      sequence_(sequence),
+      staging_(std::move(staging)),
+      results_(std::move(results)),
+      waiters_(std::move(waiters)) {}
+
+bool DistributedWork::isCompleted() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!completed_ || exception_) {
+      return completed_;
+    }
+  }
+  return staging_->is_done();
+}
+
+bool DistributedWork::wait(std::chrono::milliseconds timeout) {
+  std::exception_ptr error;
+  {
+    const Waiting waiting(kind_.title, OB_HOST, nullptr, "the other ranks of the group");
+    std::unique_lock lock(mutex_);
+    const auto is_over = [this] { return completed_; };
+    if (timeout == kNoTimeout) {
+      wait_for_thread(waiting, cv_, lock, is_over);
+    } else if (!cv_.wait_for(lock, timeout, is_over)) {
+      C10_THROW_ERROR(DistBackendError, c10::str(kind_.name, ", sequence number ", sequence_, ", is not over after ",
+                                                 timeout.count(), " ms, which this wait() was given. It goes on."));
+    }
+    error = exception_;
+  }
+  if (error) {
+    raise_copy(error);
+  }
+  synchronize();
+  return true;
+}
+
+void DistributedWork::synchronize() {
+  {
+    const std::lock_guard lock(mutex_);
+    TORCH_CHECK(completed_, kind_.name, ".synchronize() before the work is completed: call wait()");
+    if (exception_) {
+      return;
+    }
+  }
+  staging_->join();
+}
+
+int DistributedWork::sourceRank() const {
+  const int source = source_.load();
+  TORCH_CHECK(source >= 0, "sourceRank() is known of a recv from any rank, after wait()");
+  return source;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> DistributedWork::getFuture() {
+  std::unique_lock lock(mutex_);
+  if (!future_) {
+    std::vector<c10::Device> devices;
+    if (!results_.empty() && !results_[0].is_cpu()) {
+      devices.push_back(results_[0].device());
+    }
+    future_ =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), std::move(devices));
+    if (completed_) {
+      lock.unlock();
+      settle(*future_);
+    }
+  }
+  return future_;
+}
+
+void DistributedWork::settle(c10::ivalue::Future& future) const {
+  if (exception_) {
+    future.setError(exception_);
+  } else if (Stream* const stream = staging_->out_stream(); stream != nullptr && !results_.empty()) {
+    const c10::StreamGuard guard(to_c10(*stream));  // which the future's events are recorded on
+    future.markCompleted(c10::IValue(results_));
+  } else {
+    future.markCompleted(c10::IValue(results_));
+  }
+}
+
+void DistributedWork::complete(const std::exception_ptr& error) {
+  std::function<void()> end_profile;
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    if (completed_) {
+      return;
+    }
+    completed_ = true;
+    exception_ = error;
+    end_profile = std::move(recordFunctionEndCallback_);
+    future = future_;
+  }
+  cv_.notify_all();
+  if (end_profile) {
+    end_profile();
+  }
+  if (future) {
+    // Callbacks may start collectives and wait for them: never on a thread that these need.
+    auto self = c10::intrusive_ptr<DistributedWork>::unsafe_reclaim_from_nonowning(this);
+    try {
+      waiters_->run([self, future] { self->settle(*future); });
+    } catch (const std::system_error&) {  // there are no more threads
+      settle(*future);
+    }
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a caller holds of a call on a group.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <memory>
+
+#include "distributed/kinds.h"
+#include "distributed/staging.h"
+#include "distributed/waiters.h"
+
+namespace outboard {
+
+// wait() blocks the caller until the exchange is over, as Gloo's own does for every device, and makes the current stream
+// wait for the copies to the device. Once a driver has events that the host completes, only `wait` and `is_over` change:
+// the exchange then ends in a stream.
+class DistributedWork final : public c10d::Work {
+ public:
+  DistributedWork(int rank, const Kind& kind, uint64_t sequence, std::shared_ptr<Staging> staging, Tensors results,
+                  std::shared_ptr<Waiters> waiters);
+
+  bool isCompleted() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override;
+  std::vector<at::Tensor> result() override { return results_; }
+  int sourceRank() const override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+  // Ends the work, with an error if it is not null. The first call counts; others do nothing.
+  void complete(const std::exception_ptr& error);
+  void set_source(int rank) noexcept { source_.store(rank); }
+  const Kind& kind() const noexcept { return kind_; }
+
+ private:
+  void settle(c10::ivalue::Future& future) const;
+
+  const Kind& kind_;
+  const uint64_t sequence_;
+  const std::shared_ptr<Staging> staging_;
+  const Tensors results_;
+  const std::shared_ptr<Waiters> waiters_;
+  std::atomic<int> source_{-1};
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // made when it is asked for; guarded by mutex_
+};
+
+}  // namespace outboard

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Torch 2.11 to 2.14: torch.distributed."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from torch_outboard._compat.source import mentions
+
+__all__ = ["choose_backend", "needs_choose_backend"]
+
+
+def needs_choose_backend() -> bool:
+    """Whether a group that is made without a backend's name takes Gloo for every accelerator but CUDA."""
+    if not torch.distributed.is_available():
+        return False
+    return mentions(torch.distributed.distributed_c10d._new_process_group_helper, "UNDEFINED")
+
+
+def choose_backend(device: str) -> None:
+    """Make init_process_group() without a name take the device's default backend, for all of its devices.
+
+    The map of default backends has the device; but the group's own default is set to Gloo, which is then no backend of
+    the group, and init_process_group() raises. Torch 2.15 asks the map.
+    """
+    if not needs_choose_backend():
+        return
+    c10d = torch.distributed.distributed_c10d
+    of_torch = c10d._new_process_group_helper
+
+    @functools.wraps(of_torch)
+    def helper(group_size: int, group_rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        if backend == c10d.Backend.UNDEFINED:
+            backend = c10d.Backend(c10d.Backend.default_device_backend_map[device])
+        return of_torch(group_size, group_rank, ranks, backend, *args, **kwargs)
+
+    c10d._new_process_group_helper = helper  # type: ignore[assignment]

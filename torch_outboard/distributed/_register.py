@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The registration of the backend with torch.distributed, and what makes a group's backend."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+__all__ = ["BACKEND", "create", "register"]
+
+BACKEND = "outboard"
+
+
+def register(device: str) -> None:
+    """Register the backend for the device and for CPU tensors; nothing if torch was built without distributed."""
+    if not torch.distributed.is_available():
+        return
+    torch.distributed.Backend.register_backend(BACKEND, create, extended_api=True, devices=[device, "cpu"])
+
+
+def create(options: Any, given: Any) -> Any:
+    """Return the backend of a new group.
+
+    Parameters
+    ----------
+    options : torch.distributed.distributed_c10d._DistributedBackendOptions
+        The group's store, ranks, name and timeout.
+    given : options of this backend, or None
+        The `pg_options` of the call that makes the group.
+    """
+    from torch_outboard import _C
+
+    _C.add_distributed()
+    if given is not None and not isinstance(given, _C.DistributedOptions):
+        raise TypeError(
+            f"the backend {BACKEND!r} takes the options of another of its groups (copy.deepcopy) as pg_options, "
+            f"not {type(given).__name__}"
+        )
+    own = _C.DistributedOptions(options.timeout) if given is None else copy.deepcopy(given)
+    own._timeout = options.timeout
+    own.group_name = options.group_id
+    own.global_ranks_in_group = options.global_ranks_in_group
+    return _C.DistributedBackend(options.store, options.group_rank, options.group_size, own)
