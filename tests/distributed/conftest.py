@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs a program of `programs/` as the two ranks of a group, each a process of its own that has imported torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from torch_outboard.testing.fork_server import ForkServer
+
+TESTS = Path(__file__).resolve().parent.parent
+PROGRAM = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+LIMIT = 60.0
+
+Answers = list[subprocess.CompletedProcess[str]]
+RunRanks = Callable[..., Answers]
+
+# The ways to the devices' memory: the driver, its options, the environment.
+HOST = ("sim", {}, {})
+# What the host could reach is copied all the same.
+STAGED = ("sim", {}, {"OUTBOARD_PROVIDERS": "native"})
+APART = ("opencl", {"host_access": "False"}, {})
+
+
+def environment() -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OUTBOARD_", "PYTEST_"))}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONFAULTHANDLER": "1",
+        "OUTBOARD_KERNEL_CACHE_DIR": "",
+        "OUTBOARD_KERNEL_PACKS": "",
+        "OUTBOARD_FALLBACK": "silent",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def _servers() -> Iterator[list[ForkServer]]:
+    servers = [ForkServer(environment(), TESTS.parent) for _ in range(2)]
+    yield servers
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def run_ranks(_servers: list[ForkServer], tmp_path: Path) -> RunRanks:
+    """run_ranks("collectives", *arguments, way=HOST, statuses=(0, 0)) returns what both ranks wrote."""
+
+    def run(program, *arguments, way=HOST, statuses=(0, 0), env=None) -> Answers:
+        driver, options, variables = way
+        path = str(TESTS / "distributed" / "programs" / f"{program}.py")
+        shared = {
+            **environment(),
+            **variables,
+            **(env or {}),
+            "TEST_DRIVER": driver,
+            "TEST_OPTIONS": json.dumps(options),
+            "TEST_STORE": str(tmp_path / "store"),
+            "TEST_PORT": str(free_port()),
+            "WORLD_SIZE": "2",
+        }
+
+        def run_rank(rank: int) -> subprocess.CompletedProcess[str]:
+            ranked = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            return _servers[rank].run(PROGRAM, ("-", path, *arguments)[1:], ranked, LIMIT)
+
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(run_rank, range(2)))
+        if tuple(answer.returncode for answer in answers) != statuses:
+            texts = [f"rank {i}: {a.returncode}\n{a.stdout}\n{a.stderr}" for i, a in enumerate(answers)]
+            pytest.fail("\n".join(texts), pytrace=False)
+        return answers
+
+    return run

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""OUTBOARD_FALLBACK=error where the host can't reach the tensors."""
+
+import torch
+import torch.distributed as dist
+
+import torch_outboard
+from distributed.programs.start import raises, start
+
+device = start()
+with raises(torch_outboard.NotSupportedError, "all_reduce would be copied", "OUTBOARD_FALLBACK=warn"):
+    dist.all_reduce(torch.empty(2, device=device))
+dist.all_reduce(torch.ones(2))
+dist.barrier()
+dist.destroy_process_group()

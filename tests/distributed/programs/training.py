@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two ranks train to the parameters that one process reaches with both halves of each batch."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import torch_outboard
+from distributed.programs.start import RANK, start
+
+device = start()
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
+
+
+draws = torch.Generator().manual_seed(7)
+BATCHES = [(torch.randn(8, 16, generator=draws), torch.randn(8, 8, generator=draws)) for _ in range(4)]
+
+
+def train(model: nn.Module, is_split: bool) -> list[float]:
+    """Return the losses of each step, over the whole batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for inputs, targets in BATCHES:
+        if is_split:
+            inputs, targets = inputs.chunk(2)[RANK].to(device), targets.chunk(2)[RANK].to(device)
+        loss = ((model(inputs) - targets) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        if is_split:
+            dist.all_reduce(mean, dist.ReduceOp.AVG)
+        losses.append(mean.item())
+    return losses
+
+
+REFERENCE = make_model()
+WANTED = train(REFERENCE, False)
+
+
+def compare(model: nn.Module, losses: list[float], tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(losses, WANTED, atol=tolerance, rtol=tolerance)
+    for mine, wanted in zip(model.parameters(), REFERENCE.parameters(), strict=True):
+        whole = mine.full_tensor() if isinstance(mine, DTensor) else mine
+        torch.testing.assert_close(whole.detach().cpu(), wanted.detach(), atol=tolerance, rtol=tolerance)
+
+
+def ddp() -> None:
+    model = nn.parallel.DistributedDataParallel(make_model().to(device))
+    compare(model, train(model, True))
+
+
+def fsdp2() -> None:
+    model = make_model().to(device)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(model)
+    compare(model, train(model, True))
+
+
+def fsdp2_mixed() -> None:
+    model = make_model().to(device)
+    fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    losses = train(model, True)
+    torch.testing.assert_close(losses, WANTED, atol=0.05, rtol=0.05)
+
+
+def dtensor() -> None:
+    mesh = init_device_mesh(device.type, (2,))
+    whole = torch.randn(8, 6, generator=draws)
+    rows = distribute_tensor(whole.to(device), mesh, [Shard(0)])
+    assert torch.equal(rows.full_tensor().cpu(), whole)
+    columns = rows.redistribute(mesh, [Shard(1)])
+    assert torch.equal(columns.full_tensor().cpu(), whole)
+    product = rows @ distribute_tensor(torch.eye(6, device=device), mesh, [Replicate()])
+    torch.testing.assert_close(product.full_tensor().cpu(), whole)
+    torch.testing.assert_close(rows.sum().full_tensor().cpu(), whole.sum())
+    model = make_model().to(device)
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    # Some parameters are no DTensors, which lists of tensors don't mix with.
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    losses = []
+    for inputs, targets in BATCHES:
+        loss = ((model(inputs.to(device)) - targets.to(device)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    compare(model, losses)
+
+
+for part in sys.argv[1].split(","):
+    globals()[part]()
+providers = {row.provider for row in torch_outboard.coverage() if row.op.startswith("c10d::")}
+assert providers == {sys.argv[2]}, providers
+dist.destroy_process_group()

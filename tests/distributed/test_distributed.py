@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.distributed on the device: each test is a program of two ranks (`programs/`)."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from torch_outboard._discovery import find_driver
+from torch_outboard.testing.plugin import RunPython
+
+from .conftest import APART, HOST, STAGED, TESTS, RunRanks, environment, free_port
+
+
+def _lack_of_opencl() -> str:
+    code = "import sys, torch_outboard; sys.exit(torch_outboard.attach('opencl').device_count() == 0)"
+    answer = subprocess.run([sys.executable, "-c", code], env=environment(), cwd=TESTS.parent)
+    return "" if answer.returncode == 0 else "capability: a device. opencl has none here"
+
+
+@pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (APART, "staged")])
+def test_every_collective_of_every_dtype(run_ranks: RunRanks, way, provider) -> None:
+    if way is APART and (lack := _lack_of_opencl()):
+        pytest.skip(lack)
+    seed = random.SystemRandom().randrange(1 << 31)
+    answers = run_ranks("collectives", str(seed), provider, way=way)
+    assert all(int(answer.stdout.split()[0]) > 450 for answer in answers), f"seed {seed}"
+
+
+@pytest.mark.parametrize("schedule", ["lazy:1", "lazy:7", "inline"])
+def test_every_collective_in_every_order_of_streams(run_ranks: RunRanks, schedule) -> None:
+    assert "schedule" in find_driver("sim").options
+    way = ("sim", {"schedule": schedule}, {"OUTBOARD_PROVIDERS": "native"})
+    run_ranks("collectives", "3", "staged", way=way)
+
+
+@pytest.mark.parametrize("how", ["", "name", "pair", "device", "address"])
+def test_init_process_group(run_ranks: RunRanks, how) -> None:
+    run_ranks("spellings", how, str(free_port()))
+
+
+@pytest.mark.parametrize("way", [HOST, STAGED], ids=["host", "staged"])
+def test_bad_input_is_refused_at_the_call(run_ranks: RunRanks, way) -> None:
+    run_ranks("bad_input", way=way)
+
+
+@pytest.mark.parametrize("way", [HOST, STAGED], ids=["host", "staged"])
+def test_a_killed_peer_is_an_error(run_ranks: RunRanks, way) -> None:
+    run_ranks("failing", "kill", way=way, statuses=(0, -signal.SIGKILL))
+
+
+def test_a_failure_of_the_device_keeps_its_type(run_ranks: RunRanks) -> None:
+    run_ranks("failing", "work")
+
+
+@pytest.mark.parametrize("how", ["hang", "abort", "exit"])
+def test_a_peer_that_hangs_is_an_error_within_the_timeout(run_ranks: RunRanks, how) -> None:
+    run_ranks("failing", how)
+
+
+@pytest.mark.parametrize("way", [HOST, STAGED], ids=["host", "staged"])
+def test_groups_leave_no_threads_and_no_memory(run_ranks: RunRanks, way) -> None:
+    run_ranks("lifetimes", way=way)
+
+
+@pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged")])
+def test_training_reaches_what_one_process_reaches(run_ranks: RunRanks, way, provider) -> None:
+    run_ranks("training", "ddp,fsdp2,fsdp2_mixed,dtensor", provider, way=way)
+
+
+def test_ranks_that_differ_are_told_in_debug_mode(run_ranks: RunRanks) -> None:
+    run_ranks("mismatch")
+
+
+def test_copies_are_refused_where_they_are_forbidden(run_ranks: RunRanks) -> None:
+    way = ("sim", {}, {"OUTBOARD_PROVIDERS": "native", "OUTBOARD_FALLBACK": "error"})
+    run_ranks("forbidden", way=way)
+
+
+@pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["ddp", "fsdp2"])
+def test_the_digits_are_learned_by_torchrun(tmp_path, options) -> None:
+    """The example resumes from its checkpoint, to the losses of a run that was not interrupted."""
+    example = str(TESTS.parent / "examples" / "distributed_digits.py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", example, *options]
+
+    def run(*more: str) -> list[str]:
+        answer = subprocess.run([*torchrun, *more], env=environment(), capture_output=True, text=True, timeout=200)
+        assert answer.returncode == 0, answer.stderr[-4000:]
+        return [line for line in answer.stdout.splitlines() if line.startswith("epoch")]
+
+    whole = run("--epochs=3")
+    first = run("--epochs=2", f"--checkpoint={tmp_path}")
+    second = run("--epochs=3", f"--checkpoint={tmp_path}")
+    assert [*first, *second] == whole and len(second) == 1
+
+
+def test_the_patch_is_needed(run_python: RunPython) -> None:
+    run_python(
+        """
+import torch
+from torch_outboard._compat.distributed import needs_choose_backend
+minor = tuple(map(int, torch.__version__.split(".")[:2]))
+assert needs_choose_backend() == (minor < (2, 15)), "torch_outboard/_compat/distributed.py can go"
+"""
+    )
+
+
+def test_attach_without_distributed(run_python: RunPython) -> None:
+    run_python(
+        """
+import torch
+torch.distributed.is_available = lambda: False
+import torch_outboard
+torch_outboard.attach("sim")
+assert torch.ones(2, device="sim").sum().item() == 2
+assert "outboard" not in torch.distributed.Backend.backend_list
+"""
+    )
