@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,34 @@ def test_links_lead_somewhere(page):
     targets = [target.split("#")[0] for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text)]
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing, f"{page.name} links to {missing}"
+
+
+def missing_files(text: str) -> list[str]:
+    """Return the files and folders that a page names in backquotes and that do not exist.
+
+    A name without a folder stands for a file beside the one before it in its line, or in one of the usual places.
+    """
+    places = [ROOT, *(ROOT / place for place in ("csrc", "torch_outboard", "include/torch_outboard"))]
+    missing = []
+    for line in text.splitlines():
+        beside: list[Path] = []
+        for name in re.findall(r"`([\w/.]+(?:/|\.(?:py|cpp|h|c|toml)))`", line):
+            found = [place / name for place in (*beside, *places) if (place / name).exists()]
+            if found:
+                beside = [found[0].parent]
+            else:
+                missing.append(name)
+    return missing
+
+
+def test_files_that_maintainers_are_sent_to_exist():
+    assert missing_files((ROOT / "docs" / "maintaining.md").read_text(encoding="utf-8")) == []
+
+
+def test_a_file_that_is_missing_would_be_seen():
+    text = "`core/device.cpp` and `driver.h`, `core/nowhere.cpp`, `ops/none/`\n"
+    text += "`codegen/mapping.py`, `columns.py`, `rows.py`"
+    assert missing_files(text) == ["core/nowhere.cpp", "ops/none/", "rows.py"]
 
 
 def test_the_guide_speaks_of_the_project_that_is_made():
