@@ -73,6 +73,7 @@ void register_operators() {
   register_composites(aten);
   register_attention();
   register_grouped_products(aten);
+  register_sync_batch_norm(aten);
   register_lists();
   // Copies resolve lazy conjugation and negation themselves; torch's boxed kernels for those keys would recurse.
   for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {

@@ -245,3 +245,67 @@ def test_a_cell_of_an_lstm_and_its_gradients(device, loss, dtype, is_strided):
     tolerance = {"atol": 0.05, "rtol": 0.05} if dtype == torch.bfloat16 else {}
     for got, want in zip(seen[1], seen[0], strict=True):
         torch.testing.assert_close(got.cpu(), want, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_the_operators_of_sync_batch_norm(device, dtype):
+    """Two ranks of 2 and of 4 images have the statistics and gradients that batch norm has of all 6."""
+    x = torch.randn(6, 5, 4, 3).to(dtype)
+    weight, bias, gradient = torch.randn(5), torch.randn(5), torch.randn(6, 5, 4, 3).to(dtype)
+    running = [torch.randn(5), torch.rand(5) + 1]
+    exact = [one.double().requires_grad_() for one in (x, weight, bias)]
+    kept = [one.double() for one in running]
+    wanted = torch.nn.functional.batch_norm(exact[0], *kept, *exact[1:], True, 0.2, 1e-5)
+    gradients = torch.autograd.grad(wanted, exact, gradient.double())
+
+    parts, signals = x.to(device).split([2, 4]), gradient.to(device).split([2, 4])
+    w, b, *mine = (one.to(device) for one in (weight, bias, *running))
+    stats = [torch.batch_norm_stats(part, 1e-5) for part in parts]
+    counts = torch.tensor([24.0, 48.0], device=device)
+    means, scales = (torch.stack([one[place] for one in stats]) for place in (0, 1))
+    mean, scale = torch.batch_norm_gather_stats_with_counts(parts[0], means, scales, *mine, 0.2, 1e-5, counts)
+    assert mean.dtype == scale.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    results = [torch.batch_norm_elemt(part, w, b, mean, scale, 1e-5) for part in parts]
+    sums = [
+        torch.batch_norm_backward_reduce(signal, part, mean, scale, w, True, True, True)
+        for signal, part in zip(signals, parts, strict=True)
+    ]
+    dy, dy_xmu, dw, db = (a + b for a, b in zip(*sums, strict=True))
+    inputs = [
+        torch.batch_norm_backward_elemt(signal, part, mean, scale, w, dy, dy_xmu, counts.int())
+        for signal, part in zip(signals, parts, strict=True)
+    ]
+    found = [torch.cat(results), torch.cat(inputs), dw, db, *mine]
+    assert found[0].dtype == found[1].dtype == dtype
+    for ours, theirs in zip(found, [wanted, *gradients, *kept], strict=True):
+        tolerance = 2e-2 if dtype == torch.float16 else 1e-4
+        torch.testing.assert_close(ours.cpu().double(), theirs.detach(), atol=tolerance, rtol=tolerance)
+    assert torch.batch_norm_backward_reduce(signals[0], parts[0], mean, scale, w, False, False, True)[:3] == (None,) * 3
+
+
+def test_sync_batch_norm_refuses_what_does_not_fit(device):
+    x, five, four = torch.randn(2, 5, 3, device=device), torch.ones(5, device=device), torch.ones(4, device=device)
+    refused = [
+        (RuntimeError, "a batch and a channel dimension", lambda: torch.batch_norm_stats(five, 1e-5)),
+        (TypeError, "floating point", lambda: torch.batch_norm_stats(x.long(), 1e-5)),
+        (RuntimeError, "mean has sizes", lambda: torch.batch_norm_elemt(x, None, None, four, five, 1e-5)),
+        (RuntimeError, "weight has sizes", lambda: torch.batch_norm_elemt(x, four, None, five, five, 1e-5)),
+        (
+            RuntimeError,
+            "counts has sizes",
+            lambda: torch.batch_norm_gather_stats_with_counts(x, five[None], five[None], None, None, 0.1, 1e-5, four),
+        ),
+        (
+            RuntimeError,
+            "the gradient has sizes",
+            lambda: torch.batch_norm_backward_reduce(x[:1], x, five, five, None, True, True, True),
+        ),
+        (
+            RuntimeError,
+            "sum_dy has sizes",
+            lambda: torch.batch_norm_backward_elemt(x, x, five, five, None, four, five, five.int()),
+        ),
+    ]
+    for kind, words, call in refused:
+        with pytest.raises(kind, match=words):
+            call()

@@ -18,5 +18,6 @@ void register_attention();
 void register_grouped_products(torch::Library& aten);
 void register_lists();
 void register_sparse();
+void register_sync_batch_norm(torch::Library& aten);
 
 }  // namespace outboard

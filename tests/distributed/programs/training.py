@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing import assert_close
 
 import torch_outboard
 from distributed.programs.start import RANK, start
@@ -51,15 +53,34 @@ WANTED = train(REFERENCE, False)
 
 
 def compare(model: nn.Module, losses: list[float], tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(losses, WANTED, atol=tolerance, rtol=tolerance)
+    assert_close(losses, WANTED, atol=tolerance, rtol=tolerance)
     for mine, wanted in zip(model.parameters(), REFERENCE.parameters(), strict=True):
         whole = mine.full_tensor() if isinstance(mine, DTensor) else mine
-        torch.testing.assert_close(whole.detach().cpu(), wanted.detach(), atol=tolerance, rtol=tolerance)
+        assert_close(whole.detach().cpu(), wanted.detach(), atol=tolerance, rtol=tolerance)
 
 
 def ddp() -> None:
     model = nn.parallel.DistributedDataParallel(make_model().to(device))
-    compare(model, train(model, True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as where there is no timer for the device
+        compare(model, train(model, True))
+    times = model._get_ddp_logging_data()
+    assert times["forward_compute_time"] > 0 and times["backward_compute_time"] > 0, times
+
+
+def sync_batch_norm() -> None:
+    """The statistics are those of the whole batch, and so are the gradients through them."""
+
+    def make() -> nn.Sequential:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(16, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 8))
+
+    alone = make()
+    wanted = train(alone, False)
+    model = nn.parallel.DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(make().to(device)))
+    assert_close(train(model, True), wanted, atol=1e-5, rtol=1e-5)
+    for mine, theirs in zip(model.module.state_dict().values(), alone.state_dict().values(), strict=True):
+        assert_close(mine.cpu(), theirs, atol=1e-5, rtol=1e-5)
 
 
 def fsdp2() -> None:
@@ -75,7 +96,7 @@ def fsdp2_mixed() -> None:
     model = make_model().to(device)
     fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
     losses = train(model, True)
-    torch.testing.assert_close(losses, WANTED, atol=0.05, rtol=0.05)
+    assert_close(losses, WANTED, atol=0.05, rtol=0.05)
 
 
 def dtensor() -> None:
@@ -86,8 +107,8 @@ def dtensor() -> None:
     columns = rows.redistribute(mesh, [Shard(1)])
     assert torch.equal(columns.full_tensor().cpu(), whole)
     product = rows @ distribute_tensor(torch.eye(6, device=device), mesh, [Replicate()])
-    torch.testing.assert_close(product.full_tensor().cpu(), whole)
-    torch.testing.assert_close(rows.sum().full_tensor().cpu(), whole.sum())
+    assert_close(product.full_tensor().cpu(), whole)
+    assert_close(rows.sum().full_tensor().cpu(), whole.sum())
     model = make_model().to(device)
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     # Some parameters are no DTensors, which lists of tensors don't mix with.
