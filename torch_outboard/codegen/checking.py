@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The checks of a kernel: of indices, of assertions, of divisors, which it says in its stream's record and goes on."""
+"""The checks of a kernel: indices, assertions and divisors. A kernel reports a failure in its stream's record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CheckingKernel"]
 
 
 class CheckingKernel(SIMDKernel[CSEVariable]):
-    """The part of a kernel that checks what it is given."""
+    """The part of a kernel that checks its inputs."""
 
     dialect: ClassVar[Dialect]
     group: Group | None
@@ -31,9 +31,9 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.checks: list[str] = []  # what may be wrong, as launches have it
-        self.bounded: dict[str, CSEVariable] = {}  # of checked indices: the variables that are within bounds
-        self.may_be_lost = False  # whether an item may have an index with which there is nothing to go on
+        self.checks: list[str] = []  # the possible failures, in the form that launches take
+        self.bounded: dict[str, CSEVariable] = {}  # checked indices, and their variables that are within bounds
+        self.may_be_lost = False  # whether an item may have an invalid index and no valid one to continue with
 
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
         if not (lower or upper) or (isinstance(expr, ModularIndexing) and expr.args[2] == size):
@@ -48,7 +48,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
         arguments = self._record_arguments(f"index {operator}")
         is_variable = isinstance(expr, sympy.Symbol) and symbol_is_type(expr, SymT.TMP)
         if not size.is_positive or not is_variable:
-            # There is no index to go on with, or it is computed in place.
+            # There is no valid index to continue with, or the index is computed in place.
             self.may_be_lost = self.is_guarded
             end = "ob_is_lost = true;" if self.may_be_lost else "continue;" if self.is_run else "return;"
             fail = f"{self._if_inside}ob_fail({arguments}, {given or index}, {bound}); {end}"
@@ -66,7 +66,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
             self.emit(f"if (!({cond})) ob_raise_assert({_quoted(msg)})")
 
     def check_divisor(self, divisor: str) -> None:
-        """Has the kernel say that an integer is divided by zero, where it can say something and that may be."""
+        """Emit a check that an integer divisor is not zero, if it may be zero and the dialect can report failures."""
         if not self.dialect.checks or is_never_zero(divisor, self.cse.texts):
             return
         if self.dialect.records:
@@ -77,7 +77,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether an item without an element or a row of its own goes on, with what is none's."""
+        """True if an item without its own element or row continues instead of returning early."""
         return self.group is not None or self.is_spread
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What kernels check, and how they say that it is wrong: by an exception, or in the record of their stream."""
+"""The checks of kernels, and how kernels report failures: by an exception, or in the record of their stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 __all__ = ["CHECKED", "DIVIDING", "RECORD", "ZERO", "index_given", "is_never_zero", "of_operator", "operator_of"]
 
-# Their kernels check indices or conditions.
+# Operators whose kernels check indices or conditions.
 CHECKED = frozenset(
     {
         "_assert_async",
@@ -44,13 +44,13 @@ CHECKED = frozenset(
     }
 )
 
-# Their kernels divide, and integers by zero are wrong.
+# Operators whose kernels divide. A division of integers by zero is an error.
 DIVIDING = frozenset({"div", "floor_divide", "fmod", "remainder"})
 
-# What the CPU's kernels say of a division by zero.
+# The message of the CPU's kernels for a division by zero.
 ZERO = "ZeroDivisionError"
 
-# The CPU's kernels say by a RuntimeError that an index of these is out of bounds, of all others by an IndexError.
+# For an index out of bounds, the CPU's kernels of these operators raise a RuntimeError, all others an IndexError.
 _RANGES = frozenset(
     {
         "gather",
@@ -65,7 +65,7 @@ _RANGES = frozenset(
     }
 )
 
-# The parameters by which a kernel says what is wrong, which a launch fills in: one argument of the type "record".
+# The parameters by which a kernel reports a failure. A launch fills them in: one argument of the type "record".
 RECORD = "OB_GLOBAL ob_record* ob_failures, const ob_u64 ob_ticket, const ob_u32 ob_kernel"
 
 _NUMBER = re.compile(r"^\(\(ob_[iu]\d+\)\(?(-?\d+)U?L?\)?\)$")
@@ -74,9 +74,9 @@ _WRAPPED = re.compile(r"^\((?P<is_negative>\w+) \? (?P<wrapped>\w+) : (?P<given>
 
 
 def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
-    """Gives the text of an index before a negative one was counted from the end; None if it was not.
+    """Return the text of an index before a negative value was wrapped around; None if it was not wrapped.
 
-    `texts` are those of variables. Inductor hands over what an index is after that, and errors say what the user gave.
+    `texts` maps variables to their texts. Inductor passes the wrapped index, but errors report the user's value.
     """
     match = _WRAPPED.match(texts.get(str(index), ""))
     if match is None or not texts.get(match["wrapped"], "").startswith(f"ob_add_i64({match['given']}, "):
@@ -85,8 +85,10 @@ def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
 
 
 def is_never_zero(divisor: str, texts: Mapping[str, str]) -> bool:
-    """Says whether the text of an integer is that of a number other than 0, or of the greater of something and a number
-    above 0; `texts` are those of variables."""
+    """Return True if the text of an integer is a number other than 0, or a maximum with a number above 0.
+
+    `texts` maps variables to their texts.
+    """
     text = texts.get(divisor, divisor)
     if match := _GREATER.match(text):
         numbers = [_NUMBER.match(texts.get(one, one)) for one in match.groups()]
@@ -96,7 +98,7 @@ def is_never_zero(divisor: str, texts: Mapping[str, str]) -> bool:
 
 
 def operator_of(node: Any) -> str:
-    """Gives the operator whose check a scheduled node makes: of those that were fused the ones that check something."""
+    """Return the operator whose check a scheduled node makes. Of fused operators, return those that check something."""
     origins = [one for one in node.node.get_origins() if one.op == "call_function"]
     operators = [one.meta.get("original_aten") or one.target for one in origins]
     names = sorted({one._schema.name for one in operators if isinstance(one, torch._ops.OpOverload)})
@@ -107,13 +109,13 @@ def operator_of(node: Any) -> str:
 def of_operator(check: str, operator: str, dimensions: int) -> str:
     """Return a check of a kernel that is the whole of an eager operator ("aten::gather"), under the operator's name.
 
-    The lowering is made of other operators, whose names and errors a caller doesn't know. `dimensions` are those of the
-    operator's first tensor.
+    The lowering consists of other operators, whose names and errors are unknown to the caller. `dimensions` is the
+    number of dimensions of the operator's first tensor.
     """
     kind, _, _ = check.partition(" ")
     if kind != "index":
         return check
     name = operator.partition("::")[2]
-    if name in _RANGES and not (name == "index_add" and dimensions < 2):  # torch adds to vectors by another kernel
+    if name in _RANGES and not (name == "index_add" and dimensions < 2):  # torch uses another kernel for vectors
         kind = "range"
     return f"{kind} {operator}"

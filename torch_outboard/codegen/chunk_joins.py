@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions of each tensor of a list: two kernels, of which the first joins the elements of a chunk.
+"""Reductions of each tensor of a list, by two kernels. The first kernel joins the elements of a chunk.
 
-Its items join theirs in a few accumulators, as reductions of rows do (reduction.py), then those of a group by way of
-its memory. The second kernel joins what the chunks of a row have, always in the same order, and stores its
-result.
+Its items join their elements in a few accumulators, as reductions of rows do (reduction.py). Then the group's memory
+joins the accumulators of its items. The second kernel joins the results of a row's chunks, always in the same order,
+and stores the row's result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch_outboard.codegen.reduction import joiner, start_of
 
 __all__ = ["Join", "loop", "rows_program", "store_of_chunk"]
 
-# Accumulators of an item that shares a chunk with others: so many loads are under way at once.
+# Accumulators of an item that shares a chunk with others. As many loads are in flight at once.
 _LANES_OF_GROUP = 4
 
 
@@ -30,15 +30,15 @@ class Join:
     Attributes
     ----------
     kind : str
-        "sum" or "max", of which NaN is the greatest.
+        "sum", or "max", for which NaN is the greatest value.
     kept : torch.dtype
-        In which elements are joined.
+        The type in which elements are joined.
     result : torch.dtype
-        Of the row's result.
+        The type of the row's result.
     has_root : bool
-        Whether that is the square root of what was joined.
+        True if the result is the square root of the joined value.
     needs_elements : bool
-        Whether there is no result of no elements.
+        True if a row without elements has no result.
     """
 
     kind: str
@@ -56,17 +56,17 @@ class Join:
         return start_of(self.kind, self.kept)
 
     def joined(self, a: str, b: str) -> str:
-        """Gives the statement that joins b into a."""
+        """Return the statement that joins b into a."""
         return f"{a} = {joiner(self.kind, self.kept)(a, b)};"
 
     def text(self) -> str:
-        """Gives the line of a plan, as csrc/kernels/chunk_plan.h says it."""
+        """Return the line of a plan, as csrc/kernels/chunk_plan.h defines it."""
         kept, result = (str(one).removeprefix("torch.") for one in (self.kept, self.result))
         return f"join {kept} {result} {'some' if self.needs_elements else 'any'}"
 
 
 def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: int) -> list[str]:
-    """Gives the lines that join an item's elements of a chunk; `body` joins one into `ob_parts[lane]`."""
+    """Return the lines that join an item's elements of a chunk. `body` joins one element into `ob_parts[lane]`."""
     is_shared = items > 1
     lanes = _LANES_OF_GROUP if is_shared else dialect.lanes
     unroll = ["#pragma unroll"] * is_shared
@@ -95,7 +95,7 @@ def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: i
 
 
 def _of_group(join: Join, items: int, store: Sequence[str]) -> list[str]:
-    """Gives the lines that join the `ob_part` of all items of a group, and have one of them store it."""
+    """Return the lines that join the `ob_part` of all items of a group, and store the result from one item."""
     if items == 1:
         return list(store)
     return [
@@ -115,12 +115,12 @@ def _of_group(join: Join, items: int, store: Sequence[str]) -> list[str]:
 
 
 def store_of_chunk(join: Join, items: int) -> list[str]:
-    """Gives the end of the first kernel, whose items have their `ob_part`."""
+    """Return the end of the first kernel: it joins the items' `ob_part` and stores the chunk's result."""
     return _of_group(join, items, [f"ob_joined[ob_number / {items}] = ob_part;"])
 
 
 def rows_program(join: Join, dialect: Dialect, width: int, first: int, items: int) -> DeviceProgram:
-    """Gives the second kernel. `first` is the column of a row's first chunk."""
+    """Return the second kernel. `first` is the column of a row's first chunk."""
     name = "ob_rows_of_chunks"
     memory = f"OB_GLOBAL const {STORAGE_TYPES[join.kept]}* OB_RESTRICT ob_joined"
     parameters = (

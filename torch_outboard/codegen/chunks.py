@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One kernel for lists of tensors: elements of all tensors in chunks, with a table that says which chunk is where.
+"""One kernel for lists of tensors. It processes the elements of all tensors in chunks; a table describes the chunks.
 
-The body is that of a kernel for one tensor of one dimension: loads and stores at the number of an element. Here it
-becomes a loop over a chunk, whose pointers come from a row of the table (csrc/kernels/chunk_plan.h says how it lies in
-memory). What is the same for all elements of a chunk, as a step's corrections of an optimizer are, is computed before
-the loop: a compiler would have to see that memory doesn't change.
+The body is that of a kernel for one tensor of one dimension: loads and stores at the number of an element. Here the
+body becomes a loop over a chunk. The loop's pointers come from a row of the table (csrc/kernels/chunk_plan.h defines
+its layout). Values that are the same for all elements of a chunk, such as an optimizer's step corrections, are computed
+before the loop: a compiler cannot move them there without proving that memory does not change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch_outboard.codegen.values import cast
 
 __all__ = ["ChunkBody", "Operand", "Result", "chunk_scheduling"]
 
-# A declaration of a variable, or a store or a join: what a loop may be divided into.
+# The statements that a loop can be divided into: a declaration of a variable, or a store or a join.
 _DECLARATION = re.compile(r"const \w+ (\w+) = (.*);")
 _STORE = re.compile(r"\w+\[.*\] = .*;|if \(.*\) \*\w+ = 1;")
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
@@ -40,12 +40,12 @@ _FROM_WORD = {torch.int64: "(ob_i64){}", torch.float32: "OB_AS_F32((ob_u32){})",
 
 @dataclass(frozen=True)
 class Operand:
-    """What an input of the graph is, as the lines of csrc/kernels/chunk_plan.h say it.
+    """An input of the graph, as the lines of csrc/kernels/chunk_plan.h describe it.
 
     Attributes
     ----------
     kind : str
-        "list", "element", "numbers", "number" or "tensor"; by value are the two of numbers.
+        "list", "element", "numbers", "number" or "tensor". The kinds "numbers" and "number" are passed by value.
     argument : int
         The place in the operator's schema.
     """
@@ -64,9 +64,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class Result:
-    """What becomes of an output: memory of its own (`argument` is None), or it is written to an argument.
+    """The destination of an output: an argument, or its own memory if `argument` is None.
 
-    Elements that are true of a result for a single tensor (`is_flag`) set that to 1.
+    If `is_flag` is true, the argument is a single tensor, and any element of the result that is true sets it to 1.
     """
 
     argument: int | None = None
@@ -75,14 +75,14 @@ class Result:
 
 @dataclass
 class ChunkBody:
-    """What a graph computes of lists, which its lowering fills with the plan and the programs.
+    """A computation on lists. The lowering of its graph fills in the plan and the programs.
 
     Attributes
     ----------
     shaped_by : int
-        The argument whose tensors say how many elements each row has.
+        The argument whose tensors define how many elements each row has.
     join : chunk_joins.Join, optional
-        How the one result of each element becomes that of its tensor, by a second kernel.
+        How a second kernel joins the results of a tensor's elements into one result of the tensor.
     """
 
     operands: Sequence[Operand]
@@ -95,7 +95,7 @@ class ChunkBody:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of the loop, and what the kernel passes."""
+    """A parameter of the loop, and the value that the kernel passes for it."""
 
     declared: str
     passed: str
@@ -107,7 +107,7 @@ class ChunkKernel(SimtKernel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.items_of_group = ITEMS if self.cooperates else 1
-        # An item of the loop has one element at a time, and goes on to the next only where there is one.
+        # An item of the loop has one element at a time, and continues only if there is a next one.
         self.cooperates = self.is_spread = self.is_run = False
         self.wanted: ChunkBody = V.graph.wrapper_code.asked  # type: ignore[attr-defined]
 
@@ -132,19 +132,19 @@ class ChunkKernel(SimtKernel):
             super().store(name, index, value, mode)
 
     def _results(self, name: str) -> list[Result]:
-        """What becomes of what is stored under a name: nothing, if it is a part of something else."""
+        """Return the results that are stored under a name; none if the name is only a part of something else."""
         outputs = zip(V.graph.graph_outputs, self.wanted.results, strict=True)
         return [result for node, result in outputs if node.get_name() == name]
 
     def output_name(self, name: str) -> str:
-        """Gives the pointer's name of a result."""
+        """Return the name of a result's pointer."""
         inner = self.args.output_buffers[name]
         if not isinstance(inner, str):
             raise NotImplementedError("a kernel over chunks has a result that it doesn't compute")
         return inner
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
-        pass  # the operator's call is one launch, with what the plan says
+        pass  # the operator's call is one launch, with the arguments of the plan
 
     def codegen_kernel(self, name: str | None = None) -> str:
         self.codegen_body()
@@ -189,7 +189,7 @@ class ChunkKernel(SimtKernel):
 
 
 class _Plan:
-    """What the kernel gets: the columns of a row, its own arguments, and the parameters of the loop made of them."""
+    """The kernel's inputs: the columns of a row, the kernel's arguments, and the loop's parameters built from both."""
 
     def __init__(self, kernel: ChunkKernel) -> None:
         self.kernel = kernel
@@ -285,7 +285,7 @@ class _Plan:
             word = self._column(f"fresh {str(dtype).removeprefix('torch.')}")
             self._pointer(inner, dtype, f"{word} + ob_first", True)
         elif target in self.inputs:
-            # One pointer to one memory, so that all pointers of the loop are apart.
+            # One pointer for each memory, so that no two pointers of the loop alias.
             self.first.append(f"OB_GLOBAL {STORAGE_TYPES[dtype]}* {inner} = {self._inner(target)[0]};")
         else:
             text = f"list {result.argument} w"
@@ -294,7 +294,7 @@ class _Plan:
 
 
 def _divided(lines: list[str]) -> tuple[list[str], list[str]]:
-    """Gives what is the same for all elements, and the rest, in their orders; nothing, where there are other lines."""
+    """Return the lines that are the same for all elements, and the rest. Unknown statements prevent the division."""
     varying = {"xindex"}
     before: list[str] = []
     rest: list[str] = []
@@ -312,7 +312,7 @@ def _divided(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 class _ChunkScheduling(SimtScheduling):
-    """Hands the one kernel of a graph to the body that was asked for."""
+    """A scheduling that stores the single kernel of a graph in the requested ChunkBody."""
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         wanted: ChunkBody = kernel.wanted
@@ -341,6 +341,6 @@ class _ChunkScheduling(SimtScheduling):
 
 
 def chunk_scheduling(dialect: Dialect) -> type[_ChunkScheduling]:
-    """Gives the scheduling of kernels over chunks in a dialect."""
+    """Return the scheduling of kernels over chunks in a dialect."""
     kernel = type("DialectChunkKernel", (ChunkKernel,), {"dialect": dialect})
     return type("DialectChunkScheduling", (_ChunkScheduling,), {"kernel_type": kernel})

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions of columns on a CPU: an item has several neighbouring ones, so that it reads lines of memory whole.
+"""Reductions of columns on a CPU: an item has several neighbouring columns, so that it reads whole cache lines.
 
-On a GPU the items of neighbours run beside each other and read a line together. On a CPU they run one after the other:
-one that had a single column would fetch a line for each of its elements, and so would the next. So each part of the
-kernel's body is a loop over the item's columns, within the loop over the rows; what one part finds and a later one
-reads is kept in arrays with an element a column, as accumulators are.
+On a GPU, neighbouring items run in parallel and read a cache line together. A CPU runs them one after the other. An
+item with a single column would fetch a line for each of its elements, and so would the next item. So each part of the
+kernel's body is a loop over the item's columns, inside the loop over the rows. Values that one part computes and a
+later part reads are kept in arrays with an element a column, like accumulators.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ __all__ = ["count_columns", "index_of", "is_cpu", "items", "items_formula", "rea
 
 
 def is_cpu(device: torch.device) -> bool:
-    """Says whether a device is a CPU, on which items run one after the other and have vectors of their own."""
+    """Return True if a device is a CPU, on which items run one after the other and use vectors."""
     return get_device_properties(device).machine == "cpu"
 
 
 def count_columns(kernel: SimtKernel) -> int:
-    """Gives how many columns an item has, or 0 if the kernel is no reduction of columns or its device no CPU."""
+    """Return how many columns an item has; 0 if the kernel does not reduce columns or the device is not a CPU."""
     features = kernel.features
     if not features.is_reduction() or not (
         kernel.dialect.runs_on_host or is_cpu(V.graph.get_current_device_or_throw())
     ):
         return 0
     nodes = features.reduction_nodes()
-    # Scans and sorts have variables of their own for a row.
+    # Scans and sorts have their own variables for a row.
     if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes) or not all(map(reads_columns, nodes)):
         return 0
     numels = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
@@ -45,7 +45,7 @@ def count_columns(kernel: SimtKernel) -> int:
 
 
 def reads_columns(node: Any) -> bool:
-    """Whether what a reduction reads lies in memory along what isn't reduced."""
+    """Return True if the memory that a reduction reads is contiguous along the dimensions that are not reduced."""
     body = node._body
     if not body.iter_vars or not body.reduce_vars:
         return False
@@ -55,17 +55,17 @@ def reads_columns(node: Any) -> bool:
 
 
 def items(tree: Any, size: str, columns: int) -> str:
-    """Gives how many items a dimension of this size needs, as an expression."""
+    """Return how many items a dimension of this size needs, as an expression."""
     return f"(({size} + {columns - 1}) / {columns})" if _is_shared(tree, columns) else size
 
 
 def items_formula(tree: Any, size: str, columns: int) -> str:
-    """The same in the postfix form of a launch's formulas."""
+    """Return the number of items in the postfix form of a launch's formulas."""
     return f"{size} {columns} ceildiv" if _is_shared(tree, columns) else size
 
 
 def index_of(kernel: SimtKernel, tree: Any, number: str) -> list[str]:
-    """Gives the declaration of an item's index in a dimension, or of its first column and of how many it has."""
+    """Return the declaration of an item's index in a dimension, or of its first column and its number of columns."""
     index, count = kernel.index_dtype, kernel.columns
     if not _is_shared(tree, count):
         return [f"const {index} {tree.prefix}index = ({index}){number};"]
@@ -80,7 +80,7 @@ def _is_shared(tree: Any, columns: int) -> bool:
 
 
 def write_part(kernel: SimtKernel, loops: list[Any]) -> None:
-    """Writes what the kernel has gathered: a loop over rows, and what comes after it, or what needs no loop."""
+    """Write the code that the kernel has gathered: a loop over rows and the code after it, or code without a loop."""
     body = kernel.body
     if kernel.before:
         body.writeline(f"enum {{ {kernel.lanes_name} = {kernel.columns} }};")

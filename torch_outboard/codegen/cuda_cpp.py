@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect cuda_cpp: CUDA C++ without a header, for drivers whose `program_build` takes the language "cuda"."""
+"""The dialect cuda_cpp: CUDA C++ without headers, for drivers whose `program_build` takes the language "cuda"."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch_outboard.codegen.dialect import Dialect
 
 __all__ = ["CUDA_CPP"]
 
-# Where it is compiled at run time, int64_t is `long`, and no library header is there.
+# The run-time compiler has int64_t as `long`, and no library headers.
 _HEADER = """\
 using ob_i8 = signed char;
 using ob_i16 = short;
@@ -72,7 +72,7 @@ CUDA_CPP = Dialect(
     group=256,
     lanes=4,
     language="cuda",
-    # The sums of products are told to be fused, in templates; what the CPU rounds twice is rounded twice.
+    # Templates request fused sums of products. Elsewhere, a product and a sum are rounded twice, as on the CPU.
     options="--fmad=false --std=c++17",
     records=True,
     atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a dialect says about its language: the table that a vendor fills to get generated kernels.
+"""The dialect: the table that a vendor fills to get generated kernels in its language.
 
-The bodies of kernels are one text for all dialects, in the part of C that opencl_c, C++ and CUDA C++ share. It uses the
-types `ob_i8` … `ob_u64`, `float`, `double` and `bool`, and helpers of prelude/, which are written the same way. What
-differs is here: how a kernel begins, what stands before pointers, how an item learns its number, and how functions of
-the language's library are called.
+All dialects share the bodies of kernels. The bodies are in the subset that opencl_c, C++ and CUDA C++ have in common.
+They use the types `ob_i8` … `ob_u64`, `float`, `double` and `bool`, and helpers of prelude/, which are in the same
+subset. A dialect holds the differences: how a kernel begins, the qualifiers of pointers, how an item gets its number,
+and the spellings of library functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["COMPUTE_TYPES", "FLOAT8", "HALVES", "NARROW", "STORAGE_TYPES", "SUFF
 
 HALVES = (torch.float16, torch.bfloat16)
 
-# Without float8_e8m0fnu, of which Inductor lowers nothing.
+# Without float8_e8m0fnu: Inductor lowers no operator of it.
 FLOAT8 = {
     torch.float8_e4m3fn: "e4m3fn",
     torch.float8_e4m3fnuz: "e4m3fnuz",
@@ -29,7 +29,7 @@ FLOAT8 = {
     torch.float8_e5m2fnuz: "e5m2fnuz",
 }
 
-# Types of memory, which are computed in float: their helpers are `ob_from_<suffix>` and `ob_to_<suffix>`.
+# Types that exist in memory only and are computed in float. Their helpers are `ob_from_<suffix>` and `ob_to_<suffix>`.
 NARROW = (*HALVES, *FLOAT8)
 
 SUFFIXES = {
@@ -49,7 +49,7 @@ SUFFIXES = {
     **FLOAT8,
 }
 
-# Of an element in memory. A bool is a byte, since languages differ about its size in memory.
+# The C type of an element in memory. A bool is a byte, since languages differ about its size in memory.
 STORAGE_TYPES = {
     **{dtype: "ob_" + name for dtype, name in SUFFIXES.items()},
     torch.bool: "ob_u8",
@@ -58,7 +58,7 @@ STORAGE_TYPES = {
     **{dtype: f"ob_u{8 * dtype.itemsize}" for dtype in NARROW},
 }
 
-# Of a variable.
+# The C type of a variable.
 COMPUTE_TYPES = {**STORAGE_TYPES, torch.bool: "bool", **dict.fromkeys(NARROW, "float")}
 
 
@@ -69,17 +69,17 @@ class Dialect:
     Attributes
     ----------
     name : str
-        What it is called; `program_build` gets it as the language unless `language` says another one.
+        The dialect's name. `program_build` receives it as the language unless `language` is set.
     header : str
-        Stands before everything: `ob_i8` … `ob_u64` as types and these macros, which prelude/ and kernels use.
-        OB_DEVICE before a helper, OB_GLOBAL before what a pointer to the device's memory points to, OB_RESTRICT,
-        OB_TABLE before a table of constants of the whole program, OB_TABLE_AT before what a pointer into one points to,
-        OB_LIB(name) for a function of C's library that is generic in its type, OB_AS_F32, OB_AS_U32, OB_AS_F64 and
-        OB_AS_U64 for the bits of a number as another one's, OB_INFINITY, OB_NAN. OB_VECTORS(count) may say to a
-        compiler for CPUs that the loop that follows is to become one of vectors of 16 elements, `count` of them a turn;
-        where it isn't there it is nothing.
+        Text before everything else. It defines the types `ob_i8` … `ob_u64` and these macros, which prelude/ and
+        kernels use. OB_DEVICE: before a helper. OB_GLOBAL: before the target of a pointer into the device's memory.
+        OB_RESTRICT. OB_TABLE: before a table of constants of the whole program. OB_TABLE_AT: before the target of a
+        pointer into such a table. OB_LIB(name): a function of C's library that is generic in its type. OB_AS_F32,
+        OB_AS_U32, OB_AS_F64 and OB_AS_U64: the bits of a number as the named type. OB_INFINITY, OB_NAN.
+        OB_VECTORS(count) is optional. It asks a compiler for CPUs to vectorize the next loop by 16 elements, with
+        `count` vectors a turn. If the header does not define it, it expands to nothing.
     kernel : str
-        How a kernel begins: a format of `name` and `parameters`.
+        The head of a kernel: a format of `name` and `parameters`.
     item : str
         The number of this item in the launch, an expression of 64 bits.
     group : int
@@ -87,33 +87,35 @@ class Dialect:
     lanes : int
         Independent accumulators of an item that reduces a row. A power of two.
     language, options : str
-        For `program_build`.
+        Arguments of `program_build`.
     runs_on_host : bool
-        Whether a kernel is a function of the host's C++, called with the number of an item as its first argument.
+        True if a kernel is a function of the host's C++, called with the number of an item as its first argument.
     has_double : bool
-        Whether there is `double`. Without it kernels of float64 are refused.
+        True if the language has `double`. Without it, kernels of float64 are refused.
     functions : mapping of str to str
         Spellings of functions of C's library that differ from OB_LIB: {"exp": "ob_my_exp"}.
     raises : str
-        Functions that end a kernel with an exception, which stand before kernels that call them: `ob_raise_index(name,
-        index, size)` for an operator's index that is out of bounds, and `ob_raise_assert(message)`, given C strings.
+        Functions that end a kernel with an exception, placed before kernels that call them. `ob_raise_index(name,
+        index, size)` reports an operator's index that is out of bounds, `ob_raise_assert(message)` a failed assertion.
+        Names and messages are C strings.
     records : bool
-        Whether kernels say what is wrong in the record of their stream (prelude/failure.h), and go on: the header has
-        OB_TAKE(pointer), which sets a 32-bit number that is 0 to 1 and is true for one of those that come. Without
-        either, operators that check indices are left to the providers of eager calls.
+        True if kernels report failures in the record of their stream (prelude/failure.h) and continue. The header then
+        defines OB_TAKE(pointer): it sets a 32-bit number from 0 to 1, and is true for exactly one of the items that
+        call it. Without `raises` and `records`, the providers of eager calls run operators that check indices.
     atomics : frozenset of str
-        Suffixes of types to which kernels add atomically: for which the header has `ob_atomic_add_<suffix>(pointer,
-        value)`. Those of halves are the prelude's, by OB_CAS(pointer, seen, next), a comparison and exchange of 32 bits
-        that gives what was there.
+        Suffixes of the types that kernels add atomically. For each, the header has `ob_atomic_add_<suffix>(pointer,
+        value)`. The prelude defines those of halves by OB_CAS(pointer, seen, next), a compare-and-exchange of 32 bits
+        that returns the old value.
     vectors : str
-        Vectors of 32 bytes, for CPUs, which stand before kernels that use them. For each suffix of f32, f64, u32 and
-        u64: a type `ob_vec_<suffix>` with `+`, `ob_vec_splat_<suffix>(number)`, `ob_vec_load_<suffix>(pointer)`,
-        `ob_vec_store_<suffix>(vector, pointer)` and `ob_vec_add_product_<suffix>(number, vector, sum)`, by a fused
-        multiplication where the device has one. Pointers are those of an item's own memory.
+        Vectors of 32 bytes, for CPUs, placed before kernels that use them. For each suffix of f32, f64, u32 and u64: a
+        type `ob_vec_<suffix>` with `+`, `ob_vec_splat_<suffix>(number)`, `ob_vec_load_<suffix>(pointer)`,
+        `ob_vec_store_<suffix>(vector, pointer)` and `ob_vec_add_product_<suffix>(number, vector, sum)`, which uses a
+        fused multiplication if the device has one. Pointers are to an item's own memory.
     has_groups : bool
-        Whether items of a group share memory: the header has OB_LOCAL before what is declared in it, OB_LOCAL_AT before
-        what a pointer into it points to, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER, and there are vectors
-        `float4` and `uint4` with members x, y, z and w. Without groups and vectors there are no products.
+        True if items of a group share memory. The header then has OB_LOCAL before declarations in that memory,
+        OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also
+        has vectors `float4` and `uint4` with members x, y, z and w. Without groups and these vectors, matrix products
+        have no kernels.
     """
 
     name: str
@@ -134,18 +136,18 @@ class Dialect:
     has_groups: bool = False
 
     def function(self, name: str) -> str:
-        """Gives the spelling of a function of C's library."""
+        """Return the spelling of a function of C's library."""
         return self.functions.get(name, f"OB_LIB({name})")
 
     def described(self) -> str:
-        """Gives all that it says as text, the same in every process: the order of a set differs between them."""
+        """Return all fields as text. The text is the same in every process, so sets and mappings are sorted."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         given["atomics"], given["functions"] = sorted(self.atomics), sorted(self.functions.items())
         return repr(given)
 
     @property
     def checks(self) -> bool:
-        """Whether kernels can say that an index or an assertion is wrong."""
+        """True if kernels can report a wrong index or a failed assertion."""
         return self.records or self.raises != ""
 
     @property
@@ -154,11 +156,11 @@ class Dialect:
         return torch.float64 if self.has_double else torch.float32
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Whether kernels may load, compute and store elements of this type."""
+        """Return True if kernels can load, compute and store elements of this type."""
         return dtype in STORAGE_TYPES and (self.has_double or dtype != torch.float64)
 
     def source(self, kernel: str) -> str:
-        """Gives the whole text of a program: the header, what the kernel uses of the prelude, the kernel."""
+        """Return the text of a program: the header, the parts of the prelude that the kernel uses, and the kernel."""
         first = ["#define OB_HAS_DOUBLE 1", "#define ob_real double"] if self.has_double else ["#define ob_real float"]
         raises = [self.raises] if "ob_raise_" in kernel else []
         vectors = [self.vectors] if "ob_vec_" in kernel else []
@@ -169,5 +171,5 @@ class Dialect:
 
 @functools.cache
 def _beyond_e4m3fn() -> str:
-    """The bits of what is too large for a float8_e4m3fn: no number, or from torch 2.12 on the greatest."""
+    """Return the bits of a value too large for float8_e4m3fn: NaN, or the greatest number from torch 2.12 on."""
     return hex(int(torch.tensor(float("inf")).to(torch.float8_e4m3fn).view(torch.uint8)))

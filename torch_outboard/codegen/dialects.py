@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialects by their names: those of this package and those that a vendor's generator brings."""
+"""A registry of dialects by name: this package's dialects and those that a vendor's generator adds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ _dialects = {one.name: one for one in (CUDA_CPP, OPENCL_C, HOST_CPP)}
 
 
 def add_dialect(dialect: Dialect) -> None:
-    """Makes a dialect known to generated code. ValueError for another one of the same name."""
+    """Register a dialect for generated code.
+
+    Raises
+    ------
+    ValueError
+        If another dialect has the same name.
+    """
     if _dialects.setdefault(dialect.name, dialect) != dialect:
         raise ValueError(f"there is another dialect {dialect.name!r}: give yours another name")
 
 
 def find_dialect(name: str) -> Dialect:
-    """Gives a dialect. KeyError if there is none of the name."""
+    """Return a dialect by its name. Raise KeyError if no dialect has the name."""
     return _dialects[name]

@@ -35,9 +35,12 @@ _OPERATIONS = {
 
 
 def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
-    """Writes an expression of integers; `places` are those of its symbols among the kernel's arguments.
+    """Return an expression of integers as text; `places` maps its symbols to their places among the kernel's arguments.
 
-    ValueError for a symbol that is no argument, and for an operation that formulas have not.
+    Raises
+    ------
+    ValueError
+        If a symbol is not an argument, or formulas do not have an operation.
     """
     match expression:
         case sympy.Integer():

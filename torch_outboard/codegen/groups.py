@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels of devices on which many items run beside each other, such as GPUs: reductions by groups of items.
+"""Reductions by groups of items, for devices that run many items in parallel, such as GPUs.
 
-The items of a group share rows: of `along` items each has every along-th element of a row, in a few accumulators, which
-are joined first in the item, then by way of the group's memory, always in the same order. Then all of them have the
-result and go on with the row together; what has one element a row one of them stores, at the end of the kernel, after
-all have read what is written there. A group has several rows at once: where columns are reduced neighbouring ones, so
-that items of neighbouring numbers read what lies beside each other.
+The items of a group share rows. If a row has `along` items, each item takes every along-th element of the row, in a few
+accumulators. The accumulators are joined first within the item, then through the group's memory, always in the same
+order. After the join, all items of the row have the result and continue with the row together. A single item
+stores a value with one element a row. It does so at the end of the kernel, after all items have read the memory that
+the store overwrites. A group processes several rows at once. If columns are reduced, these rows are neighbouring
+columns, so that items with neighbouring numbers read neighbouring memory.
 
-All items of a group reach each barrier, so none returns early: an item without a row has one of no elements.
+Every item of a group reaches each barrier, so no item returns early: an item without a row has a row of no elements.
 
-Where nothing is reduced an item has four elements, as far from each other as the group has items.
+If nothing is reduced, an item has four elements. Their distance is the number of items of a group.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ __all__ = [
     "write_stores",
 ]
 
-# Items of a group. What a row of few elements would leave idle has other rows.
+# Items of a group. If a row is too short for all of them, the others take other rows.
 ITEMS = 256
-# Elements of an item where nothing is reduced, and from how many characters on a kernel has one.
+# Elements of an item if nothing is reduced. A kernel with more characters than _LONG_TEXT has one element an item.
 _PARTS = 4
 _LONG_TEXT = 8000
-# A row of no more elements is one item's.
+# A row of no more elements belongs to a single item.
 _SHORT = 16
 
 
 @dataclass(frozen=True)
 class Group:
-    """How a group shares its rows: `across` of them, each by `along` items.
+    """The distribution of rows in a group: `across` rows, each shared by `along` items.
 
-    `is_across_first` says that items of neighbouring numbers have neighbouring rows, else they share one.
+    If `is_across_first` is true, items with neighbouring numbers have neighbouring rows. Otherwise they share a row.
     """
 
     across: int
@@ -68,22 +69,22 @@ class Group:
 
     @property
     def step(self) -> int:
-        """From an item to the next of its row."""
+        """The distance from an item to the next item of its row."""
         return self.across if self.is_across_first else 1
 
     @property
     def elements(self) -> int:
-        """Those of a row that a turn of the loop takes."""
+        """The number of elements of a row that one turn of the loop takes."""
         return self.along * self.lanes
 
 
 def cooperates(dialect: Dialect, device: torch.device) -> bool:
-    """Says whether items of a group share work: where there are groups, but on CPUs whose vectors are known."""
+    """Return True if items of a group share work: with groups in the dialect, except on CPUs with known vectors."""
     return dialect.has_groups and not (dialect.vectors and is_cpu(device))
 
 
 def group_of(kernel: SimtKernel) -> Group | None:
-    """Gives how groups share the rows of a kernel; None if each item has a row of its own, or nothing is reduced."""
+    """Return how groups share the rows of a kernel; None if each item has its own row or nothing is reduced."""
     features = kernel.features
     if not features.is_reduction() or not kernel.cooperates:
         return None
@@ -108,24 +109,24 @@ def group_of(kernel: SimtKernel) -> Group | None:
 
 
 def is_spread(kernel: SimtKernel) -> bool:
-    """Says whether items of a kernel that reduces nothing have several elements, several loads under way at once."""
+    """Return True if the kernel reduces nothing and an item has several elements, to keep several loads in flight."""
     return not kernel.features.is_reduction() and bool(kernel.cooperates)
 
 
 def parts_of_item(text: str) -> int:
-    """Gives how many elements an item has: one where each takes long, and its text is long to compile."""
+    """Return how many elements an item has: one if the kernel's text is long and slow to compile."""
     return 1 if is_long(text) else _PARTS
 
 
 def is_long(text: str) -> bool:
-    """Whether a text, with what it uses of the prelude, takes long to compile."""
+    """Return True if a text, with the parts of the prelude that it uses, takes long to compile."""
     return len(text) + sum(map(len, needed_by(text))) > _LONG_TEXT
 
 
 def write_parts(parts: int, elements: str, index: str) -> list[str]:
-    """Gives the head of a loop over an item's elements. Beyond the last one an item computes that again.
+    """Return the head of a loop over an item's elements. Beyond the last element, an item computes the last one again.
 
-    Numbers have the width of the kernel's indices, without a sign: those of the last group may go beyond.
+    Numbers are unsigned and have the width of the kernel's indices, since those of the last group may exceed the range.
     """
     kind = index.replace("ob_i", "ob_u")
     return [
@@ -144,12 +145,12 @@ def _hint(size: Any, otherwise: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The least that is no less than a number."""
+    """Return the least power of two that is not less than a number."""
     return 1 << max(number - 1, 0).bit_length()
 
 
 def write_number(group: Group, rows: str) -> list[str]:
-    """Gives the declarations of an item's part of the group, and of the number of its row."""
+    """Return the declarations of an item's place in the group, and of the number of its row."""
     row, along = f"ob_item / {group.along}", f"ob_item % {group.along}"
     if group.is_across_first:
         row, along = f"ob_item % {group.across}", f"ob_item / {group.across}"
@@ -164,9 +165,9 @@ def write_number(group: Group, rows: str) -> list[str]:
 
 
 def write_loops(kernel: SimtKernel, tree: Any, write_body: Callable[[str], None]) -> None:
-    """Writes the loops over an item's elements of its row: the lanes of whole turns, then what is left.
+    """Write the loops over an item's elements of its row: the lanes of whole turns, then the rest.
 
-    What counts them has no sign: a step of the group may go beyond the greatest index.
+    The loop counters are unsigned, since a step of the group may exceed the greatest index.
     """
     group, body, index, prefix = kernel.group, kernel.body, kernel.index_dtype, tree.prefix
     count = index.replace("ob_i", "ob_u")
@@ -186,7 +187,7 @@ def write_loops(kernel: SimtKernel, tree: Any, write_body: Callable[[str], None]
     number, turn = f"({index}){prefix}base + lane * {group.along}", f"({index})({prefix}base / {group.elements})"
     write_body(f"const {index} {prefix}index = {number}, turn = {turn};")
     body.writeline("  }")
-    # With a number of lanes that is known, so that accumulators stay in registers.
+    # The number of lanes is a constant, so that accumulators stay in registers.
     body.writeline("#pragma unroll")
     body.writeline(f"for (int lane = 0; lane < {group.lanes}; ++lane) {{")
     body.writeline(f"  const {count} {prefix}at = ({count}){whole} + lane * {group.along} + ob_along;")
@@ -199,9 +200,10 @@ def write_loops(kernel: SimtKernel, tree: Any, write_body: Callable[[str], None]
 def write_join(
     kernel: SimtKernel, arrays: list[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]
 ) -> None:
-    """Has accumulators joined after the loop, so that each item has the row's in their first lane.
+    """Write the join of accumulators after the loop. Each item then has the row's result in the first lane.
 
-    `lines` say how lane b goes into lane a. Some items join those of all, then every item joins what these have.
+    `lines` returns the statements that join lane b into lane a. A few items join the accumulators of all items, then
+    every item joins the accumulators of these few.
     """
     group, after = kernel.group, kernel.after
     lanes = group.lanes
@@ -236,17 +238,17 @@ def write_join(
 
 
 def shared_name(dtype: torch.dtype, number: int) -> str:
-    """Gives the name of the group's memory for the accumulators of a type."""
+    """Return the name of the group's memory for the accumulators of a type."""
     return f"ob_shared_{SUFFIXES[dtype]}_{number}"
 
 
 def declared(shared: dict[str, torch.dtype]) -> list[str]:
-    """Gives the declarations of the group's memory."""
+    """Return the declarations of the group's memory."""
     return [f"OB_LOCAL {COMPUTE_TYPES[dtype]} {name}[{ITEMS}];" for name, dtype in shared.items()]
 
 
 def write_stores(kernel: SimtKernel, code: Any) -> None:
-    """Writes the stores of what has one element a row."""
+    """Write the stores of values that have one element a row."""
     code.writeline("OB_BARRIER;")
     code.writeline("if (ob_along == 0 && ob_is_inside) {")
     with code.indent():

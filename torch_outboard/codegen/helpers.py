@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The helpers that kernels call, files of prelude/, of which a kernel's text gets what it needs and no more.
+"""The helpers that kernels call. They come from the files of prelude/; a kernel's text includes only those it needs.
 
-A file is a list of blocks, between blank lines. A block defines functions, tables or types; one that begins with a
-macro defines a family of them for each type that the macro is used with, whose suffix is its last argument, as in
-OB_FLOATING(float, f32). Blocks use others that stand before them, in the order of the files.
+A file is a list of blocks, separated by blank lines. A block defines functions, tables or types. A block that begins
+with a macro defines a family: one member for each use of the macro, with the macro's last argument as the suffix, as in
+OB_FLOATING(float, f32). Blocks use only blocks before them, in the order of the files.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _MEMBER = re.compile(r"^OB_\w+\((?:\w+, )*(?P<suffix>\w+)\)\n?", re.MULTILINE)
 @dataclass(frozen=True)
 class _Block:
     text: str
-    # By suffix, the names that it defines and those that it uses; of a block that is no family by "".
+    # Names that the block defines and uses, by suffix. The suffix is "" if the block is not a family.
     defines: Mapping[str, frozenset[str]]
     uses: Mapping[str, frozenset[str]]
 
     def written(self, suffixes: frozenset[str]) -> str:
-        """Gives the text with those members of the family only."""
+        """Return the text with only these members of the family."""
         return _MEMBER.sub(lambda member: member[0] if member["suffix"] in suffixes else "", self.text)
 
 
 @functools.cache
 def prelude() -> tuple[str, ...]:
-    """Gives the files of the prelude."""
+    """Return the texts of the prelude's files."""
     folder = Path(__file__).with_name("prelude")
     return tuple((folder / f"{name}.h").read_text(encoding="utf-8") for name in _FILES)
 
 
 def needed_by(text: str) -> list[str]:
-    """Gives the blocks that a text needs, and those that they need."""
+    """Return the blocks that a text needs, and the blocks that these need."""
     blocks, places = _blocks()
     wanted: dict[int, set[str]] = {}
     left = list(_NAME.findall(text))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """C++ for the host: each kernel is a function that loops over its items, one after the other.
 
-It proves what the other dialects compute, on a machine without their devices and under the compiler's sanitizers; its
-kernels need memory that the host can reach.
+This dialect verifies the results of other dialects on a machine without their devices, also under the compiler's
+sanitizers. Its kernels need memory that the host can reach.
 """
 
 from __future__ import annotations

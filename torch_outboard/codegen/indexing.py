@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Prints sizes and indices, expressions of SymPy, as C in integers of 64 bits, and narrower where all fits."""
+"""Print sizes and indices (SymPy expressions) as C integers of 64 bits, or narrower if all values fit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 __all__ = ["IndexPrinter"]
 
 _INT32 = 2**31
-# Functions with a divisor, which may be zero where nothing asks for the value.
+# Functions with a divisor. The divisor may be zero if the value is unused.
 _DIVISIONS = ("FloorDiv", "ModularIndexing", "PythonMod", "Mod")
 
 
 class IndexPrinter(ExprPrinter):
-    """Indices count elements, so divisions are those of numbers that aren't negative wherever SymPy can tell.
+    """A printer of index expressions. Indices count elements, so a division needs no sign wherever SymPy can prove it.
 
-    What is computed of a kernel's `sizes` alone has a name, the same for all elements: compilers leave much of it in
-    the loops, as divisions may not be moved out of a branch. `named` has those names by what they stand for.
+    Expressions of the kernel's `sizes` alone get a name, which all elements share. Compilers otherwise keep much of
+    them inside the loops, since a division must not move out of a branch. `named` maps such an expression's text to its
+    name.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class IndexPrinter(ExprPrinter):
     def _print_Symbol(self, expr: sympy.Symbol) -> str:
         if not symbol_is_type(expr, SymT.TMP):
             return str(expr.name)
-        # A variable of the kernel, perhaps a narrow one, which a multiplication by a stride would leave.
+        # A variable of the kernel. If it is narrow, a multiplication by a stride could overflow.
         return f"((ob_i64){getattr(V.kernel, 'bounded', {}).get(expr.name, expr.name)})"
 
     def _print_Integer(self, expr: sympy.Integer) -> str:
@@ -51,7 +52,7 @@ class IndexPrinter(ExprPrinter):
         return f"((ob_i64)({value}L))" if value > -(2**63) else "((ob_i64)(-9223372036854775807L - 1))"
 
     def _print_Float(self, expr: sympy.Float) -> str:
-        # SymPy takes 0.0 for an integer.
+        # SymPy treats 0.0 as an integer.
         return repr(float(expr))
 
     def _print_FloorDiv(self, expr: sympy.Expr) -> str:
@@ -104,7 +105,7 @@ class IndexPrinter(ExprPrinter):
             return f"ob_pow_i64({self._print(base)}, {self._print(exponent)})"
         return f"OB_LIB(pow)({self._real(base)}, {self._real(exponent)})"
 
-    # Numbers with a fraction occur in sizes that torch computes in Python's floats.
+    # Fractions occur in sizes that torch computes with Python floats.
 
     def _real(self, expr: sympy.Expr) -> str:
         return f"((ob_real)({self._print(expr)}))"
@@ -146,7 +147,7 @@ class IndexPrinter(ExprPrinter):
 
 
 def _is_always_defined(expr: sympy.Expr) -> bool:
-    """Whether no divisor in it may be zero."""
+    """Return True if no divisor in the expression can be zero."""
     if expr.has(sympy.Function):
         divisions = [one for one in sympy.preorder_traversal(expr) if type(one).__name__ in _DIVISIONS]
         return all(divisor.is_positive for one in divisions for divisor in one.args[1:])

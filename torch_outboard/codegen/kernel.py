@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One kernel: the body that Inductor's scheduling drives, and its text in a dialect.
 
-An item computes one element of what isn't reduced, or several neighbouring ones (columns.py); a reduction is a loop of
-the item's. All statements of a body stand in the order in which Inductor asks for them, in one buffer, since loads may
-depend on what was computed.
+An item computes one element of the dimensions that are not reduced, or several neighbouring ones (columns.py). A
+reduction is a loop of the item. All statements of a body are in a single buffer, in the order of Inductor's requests,
+since loads may depend on computed values.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from torch_outboard.codegen.values import cast, literal
 
 __all__ = ["SimtKernel", "TypedCSE"]
 
-# What may not be done for an item whose mask is false.
+# Statements that must not run for an item whose mask is false.
 _BRANCHES = re.compile(r"\bif\b|\bfor\b|\bob_fail\b|\bob_checked\b")
 
 
 class TypedCSE(CSE[Any, Any]):
-    """Declares each variable with its type, and knows its text."""
+    """A CSE that declares each variable with its type, and records the variable's text."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,7 +45,7 @@ class TypedCSE(CSE[Any, Any]):
     def scoped_copy(self) -> TypedCSE:
         copy: TypedCSE = super().scoped_copy()
         copy.texts = dict(self.texts)
-        # What loops before have stored is read from memory within the scope too, so those stores stay.
+        # Values that earlier loops have stored are read from memory within the scope too, so those stores stay.
         copy.invalidated_stores = self.invalidated_stores
         return copy
 
@@ -70,25 +70,25 @@ class SimtKernel(CheckingKernel):
         self.cse: Any = TypedCSE("", ";")
         self.printer = IndexPrinter()
         self.loads = self.stores = self.compute = IndentedBuffer()
-        self.before = IndentedBuffer()  # the loop: declarations of accumulators
-        self.after = IndentedBuffer()  # the loop: joining of lanes, results, their stores
-        self.is_sequential = False  # whether the loop to come must go in order, by one lane
+        self.before = IndentedBuffer()  # before the loop: declarations of accumulators
+        self.after = IndentedBuffer()  # after the loop: joining of lanes, results, their stores
+        self.is_sequential = False  # whether the next loop must run in order, in one lane
         self._kept: OrderedSet[CSEVariable] = OrderedSet()
         self._numbers = itertools.count()
         self.lanes_name = f"lanes{next(self._numbers)}"
         self.cooperates = groups.cooperates(self.dialect, V.graph.get_current_device_or_throw())
-        self.group = groups.group_of(self)  # by which rows are reduced, or None
-        self.columns = 0 if self.group is not None else columns.count_columns(self)  # that an item has, or 0
-        self._mask = ""  # of the elements that are loaded, where a load is no branch
+        self.group = groups.group_of(self)  # how groups reduce rows, or None
+        self.columns = 0 if self.group is not None else columns.count_columns(self)  # of an item, or 0
+        self._mask = ""  # of the elements that are loaded, if a load is no branch
         self._needs_branch = False
         self.is_spread = groups.is_spread(self)  # whether an item has several elements, far from each other
         self._parts = 1  # how many of them
         self.is_run = runs.is_run(self)  # whether an item has a run of neighbouring elements
-        self.entries_of_run: list[Any] = []  # the indices of an element that are asked for
-        self.of_column: list[str] = []  # declarations for each
-        self.stores_of_row = IndentedBuffer()  # that one item of a group does
+        self.entries_of_run: list[Any] = []  # the indices of an element that the body uses
+        self.of_column: list[str] = []  # declarations for each column
+        self.stores_of_row = IndentedBuffer()  # by a single item of a group
         self._shared: dict[str, torch.dtype] = {}  # memory of the group
-        self._found: list[str] = []  # those of the reductions to come
+        self._found: list[str] = []  # declarations for each column, for the code after this loop
 
     # Indices.
 
@@ -100,12 +100,12 @@ class SimtKernel(CheckingKernel):
     kexpr = sexpr
 
     def narrow(self, size: sympy.Expr) -> str:
-        """Gives a size in the type of the kernel's indices, which no part of a dimension exceeds."""
+        """Return a size in the type of the kernel's indices, which no part of a dimension exceeds."""
         text = self.sexpr(self.rename_indexing(size))
         return text if isinstance(size, sympy.Integer) else f"({self.index_dtype})({text})"
 
     def quotient(self, entry: Any) -> str:
-        """Gives an index that is a part of its tree's, which is not negative."""
+        """Return an index that is a part of its tree's index. It is not negative."""
         if not isinstance(entry.expr, FloorDiv | ModularIndexing):
             return self.sexpr(self.rename_indexing(entry.expr))
         text, (_, divisor, *modulus) = f"{entry.root.prefix}index", entry.expr.args
@@ -116,7 +116,7 @@ class SimtKernel(CheckingKernel):
     # Types.
 
     def check_dtype(self, dtype: torch.dtype) -> None:
-        """Raises NotImplementedError for a type that the dialect hasn't."""
+        """Raise NotImplementedError for a type that the dialect does not have."""
         if not self.dialect.supports(dtype):
             raise NotImplementedError(f"the dialect {self.dialect.name!r} has no {dtype}")
 
@@ -138,7 +138,7 @@ class SimtKernel(CheckingKernel):
         return self.cse.generate(self.compute, text, dtype=torch.float32 if dtype in NARROW else dtype, shape=())
 
     def loaded(self, variable: str, index: str, dtype: torch.dtype) -> str:
-        """Gives an element of memory as a value."""
+        """Return an element of memory as a value."""
         self.check_dtype(dtype)
         text = f"{variable}[{index}]"
         if self.may_be_lost:
@@ -181,7 +181,7 @@ class SimtKernel(CheckingKernel):
             self.inside_reduction, self.compute = is_inside, compute
 
     def masked(self, mask: Any, body: Callable[[], Any], other: Any) -> Any:
-        """Emits `body`, which may load, for items where the mask is true."""
+        """Emit `body`, which may load, for items whose mask is true."""
         lines = IndentedBuffer()
         outside, self.bounded = self.bounded, dict(self.bounded)
         outer, self._mask = self._mask, " && ".join(filter(None, (self._mask, str(mask)))) if self.cooperates else ""
@@ -193,7 +193,7 @@ class SimtKernel(CheckingKernel):
         self.bounded, self._mask = outside, outer
         variable = self.cse.newvar(dtype=dtype, shape=())
         if self.cooperates and not self._needs_branch and not _BRANCHES.search(lines.getvalue()):
-            # What is no branch may be under way with other loads; it reads the first element where the mask is false.
+            # Loads without a branch can be in flight together. They read the first element if the mask is false.
             self._needs_branch = needed_branch
             self.compute.splice(lines)
             kind = COMPUTE_TYPES[dtype]
@@ -232,11 +232,11 @@ class SimtKernel(CheckingKernel):
         return IndentedBuffer()
 
     def row_index(self) -> str:
-        """Gives the number of the element in its row."""
+        """Return the number of the element in its row."""
         return f"{self._trees(True)[0].prefix}index"
 
     def row_size(self) -> int:
-        """Gives the number of elements of a row. NotImplementedError if it is a symbol."""
+        """Return the number of elements of a row. Raise NotImplementedError if the number is symbolic."""
         size = self._trees(True)[0].numel
         if not isinstance(size, sympy.Integer):
             raise NotImplementedError("the code generator 'simt' sorts no rows of symbolic size")
@@ -246,28 +246,28 @@ class SimtKernel(CheckingKernel):
         return f"{name}{next(self._numbers)}"
 
     def accumulator(self, dtype: torch.dtype, start: str) -> str:
-        """Declares an accumulator with an element a lane, and gives its name."""
+        """Declare an accumulator with an element a lane, and return its name."""
         name = self.fresh_name("acc")
         self.before.writeline(f"{COMPUTE_TYPES[dtype]} {name}[{self.lanes_name}];")
         self.before.writeline(f"for (int lane = 0; lane < {self.lanes_name}; ++lane) {name}[lane] = {start};")
         return name
 
     def carried(self, dtype: torch.dtype) -> Any:
-        """Declares a variable that lives from one element of the row to the next."""
+        """Declare a variable that lives from one element of the row to the next."""
         variable = self.cse.newvar(dtype=dtype, shape=())
         self.before.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(0, dtype)};")
         return variable
 
     def shared(self, dtype: torch.dtype, number: int) -> str:
-        """Declares memory of the group with an element an item, one for each number, and gives its name."""
+        """Declare memory of the group with an element an item, separate for each number, and return its name."""
         name = groups.shared_name(dtype, number)
         self._shared[name] = dtype
         return name
 
     def join_lanes(self, arrays: list[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
-        """Has the lanes of accumulators joined after the loop: `lines` say how lane b goes into lane a."""
+        """Emit the join of the accumulators' lanes after the loop. `lines` returns the join of lane b into lane a."""
         if self.columns:
-            return  # each lane has a row of its own
+            return  # each lane has its own row
         if self.group is not None:
             groups.write_join(self, arrays, lines)
             return
@@ -278,7 +278,7 @@ class SimtKernel(CheckingKernel):
         self.after.writeline("  }")
 
     def result(self, dtype: torch.dtype, array: str, kept: torch.dtype) -> Any:
-        """Declares the variable of a reduction's result, which is there after the loop, of an accumulator's lanes."""
+        """Declare the variable of a reduction's result, available after the loop, from an accumulator's lanes."""
         kind = torch.float32 if dtype in NARROW else dtype
         variable = self.cse.newvar(dtype=kind, shape=())
         text = f"{array}[{'lane' if self.columns else 0}]"
@@ -328,8 +328,8 @@ class SimtKernel(CheckingKernel):
             self._found.clear()
         elif loops:
             lanes = self._lanes(loops)
-            # Text that Inductor may still remove, stores of what nobody reads, can't be changed any more: a name stands
-            # for the number of lanes.
+            # Deferred lines (stores that Inductor may still remove) can't be changed any more. So a name stands for the
+            # number of lanes.
             self.body.writeline(f"enum {{ {self.lanes_name} = {lanes} }};")
             self.body.splice(self.before)
             self._write_loops(loops, lanes)
@@ -339,7 +339,7 @@ class SimtKernel(CheckingKernel):
             for part in parts:
                 self.body.splice(part)
             if self.group is not None:
-                # What a row's store would keep in memory is stored at the end: later loops read the variable.
+                # A row's stores run at the end of the kernel, so later loops read the variable and not memory.
                 self._kept.update(self.cse.store_cache.values())
         for part in parts:
             part.clear()
@@ -347,13 +347,13 @@ class SimtKernel(CheckingKernel):
         self.lanes_name = f"lanes{next(self._numbers)}"
 
     def _forget(self, loops: list[Any]) -> None:
-        """Has what was computed in loops, but for their results, computed again by whoever needs it later."""
+        """Drop the values computed in loops, except the loops' results. Later code computes them again if needed."""
         self.cse.invalidate(self._kept)
         for tree in loops:
             tree.cache_clear()
 
     def _lanes(self, loops: list[Any]) -> int:
-        """Gives how many lanes share a row: one where the order counts, or where rows are short."""
+        """Return how many lanes share a row: one if the order matters or rows are short."""
         if self.group is not None:
             return self.group.lanes
         if self.is_sequential or len(loops) > 1 or not self.before:
@@ -390,7 +390,7 @@ class SimtKernel(CheckingKernel):
         self.body.writeline("}" * len(loops))
 
     def open_loops(self, loops: list[Any]) -> str:
-        """Writes the heads of loops over the elements of a row, one a turn, and gives the number of the turn."""
+        """Write the heads of loops over the elements of a row, one a turn, and return the number of the turn."""
         index = self.index_dtype
         for tree in loops:
             name = tree.prefix + "index"
@@ -408,7 +408,7 @@ class SimtKernel(CheckingKernel):
             self.body.splice(self.compute)
 
     def parameters(self) -> Iterator[tuple[str, str, str, Any]]:
-        """Gives of each argument: its declaration, its name, the letter of a launch, and what the wrapper passes."""
+        """Yield the declaration, the name, the letter of a launch and the wrapper's value of each argument."""
         arguments: tuple[Any, ...] = self.args.python_argdefs()
         names, given, kinds, _ = arguments
         written = {inner for inner in self.args.output_buffers.values() if isinstance(inner, str)}
@@ -419,7 +419,7 @@ class SimtKernel(CheckingKernel):
                 yield f"const ob_i64 {name}", name, "i", value
                 continue
             is_written = name in written
-            # A buffer that is mutated may come as an input too.
+            # A mutated buffer may also be an input.
             is_alone = given.count(value) == 1
             declared = f"OB_GLOBAL {'' if is_written else 'const '}{STORAGE_TYPES[kind.dtype]}*"
             yield f"{declared}{' OB_RESTRICT' if is_alone else ''} {name}", name, "w" if is_written else "r", value
@@ -429,16 +429,16 @@ class SimtKernel(CheckingKernel):
                 yield f"const ob_i64 {name}", name, "i", tree.numel
 
     def types(self) -> tuple[str, ...]:
-        """Gives the types of the parameters that calls pass."""
+        """Return the types of the parameters that calls pass."""
         kinds = {"i": "int64_t", "r": "const void*", "w": "void*"}
         return tuple(kinds[letter] for _, _, letter, _ in self.parameters())
 
     def items(self) -> str:
-        """Gives the number of items as an expression of the kernel's parameters."""
+        """Return the number of items as an expression of the kernel's parameters."""
         return " * ".join(columns.items(tree, size, self.columns) for tree, size in self._sizes()) or "1"
 
     def items_formula(self) -> str:
-        """The same in the postfix form of a launch's formulas, where a2 is the third parameter."""
+        """Return the number of items in the postfix form of a launch's formulas, where a2 is the third parameter."""
         names = [name for _, name, _, _ in self.parameters()]
         words = [
             columns.items_formula(tree, f"a{names.index(size)}" if size in names else size, self.columns)
@@ -447,7 +447,7 @@ class SimtKernel(CheckingKernel):
         return " ".join([words[0], *(f"{word} mul" for word in words[1:])])
 
     def geometry(self) -> tuple[str, str]:
-        """Gives the number of groups, as a formula of a launch, and of their items: fewer if those have columns."""
+        """Return the number of groups, as a formula of a launch, and the items of a group: fewer with columns."""
         if self.group is not None:
             taken, items = self.group.across, groups.ITEMS
         elif self.is_spread:
@@ -467,7 +467,7 @@ class SimtKernel(CheckingKernel):
         self.codegen_body()
         trees = sorted(
             self._trees(False), key=lambda tree: "xyz".index(tree.prefix)
-        )  # the first lies closest in memory
+        )  # the first is contiguous in memory
         run = runs.Run(self, trees) if self.is_run else None
         code = IndentedBuffer()
         for number, check in enumerate(self.checks):
@@ -517,7 +517,7 @@ class SimtKernel(CheckingKernel):
         return [columns.items(tree, f"{tree.prefix}numel", self.columns) for tree in trees]
 
     def index_lines(self, trees: list[Any], number: str) -> list[str]:
-        """Gives the declarations of an item's indices, one in each dimension, of its number."""
+        """Return the declarations of an item's indices, one in each dimension, computed from the item's number."""
         lines: list[str] = []
         for tree, count in zip(trees, self._counts(trees), strict=True):
             here = number if tree is trees[-1] else f"({number} % {count})"
@@ -533,7 +533,7 @@ class SimtKernel(CheckingKernel):
             value if isinstance(value, str) else V.graph.sizevars.simplify(value) for *_, value in self.parameters()
         ]
         arguments = [value if isinstance(value, str) else self.pexpr(value) for value in values]
-        # Wrappers that compute with sizes themselves take them as expressions.
+        # Wrappers that compute with sizes take them as expressions.
         raw = {"raw_args": values} if getattr(wrapper, "takes_expressions", False) else {}
         device = V.graph.get_current_device_or_throw()
         wrapper.generate_kernel_call(name, arguments, arg_types=list(self.types()), triton=False, device=device, **raw)

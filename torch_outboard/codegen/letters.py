@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The letters by which a launch knows the arguments of a kernel."""
+"""The letters that denote the types of a kernel's arguments in a launch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 __all__ = ["argument_type", "kernel_letters", "passed_types", "program_letters"]
 
-# The letters of csrc/ops/generated/compiled_kernel.h, and of csrc/kernels/device_kernel.h. On the host each argument
-# has a word.
+# The letters of csrc/ops/generated/compiled_kernel.h and csrc/kernels/device_kernel.h. On the host, each argument takes
+# a word.
 _NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
 _NOT_NUMBERS = {"table": "t", "local": "l", "record": "e", "zero": "n", "kept": "k"}
 _NARROW = {"int": "j", "int32_t": "j", "int16_t": "h", "int8_t": "b"}
@@ -16,22 +16,28 @@ _NUMBERS_OF_PROGRAMS = {**_NUMBERS, **_NARROW, **_NOT_NUMBERS}
 
 
 def argument_type(kind: str) -> str:
-    """Gives the C++ type of a kernel's argument without the const of a number."""
+    """Return the C++ type of a kernel's argument without the const of a number."""
     return kind if kind.endswith("*") else kind.removeprefix("const ")
 
 
 def kernel_letters(name: str, types: list[str]) -> str:
-    """Gives a letter for each C++ type. TypeError for a type that a launch cannot pass."""
+    """Return a letter for each C++ type. Raise TypeError for a type that a launch cannot pass."""
     return "".join(_letter(name, kind, _NUMBERS) for kind in types)
 
 
 def program_letters(name: str, types: list[str]) -> str:
-    """The same for the types of a program of the device, where the sizes of numbers count."""
+    """Return a letter for each type of a device program, which distinguishes the sizes of numbers.
+
+    Raises
+    ------
+    TypeError
+        If a launch cannot pass a type.
+    """
     return "".join(_letter(name, kind, _NUMBERS_OF_PROGRAMS) for kind in types)
 
 
 def passed_types(types: tuple[str, ...]) -> list[str]:
-    """Gives the types of those arguments of a program's kernel that calls pass."""
+    """Return the types of the arguments of a program's kernel that calls pass."""
     return [kind for kind in types if kind not in ("local", "zero", "record")]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds programs of it."""
+"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds programs in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch_outboard.codegen.dialect import Dialect
 
 __all__ = ["OPENCL_C"]
 
-# always_inline: without it a compiler for CPUs leaves helpers as calls, which keep loops from becoming vectors.
+# always_inline: without it, a compiler for CPUs keeps helpers as calls, which prevent the vectorization of loops.
 _HEADER = """\
 #ifdef OB_HAS_DOUBLE
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
@@ -71,7 +71,7 @@ OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
 #endif
 """
 
-# FP_FAST_FMAF says that a fused multiplication is an instruction; one of doubles then is, too.
+# If FP_FAST_FMAF is defined, a fused multiplication is an instruction, also for doubles.
 _VECTORS = """\
 #define OB_VECTOR(T, V, S, N, SUM)                                                                 \\
   typedef V ob_vec_##S;                                                                            \\

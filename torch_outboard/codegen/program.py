@@ -11,34 +11,34 @@ __all__ = ["DeviceProgram"]
 
 @dataclass(frozen=True)
 class DeviceProgram:
-    """A kernel in the driver's language, as generators hand it to a wrapper's `define_program`.
+    """A kernel in the driver's language, as generators pass it to a wrapper's `define_program`.
 
     Attributes
     ----------
     name : str
-        Which profiles and errors show too.
+        The kernel's name in profiles and errors.
     language, options : str
-        For the driver's `program_build`.
+        Arguments of the driver's `program_build`.
     types : tuple of str
-        C types of the arguments: pointers, of which those without `const` are written, int64_t, int32_t, int16_t,
-        int8_t, float and double; "table" for a pointer to addresses that the kernel uses, which plans of operators
-        alone pass; "kept" for an integer that formulas read and the kernel doesn't take. And three that calls don't
-        pass: "local" for an argument of local memory, "zero" for a pointer that is 0, and "record" for the three of a
-        kernel that checks something, by which it says what is wrong: the address of its stream's record, the launch's
-        ticket of 64 bits, the kernel's number of 32 bits (codegen/prelude/failure.h).
+        C types of the arguments: pointers (written unless they have `const`), int64_t, int32_t, int16_t, int8_t, float
+        and double. "table" is a pointer to addresses that the kernel uses; only plans of operators pass it. "kept" is
+        an integer that formulas read and the kernel does not take. Calls do not pass three more types. "local" is an
+        argument of local memory. "zero" is a null pointer. "record" stands for the three arguments of a kernel that
+        reports failures (codegen/prelude/failure.h): the address of its stream's record, the launch's ticket of 64
+        bits, and the kernel's number of 32 bits.
     code : str or bytes
-        The program: its text, or what a compiler made of it.
+        The program: its text, or a compiler's output.
     entry : str
-        The kernel's name in it.
+        The kernel's name in the program.
     grid, block : tuple of str
         Blocks and their threads, in up to three dimensions: formulas over the arguments that are integers, as
         `formula` writes them. A grid of 0 blocks launches nothing.
     local_bytes : str
-        Of dynamic local memory of a block, a formula too.
+        Bytes of dynamic local memory of a block, also a formula.
     checks : tuple of str
-        What may be wrong, by the numbers that the kernel writes: "index " and an operator's name, for an IndexError,
-        "range " and an operator's name, for a RuntimeError of the same words, or "assert " and a message, for a
-        RuntimeError.
+        The possible failures, indexed by the number that the kernel writes. "index " and an operator's name raises an
+        IndexError. "range " and an operator's name raises a RuntimeError with the same message. "assert " and a message
+        raises a RuntimeError.
     """
 
     name: str
@@ -53,11 +53,11 @@ class DeviceProgram:
     checks: tuple[str, ...] = ()
 
     def geometry(self) -> tuple[str, ...]:
-        """Gives the seven formulas of a launch: three of the grid, three of the block, one of local memory."""
+        """Return the seven formulas of a launch: three of the grid, three of the block, one of local memory."""
         return (*_three(self.name, self.grid), *_three(self.name, self.block), self.local_bytes)
 
     def definition(self, device: int) -> str:
-        """Gives the call that makes the launcher, as Python code. It builds the program for the device."""
+        """Return the call that creates the launcher, as Python code. The call builds the program for the device."""
         code = repr(self.code)
         if isinstance(self.code, str) and _is_quotable(self.code):
             code = f"r'''\n{self.code}'''"

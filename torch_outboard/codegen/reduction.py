@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Reductions of a row by one item, in several independent accumulators that are joined after the loop.
 
-The accumulators are arrays with an element a lane: a loop over the lanes within the loop over the row, which compilers
-make vectors of without being allowed to change the order of additions. As each lane sums a part of the row, the result
-is nearer to the sum than that of one accumulator.
+Each accumulator is an array with an element a lane. A loop over the lanes inside the loop over the row lets compilers
+vectorize without changing the order of additions. Each lane sums a part of the row, so the result is more accurate than
+with a single accumulator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIMITS = {
 
 
 def accumulated_in(dtype: torch.dtype) -> torch.dtype:
-    """Gives the type in which values of a type are accumulated."""
+    """Return the type in which values of a type are accumulated."""
     if dtype.is_floating_point:
         return torch.float64 if dtype == torch.float64 else torch.float32
     if dtype == torch.bool:
@@ -39,14 +39,14 @@ def accumulated_in(dtype: torch.dtype) -> torch.dtype:
 
 
 def reduce(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
-    """Emits a reduction of `value` over the row, and gives the variables that hold the result after the loop."""
+    """Emit a reduction of `value` over the row, and return the variables that hold the result after the loop."""
     if kind not in _KINDS:
         raise NotImplementedError(f"the code generator 'simt' has no reduction {kind!r}")
     return _KINDS[kind](kernel, dtype, source, kind, value)
 
 
 def _simple(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
-    # A sum of bools counts; of other integers the result's type says the signedness.
+    # A sum of bools counts them. For other integers, the result's type decides the signedness.
     kept = accumulated_in(source if kind in ("max", "min", "fmax") else dtype)
     if kind == "any":
         kept = torch.bool
@@ -60,7 +60,7 @@ def _simple(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: s
 
 
 def start_of(kind: str, kept: torch.dtype) -> str:
-    """Gives what an accumulator begins with."""
+    """Return the initial value of an accumulator."""
     start: Any = {"sum": 0, "prod": 1, "xor_sum": 0, "any": False, "fmax": float("nan")}.get(kind)
     if start is None or (kind == "fmax" and not kept.is_floating_point):
         low, high = _LIMITS[kept]
@@ -69,7 +69,7 @@ def start_of(kind: str, kept: torch.dtype) -> str:
 
 
 def joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
-    """Gives what writes two accumulators joined as an expression."""
+    """Return a function that writes the join of two accumulators as an expression."""
     name = suffix(kept)
     if kind == "any":
         return lambda a, b: f"{a} || {b}"
@@ -86,7 +86,7 @@ def joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
 
 
 def _place(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
-    """The place of the greatest or least element: of equal ones the first, of any NaN the first."""
+    """Emit the index of the greatest or least element: of equal elements the first, of several NaNs the first."""
     kept = accumulated_in(source)
     if kept == torch.bool:
         kept = torch.int64
@@ -127,7 +127,7 @@ def _welford_join(kind: str, mean: str, square: str, weight: str) -> Callable[[s
 
 
 def _welford(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
-    """Mean, sum of squared differences from it, and weight."""
+    """Emit the mean, the sum of squared differences from the mean, and the weight."""
     kept = accumulated_in(dtype)
     number = COMPUTE_TYPES[kept]
     mean, square, weight = (kernel.accumulator(kept, "0") for _ in range(3))
@@ -137,7 +137,7 @@ def _welford(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: 
                 "{",
                 f"  const {number} ob_value = {cast(value, kept)};",
                 f"  const {number} ob_delta = ob_value - {mean}[lane];",
-                # The same numbers in all lanes of a turn, but only this way the compiler knows. A division is slow.
+                # All lanes of a turn have the same numbers. This form shows that to the compiler. A division is slow.
                 f"  {mean}[lane] += ob_delta * (1 / ({number})(turn + 1));",
                 f"  {square}[lane] += ob_delta * (ob_value - {mean}[lane]);",
                 f"  {weight}[lane] = ({number})(turn + 1);",
@@ -170,7 +170,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
 
 
 def scan(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], combine: Callable[..., Any], values: Any) -> Any:
-    """Emits a scan: the row's elements in their order, each combined with what the ones before gave."""
+    """Emit a scan: each element of the row, in order, is combined with the result of the elements before it."""
     kernel.is_sequential = True
     kinds = [torch.float32 if dtype in NARROW else dtype for dtype in dtypes]
     new = [
@@ -200,9 +200,9 @@ def scan(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], combine: Callable[
 
 
 def sort(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], values: Any, descending: bool) -> Any:
-    """Emits a stable sort of the row by its first value: a loop that gathers the row, the sort, the loop to come.
+    """Emit a stable sort of the row by its first value: a loop that gathers the row, then the sort.
 
-    An item sorts its row in arrays of its own; Inductor asks for it for rows of at most 512 elements.
+    An item sorts its row in private arrays. Inductor requests sorts for rows of at most 512 elements.
     """
     kernel.is_sequential = True
     kinds = [torch.float32 if dtype in NARROW else dtype for dtype in dtypes]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which operators of a graph a dialect leaves to the providers of eager calls, known before they are lowered.
+"""The operators of a graph that a dialect leaves to the providers of eager calls, found before the graph is lowered.
 
-Inductor chooses between a kernel and a call of the operator when it lowers a node, before it asks for the kernel's
-text. What the text would need and a dialect hasn't is therefore looked up here: functions, element types, failures
-that a kernel can say, atomic additions.
+When Inductor lowers a node, it chooses between a kernel and a call of the operator. It requests the kernel's text only
+later. So this module checks in advance whether the dialect has what the text needs: functions, element types, failure
+reports, atomic additions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch_outboard.codegen.overrides import SimtOverrides
 
 __all__ = ["LACK", "leave_to_providers"]
 
-# In a node's meta: what the dialect lacks for it, in the words of a reason of torch_outboard/kernels/reasons.py.
+# In a node's meta: what the dialect lacks for the node, worded as a reason of torch_outboard/kernels/reasons.py.
 LACK = "outboard_lack"
 
-# Their kernels add to memory that several items write.
+# Operators whose kernels add to memory that several items write.
 _ADDING = (
     "_unsafe_index_put",
     "index_put",
@@ -37,7 +37,7 @@ _ADDING = (
 
 
 def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) -> None:
-    """Marks the nodes on the device that the dialect has no kernels for, so that Inductor calls their operators."""
+    """Mark the nodes on the device for which the dialect has no kernels, so that Inductor calls their operators."""
     for node in gm.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
@@ -65,7 +65,7 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
     if packet in _ADDING and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
         return f"it adds {dtype} to memory that items share: needs it in atomics of the dialect"
     for one in tensors:
-        # Of complex numbers Inductor knows by itself that there are no kernels.
+        # Inductor itself generates no kernels for complex numbers.
         if not dialect.supports(one.dtype) and not one.is_complex():
             name = dialect.name
             return f"the dialect {name!r} has no {one.dtype}: float64 needs has_double, others a kernel of the driver"
@@ -73,7 +73,7 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
 
 
 def _adds(node: torch.fx.Node) -> bool:
-    """Whether the operator adds to what is there: index_put is told to."""
+    """Return True if the operator adds to existing values. index_put adds only if `accumulate` is true."""
     if "index_put" not in str(node.target):
         return True
     return bool(node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Loops over neighbouring elements on a CPU, of which its compiler makes vectors.
+"""Loops over neighbouring elements on a CPU, which the CPU's compiler vectorizes.
 
-Items of a CPU run one after the other. A runtime may make vectors of neighbouring items, but one that returns early
-keeps it from that, and it takes narrower vectors than the CPU has. So an item has a run of neighbours, in a loop that
-is marked as one of vectors (OB_VECTORS of a dialect's header); in a reduction the loop over its lanes is, and one over
-a row whose elements don't depend on each other.
+A CPU runs items one after the other. A runtime can vectorize across neighbouring items, but an early return prevents
+it, and its vectors are narrower than the CPU's. So an item has a run of neighbouring elements, in a loop marked for
+vectorization (OB_VECTORS of a dialect's header). In a reduction, the loop over the lanes is marked, and so is a loop
+over a row of independent elements.
 
-Where elements have several indices, a run is taken row by row: what an index is made of, divisions, is done once a row,
-and the loop counts along it.
+If elements have several indices, a run is processed row by row. The divisions of an index then run once a row, and the
+loop counts along the row.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SimtKernel = Any  # kernel.SimtKernel, which imports this
 
 __all__ = ["ELEMENTS", "Run", "is_run", "vectors"]
 
-# Of a run: few enough to share small tensors between cores, and enough to pay for a group's launch.
+# Elements of a run: few enough to share small tensors between cores, and enough to pay for a group's launch.
 ELEMENTS = 1024
-# Of a row that isn't worth a loop of its own: compilers multiply instead of dividing by a number that they know.
+# A shorter row isn't worth its own loop: compilers replace the division by a constant with a multiplication.
 _SHORT = 64
 
 
 def is_run(kernel: SimtKernel) -> bool:
-    """Says whether an item has a run of neighbouring elements: where nothing is reduced, on a CPU.
+    """Return True if an item has a run of neighbouring elements: on a CPU, if nothing is reduced.
 
-    Kernels that are functions of the host's C++ are a loop over their items already.
+    Kernels that are functions of the host's C++ already loop over their items, so they have no runs.
     """
     return not (kernel.features.is_reduction() or kernel.cooperates or kernel.dialect.runs_on_host) and is_cpu(
         V.graph.get_current_device_or_throw()
@@ -42,10 +42,10 @@ def is_run(kernel: SimtKernel) -> bool:
 
 
 def vectors(kernel: SimtKernel, count: int) -> list[str]:
-    """Gives the line before a loop over elements that don't depend on each other, if it may become one of vectors.
+    """Return the line that marks a loop over independent elements for vectorization, if the loop allows it.
 
-    `count` is how many vectors a turn has: one in a loop over lanes, which are no more. A long text would take long to
-    compile.
+    `count` is the number of vectors a turn: one in a loop over lanes, which has no more. A long text gets no such line,
+    since it would take long to compile.
     """
     is_short = not groups.is_long(kernel.body.getvalue() + kernel.compute.getvalue())
     is_for_vectors = not kernel.cooperates and is_cpu(V.graph.get_current_device_or_throw())
@@ -55,7 +55,7 @@ def vectors(kernel: SimtKernel, count: int) -> list[str]:
 class Run:
     """The loops of a kernel whose items have runs, and the indices of their elements.
 
-    It is made when all that the kernel asks for is known, and before its parameters are: it may ask for sizes.
+    Create it after the kernel's indices are known and before its parameters are: it may add sizes to the parameters.
     """
 
     def __init__(self, kernel: SimtKernel, trees: list[Any]) -> None:
@@ -80,7 +80,7 @@ class Run:
         return ["}"] if self.row is None else ["}", "}"]
 
     def write(self, elements: str) -> list[str]:
-        """Gives the heads of the loops and what indices are. Their numbers have the width of the kernel's indices."""
+        """Return the heads of the loops and the declarations of indices, in the width of the kernel's indices."""
         index, most = self.kernel.index_dtype, f"ob_begin + {ELEMENTS}"
         lines = [
             f"const ob_i64 ob_begin = {self.kernel.dialect.item} * {ELEMENTS};",
@@ -109,7 +109,7 @@ class Run:
         return size if _is_worth_a_loop(size) else None
 
     def _row_of_entries(self) -> sympy.Expr | None:
-        """Gives a size by which all indices are made of a row's number and of a place in it, or None."""
+        """Return a size that splits every index into a row's number and a place in the row, or None."""
         entries = [entry for entry in self.kernel.entries_of_run if isinstance(entry.expr, FloorDiv | ModularIndexing)]
         steps = [entry.length if entry.divisor == 1 else entry.divisor for entry in entries]
         for size in sorted(set(steps), key=lambda size: (_hint(size), str(size))):
@@ -154,7 +154,7 @@ def _hint(size: sympy.Expr) -> int:
 
 
 def _times(size: sympy.Expr, part: sympy.Expr) -> sympy.Expr | None:
-    """Gives how many times a size has another, if it is known to be a multiple of it."""
+    """Return how many times a size contains another, if it is known to be a multiple of it; else None."""
     sizes = V.graph.sizevars
     times = sizes.simplify(FloorDiv(size, part))
     return times if sizes.statically_known_equals(times * part, size) else None

@@ -42,7 +42,7 @@ class SimtScheduling(SIMDScheduling):
         return OrderedSet(_FEATURES)
 
     def codegen_comment(self, node_schedule: Any, kernel_name: str | None = None) -> None:
-        # What a kernel fuses, which Inductor writes for GPUs only; the compile report reads it.
+        # The operators that a kernel fuses. Inductor writes them for GPUs only; the compile report reads them.
         origins, _ = get_kernel_metadata(node_schedule, V.graph.wrapper_code)
         V.graph.wrapper_code.make_comment(origins)  # type: ignore[no-untyped-call]
 
@@ -81,7 +81,7 @@ def _program(name: str, text: str, kernel: SimtKernel) -> DeviceProgram:
 
 @functools.cache
 def scheduling_for(device: str, dialect: Dialect) -> type[SimtScheduling]:
-    """Gives the scheduling of a dialect for the driver's devices."""
+    """Return the scheduling of a dialect for the driver's devices."""
 
     def parts(where: torch.device, row: int, rows: int, is_inner: bool) -> int:
         if cooperates(dialect, where):

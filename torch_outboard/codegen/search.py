@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The search for the bucket that a value belongs to."""
+"""The search for a value's bucket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bucketize(
     sorter: tuple[Any, ...] | None,
     sorter_indices: Any,
 ) -> Any:
-    """Emits a binary search among sorted boundaries; Inductor's CSEProxy.bucketize says what the arguments are."""
+    """Emit a binary search among sorted boundaries. Inductor's CSEProxy.bucketize documents the arguments."""
     pointer = kernel.args.input(boundaries[0])
     dtype = V.graph.get_dtype(boundaries[0])
     size, stride = kernel.index_to_str(boundaries[1]), kernel.index_to_str(boundaries[3])
@@ -35,7 +35,7 @@ def bucketize(
     result = kernel.cse.newvar(dtype=indexing_dtype, shape=())
     common = torch.promote_types(dtype, values.dtype)
     kind = COMPUTE_TYPES[common]
-    # A NaN lies behind all: no comparison with it holds.
+    # A NaN sorts after all boundaries: no comparison with it holds.
     kernel.compute.writelines(
         [
             f"{COMPUTE_TYPES[indexing_dtype]} {result} = 0;",

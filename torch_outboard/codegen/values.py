@@ -16,12 +16,12 @@ __all__ = ["cast", "literal", "plain", "suffix", "type_of"]
 
 
 def suffix(dtype: torch.dtype) -> str:
-    """Gives the suffix of helpers for variables of this type."""
+    """Return the suffix of helpers for variables of this type."""
     return "f32" if dtype in NARROW else SUFFIXES[dtype]
 
 
 def literal(value: Any, dtype: torch.dtype) -> str:
-    """Writes a number as a constant of a type."""
+    """Return a number as a constant of a type."""
     kind = COMPUTE_TYPES[dtype]
     if dtype == torch.bool:
         return "true" if value else "false"
@@ -53,12 +53,12 @@ def literal(value: Any, dtype: torch.dtype) -> str:
 
 
 def plain(x: Any) -> Any:
-    """Gives the operand that Inductor's wrapper of values holds."""
+    """Return the operand inside Inductor's wrapper of values."""
     return x.value if isinstance(x, OpsValue) else x
 
 
 def type_of(x: Any) -> torch.dtype:
-    """Gives the type of an operand, which is a variable or a number."""
+    """Return the type of an operand, which is a variable or a number."""
     x = plain(x)
     if isinstance(x, CSEVariable):
         assert x.dtype is not None, f"{x} has no type"
@@ -69,7 +69,7 @@ def type_of(x: Any) -> torch.dtype:
 
 
 def cast(x: Any, dtype: torch.dtype) -> str:
-    """Writes an operand as a value of a type."""
+    """Return an operand as a value of a type."""
     x = plain(x)
     if isinstance(x, (bool, int, float)):
         return literal(x, dtype)
@@ -79,7 +79,8 @@ def cast(x: Any, dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return f"({x} != 0)"
     kind = COMPUTE_TYPES[dtype]
-    # C leaves negative numbers open where the target is unsigned, and what doesn't fit in a short one; as c10::convert.
+    # C doesn't define the conversion of negative numbers to unsigned types, nor of numbers too large for a narrow type.
+    # This one does what c10::convert does.
     if given.is_floating_point and not dtype.is_floating_point and dtype not in (torch.int32, torch.int64):
         return f"(({kind})(ob_i64){x})"
     return f"(({kind}){x})"
