@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The contract of code generators: what a vendor derives from, and what a driver names as `code_generator`."""
+"""The contract of code generators: the base class of vendors' generators, which a driver names as `code_generator`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["CodeGenerator"]
 
 
 class CodeGenerator:
-    """Says which of Inductor's classes generate code for a device. Methods are called when something is compiled.
+    """The choice of Inductor's classes that generate code for a device. Inductor's compilations call the methods.
 
     Attributes
     ----------
     name : str
         Part of the key under which compiled code is cached.
     fuses_as_cpu : bool
-        Whether Inductor fuses loops as for the CPU. True for what derives from its C++ scheduling.
+        True if Inductor fuses loops as for the CPU, as generators derived from its C++ scheduling need.
     is_gpu : bool
-        Whether Inductor takes the device for one of its own GPUs, for which it writes Triton.
+        True if Inductor treats the device as one of its own GPUs, for which it writes Triton.
     """
 
     name: str = ""
@@ -32,41 +32,53 @@ class CodeGenerator:
         self.driver = driver
 
     def scheduling(self) -> type[Any]:
-        """Gives a subclass of Inductor's BaseScheduling, which is constructed with a Scheduler or None."""
+        """Return a subclass of Inductor's BaseScheduling. Inductor constructs it with a Scheduler or None."""
         raise NotImplementedError
 
     def wrapper(self) -> type[Any]:
-        """Gives a subclass of Inductor's PythonWrapperCodegen."""
+        """Return a subclass of Inductor's PythonWrapperCodegen."""
         raise NotImplementedError
 
     def cpp_wrapper(self) -> type[Any]:
-        """Gives a subclass of Inductor's CppWrapperCpu or CppWrapperGpu, for `cpp_wrapper` and AOTInductor."""
+        """Return a subclass of Inductor's CppWrapperCpu or CppWrapperGpu, for `cpp_wrapper` and AOTInductor.
+
+        Raises
+        ------
+        NotSupportedError
+            Always in this class: a generator without a C++ wrapper does not override the method.
+        """
         raise NotSupportedError(
             f"the code generator {self.name!r} of the driver {self.driver.name!r} has no C++ wrapper: compile without "
             "cpp_wrapper and without AOTInductor"
         )
 
     def model_header(self) -> str | None:
-        """Gives the path of the header that AOTInductor's models include first, which is then precompiled."""
+        """Return the path of the header that AOTInductor's models include first. Inductor precompiles it."""
         return None
 
     def fx_wrapper(self) -> type[Any]:
-        """Gives a subclass of Inductor's WrapperFxCodegen, for `fx_wrapper`."""
+        """Return a subclass of Inductor's WrapperFxCodegen, for `fx_wrapper`.
+
+        Raises
+        ------
+        NotSupportedError
+            Always in this class: a generator without an FX wrapper does not override the method.
+        """
         raise NotSupportedError(
             f"the code generator {self.name!r} of the driver {self.driver.name!r} has no FX wrapper: compile without "
             "fx_wrapper"
         )
 
     def prepare_graph(self, gm: Any) -> None:
-        """Changes a torch.fx.GraphModule before Inductor lowers it; by default nothing.
+        """Change a torch.fx.GraphModule before Inductor lowers it. The default does nothing.
 
         A node whose meta has "should_fallback" stays a call of its operator.
         """
 
     def cache_key(self) -> dict[str, str]:
-        """Gives what compiled code depends on beside the driver, its devices and the version of this package.
+        """Return the inputs of code generation, except the driver, its devices and this package's version.
 
-        Kernels for eager operators are kept for all devices of one `machine` that a generator of this class and module
-        writes for: what else it reads of its driver belongs here.
+        All devices of one `machine` share the kernels of eager operators that a generator of this class and module
+        writes. So include here everything else that the generator reads from its driver.
         """
         return {}

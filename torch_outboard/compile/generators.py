@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which code generator a device has: one that is named after the language that it writes, or a vendor's own.
+"""The code generator of a device: one named after its language, or a vendor's own.
 
-A driver names one for all of its devices, or answers for each: a machine may have a CPU for which C++ is written, and
-beside it a GPU.
+A driver names one generator for all of its devices, or returns one for each: a machine may have a CPU, with a generator
+of C++, next to a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Generators", "check_generator", "generators", "set_driver"]
 
 
 class _Missing(CodeGenerator):
-    """Of a device for which none is named: a sentence when something is compiled; eager code goes on."""
+    """The generator of a device without one. It raises when something is compiled; eager code still works."""
 
     name = "none"
 
@@ -39,7 +39,7 @@ class _Missing(CodeGenerator):
     def wrapper(self) -> type[Any]:
         from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-        return PythonWrapperCodegen  # never used: the scheduling raises before
+        return PythonWrapperCodegen  # never used: the scheduling raises first
 
 
 def _cpp() -> type[CodeGenerator]:
@@ -82,21 +82,21 @@ _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
 
 
 class Generators:
-    """The code generators of a driver's devices. Those of one kind are one object.
+    """The code generators of a driver's devices. Generators of the same class share one instance.
 
     Attributes
     ----------
     driver : Driver
-        Whose they are.
+        The driver of the devices.
     is_by_device : bool
-        Whether the driver answers for each of its devices, once, when something is first compiled.
+        True if the driver chooses a generator for each of its devices, once, at the first compilation.
     has_target : bool
-        Whether the driver says what Triton compiles for.
+        True if the driver defines a target for Triton.
     has_gpus : bool
-        Whether Inductor takes the type of devices for GPUs of its own: a driver that answers for each device and says
-        what Triton compiles for may have some.
+        True if Inductor treats the device type as its own GPUs. A driver that chooses a generator for each device and
+        defines a target for Triton may have GPUs.
     has_eager : bool
-        Whether kernels can be generated for eager operators; `eager` gives who does.
+        True if kernels can be generated for eager operators; `eager` returns their generator.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -113,7 +113,13 @@ class Generators:
         self.has_gpus = self.has_target if self.is_by_device else self._of_all.is_gpu
 
     def of(self, device: int) -> CodeGenerator:
-        """Gives the generator of a device. RegistrationError if the driver answers with one that there is not."""
+        """Return the generator of a device.
+
+        Raises
+        ------
+        RegistrationError
+            If the driver returns an unknown generator.
+        """
         if not self.is_by_device:
             return self._of_all
         if device not in self._by_device:
@@ -123,7 +129,13 @@ class Generators:
         return self._by_device[device]
 
     def eager(self) -> CodeGenerator:
-        """Gives the generator of kernels for eager operators; only with `has_eager`."""
+        """Return the generator of kernels for eager operators. Requires `has_eager`.
+
+        Raises
+        ------
+        RegistrationError
+            If the generator has no dialect that the device builds.
+        """
         refusal = f"kernels cannot be generated for operators on {self.driver.name!r}"
         kind = _find(self.driver.kernel_generator, refusal, "its kernel_generator")
         dialect = getattr(kind, "dialect", None)
@@ -135,7 +147,7 @@ class Generators:
         return self._make(kind)
 
     def of_all(self, devices: Iterable[int]) -> list[CodeGenerator]:
-        """Gives the generators of several devices, each once."""
+        """Return the generators of several devices, without duplicates."""
         return list(dict.fromkeys(map(self.of, devices))) if self.is_by_device else [self._of_all]
 
     def _make(self, kind: type[CodeGenerator]) -> CodeGenerator:
@@ -162,7 +174,7 @@ def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
 
 
 def check_generator(driver: Driver) -> None:
-    """Raises RegistrationError for a driver that names a generator which there is not. It asks of no device."""
+    """Raise RegistrationError if a driver names an unknown generator. The check opens no device."""
     known = Generators(driver)
     if known.has_eager:
         known.eager()
@@ -172,13 +184,19 @@ _attached: Generators | None = None
 
 
 def set_driver(driver: Driver) -> None:
-    """Takes the generators of the driver that is attached."""
+    """Create the generators of the attached driver."""
     global _attached
     _attached = Generators(driver)
 
 
 def generators() -> Generators:
-    """Gives those of the attached driver's devices."""
+    """Return the generators of the attached driver's devices.
+
+    Raises
+    ------
+    OutboardError
+        If no driver is attached.
+    """
     if _attached is None:
         raise OutboardError("no driver is attached: call torch_outboard.attach first")
     return _attached

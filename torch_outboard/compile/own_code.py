@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A hash of this package's own code, for the keys of what it generates. It needs no device."""
+"""A hash of this package's own code, for the cache keys of generated code. The hash needs no device."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["own_code"]
 
 
 def own_code(*more: Path) -> str:
-    """Gives a hash of what decides what is generated, `more` folders included.
+    """Return a hash of all files that generated code depends on, `more` folders included.
 
-    An installed version may be a changed checkout. Each process that calls a generated operator computes it, of a
-    hundred files: without pathlib's walk and without buffers it takes a third of the time.
+    The version alone is not enough, since an installation may be a changed checkout. Each process that calls a
+    generated operator hashes about a hundred files. Without pathlib's walk and without buffers, this takes a third of
+    the time.
     """
     code = hashlib.sha256()
     headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
@@ -30,7 +31,7 @@ def own_code(*more: Path) -> str:
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Gives all files below a folder but bytecode."""
+    """Yield all files below a folder, except bytecode."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():

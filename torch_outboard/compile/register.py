@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tells Dynamo and Inductor of the device, each when it is imported and not before."""
+"""Register the device with Dynamo and Inductor, each when it is imported and not before."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torch_outboard.driver import Driver
 
 __all__ = ["register"]
 
-_failure: Exception | None = None  # of what follows an import of torch's
+_failure: Exception | None = None  # of an action after an import of a module of torch
 
 
 def register(driver: Driver) -> None:
-    """Registers the device, now where torch's modules are imported already, else when they are."""
+    """Register the device: now with imported modules of torch, with the others when they are imported."""
     global _failure
     _failure = None
     set_driver(driver)
@@ -43,9 +43,9 @@ def register(driver: Driver) -> None:
 
 
 def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-    """Keeps what an action fails with for whoever compiles for the device.
+    """Wrap an action: its exception is stored, and raised by later compilations for the device.
 
-    Out of an import of torch's it would break torch.compile for all devices, the CPU too.
+    An exception that leaves an import of torch would break torch.compile for all devices, the CPU included.
     """
 
     @functools.wraps(action)
@@ -62,7 +62,7 @@ def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
 
 
 class _Refusing(type):
-    """The class of classes whose instances can't be made and whose attributes can't be read: both raise."""
+    """A metaclass of classes that raise when an instance is created or an attribute is read."""
 
     def __call__(cls, *arguments: Any) -> Any:
         cls._refuse()
@@ -79,7 +79,7 @@ class _Refusing(type):
 
 
 class _Refusal(metaclass=_Refusing):
-    """Stands for all parts of a back end. A class, since torch 2.15 asks what the scheduling is a subclass of."""
+    """A placeholder for all parts of a back end. It is a class, since torch 2.15 checks the scheduling's base class."""
 
 
 def _register_refusal() -> None:
@@ -89,7 +89,7 @@ def _register_refusal() -> None:
     try:
         common.register_backend_for_device(name, _Refusal, _Refusal, _Refusal, _Refusal)  # type: ignore[arg-type]
     except Exception:
-        # Then Inductor says that it knows no such device.
+        # Inductor then reports that it knows no such device.
         logging.getLogger("torch_outboard").warning("torch.compile does not know the device", exc_info=_failure)
 
 
@@ -106,7 +106,7 @@ def _register_interface(module: ModuleType) -> None:
 
 
 def _register_context(module: ModuleType) -> None:
-    # Torch 2.11 traces torch.cuda.device alone; another device's context manager breaks the graph there.
+    # Torch 2.11 traces only torch.cuda.device; another device's context manager breaks the graph there.
     if hasattr(module, "register_device_context_manager"):
         from torch_outboard.compile.device.context import register_context
 
@@ -114,8 +114,8 @@ def _register_context(module: ModuleType) -> None:
 
 
 def _register_backend(compile_fx: ModuleType) -> None:
-    # Not with the registry itself, torch._inductor.codegen.common: the scheduling must be a class, whose base class
-    # can't be imported while the registry is.
+    # Not at the import of the registry itself, torch._inductor.codegen.common: the scheduling must be a class, and its
+    # base class can't be imported during that import.
     from torch._inductor.codegen import common
 
     from torch_outboard._compat.inductor import (
@@ -151,7 +151,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
     if generators().is_by_device or generators().of(0).fuses_as_cpu:
         fuse_as_on_cpu(choice.fuses_as_cpu)
         convolve_as_on_cpu(choice.fuses_as_cpu)
-    # Whatever makes kernels of loops, convolutions are the operators that eager calls run.
+    # With every generator, convolutions are the operators that eager calls run.
     lay_out_as_on_cpu(lambda device: device.type == name)
     capture_graphs(name, why_not, install)
     name_model_header(name, choice.model_header)
@@ -173,7 +173,7 @@ def _register_triton(module: ModuleType) -> None:
 def _register_launches(module: ModuleType) -> None:
     from torch_outboard._compat.triton import choose_driver
 
-    # What is asked is imported at the first launch, since Triton is imported where nothing is launched too.
+    # Our driver for Triton is imported at the first launch, since programs that launch nothing also import Triton.
     choose_driver(
         lambda arguments: _triton_driver().choose(generators().driver, arguments),
         lambda: _triton_driver().DeviceDriver(generators().driver),

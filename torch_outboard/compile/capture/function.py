@@ -22,24 +22,24 @@ from torch_outboard.compile.capture.recording import Recording
 
 __all__ = ["CapturedFunction"]
 
-_MOST_CAPTURES = 32  # of one function: each has memory of its own
-_MOST_SEEN = 128  # sets that were met once and are remembered
+_MOST_CAPTURES = 32  # of one function: each has its own memory
+_MOST_SEEN = 128  # sets that were seen once and are remembered
 
 _capturing = threading.Lock()
 
 
 class CapturedFunction:
-    """A compiled graph that is captured when it is called a second time, and replayed from then on.
+    """A compiled graph that is captured at its second call, and replayed from then on.
 
-    It takes a list of inputs, which it empties, as Inductor's functions do. Any thread may call it; calls that meet run
-    as generated. Replays on different streams wait for each other.
+    It takes a list of inputs, which it empties, as Inductor's functions do. Any thread may call it; concurrent calls
+    run as generated. Replays on different streams wait for each other.
 
     Attributes
     ----------
     saved : int
-        How many of the last outputs only the backward graph reads. 0 until that graph is there.
+        How many of the last outputs only the backward graph reads. 0 until that graph exists.
     forward : CapturedFunction or None
-        Of a backward graph, the one whose saved tensors it reads.
+        For a backward graph, the forward graph whose saved tensors it reads.
     """
 
     def __init__(
@@ -80,24 +80,24 @@ class CapturedFunction:
                 counters["outboard"]["graph_busy"] += 1
                 return self._generated(inputs, "what it has saved for a backward pass is in use")
             counters["outboard"]["graph_replays"] += 1
-            # Hooks see what is saved, and may read it on any stream.
+            # Hooks receive the saved tensors, and may read them on any stream.
             hooks = self.saved > 0 and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
             return capture.replay(inputs, 0 if hooks else self.saved)
         finally:
             self._lock.release()
 
     def _generated(self, inputs: list[Any], why: str) -> Sequence[Any]:
-        """Runs without a replay, this once."""
+        """Run the generated code this once, without a replay."""
         cudagraphs_log.debug("the %s graph %s runs as generated: %s", self._kind, self._compile_id, why)
         return self._function(inputs)
 
     def note_reader(self, stream: torch.Stream) -> None:
-        """Makes the next replays wait for what is being queued on a stream, which reads what was saved."""
+        """Make the next replays wait for the work queued on a stream, which reads saved tensors."""
         for capture in tuple(self._captures.values()):
             capture.readers.add(stream)
 
     def give_up(self, reason: str) -> None:
-        """Runs as generated from now on, and logs why. RuntimeError if triton.cudagraph_or_error is set."""
+        """Run as generated from now on, and log why. Raise RuntimeError if triton.cudagraph_or_error is set."""
         self._has_given_up = True
         self._captures.clear()
         self.tell(reason)
@@ -105,7 +105,7 @@ class CapturedFunction:
         log_cudagraph_skip_and_bump_counter(f"the {self._kind} graph{name} is not captured: {reason}")
 
     def tell(self, reason: str) -> None:
-        """Tells whoever reads torch's structured trace: the compile report does."""
+        """Write a record to torch's structured trace. The compile report reads it."""
         with compile_context(None if self._compile_id is None else CompileContext(self._compile_id)):
             trace_structured(
                 "artifact",
@@ -115,7 +115,7 @@ class CapturedFunction:
             )
 
     def _key(self, inputs: list[Any]) -> tuple[Any, ...] | None:
-        """Gives what a capture is made for; Dynamo's guards see to the rest."""
+        """Return the key of a capture. Dynamo's guards check the rest."""
         key: list[Any] = []
         for index, value in enumerate(inputs):
             if isinstance(value, Tensor):
@@ -129,12 +129,12 @@ class CapturedFunction:
         return tuple(key)
 
     def _is_wanted(self, inputs: list[Any]) -> bool:
-        """Whether triton.cudagraph_capture_sizes, which lists sizes where they are dynamic, has these."""
+        """Return True if these sizes may be captured: triton.cudagraph_capture_sizes restricts dynamic sizes."""
         sizes = tuple(value for value in inputs if isinstance(value, int))
         return not self._sizes or not sizes or (sizes[0] if len(sizes) == 1 else sizes) in self._sizes
 
     def _capture(self, key: tuple[Any, ...], inputs: list[Any]) -> Recording | None:
-        """Captures what was met before; None if the inputs are new, or the capture failed."""
+        """Capture a call with known inputs; return None if the inputs are new or the capture failed."""
         if self._is_full or not self._is_wanted(inputs):
             return None
         if key not in self._seen:
@@ -150,7 +150,7 @@ class CapturedFunction:
             )
             return None
         if not _capturing.acquire(blocking=False):
-            return None  # another function captures on the stream that all share; the next call may
+            return None  # another function captures on the shared stream; a later call may capture
         try:
             capture = Recording(self._function, self._device, self._static, inputs)
         except (CaptureError, torch.OutOfMemoryError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which of Inductor's graphs are captured, and what calls them then."""
+"""The choice of Inductor's graphs that are captured, and the installation of the capturing function."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["install", "why_not"]
 
 
 def why_not(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
-    """Says why the graph that Inductor is lowering can't be captured; None if nothing speaks against it.
+    """Return why the graph that Inductor is lowering cannot be captured; None if nothing prevents it.
 
-    `nodes` has a node of the graph for each device that it uses.
+    `nodes` maps each device that the graph uses to one of its nodes.
     """
     ours = [device for device in nodes if device.type == _C.driver_name()]
     others = [device for device in nodes if device.type not in (_C.driver_name(), "meta")]
@@ -33,7 +33,7 @@ def why_not(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
     unsafe = get_first_incompatible_cudagraph_node(V.graph.module)  # type: ignore[arg-type]
     if unsafe is not None:
         return f"the operator {unsafe.target} needs its values on the host, or may not be captured{_where(unsafe)}"
-    # Dynamo hands the current stream over before the call, so that within it would not be the capture's.
+    # Dynamo passes the current stream before the call, so inside the call it would not be the capture's stream.
     for node in V.graph.module.graph.nodes:  # type: ignore[union-attr]
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "streams":
             return f"it uses streams or events{_where(node)}"
@@ -47,15 +47,16 @@ def _where(node: torch.fx.Node) -> str:
     return f". Found from:\n{trace}" if trace else ""
 
 
-# By the id of what Inductor hands to a forward graph and to its backward graph alike; the function keeps that alive.
+# By the id of the object that Inductor passes to both a forward graph and its backward graph. The function keeps the
+# object alive.
 _forwards: weakref.WeakValueDictionary[int, CapturedFunction] = weakref.WeakValueDictionary()
 
 
 def install(graph: Any, example_inputs: Sequence[Any], options: Mapping[str, Any], is_wanted: bool) -> None:
-    """Makes a compiled graph, a CompiledFxGraph, replay captures, or logs why it doesn't.
+    """Make a compiled graph (a CompiledFxGraph) replay captures, or log why it does not.
 
-    `example_inputs` and `options` are those of its post_compile. `is_wanted` says whether Inductor is asked for graphs
-    and has found no reason against one.
+    `example_inputs` and `options` are the arguments of its post_compile. `is_wanted` is true if Inductor was asked for
+    graphs and has found no reason against one.
     """
     is_backward = bool(options["is_backward"])
     kind = "backward" if is_backward else "inference" if graph.fx_kwargs.get("is_inference") else "forward"
@@ -81,7 +82,7 @@ def install(graph: Any, example_inputs: Sequence[Any], options: Mapping[str, Any
     if is_backward:
         forward = _forwards.get(id(shared))
         if forward is not None:
-            # The last outputs of a forward graph are the first inputs of its backward one.
+            # The last outputs of a forward graph are the first inputs of its backward graph.
             forward.saved = len(static)
             function.forward = forward
     else:

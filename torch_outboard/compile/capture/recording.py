@@ -17,15 +17,15 @@ __all__ = ["Recording"]
 
 _alias = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
 
-_streams: dict[int, torch.Stream] = {}  # to capture on, by device; made while one function alone captures
+_streams: dict[int, torch.Stream] = {}  # the capture streams by device; only one function captures at a time
 
 
 @dataclass(frozen=True)
 class _Output:
-    """How one output is made after a replay: a number or None as it is, a tensor as a view.
+    """How one output is built after a replay: a number or None is returned as it is, a tensor as a view.
 
-    Without a size it is the very input: that goes back as the object that it is, since autograd checks whether it is
-    changed before the backward pass.
+    An output without a size is an input itself. The replay returns the same object, since autograd checks that saved
+    tensors are unchanged before the backward pass.
     """
 
     constant: Any = None
@@ -53,9 +53,9 @@ class Recording:
     ) -> None:
         self._device = device
         self._graph = graphs.Graph()
-        self.readers: set[torch.Stream] = set()  # where what the last replay has left may be read
-        self._users: set[torch.Stream] = set()  # that the memory of the copied inputs is recorded on
-        # Not made in inference mode, so that they can be written to outside it.
+        self.readers: set[torch.Stream] = set()  # streams that may read the results of the last replay
+        self._users: set[torch.Stream] = set()  # streams on which the memory of the copied inputs is recorded
+        # Not created in inference mode, so that they can be written to outside it.
         with torch.inference_mode(False), torch.no_grad():
             given = [
                 _buffer(value) if isinstance(value, Tensor) and index not in static else value
@@ -67,20 +67,20 @@ class Recording:
             if isinstance(value, Tensor) and index not in static and value.numel() > 0
         ]
         outputs = self._run(function, list(given))
-        # Nothing is kept of the inputs that don't move: others count who holds their memory.
+        # No reference to the static inputs is kept: other captures count the holders of their memory.
         storages = {
             value.untyped_storage()._cdata: index for index, value in enumerate(given) if isinstance(value, Tensor)
         }
         self._memory: list[Tensor] = []
         self._outputs = [self._output(value, given, storages) for value in outputs]
-        # What was saved may be an input: then it is our copy, which the next replay overwrites as well.
+        # A saved tensor may be an input. It is then our copy, which the next replay overwrites too.
         self._buffers = {index: buffer for index, buffer, _ in self._copied}
         del given, outputs
         held = [memory.untyped_storage()._cdata for memory in (*self._memory, *self._buffers.values())]
         self._holders = [(storage, torch._C._storage_Use_Count(storage)) for storage in held]
 
     def _run(self, function: Callable[[list[Any]], Sequence[Any]], inputs: list[Any]) -> Sequence[Any]:
-        """Captures a call. Waits for nothing, as the caller's thread may be all that other captures need."""
+        """Capture a call. The capture does not wait, as other captures may need the caller's thread."""
         stream = _streams.get(self._device.index)
         if stream is None:
             stream = _streams[self._device.index] = torch.Stream(self._device)
@@ -92,7 +92,7 @@ class Recording:
                 self._graph.reset()
                 raise
             self._graph.capture_end()
-        # Graphs of torch.fx give a single output as it is.
+        # Graphs of torch.fx return a single output without a list.
         return outputs if isinstance(outputs, (list, tuple)) else [outputs]
 
     def _output(self, value: Any, given: list[Any], storages: dict[int, int]) -> _Output:
@@ -121,18 +121,18 @@ class Recording:
         return _Output(memory=memory, size=size, stride=stride, offset=int(value.storage_offset()))
 
     def is_held(self) -> bool:
-        """Whether anybody still holds what an earlier replay has left in the capture's memory."""
+        """Return True if a result of an earlier replay in the capture's memory is still held."""
         return any(torch._C._storage_Use_Count(storage) > count for storage, count in self._holders)
 
     def replay(self, inputs: list[Any], saved: int) -> list[Any]:
-        """Runs on the current stream. All outputs but the last `saved` are given in memory of their own."""
+        """Replay on the current stream. All outputs except the last `saved` are returned in their own memory."""
         current = torch.accelerator.current_stream(self._device)
         for reader in self.readers:
             if reader != current:
                 current.wait_stream(reader)
         self.readers = {current}
         if current not in self._users:
-            # The function may be dropped while this replay reads them.
+            # The function may be freed while this replay reads them.
             self._users.add(current)
             for _, buffer, _ in self._copied:
                 buffer.record_stream(current)
@@ -153,7 +153,7 @@ class Recording:
         return results
 
     def _kept(self, one: _Output, inputs: list[Any], copies: dict[int, Tensor]) -> Any:
-        """Gives an output that the caller may keep: of `copies`, which share memory as the outputs do."""
+        """Return an output that the caller may keep: a view of `copies`, which share memory like the outputs."""
         if one.input_index >= 0:
             return one.view(inputs[one.input_index])
         if one.memory < 0:
@@ -164,7 +164,7 @@ class Recording:
         return one.view(copies[one.memory])
 
     def _saved(self, one: _Output, inputs: list[Any]) -> Any:
-        """Gives an output that only the backward graph reads: where the replay has left it."""
+        """Return an output that only the backward graph reads: a view of the capture's memory."""
         if one.input_index >= 0:
             buffer = self._buffers.get(one.input_index)
             return one.view(inputs[one.input_index] if buffer is None else buffer.detach())
@@ -178,7 +178,7 @@ def _buffer(like: Tensor) -> Tensor:
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Whether elements may share memory, so that they can't be written to one by one."""
+    """Return True if elements may share memory, so that they cannot be written one by one."""
     extent = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if size > 1 and stride < extent:
@@ -188,6 +188,6 @@ def _overlaps(tensor: Tensor) -> bool:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """Gives the memory from the first element to the last one."""
+    """Return a view of the memory from the first element to the last one."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
     return _alias(tensor, (extent,), (1,), 0)  # type: ignore[no-any-return]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The generator of C++: Inductor's kernels for the CPU, on memory that the host can reach, queued like any launch."""
+"""The generator of C++: Inductor's CPU kernels on memory that the host can reach, queued like every launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ __all__ = ["CppGenerator"]
 
 
 class CppGenerator(CodeGenerator):
-    """Kernels in C++. NotSupportedError at a launch for memory that the host can't reach."""
+    """A generator of kernels in C++, for memory that the host can reach.
+
+    Raises
+    ------
+    NotSupportedError
+        At a compilation, if the host cannot reach the device's memory.
+    """
 
     name = "cpp"
     fuses_as_cpu = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a call of an operator needs, by the node of Inductor's that stands for it."""
+"""The arguments and results of an operator's call, from the node of Inductor that represents the call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_outboard._errors import NotSupportedError, OutboardError
 
 __all__ = ["Results", "arguments_of", "by_schema", "names_of", "overload_of", "results_of", "to_overload"]
 
-# Names for the values that an operator returns; None for what nobody asks for.
+# Names for the values that an operator returns; None for an unused value.
 Results: TypeAlias = list[str | None]
 
 
@@ -35,7 +35,7 @@ def arguments_of(node: Any) -> tuple[Sequence[Any], dict[str, Any]]:
 
 
 def by_schema(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Gives a value for each argument of the schema."""
+    """Return a value for each argument of the schema. Raise OutboardError if a value is missing."""
     arguments = to_overload(op)._schema.arguments
     values = list(args)
     for argument in arguments[len(values) :]:
@@ -55,7 +55,7 @@ def results_of(node: Any) -> Results:
 
 
 def names_of(outputs: Any) -> Iterator[str | None]:
-    """Gives a name for each value that is returned, those in lists too, and None for what nobody asks for."""
+    """Yield a name for each returned value, also for those in lists, and None for an unused value."""
     if isinstance(outputs, (list, tuple)):
         for output in outputs:
             yield from names_of(output)

@@ -33,10 +33,16 @@ extern "C" void outboard_entry(const uint64_t* words) {{
 
 
 class HostScheduling(CppScheduling):
-    """CppScheduling, whose kernels get an entry for our launcher. NotSupportedError if the host reaches no memory."""
+    """CppScheduling, with an entry for our launcher in each kernel.
+
+    Raises
+    ------
+    NotSupportedError
+        At a compilation, if the host cannot reach the device's memory.
+    """
 
     def codegen_node(self, node: Any) -> Any:
-        # Not at attach, which opens no device: a driver may serve devices of both kinds.
+        # The check can't run at attach, which opens no device: a driver may have devices of both kinds.
         device = node.get_device()
         if not _C.reaches_memory(device.index):
             raise NotSupportedError(
@@ -52,7 +58,7 @@ class HostScheduling(CppScheduling):
         _as_cpp(super().flush)
 
     def codegen_comment(self, node_schedule: Any, kernel_name: str | None = None) -> None:
-        # What a kernel fuses, which Inductor writes for GPUs only; the compile report reads it.
+        # The operators that a kernel fuses. Inductor writes them for GPUs only; the compile report reads them.
         origins, _ = get_kernel_metadata(node_schedule, V.graph.wrapper_code)
         V.graph.wrapper_code.make_comment(origins)  # type: ignore[no-untyped-call]
         super().codegen_comment(node_schedule, kernel_name)  # type: ignore[no-untyped-call]
@@ -71,7 +77,7 @@ class HostScheduling(CppScheduling):
 
 
 def _as_cpp(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
-    # Inductor takes the generator of an unknown device for what this setting names (get_current_backend), and infers
-    # types as Triton would.
+    # For an unknown device, Inductor assumes the generator that this setting names (get_current_backend). By default it
+    # would infer types as Triton does.
     with config.patch(cuda_backend="cpp"):
         return function(*args, **kwargs)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels of several configurations in generated C++, which has the fastest one, found when it is written."""
+"""Kernels of several configurations in generated C++, which contains only the fastest one.
+
+The measurement runs when the code is written.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ from torch_outboard.compile.wrapper.graph import TunedKernel
 
 __all__ = ["TunedKernels"]
 
-_NUMBERS = {"kept": "int64_t"}  # by types of a program's arguments that are none of C++
+_NUMBERS = {"kept": "int64_t"}  # C++ types of a program's argument types that are not C++
 
 
 class TunedKernels:
-    """Of the C++ wrapper."""
+    """A part of the C++ wrapper."""
 
     _tuned: dict[str, TunedKernel]
     _workspaces: dict[str, WorkspaceArg]
@@ -40,7 +43,7 @@ class TunedKernels:
         super().__init__()
 
     def define_tuned(self, kernel: TunedKernel, comment: str | None) -> None:
-        """Takes a kernel, which is written when it is called: what is measured are the sizes of its first call."""
+        """Store a kernel. Its first call writes it, since the measurement uses the sizes of that call."""
         self._tuned[kernel.name] = kernel
 
     def generate_workspace_allocation(self, ws: WorkspaceArg) -> None:
@@ -51,7 +54,7 @@ class TunedKernels:
         return f"AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_zero_({name}.get()));"
 
     def call_tuned(self, name: str, arguments: Sequence[Any], raw: Sequence[Any] | None) -> None:
-        """Writes a call; `raw` are the arguments as the graph has them, of kernels of a program's own."""
+        """Write a call. For a program's own kernels, `raw` are the arguments as the graph has them."""
         wrapper: Any = self
         if name not in self._programs:
             examples = raw or [None] * len(arguments)
@@ -84,7 +87,7 @@ class TunedKernels:
         return f"static_cast<{_NUMBERS.get(kind, kind)}>({number(wrapper, argument)})"
 
     def _example(self, argument: Any, raw: Any) -> Any:
-        """Gives a value to measure with: of sizes that are not known the one that the graph was compiled for."""
+        """Return a value to measure with. For an unknown size, return the size that the graph was compiled for."""
         hint = V.graph.sizevars.optimization_hint
         if isinstance(argument, SymbolicCallArg):
             return hint(argument.inner_expr)

@@ -24,9 +24,9 @@ _LEAST = -(2**63)
 
 
 class ValueWriter:
-    """Writes values for one wrapper; references to views write lines of their own there.
+    """A writer of values for one wrapper. References to views write their own lines to the wrapper.
 
-    `device_index` writes the index of a device of ours.
+    `device_index` returns the index of one of our devices as text.
     """
 
     def __init__(self, wrapper: CppWrapperCpu, device_index: Callable[[torch.device], str]) -> None:
@@ -34,7 +34,13 @@ class ValueWriter:
         self._device_index = device_index
 
     def write(self, value: Any, user: str) -> str:
-        """Gives the expression. NotSupportedError, with the operator `user`, for what has none."""
+        """Return the expression of a value. `user` is the operator that error messages name.
+
+        Raises
+        ------
+        NotSupportedError
+            If the value has no expression.
+        """
         match value:
             case None | ir.NoneAsConstantBuffer():
                 return "OutboardValue::none()"
@@ -92,7 +98,7 @@ class ValueWriter:
 
 
 def number(wrapper: CppWrapperCpu, value: Any) -> str:
-    """Writes a number that a kernel is given: one that is known, the name of a variable, or an expression."""
+    """Return a number for a kernel as C++: a known number, the name of a variable, or an expression."""
     match value:
         case bool() | int():
             return f"{int(value)}LL"
@@ -107,7 +113,7 @@ _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": 
 
 
 def formula_in_cpp(formula: str, numbers: Sequence[str]) -> str:
-    """Writes a formula of csrc/kernels/expression.h over expressions of C++."""
+    """Return a formula of csrc/kernels/expression.h as C++, over C++ expressions of its numbers."""
     stack: list[str] = []
     for word in formula.split():
         if word in _OPERATORS:
@@ -133,7 +139,7 @@ def _real(value: float) -> str:
 
 
 def text_literal(text: str | bytes) -> str:
-    """Writes a literal of C++ that holds the text in UTF-8, or the bytes, a line of it on a line."""
+    """Return a C++ literal of the text in UTF-8, or of the bytes, with each line on its own line."""
     content = text.encode() if isinstance(text, str) else text
     lines = content.split(b"\n")
     lines[:-1] = [line + b"\n" for line in lines[:-1]]

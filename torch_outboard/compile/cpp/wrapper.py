@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A C++ function in place of the Python one (`cpp_wrapper`), and the model of AOTInductor.
+"""A C++ function in place of the Python function (`cpp_wrapper`), and the model of AOTInductor.
 
-Kernels are launched, tensors allocated and operators called by what torch_outboard/compiled.h declares. Operators go
-through the dispatcher, since torch has C functions of them for its own devices only.
+The functions of torch_outboard/compiled.h launch kernels, allocate tensors and call operators. Operators go through the
+dispatcher, since torch has C functions of operators only for its own devices.
 """
 
 from __future__ import annotations
@@ -88,14 +88,15 @@ _MODEL_DEVICE = """{{
 
 
 class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
-    """The wrapper of a graph and of those within it, which are written in place."""
+    """The wrapper of a graph and of the graphs within it, which are written inline."""
 
     def __init__(self) -> None:
-        # Compiled when it is called, the file is the CPU's: with vector instructions, and torch's precompiled header.
+        # A file that is compiled at its call is a file for the CPU: with vector instructions, and torch's precompiled
+        # header.
         self.device = _C.driver_name() if V.graph.aot_mode else "cpu"
         self._kernel_types: dict[str, list[str]] = {}
         self._operators: dict[torch._ops.OpOverload, str] = {}
-        self._streams: list[int] = []  # that are changed to, by their numbers in Dynamo's table
+        self._streams: list[int] = []  # streams that the code changes to, by their numbers in Dynamo's table
         self._has_streams = False
         super().__init__()
         keep_order_of_streams()
@@ -120,12 +121,12 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
 
     @staticmethod
     def get_device_include_path_aot(device: str) -> str:
-        # For the CPU too: ours must be first, and brings the CPU's.
+        # For the CPU too: our header must be first, and includes the CPU's.
         return "\n".join([f'#include "{header_path("compiled_model.h")}"', *(_names() if device != "cpu" else ())])
 
     @staticmethod
     def get_device_include_path(device: str) -> str:
-        """Torch 2.11 asks this for both."""
+        """Return the include lines of either mode. Torch 2.11 calls this method for both."""
         if V.graph.aot_mode:
             return OutboardCppWrapper.get_device_include_path_aot(device)
         return OutboardCppWrapper.get_device_include_path_jit(device)
@@ -137,7 +138,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
         return f"cached_torch_device_type_{_DEVICE_TYPE}, {device.index or 0}"
 
     def device_index(self, device: torch.device) -> str:
-        """Gives the index of a device of ours, which is the loaded model's own in AOTInductor's code."""
+        """Return the index of one of our devices; in AOTInductor's code, the loaded model's own index."""
         index = self.codegen_device(device).split(", ")[1]
         if not V.graph.aot_mode:
             return index
@@ -148,11 +149,11 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
     # Kernels.
 
     def declare_kernel(self, name: str, types: list[str]) -> None:
-        """Says that a kernel is one of the device, with these arguments."""
+        """Declare that a kernel is one of the device, with these argument types."""
         self._kernel_types[name] = types
 
     def define_program(self, program: DeviceProgram, device: torch.device) -> None:
-        """Defines a kernel in the driver's language; `generate_kernel_call` with triton=False calls it."""
+        """Define a kernel in the driver's language; `generate_kernel_call` with triton=False calls it."""
         self._kernel_types[program.name] = passed_types(program.types)
         *formulas, local_bytes = map(text_literal, program.geometry())
         self.header.splice(
@@ -216,7 +217,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             arguments.append(allocated)
         return f"RAIIAtenTensorHandle {name}(torch_outboard::empty_strided({', '.join(arguments)}));"
 
-    # Operators. They are written in the second pass, in which references to views write lines of their own.
+    # Operators. The second pass writes them. In that pass, references to views write their own lines.
 
     def generate_extern_kernel_alloc(self, node: Any) -> None:
         node.codegen_comment(self)
@@ -265,7 +266,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
         self.writeline(_OperatorLine(self, overload, by_schema(overload, args, kwargs), results))
 
     def call_operator(self, overload: torch._ops.OpOverload, arguments: Sequence[Any], results: Results) -> None:
-        """Writes a call, and the variables for what it returns."""
+        """Write a call, and the variables for its results."""
         values = ValueWriter(self, self.device_index)
         written = ", ".join(values.write(argument, str(overload)) for argument in arguments)
         names = [name for name in results if name is not None]
@@ -279,14 +280,14 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
     def _accessor(self, overload: torch._ops.OpOverload) -> str:
         if overload not in self._operators:
             schema = overload._schema
-            # The graph that folds constants has its own, in the same file.
+            # The graph that folds constants has its own accessors, in the same file.
             accessor = f"{'folding_' if V.graph.is_const_graph else ''}{schema.name}_{overload._overloadname}"
             accessor = self._operators[overload] = accessor.replace("::", "_")
             text = _OPERATOR.format(accessor=accessor, name=schema.name, overload=schema.overload_name)
             self.header.splice(text)
         return self._operators[overload]
 
-    # Some of Inductor's nodes write the call of a C function of torch's, which exists for torch's own devices.
+    # Some of Inductor's nodes write the call of a C function of torch. It exists only for torch's own devices.
 
     @staticmethod
     def get_c_shim_func_name(kernel: str, device: str) -> str:
@@ -298,7 +299,8 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {operator}: compile without them")
         super().writeline(line)  # type: ignore[no-untyped-call]
 
-    # Streams, as in the Python wrapper. The one that the function was called on needs no change: another is left first.
+    # Streams, as in the Python wrapper. A return to the stream on which the function was called needs no change, since
+    # the code leaves any other stream first.
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
         _refuse_ahead_of_time()
@@ -316,7 +318,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
 
     def make_buffer_free(self, buffer: Any) -> str:
         freed: str = super().make_buffer_free(buffer)  # type: ignore[no-untyped-call]
-        return self._records([buffer.get_name()]) + freed if freed else ""  # a tuple is no variable in C++
+        return self._records([buffer.get_name()]) + freed if freed else ""  # a tuple has no variable in C++
 
     def make_free_by_names(self, names_to_del: list[str]) -> str:
         return self._records(names_to_del) + super().make_free_by_names(names_to_del)  # type: ignore[no-any-return]
@@ -325,7 +327,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
         return "".join(f"streams.record({name}); " for name in names if self._has_streams and is_ours(name))
 
     def _place_of(self, stream_idx: int) -> int | None:
-        """Gives a stream's place among those that the call is given, None for the one that it is called on."""
+        """Return a stream's place among the call's streams; None for the stream on which the function is called."""
         if stream_idx == 0:
             return None
         outermost = V.graph
@@ -337,7 +339,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             streams.append(number)
         return streams.index(number)  # type: ignore[no-any-return]
 
-    # The whole.
+    # The whole file.
 
     def generate_end(self, result: Any) -> None:
         super().generate_end(result)  # type: ignore[no-untyped-call]
@@ -345,7 +347,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             result.splice(_CALL.format(streams=self._streams))
 
     def codegen_model_constructor(self) -> None:
-        """Writes torch's, but for the device: torch's parser of its name knows the devices of torch alone."""
+        """Write torch's constructor with our parser of the device's name: torch's parser knows only torch's devices."""
         whole, self.prefix = self.prefix, IndentedBuffer()
         try:
             super().codegen_model_constructor()  # type: ignore[no-untyped-call]
@@ -365,9 +367,9 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
 
 @dataclasses.dataclass
 class _StreamLine(WrapperLine):
-    """Changes to a stream; without a place, to the one that the function was called on."""
+    """A change to a stream; without a place, to the stream on which the function was called."""
 
-    stream_idx: int  # by which Inductor's scheduler knows where it is
+    stream_idx: int  # Inductor's scheduler reads it
     place: int | None
 
     def codegen(self, code: IndentedBuffer) -> None:

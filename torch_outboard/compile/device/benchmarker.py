@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How Inductor measures what it has compiled."""
+"""Inductor's measurement of compiled code on the device."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ __all__ = ["benchmark"]
 def benchmark(
     benchmarker: Any, call: Callable[[], Any], *, warmup: int = 25, rep: int = 100, **options: Any
 ) -> float | list[float]:
-    """Gives the milliseconds of one call, each ended by a wait for the device: the median, or what `options` asks for.
+    """Return the milliseconds of one call, ended by a wait for the device: the median, or another value by `options`.
 
-    `warmup` and `rep` are milliseconds, as for torch's own benchmarkers. With `return_mode="all"` it gives a list of
-    all times, with "min" the least.
+    `warmup` and `rep` are milliseconds, as for torch's own benchmarkers. With `return_mode="all"` the function returns
+    a list of all times, with "min" the least, with "mean" the mean.
+
+    Raises
+    ------
+    ValueError
+        If `return_mode` is unknown.
     """
     _run(call, warmup)
     times = _run(call, rep)
@@ -37,7 +42,7 @@ def benchmark(
 
 
 def _run(call: Callable[[], Any], milliseconds: float) -> list[float]:
-    """Gives at least one time."""
+    """Return the times of calls within the given milliseconds; at least one call."""
     times: list[float] = []
     torch.accelerator.synchronize()
     end = time.perf_counter() + milliseconds / 1000

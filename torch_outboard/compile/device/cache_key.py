@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What compiled code depends on, for the key of Inductor's caches, which by themselves know no device but CUDA's."""
+"""The inputs of compiled code, for the key of Inductor's caches, which themselves distinguish only CUDA devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["cache_key"]
 
 @functools.cache
 def cache_key() -> tuple[tuple[str, str], ...]:
-    """Gives pairs of strings: driver, its version, chips, code generators, compiler, the version of this package."""
+    """Return pairs of strings: driver, its version, chips, code generators, compiler, the version of this package."""
     chips = []
     versions = []
     for index in range(_C.device_count()):
@@ -40,6 +40,6 @@ def cache_key() -> tuple[tuple[str, str], ...]:
 
 
 def _library() -> str:
-    """Gives a hash of the C++ library: of attention, it takes the form that is traced."""
+    """Return a hash of the C++ library, which chooses the form of attention that is traced."""
     found = sorted(Path(_C.__file__).parent.glob("lib/libtorch_outboard.*"))
     return hashlib.sha256(b"".join(one.read_bytes() for one in found)).hexdigest()[:16]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What Inductor asks of a type of devices, answered for the one that a graph is on.
+"""Inductor's questions about a device type, answered for the device of a graph.
 
-Inductor knows one back end a type. A driver whose devices have generators of different kinds gets a scheduling and
-wrappers that find the device first.
+Inductor has one back end for each type. A driver whose devices have different generators gets a scheduling and wrappers
+that first find the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _lowering = threading.local()
 
 @contextlib.contextmanager
 def lowering_with(generator: CodeGenerator) -> Iterator[None]:
-    """A scope in which this thread lowers graphs with a generator, whatever the device's is."""
+    """Lower this thread's graphs with a generator within a `with` block, whatever the device's generator is."""
     _lowering.generator = generator
     try:
         yield
@@ -36,25 +36,31 @@ def lowering_with(generator: CodeGenerator) -> Iterator[None]:
 
 
 def scheduling() -> type[Any]:
-    """Gives what Inductor constructs for each device of the type."""
+    """Return the class that Inductor constructs for each device of the type."""
     known = generators()
     return SchedulingChoice if known.is_by_device or known.has_eager else known.of(0).scheduling()
 
 
 def fuses_as_cpu(device: torch.device) -> bool:
-    """Whether Inductor treats a device as the CPU, whose kernels it gets."""
+    """Return True if Inductor treats a device as the CPU, because the device gets CPU kernels."""
     return device.type == _C.driver_name() and _of(device).fuses_as_cpu
 
 
 def model_header() -> str | None:
-    """Gives the path of the header that AOTInductor's models include first."""
+    """Return the path of the header that AOTInductor's models include first.
+
+    Raises
+    ------
+    NotSupportedError
+        If the graph's devices have generators with different headers.
+    """
     return _same([generator.model_header() for generator in _of_graph()], "headers of models")  # type: ignore[no-any-return]
 
 
 class SchedulingChoice:
-    """Stands for the scheduling of a device, in whose place it goes once it is asked for anything.
+    """A placeholder for the scheduling of a device. The first attribute access replaces it.
 
-    Inductor constructs a scheduling without naming the device, keeps it under the device, and then asks.
+    Inductor constructs a scheduling without naming the device, stores it under the device, and uses it later.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -78,7 +84,7 @@ class SchedulingChoice:
 
 
 class WrapperChoice:
-    """Stands for one of the wrappers, whose `create` and class attributes Inductor asks for."""
+    """A placeholder for one of the wrappers, of which Inductor uses `create` and class attributes."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -97,7 +103,7 @@ class WrapperChoice:
                 found.append(getattr(generator, self._kind)())
             except NotSupportedError as error:
                 lack = error
-        # Before there is a graph only what all have in common is asked: one that lacks a wrapper may not be meant.
+        # Before a graph exists, Inductor reads only common attributes, so a generator may still lack the wrapper.
         if lack is not None and (not found or _devices_of_graph()):
             raise lack
         return found
@@ -110,14 +116,14 @@ def _of(device: torch.device) -> CodeGenerator:
 
 
 def _of_graph() -> list[CodeGenerator]:
-    """Gives the generators of the graph that is being lowered; outside of one, those of all devices."""
+    """Return the generators of the graph that is being lowered; outside of a graph, the generators of all devices."""
     if hasattr(_lowering, "generator"):
         return [_lowering.generator]
     return generators().of_all(_devices_of_graph() or range(_C.device_count()))
 
 
 def _devices_of_graph() -> list[int]:
-    # They are ours: a graph has one type beside the CPU, which has no index.
+    # All indices are those of our devices: a graph has one type besides the CPU, and the CPU has no index.
     return sorted(getattr(V.graph, "device_idxs", ()))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.<name>.device as Dynamo traces it."""
+"""Dynamo's tracing of torch.<name>.device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _index(device: Any, optional: bool = False) -> int:
 
 
 class _DeviceVariable(GenericDeviceVariable):
-    """torch.<name>.device"""
+    """Dynamo's variable for torch.<name>.device."""
 
     _exchange_fn = staticmethod(devices._exchange_device)
     _maybe_exchange_fn = staticmethod(devices._maybe_exchange_device)
@@ -34,5 +34,5 @@ class _DeviceVariable(GenericDeviceVariable):
 
 
 def register_context() -> None:
-    """Makes Dynamo trace the context manager; once."""
+    """Make Dynamo trace the context manager. Call it once."""
     ctx_manager.register_device_context_manager(devices.device, _DeviceVariable)

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is changed in a graph before Inductor lowers it for our devices.
+"""Changes to a graph before Inductor lowers it for our devices.
 
-Some of Inductor's lowerings (torch/_inductor/lowering.py) give wrong code, the first because it decides by the device's
-name:
+Some of Inductor's lowerings (torch/_inductor/lowering.py) write wrong code. The first decides by the device's name:
 
-- `make_pointwise` places an operator on the device of its first tensor, unless it finds a device that it knows as a
-  GPU. With a CPU number as the first operand, which PyTorch allows beside device tensors, that is the CPU. Such an
-  operand is moved to the device; at other places the launch of the kernel reads it.
-- `_make_reduction_inner` numbers the elements of argmax over several dimensions as they lie in memory. The input is
-  made one-dimensional first.
-- `_max_pool_with_offsets` numbers the places of a window in the order of the loops over it, which follows the input's
-  strides: of equal elements another than the first is found, and compiled code on the CPU has that fault too. The
-  rows of an image are laid out in their order first.
-- `var_mean` gives 0 as the mean of nothing, which is NaN; on the CPU too. The mean is computed by itself there.
+- `make_pointwise` places an operator on the device of its first tensor, unless it finds a device that it treats as a
+  GPU. If the first operand is a CPU number, which PyTorch allows next to device tensors, that is the CPU. This pass
+  moves such an operand to the device. In other places, the launch of the kernel reads the operand.
+- `_make_reduction_inner` numbers the elements of argmax over several dimensions in the order of memory. This pass makes
+  the input one-dimensional first.
+- `_max_pool_with_offsets` numbers the places of a window in the order of the loops over the window, which follows the
+  input's strides. Of equal elements, it may find one that is not the first; compiled code on the CPU has the same
+  fault. This pass first puts the rows of an image in order.
+- `var_mean` returns 0 as the mean of nothing instead of NaN, also on the CPU. This pass computes the mean separately.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = ["PrepareGraph"]
 
 
 class PrepareGraph(CustomGraphModulePass):
-    """Inductor's pass for graphs with the device in them; its uuid is how the device gets into the cache's key."""
+    """Inductor's pass for graphs that contain the device. Its uuid adds the device to the key of the caches."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -42,7 +41,7 @@ class PrepareGraph(CustomGraphModulePass):
         self.prepare(gm, generators().of_all(self._indices(gm)))
 
     def prepare(self, gm: torch.fx.GraphModule, chosen: Iterable[CodeGenerator]) -> None:
-        """Changes a graph that these generators lower."""
+        """Change a graph that these generators lower."""
         moved: dict[tuple[torch.fx.Node, torch.device], torch.fx.Node] = {}
         for node in list(gm.graph.nodes):
             value = node.meta.get("val")
@@ -75,7 +74,7 @@ def _operand_to_move(node: torch.fx.Node) -> torch.fx.Node | None:
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
     tensors = [argument for argument in node.all_input_nodes if isinstance(argument.meta.get("val"), torch.Tensor)]
-    # With one tensor alone it is a copy to the device, or a factory like it.
+    # An operator of a single tensor is a copy to the device, or a factory.
     if len(tensors) < 2:
         return None
     first = tensors[0].meta["val"]
@@ -96,7 +95,7 @@ def _flatten_input(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         return
     keepdim = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
     if keepdim:
-        return  # torch refuses it, or will; its own message is better than one about our reshape
+        return  # torch refuses such a call, or will; its own message is better than one about our reshape
     with graph.inserting_before(node):
         flat = graph.call_function(torch.ops.aten.reshape.default, (source, [-1]))
     flat.meta["val"] = source.meta["val"].reshape(-1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The device as Dynamo and Inductor see it, which imports Dynamo."""
+"""The device as Dynamo and Inductor see it. This module imports Dynamo."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ __all__ = ["OutboardInterface", "register_interface"]
 
 _NAME = _C.driver_name()
 
-# What Inductor is told of every device: with fewer processors it splits fewer reductions, before it asks our generators
-# (codegen/mapping.py), which decide from sizes alone. So what is generated is good for all devices of a kind.
+# The number of processors that Inductor sees for every device. With fewer processors, Inductor splits fewer reductions
+# before it calls our generators (codegen/mapping.py), which decide from sizes alone. So generated code fits all devices
+# of a kind.
 _PROCESSORS = 128
 
 
 class _Worker:
-    """Of compile workers: processes that must not open a device. The properties are those that the parent asked for."""
+    """The interface in compile workers, which must not open a device. The properties come from the parent process."""
 
     @staticmethod
     def set_device(device: int) -> None:
@@ -58,8 +59,8 @@ def _index(device: torch.types.Device) -> int:
 class OutboardInterface(DeviceInterface):
     """The attached driver's devices.
 
-    `is_gpu` is True where a device's generator says so: torch then takes Triton for granted. What that flag gives
-    besides (indexed allocations, streams, guards) our own wrapper gives.
+    `is_gpu` is true if a device's generator requests it: torch then assumes that Triton works. The other parts of that
+    flag (indexed allocations, streams, guards) come from our own wrapper.
     """
 
     device = devices.device
@@ -83,7 +84,7 @@ class OutboardInterface(DeviceInterface):
 
     @staticmethod
     def get_compute_capability(device: torch.types.Device = None) -> str:
-        """Gives the architecture, which is part of what compiled code depends on."""
+        """Return the architecture, on which compiled code depends."""
         properties = _Worker.get_device_properties(device)
         return properties.architecture or f"{properties.major}.{properties.minor}"
 
@@ -109,12 +110,12 @@ class OutboardInterface(DeviceInterface):
 
     @classmethod
     def get_cache_system_info(cls) -> dict[str, object] | None:
-        """Gives what torch 2.15 puts into the key of its caches; older versions get it by our pass."""
+        """Return the device's part of the key of torch 2.15's caches; older versions get it from our pass."""
         return dict(cache_key.cache_key())
 
 
 def register_interface() -> None:
-    """Makes Dynamo know the device by its type, and by "type:index" for each of its devices."""
+    """Register the device with Dynamo, by its type and by "type:index" for each of its devices."""
     device_interface.register_interface_for_device(_NAME, OutboardInterface)
     for index in range(_C.device_count()):
         device_interface.register_interface_for_device(f"{_NAME}:{index}", OutboardInterface)

@@ -11,7 +11,7 @@ __all__ = ["OutboardOpOverrides"]
 
 
 class OutboardOpOverrides(DeviceOpOverrides):
-    """Of the Python wrapper. What only other wrappers ask for raises NotImplementedError, as the base class does."""
+    """The pieces of the Python wrapper. Pieces for other wrappers raise NotImplementedError, as in the base class."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
         return f"from torch_outboard._C import current_raw_stream as {name}"

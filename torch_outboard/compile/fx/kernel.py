@@ -24,22 +24,22 @@ kernel = {definition}
 class CompiledKernel(torch.nn.Module):
     """A kernel that writes to some of its arguments and returns nothing.
 
-    It may be pickled; loading it finds what was compiled in a cache, or compiles it. A call with fake tensors does
-    nothing. `_C.compiled_kernel` says what a call with others does.
+    The module can be pickled. Loading it takes the compiled kernel from a cache, or compiles it. A call with fake
+    tensors does nothing. `_C.compiled_kernel` documents the other calls.
 
     Attributes
     ----------
     kernel_name : str
-        The name, which a profile shows too.
+        The name, also in profiles.
     definition : str
-        The generated code: a Python expression with the source in it.
+        The generated code: a Python expression that contains the source.
     types : tuple of str
-        C types of the arguments. Those that end in `*` are tensors; without `const` they are written.
+        C types of the arguments. Types that end in `*` are tensors; tensors without `const` are written.
     imports : tuple of str
-        Lines that the definition needs beside those of cpp_kernel and device_kernel.
+        Lines that the definition needs in addition to the imports of cpp_kernel and device_kernel.
     """
 
-    # Of torch.fx: dead code elimination leaves the node, which has no users.
+    # An attribute of torch.fx: dead code elimination keeps the node, which has no users.
     _is_impure = True
 
     def __init__(
@@ -53,7 +53,7 @@ class CompiledKernel(torch.nn.Module):
         self._launcher = PyCodeCache.load(_MODULE.format(definition=definition, imports="\n".join(imports))).kernel
 
     def wait(self) -> None:
-        """Waits for the compiler, and raises its error."""
+        """Wait for the compiler, and raise its error."""
         if isinstance(self._launcher, LambdaFuture):
             self._launcher = self._launcher.result()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Streams in a graph of torch.fx: functions that its nodes call, and that passes leave where they are."""
+"""Streams in a graph of torch.fx: functions that its nodes call and that passes leave in place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["enter_stream", "leave_stream", "record_streams", "restoring_streams"
 
 @has_side_effect
 def enter_stream(stream: torch.Stream) -> torch.Stream:
-    """Makes a stream its device's current one on this thread, and gives the one that it was before."""
+    """Make a stream the current stream of its device on this thread, and return the previous one."""
     before = torch.accelerator.current_stream(stream.device)
     _make_current(stream)
     return before
@@ -24,19 +24,19 @@ def enter_stream(stream: torch.Stream) -> torch.Stream:
 
 @has_side_effect
 def leave_stream(before: torch.Stream) -> None:
-    """Makes the stream current again that `enter_stream` has given."""
+    """Make the stream current again that `enter_stream` returned."""
     _make_current(before)
 
 
 @has_side_effect
 def record_streams(tensor: torch.Tensor, used: Sequence[torch.Stream]) -> None:
-    """Makes the tensor's memory, once it is freed, wait for what was queued on the streams by then."""
+    """Delay the reuse of a tensor's memory, once it is freed, until the work queued on the streams by then is done."""
     for stream in used:
         tensor.record_stream(stream)
 
 
 def restoring_streams(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Gives the function with the current streams put back if it raises between entering and leaving one."""
+    """Return the function, with the current streams restored if it raises between entering and leaving a stream."""
 
     def run(arguments: Any) -> Any:
         before = [torch.accelerator.current_stream(index) for index in range(torch.accelerator.device_count())]
@@ -51,4 +51,5 @@ def restoring_streams(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _make_current(stream: torch.Stream) -> None:
-    streams._set_stream_by_id(stream.stream_id, stream.device_index, stream.device_type)  # and not its device
+    # This leaves the current device unchanged.
+    streams._set_stream_by_id(stream.stream_id, stream.device_index, stream.device_type)

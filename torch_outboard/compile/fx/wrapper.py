@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A graph of torch.fx in place of the Python function: allocations, kernels and operators as nodes.
+"""A graph of torch.fx in place of the Python function: allocations, kernels and operators are nodes.
 
-Torch's own converter knows Triton's kernels only. Ours makes a module of each C++ kernel, so that a node is called like
-its kernel, and graph passes see that it writes.
+Torch's own converter supports only Triton's kernels. This converter builds a module from each C++ kernel, so that a
+node calls the kernel directly, and graph passes see that it writes.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ __all__ = ["OutboardFxWrapper"]
 
 
 class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
-    """The wrapper of a graph, and by `create` of a graph within another one."""
+    """The wrapper of a graph, and by `create` of a graph within another graph."""
 
-    takes_expressions = True  # of kernels' numbers, beside their text
+    takes_expressions = True  # the numbers of kernels as expressions, besides their text
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         keep_order_of_streams()
         parent = getattr(self, "parent_wrapper", None)
-        # Kernels of the same source are defined once for a graph and those within it.
+        # Kernels of the same source are defined once for a graph and the graphs within it.
         self._kernels: dict[str, CompiledKernel] = {} if parent is None else parent._kernels
         self._tuned: dict[str, TunedKernel] = {} if parent is None else parent._tuned
 
@@ -56,7 +56,7 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
 
     def _generate(self, is_inference: bool) -> tuple[FileBackedGraphModule, None]:
         self.run_wrapper_ir_passes(is_inference)
-        untyped: Any = self  # is_subgraph is made a property by a decorator without types
+        untyped: Any = self  # is_subgraph is a property made by an untyped decorator
         converter = _Converter(
             lines=self.lines,
             prologue=f"{self.imports.getvalue()}\n{self.header.getvalue()}",
@@ -73,7 +73,7 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         return _GraphModule(graph, self.compile_graph(graph)), None
 
     def compile_graph(self, gm: torch.fx.GraphModule) -> Callable[..., Any]:
-        """Gives what runs the graph: a function of the list of arguments, which it empties."""
+        """Return a function that runs the graph. It takes the list of arguments, and empties it."""
         graph = copy.deepcopy(gm.graph)
         graph.set_codegen(torch.fx.graph._BoxedCodeGen())
         run: Callable[..., Any] = torch.fx.GraphModule(gm, graph).forward
@@ -82,8 +82,8 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         return restoring_streams(run) if changes else run
 
     def writeline(self, line: Any) -> None:
-        # What there is as text alone: comments, and asserts of what operators return, which torch's graphs leave out
-        # where they have lines of their own. The converter refuses any other text.
+        # Some lines exist only as text: comments, and asserts about the results of operators. Torch's graphs omit such
+        # asserts if they have their own lines. The converter refuses any other text.
         if not (isinstance(line, str) and line.startswith(("#", "assert_alignment(", "assert_size_stride("))):
             super().writeline(line)  # type: ignore[no-untyped-call]
 
@@ -124,7 +124,7 @@ def _refuse_ahead_of_time() -> None:
 
 
 class _GraphModule(FileBackedGraphModule):
-    """Calls with the list itself, so that inputs which nobody else holds are freed after their last use."""
+    """A graph module that passes the list itself, so that an input can be freed after its last use."""
 
     def call(self, args: list[Any]) -> Any:
         return self.compiled_fn(args)
@@ -145,12 +145,12 @@ class _CopyLine(WrapperLine):
 
 @dataclasses.dataclass
 class _EnterStreamLine(WrapperLine):
-    """Changes to a stream of the graph; 0, which the graph is called on, needs no change.
+    """A change to a stream of the graph. Stream 0, on which the graph is called, needs no change.
 
-    `numbers` are those of the graph's streams in Dynamo's table of a call's objects.
+    `numbers` are the numbers of the graph's streams in Dynamo's table of a call's objects.
     """
 
-    stream_idx: int  # by which Inductor's scheduler knows where it is
+    stream_idx: int  # Inductor's scheduler reads it
     device_index: int
     numbers: dict[int, int]
 
@@ -161,7 +161,7 @@ class _EnterStreamLine(WrapperLine):
 
 @dataclasses.dataclass
 class _LeaveStreamLine(WrapperLine):
-    """Changes back."""
+    """A change back to the previous stream."""
 
     def codegen_fx(self, converter: FxConverter) -> Callable[[WrapperLine], None]:
         assert isinstance(converter, _Converter)
@@ -169,7 +169,7 @@ class _LeaveStreamLine(WrapperLine):
 
 
 class _Converter(FxConverter):
-    """What differs from torch's own converter."""
+    """The differences from torch's own converter."""
 
     compiled: dict[str, CompiledKernel]
     tuned: dict[str, TunedKernel]
@@ -177,11 +177,11 @@ class _Converter(FxConverter):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._definitions: dict[str, str] = {}
-        self._streams: dict[int, torch.fx.Node] = {}  # 0 is the one that the graph is called on
+        self._streams: dict[int, torch.fx.Node] = {}  # 0 is the stream on which the graph is called
         self._before: torch.fx.Node | None = None
 
     def _generate_graph_constants(self) -> None:
-        # Torch's hands on parameters, for which operators that write to a given tensor refuse to run.
+        # Torch's method passes parameters, which operators with out arguments refuse.
         for name, constant in V.graph.constants.items():
             value = constant.detach() if isinstance(constant, torch.Tensor) else constant
             self.gm.register_buffer(name, value)
@@ -190,7 +190,7 @@ class _Converter(FxConverter):
             self.buffer_to_node[name] = node
 
     def _generate_allocate(self, line: WrapperLine) -> None:
-        # Torch's leaves out the device's index.
+        # Torch's method omits the device's index.
         buffer = line.node  # type: ignore[attr-defined]
         node = self.gm.graph.call_function(
             torch.empty_strided,
@@ -259,7 +259,7 @@ class _Converter(FxConverter):
             self._before = None
 
     def _generate_unbacked_symbol_defs(self, line: WrapperLine) -> None:
-        # Torch's looks for the result first, which operators for streams don't have.
+        # Torch's method reads the result first, and operators for streams have none.
         if line.unbacked_bindings:  # type: ignore[attr-defined]
             super()._generate_unbacked_symbol_defs(line)
 
@@ -294,7 +294,7 @@ class _Converter(FxConverter):
         if should_unwrap_unspec_arg(name):  # a tensor on the CPU without dimensions
             with self._without_hooks():
                 return self.gm.graph.call_function(torch.ops.aten.item.default, (self.buffer_to_node[name],))
-        # Numbers of C++ kernels come as text alone: those that are known, and symbols.
+        # Numbers of C++ kernels come only as text: known numbers, and symbols.
         if name.lstrip("-").isdigit():
             return int(name)
         for symbol in self.expr_to_proxy:
@@ -304,7 +304,7 @@ class _Converter(FxConverter):
 
     @contextlib.contextmanager
     def _without_hooks(self) -> Iterator[None]:
-        # The hook that is there would call the node's target, to learn what it gives, and takes functions only.
+        # The installed hook would call the node's target to get its result, and supports only functions.
         hooks, self.gm._create_node_hooks = self.gm._create_node_hooks, []
         try:
             yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Makes regions of what torch told."""
+"""Build regions from torch's records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CACHE_STATES = {
 
 
 class Builder:
-    """Makes regions of records, which come in the order of time."""
+    """A builder of regions from records, which arrive in order of time."""
 
     def __init__(self) -> None:
         self._regions: dict[str, Region] = {}
@@ -47,7 +47,7 @@ class Builder:
                 _add_metrics(region, record.data, is_forward=record.name == "compilation_metrics")
             case "dynamo_graph_break_reason":
                 graph_break = GraphBreak(*trace.read_break(record.payload or ""))
-                # Dynamo begins a frame again when it has met a break, and tells of it again.
+                # Dynamo restarts a frame after a break, and reports the break again.
                 if graph_break not in region.breaks:
                     region.breaks.append(graph_break)
             case "recompile_reasons":
@@ -56,7 +56,7 @@ class Builder:
                 self._kinds[region.compile_id] = record.name.split("_")[1]
             case "inductor_output_code":
                 region.graphs.append(read_graph(self._kinds.get(region.compile_id, "inference"), record.payload or ""))
-                # The cache gives a forward graph and its backward one together.
+                # The cache returns a forward graph together with its backward graph.
                 if self._kinds.get(region.compile_id) == "forward":
                     self._kinds[region.compile_id] = "backward"
             case "outboard_capture":
@@ -68,7 +68,7 @@ class Builder:
                 region.graphs[-1].state = _CACHE_STATES[state]
 
     def finish(self, ran: dict[str, list[str]]) -> list[Region]:
-        # Frames without an operator are compiled to nothing, and of no interest unless something stopped them.
+        # Frames without an operator compile to nothing. The report omits them unless a break or an error stopped them.
         regions = [one for one in self._regions.values() if one.graphs or one.operators or one.breaks or one.error]
         for region in regions:
             for graph in region.graphs:
@@ -99,7 +99,7 @@ def read_graph(kind: str, code: str) -> Graph:
 
 
 def _provider(name: str, ran: dict[str, list[str]]) -> str:
-    """Gives who ran an operator, or the one that it is called on a device: convolution is convolution_overrideable."""
+    """Return the providers that ran an operator. On a device, convolution runs as convolution_overrideable."""
     base, _, overload = name.partition(".")
     exact = ran.get(f"{base}.{overload}" if overload else base, [])
     bases = {base, f"{base}_overrideable"}
@@ -110,14 +110,14 @@ def _provider(name: str, ran: dict[str, list[str]]) -> str:
 
 
 class Clock:
-    """Adds up the time of one thread by what it is compiling, and the phase that it is in."""
+    """The time of one thread, added up by compilation and phase."""
 
     def __init__(self) -> None:
         self._stack: list[tuple[str, str | None, str | None]] = []
         self._last = 0.0
 
     def add(self, event: trace.Event) -> Iterator[tuple[str, str, float]]:
-        """Yields what the time since the event before belongs to: compilation, phase, seconds."""
+        """Yield the compilation, the phase and the seconds of the time since the previous event."""
         if self._stack:
             _, compile_id, phase = self._stack[-1]
             if compile_id is not None and phase is not None:
@@ -129,5 +129,5 @@ class Clock:
             return
         names = [name for name, _, _ in self._stack]
         if event.name in names:
-            # What an exception has left without its end goes too.
+            # This also removes events that an exception has left without an end.
             del self._stack[len(names) - 1 - names[::-1].index(event.name) :]

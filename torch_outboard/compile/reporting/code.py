@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads the Python module that Inductor generates for a graph: which kernels it defines, and what it calls."""
+"""Read the Python module that Inductor generates for a graph: the kernels that it defines, and its calls."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dataclasses import dataclass, field
 
 __all__ = ["Extern", "Kernel", "read_code"]
 
-# By the function that makes the kernel of its source. Of a vendor's generator the function's name is shown.
+# By the function that makes a kernel from its source. For a vendor's generator, the report shows the function's name.
 _LANGUAGES = {"cpp_kernel": "C++", "cpp_pybinding": "C++", "triton": "Triton"}
 _ORIGINS = re.compile(r"^\s*(?:#|//).*Original ATen: \[(.*)\]")
 
 
 @dataclass
 class Kernel:
-    """A kernel that was generated.
+    """A generated kernel.
 
     Attributes
     ----------
     name, language : str
-        `language` is "C++", "Triton", the driver's own, or the function of a vendor's that makes it.
+        `language` is "C++", "Triton", the driver's own, or the function of a vendor's generator that makes the kernel.
     operators : list of str
-        What it fuses: operators of the graph before decompositions, as "aten.gelu".
+        The operators that the kernel fuses: operators of the graph before decompositions, as "aten.gelu".
     lines : int
-        Of its source, without blank ones.
+        Lines of its source, without blank ones.
     calls : int
-        In the generated code; loops are counted once.
+        Calls in the generated code; a call in a loop counts once.
     """
 
     name: str
@@ -45,11 +45,12 @@ class Extern:
     Attributes
     ----------
     name : str
-        As "aten::mm", or "aten::mm.out" where the code names the overload.
+        As "aten::mm", or "aten::mm.out" if the code names the overload.
     calls : int
-        In the generated code.
+        Calls in the generated code.
     provider : str
-        Who ran it: "native", "host", "fallback", several with commas; empty if it was not seen to run on the device.
+        The provider that ran it: "native", "host", "fallback", several with commas. Empty if no run on the device was
+        seen.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Extern:
 
 
 def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
-    """Reads generated code. SyntaxError if it is no Python."""
+    """Return the kernels and the operators of generated code. Raise SyntaxError if the text is not Python."""
     module = ast.parse(code)
     aliases: dict[str, str] = {}
     kernels: dict[str, Kernel] = {}
@@ -82,8 +83,8 @@ def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
         if used is None:
             continue
         used.calls += 1
-        # Inductor writes the origins above what they are those of. An operator's hold its inputs' too, and its name
-        # says enough.
+        # Inductor writes the origins above the call. The origins of an operator include those of its inputs, and its
+        # name says enough.
         above = [line for line in unread if line <= call.lineno]
         unread = unread[len(above) :]
         if above and isinstance(used, Kernel):
@@ -93,7 +94,7 @@ def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
 
 def _calls(module: ast.Module) -> Iterator[ast.Call]:
     for statement in module.body:
-        # Not the benchmark at the end of the module, which calls what it measures.
+        # The benchmark at the end of the module also calls kernels; its calls do not count.
         if isinstance(statement, (ast.ClassDef, ast.FunctionDef)) and not statement.name.startswith("benchmark_"):
             yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call))
 
@@ -112,7 +113,7 @@ def _language(call: ast.Call) -> str:
 
 
 def _source(call: ast.Call) -> str | None:
-    """Gives the source among the arguments of a call that makes a kernel."""
+    """Return the source among the arguments of a call that makes a kernel."""
     for argument in call.args:
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and "\n" in argument.value:
             return argument.value
@@ -129,12 +130,12 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
 
 
 def _operator(name: str) -> str | None:
-    """Gives the operator that a dotted name calls: "aten::mm", "aten::mm.out"; None if it is none."""
+    """Return the operator that a dotted name calls ("aten::mm", "aten::mm.out"); None if the name is no operator."""
     if name.startswith("extern_kernels."):
         return "aten::" + name.removeprefix("extern_kernels.")
     parts = name.removeprefix("torch.ops.").split(".")
     if not name.startswith("torch.ops.") or len(parts) < 2:
-        # Copies between devices are a method.
+        # A copy between devices is a method call.
         return "aten::copy_" if name.endswith(".copy_") else None
     overload = f".{parts[2]}" if len(parts) > 2 and parts[2] != "default" else ""
     return f"{parts[0]}::{parts[1]}{overload}"

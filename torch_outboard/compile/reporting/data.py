@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a compile report is made of."""
+"""The parts of a compile report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Graph", "GraphBreak", "Region"]
 
 @dataclass
 class GraphBreak:
-    """Where Dynamo had to end a graph, and why; `file` is empty where torch does not say."""
+    """A place where Dynamo ended a graph, with the reason. `file` is empty if torch does not report the place."""
 
     reason: str
     file: str
@@ -22,14 +22,15 @@ class GraphBreak:
 
 @dataclass
 class Graph:
-    """What Inductor generated for one graph.
+    """The generated code of one graph.
 
     Attributes
     ----------
     kind : str
         "inference", "forward" or "backward".
     state : str
-        "compiled", or "from the cache": then no kernel was generated or compiled, and those listed are the cached ones.
+        "compiled", or "from the cache". In the second case no kernel was generated or compiled: the list has cached
+        ones.
     note : str
         Why the generated code could not be read; else empty.
     capture : str
@@ -53,15 +54,15 @@ class Region:
     compile_id : str
         As in torch's logs: the frame's number, and how often it was compiled before.
     function, file, line
-        The frame; a part of a function behind a graph break is called torch_dynamo_resume_in_….
+        The frame. The rest of a function after a graph break is named torch_dynamo_resume_in_….
     operators : int
-        Of Dynamo's graph.
+        Operators of Dynamo's graph.
     recompile_reasons : list of str
-        Which guards of earlier compilations failed; empty for the first one.
+        Guards of earlier compilations that failed; empty for the first compilation.
     error : str
-        What ended the compilation; empty if nothing did.
+        The error that ended the compilation; empty if there was none.
     seconds : dict of str to float
-        By phase: "dynamo", "aot", "lowering", "code", "kernels". What torch takes to tell of itself is in it.
+        By phase: "dynamo", "aot", "lowering", "code", "kernels". Includes the time that torch takes to write its trace.
     """
 
     compile_id: str

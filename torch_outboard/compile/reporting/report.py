@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch.compile made of a program: regions, graph breaks, kernels, operators without a kernel, and times."""
+"""The report of torch.compile's work: regions, graph breaks, kernels, operators without a kernel, and times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CompileReport", "report"]
 
 
 class CompileReport:
-    """The regions that were compiled, in their order; prints as text, also with rich. Filled when its block ends."""
+    """The compiled regions, in order. Prints as text, also with rich. The end of the `with` block fills it."""
 
     def __init__(self) -> None:
         self.regions: list[Region] = []
@@ -27,7 +27,7 @@ class CompileReport:
         return [graph for region in self.regions for graph in region.graphs]
 
     def to_dict(self) -> dict[str, Any]:
-        """Gives all of it for JSON."""
+        """Return the whole report for JSON."""
         return {
             "summary": self.summary(),
             "regions": [
@@ -36,7 +36,7 @@ class CompileReport:
         }
 
     def summary(self) -> str:
-        """Gives one sentence of numbers."""
+        """Return one sentence of numbers."""
         graphs = self.graphs
         cached = sum(graph.state == "from the cache" for graph in graphs)
         kernels = sum(len(graph.kernels) for graph in graphs)
@@ -70,10 +70,11 @@ def _count(number: int, noun: str) -> str:
 
 @contextlib.contextmanager
 def report() -> Iterator[CompileReport]:
-    """Reports what torch.compile does within a `with` block, in all threads; an exception of the block passes on.
+    """Report the work of torch.compile within a `with` block, in all threads; exceptions of the block propagate.
 
-    The report is filled at the end of the block. What was compiled before it is not in it, though it may run in it.
-    Compiling takes longer meanwhile: torch writes graphs as text. Imports neither Dynamo nor Inductor.
+    The end of the block fills the report. It omits code that was compiled before the block, even if the block runs it.
+    Compilation takes longer meanwhile, since torch writes graphs as text. This function imports neither Dynamo nor
+    Inductor.
     """
     result = CompileReport()
     listener = Listener()
@@ -90,11 +91,11 @@ def report() -> Iterator[CompileReport]:
 
 
 def _ran(before: Coverage, after: Coverage) -> dict[str, list[str]]:
-    """Gives the providers that ran each operator meanwhile."""
+    """Return the providers that ran each operator between two counts."""
     calls = {(row.op, row.provider): row.calls for row in before}
     providers: dict[str, list[str]] = {}
     for row in after:
-        # Less than before: the counters were set to 0 meanwhile.
+        # A count may also be less than before, if the counters were set to 0 meanwhile.
         if row.calls != calls.get((row.op, row.provider), 0):
             providers.setdefault(row.op, []).append(row.provider)
     return providers

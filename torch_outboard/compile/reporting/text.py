@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The report of compilations for a terminal."""
+"""The compile report as text for a terminal."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch tells of its compilations, and the differences between its versions in telling it.
+"""Torch's trace of its compilations, and how it differs between torch's versions.
 
-torch writes a structured trace to one logger if anybody listens there; with the variable TORCH_TRACE it goes to files.
-Every compilation is in it, also one that a cache had: names, graph breaks, generated code, the times of phases.
+torch writes a structured trace to one logger if the logger has a handler; the variable TORCH_TRACE writes it to files.
+The trace has every compilation, also one that a cache answered: names, graph breaks, generated code, times of phases.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOGGER = "torch.__trace"
 
 PHASES = ("dynamo", "aot", "lowering", "code", "kernels")
 
-# torch's timed events. One that is not named here belongs to the phase that it lies in.
+# torch's timed events. An event that is not named here belongs to the phase around it.
 _PHASE_OF = {
     "dynamo": ("entire_frame_compile", "bytecode_tracing", "build_guards", "gc"),
     "aot": (
@@ -52,7 +52,7 @@ _PHASE_OF = {
 }
 _PHASES_BY_EVENT = {event: phase for phase, events in _PHASE_OF.items() for event in events}
 
-# What the report reads; the rest, graphs as text above all, is not kept.
+# The records that the report reads. The others, above all graphs as text, are dropped.
 _WANTED = {
     "aot_forward_graph",
     "aot_inference_graph",
@@ -73,16 +73,16 @@ _WITHOUT_PAYLOAD = {"aot_forward_graph", "aot_inference_graph", "fx_graph_cache_
 
 @dataclass(frozen=True)
 class Record:
-    """One thing that torch told.
+    """One record of the trace.
 
     Attributes
     ----------
     name : str
-        What it is; the name of the artifact where torch calls it one.
+        The kind of the record; the artifact's name if torch calls it an artifact.
     compile_id : str or None
-        The compilation that it belongs to, as torch writes it: "frame/recompilation".
+        The compilation that the record belongs to, as torch writes it: "frame/recompilation".
     thread : int
-        The thread that told it.
+        The thread that wrote the record.
     data : dict
         Its own fields.
     payload : str or None
@@ -97,7 +97,7 @@ class Record:
 
 
 class Listener(logging.Handler):
-    """Keeps the records that torch tells in all threads, from `listen` to `stop`."""
+    """A handler that keeps torch's records of all threads, from `listen` to `stop`."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -111,7 +111,7 @@ class Listener(logging.Handler):
         self.close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Nothing is read here: an exception would come out of the user's compilation.
+        # Nothing is parsed here: an exception would leave the user's compilation.
         told: dict[str, Any] = getattr(record, "metadata", {})
         name = next(iter(told), "")
         data = told.get(name)
@@ -134,7 +134,7 @@ def _compile_id(told: dict[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class Event:
-    """The begin or the end of something that torch times."""
+    """The begin or the end of a timed event of torch."""
 
     name: str
     is_begin: bool
@@ -143,7 +143,7 @@ class Event:
 
 
 def read_event(record: Record) -> Event | None:
-    """Reads a record of the name chromium_event; None for those without a duration."""
+    """Return the event of a record with the name chromium_event; None for an event without a duration."""
     told = json.loads(record.payload or "{}")
     if told.get("ph") not in ("B", "E"):
         return None
@@ -157,7 +157,7 @@ def read_event(record: Record) -> Event | None:
 
 
 def phase_of(event: str) -> str | None:
-    """Gives the phase that an event begins; None if it belongs to the one around it."""
+    """Return the phase that an event begins; None if the event belongs to the phase around it."""
     return _PHASES_BY_EVENT.get(event)
 
 
@@ -166,10 +166,10 @@ _FRAME = re.compile(r'^  File "(.+?)", line (\d+)', re.MULTILINE)
 
 
 def read_break(text: str) -> tuple[str, str, int | None]:
-    """Reads why and where a graph broke: the reason, the file and the line; torch 2.11 to 2.15 word it alike."""
+    """Return the reason, the file and the line of a graph break. torch 2.11 to 2.15 use the same wording."""
     place = _PLACE.search(text)
     if place is None:
-        # A frame that is skipped whole: a sentence for the reason, and the place as the last frame of a stack.
+        # Dynamo skipped the whole frame: the reason is a sentence, and the place is the last frame of a stack.
         frames = _FRAME.findall(text.partition("\nTraceback")[0])
         reason = " ".join(_until(text.splitlines(), "  File "))
         return (reason, frames[-1][0], int(frames[-1][1])) if frames else (reason, "", None)
@@ -179,17 +179,17 @@ def read_break(text: str) -> tuple[str, str, int | None]:
 
 
 def read_capture(record: Record) -> tuple[str, str]:
-    """Reads a record of the name outboard_capture: the kind of the graph, and why it is not captured, or nothing."""
+    """Return the kind of the graph and why it is not captured, or "", from a record with the name outboard_capture."""
     told = json.loads(record.payload or "{}")
     return told["kind"], told["reason"]
 
 
 def read_reasons(record: Record) -> list[str]:
-    """Reads a record of the name recompile_reasons: guards that failed, of one or of several earlier compilations."""
+    """Return the guards of earlier compilations that failed, from a record with the name recompile_reasons."""
     try:
         told = json.loads(record.payload or "[]")
     except json.JSONDecodeError:
-        told = record.payload  # one reason is told as it is
+        told = record.payload  # torch writes a single reason as plain text
     return [str(one) for one in told] if isinstance(told, list) else [str(told)]
 
 

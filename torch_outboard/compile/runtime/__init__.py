@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What generated Python code calls: makers of kernels, on the host and on the device, and calls of generated C++."""
+"""The functions that generated Python code calls: makers of host and device kernels, and calls of generated C++."""
 
 from __future__ import annotations
 

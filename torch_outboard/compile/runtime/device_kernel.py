@@ -26,11 +26,11 @@ def device_kernel(
     checks: Sequence[str] = (),
     device: int | None = None,
 ) -> Callable[..., None]:
-    """Makes the launcher of a kernel in the driver's language; DeviceProgram says what the arguments are.
+    """Return the launcher of a kernel in the driver's language. DeviceProgram documents the arguments.
 
     The launcher takes tensors and numbers in the order of `types`, and queues a launch on the current stream of its
-    tensors' device. With a device the program is built for it now, which raises the compiler's error; for others at the
-    first launch there.
+    tensors' device. With `device`, the program is built for that device now, and the compiler's error is raised now.
+    For other devices, the first launch builds it.
     """
     program = DeviceProgram(name, language, tuple(types), code, entry, tuple(grid), tuple(block), local_bytes, options)
     content = code.encode() if isinstance(code, str) else code

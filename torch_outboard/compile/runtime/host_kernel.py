@@ -18,10 +18,10 @@ __all__ = ["cpp_kernel"]
 
 
 def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source: str) -> Any:
-    """Compiles a kernel in C++, in a worker if there are any, and gives its launcher or the future of it.
+    """Compile a kernel in C++, in a worker if there are any, and return its launcher or a future of the launcher.
 
-    The launcher takes tensors and numbers in the order of `types`; _C.compiled_kernel says what it does with them. A
-    compiler that fails raises torch's CppCompileError, with its output.
+    The launcher takes tensors and numbers in the order of `types`; _C.compiled_kernel documents the launch. A failed
+    compilation raises torch's CppCompileError, with the compiler's output.
     """
     kinds = kernel_letters(name, types)
 

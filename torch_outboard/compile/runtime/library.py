@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The libraries of compiled kernels on disk, among Inductor's: loaded only if nobody else may have written them."""
+"""The libraries of compiled kernels, in Inductor's cache, loaded only if no other user can have written them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _log = logging.getLogger(__name__)
 
 @clear_on_fresh_cache
 class KernelCache(CppCodeCache):
-    """Libraries of kernels, compiled as those of the CPU are but for the Python bindings, with their header too.
+    """A cache of kernel libraries, compiled like the CPU's, with the same header but without Python bindings.
 
-    Inductor takes a library that lies there for a good one. Here its hash lies beside it once it was loaded. A library
-    that changed since, that others may have written or that doesn't load is compiled again, and a warning says so.
+    Inductor trusts any library that it finds. This class stores a library's hash next to it after the first load. It
+    compiles a library again, with a warning, if the library has changed, other users may have written it, or it does
+    not load.
     """
 
     cache: dict[str, Any] = {}
@@ -53,14 +54,14 @@ class KernelCache(CppCodeCache):
 
     @classmethod
     def load_async(cls, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-        _since(cache_dir())  # before anything is compiled in it
+        _since(cache_dir())  # before the first compilation in it
         load = super().load_async(*args, **kwargs)
 
         def load_or_rebuild() -> Any:
             try:
                 return load()
             except OSError as error:
-                # The library is gone, so that this compiles it. A second failure is no damage of the cache.
+                # The library is removed, so this call compiles it. A second failure does not come from the cache.
                 _log.warning("%s; it is compiled again", error)
                 return load()
 
@@ -68,7 +69,7 @@ class KernelCache(CppCodeCache):
 
 
 def private_folder(path: str | Path) -> None:
-    """Make a folder, or repair its mode, so that its user alone may write it. OSError if that can't be."""
+    """Make a folder, or repair its mode, so that only its user can write to it. Raise OSError if this fails."""
     try:
         make_private_folders(Path(path))
     except OSError as error:
@@ -79,13 +80,13 @@ def private_folder(path: str | Path) -> None:
 
 @functools.cache
 def _since(folder: str) -> int:
-    """Make Inductor's folder private, and return when: what was written later nobody else can have reached."""
+    """Make Inductor's folder private, and return the time: no other user can have reached files written later."""
     private_folder(folder)
     return time.time_ns()
 
 
 def check_library(library: Path) -> bytes | None:
-    """Raise OSError unless it is what was compiled. Return its content if there is no hash of it yet, else None."""
+    """Raise OSError unless a library is as it was compiled. Return its content if no hash is stored yet, else None."""
     private_folder(library.parent)
     noted = read_private(hash_file(library))
     about = library.lstat()
@@ -94,19 +95,19 @@ def check_library(library: Path) -> bytes | None:
     is_open = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) != 0
     content = library.read_bytes()
     if noted is None:
-        # A umask may let the compiler's files be written by others, who can't reach them in the folder as it is now.
+        # A umask may let other users write to the compiler's files. In a private folder they can't reach the files.
         is_good = _is_whole(content) and not (is_open and about.st_ctime_ns < _since(cache_dir()))
     else:
         is_good = _hash(content).encode() == noted
     if not is_good:
         raise OSError(f"the compiled kernel {printable_path(library)} is not the one that was compiled")
-    if is_open:  # as a new file, which nobody has opened
+    if is_open:  # as a new file, which no process has open
         write_whole(library, content)
     return content if noted is None else None
 
 
 def hash_file(library: Path) -> Path:
-    """Return where the hash of a library lies."""
+    """Return the path of a library's hash."""
     return library.with_name(library.name + ".sha256")
 
 
@@ -115,12 +116,12 @@ def _hash(content: bytes) -> str:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Whether an ELF file is as long as its header says: loading a shorter one ends the process by a signal.
+    """Return True if an ELF file is as long as its header says. Loading a shorter file kills the process by a signal.
 
-    The table of sections, which its header places, comes last in what linkers write.
+    Linkers write the table of sections last; the header contains its place.
     """
     if content[:5] != b"\x7fELF\x02":
-        return True  # of another format or class: for the loader to say
+        return True  # another format or class: the loader decides
     place = int.from_bytes(content[40:48], "little")
     size, count = int.from_bytes(content[58:60], "little"), int.from_bytes(content[60:62], "little")
     return place + size * count <= len(content)

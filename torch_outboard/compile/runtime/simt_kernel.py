@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the generated Python code calls: from the text of a kernel to its launcher."""
+"""The function that generated Python code calls: it turns the text of a kernel into a launcher."""
 
 from __future__ import annotations
 
@@ -26,13 +26,19 @@ _log = logging.getLogger(__name__)
 
 Parameter = tuple[str, str, str]  # declaration, name, letter
 
-# No option that changes what floating point computes. Tests add those of sanitizers. With a later standard the headers
-# take longer than most kernels.
+# No option changes the results of floating point. Tests add the options of sanitizers. With a later standard, the
+# headers take longer to compile than most kernels.
 FLAGS = ("-std=c++14", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fPIC", "-shared", "-w")
 
 
 def simt_kernel(name: str, dialect: str, parameters: Sequence[Parameter], items: str, text: str) -> Callable[..., None]:
-    """Gives the launcher of a kernel. OutboardError with the compiler's output if its text doesn't compile."""
+    """Return the launcher of a kernel.
+
+    Raises
+    ------
+    OutboardError
+        If the kernel's text does not compile; the message has the compiler's output.
+    """
     letters = "".join(letter for _, _, letter in parameters)
     source = host_source(name, dialect, parameters, items, text)
     entry = ctypes.cast(_library(source).outboard_entry, ctypes.c_void_p).value
@@ -40,7 +46,7 @@ def simt_kernel(name: str, dialect: str, parameters: Sequence[Parameter], items:
 
 
 def host_source(name: str, dialect: str, parameters: Sequence[Parameter], items: str, text: str) -> str:
-    """Gives the text of a library: the kernel, and an entry that calls it for each item."""
+    """Return the text of a library: the kernel, and an entry that calls the kernel for each item."""
     arguments = "\n".join(
         f"  {declared} = {_word(letter, declared, place)};" for place, (declared, _, letter) in enumerate(parameters)
     )
@@ -81,7 +87,7 @@ def _library(source: str) -> Any:
 
 
 def _compile(source: str, library: Path) -> None:
-    """Write a library, and its hash. OutboardError if the text doesn't compile."""
+    """Write a library and its hash. Raise OutboardError if the text does not compile."""
     text = library.with_suffix(".cpp")
     write_whole(text, source.encode())
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:

@@ -17,7 +17,7 @@ __all__ = ["CudaGenerator", "HostGenerator", "OpenCLGenerator", "SimtGenerator"]
 
 
 class SimtGenerator(CodeGenerator):
-    """Kernels in a dialect: a subclass names it."""
+    """A generator of kernels in a dialect. A subclass sets the dialect."""
 
     name = "simt"
     dialect: ClassVar[Dialect]
@@ -61,18 +61,18 @@ class SimtGenerator(CodeGenerator):
 
 
 class OpenCLGenerator(SimtGenerator):
-    """Kernels in opencl_c, for every device whose driver builds programs of it."""
+    """Kernels in opencl_c, for every device whose driver builds programs in it."""
 
     dialect = OPENCL_C
 
 
 class CudaGenerator(SimtGenerator):
-    """Kernels in CUDA C++, for every device whose driver builds programs of the language "cuda"."""
+    """Kernels in CUDA C++, for every device whose driver builds programs in the language "cuda"."""
 
     dialect = CUDA_CPP
 
 
 class HostGenerator(SimtGenerator):
-    """Kernels in C++ for memory that the host can reach, one item after the other: for tests of what is generated."""
+    """Kernels in C++ for memory that the host can reach, one item after the other: for tests of generated code."""
 
     dialect = HOST_CPP

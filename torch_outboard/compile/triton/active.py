@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Triton's driver of our devices: what `kernel[grid](...)` asks outside of torch.compile, answered by the attached one.
+"""Triton's driver for our devices. It answers `kernel[grid](...)` outside of torch.compile, for the attached driver.
 
-Which driver a launch finds is chosen by the device of its tensors (_compat/triton.py), so other devices keep their own.
+The device of a launch's tensors chooses the driver (_compat/triton.py), so other devices keep their own driver.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _known: set[TritonTarget] = set()
 
 
 class DeviceDriver:
-    """What Triton asks of a driver, for one of our devices; without one, for the device that is current."""
+    """The driver interface of Triton for one of our devices; without a device, for the current one."""
 
     def __init__(self, driver: Driver, device: int | None = None) -> None:
         self._driver = driver
@@ -48,14 +48,14 @@ class DeviceDriver:
         return GPUTarget(target.backend, target.arch, target.warp_size)
 
     def get_current_device(self) -> torch.device:
-        """Gives what Triton keeps kernels by: not a number, as those of another driver's devices are."""
+        """Return the key by which Triton stores kernels. It is not a number, since other drivers use numbers."""
         return torch.device(self._driver.name, _C.current_device() if self._device is None else self._device)
 
     def get_active_torch_device(self) -> torch.device:
         return self.get_current_device()
 
     def get_current_stream(self, device: torch.device) -> int:
-        """Gives the number that hooks of Triton's are told. Launches take the stream that is current themselves."""
+        """Return the stream number for Triton's hooks. Launches use the current stream themselves."""
         return torch.accelerator.current_stream(device).stream_id
 
     def get_device_interface(self) -> Any:
@@ -85,27 +85,27 @@ class DeviceDriver:
         except (
             RuntimeError,
             ValueError,
-        ) as error:  # the driver's, of more than the chip has: another configuration may do
+        ) as error:  # the driver's error if the chip's resources are exceeded: another configuration may work
             _log.info("a configuration can't run: %s", error)
             return [float("inf")] * len(quantiles)
         return torch.tensor(times).quantile(torch.tensor(quantiles)).tolist()
 
 
 class _Utils:
-    """What Triton asks of a kernel before its first launch."""
+    """Triton's questions about a kernel before its first launch."""
 
     def get_device_properties(self, device: torch.device) -> dict[str, int]:
-        # What a kernel may have of dynamic shared memory no property says: the driver refuses a launch with more.
+        # No property has the limit of dynamic shared memory: the driver refuses a launch that exceeds it.
         return {"max_shared_mem": sys.maxsize}
 
     def load_binary(self, name: str, code: Any, shared: int, device: torch.device) -> tuple[Any, ...]:
-        """Gives module, function, registers, spills and the most threads; what a launch needs is the code alone."""
+        """Return module, function, registers, spills and the most threads. A launch needs only the code."""
         most = get_device_properties(device.index).max_threads_per_block
         return None, (code, device.index), 0, 0, most or sys.maxsize
 
 
 class _Launcher:
-    """Launches a kernel that Triton compiled, as all others are launched."""
+    """A launcher of a kernel that Triton compiled. It launches like every other launcher."""
 
     def __init__(self, source: Any, metadata: Any, target: TritonTarget) -> None:
         self._name = source.fn.__name__
@@ -144,7 +144,7 @@ class _Launcher:
 
 
 def _passed(kinds: Sequence[Any], values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the arguments that a kernel takes, with what Triton calls their types; tuples come one by one."""
+    """Yield the arguments that a kernel takes, with Triton's names of their types. Tuples are flattened."""
     for kind, value in zip(kinds, values, strict=True):
         if isinstance(kind, tuple):
             yield from _passed(kind, value)
@@ -154,7 +154,7 @@ def _passed(kinds: Sequence[Any], values: Sequence[Any]) -> Iterator[tuple[str, 
 
 def _type(name: str, kind: str) -> str:
     if kind.startswith("*"):
-        return "void*"  # which ones it writes Triton doesn't say
+        return "void*"  # Triton doesn't report which pointers the kernel writes
     if kind in TYPES:
         return TYPES[kind]
     raise NotSupportedError(f"the kernel {name} has an argument of type {kind}: no launch passes it")
@@ -169,14 +169,19 @@ def _value(kind: str, value: Any) -> Any:
 
 
 def _tensor(value: Any) -> Any:
-    """Gives a tensor itself, and that of one that triton.reinterpret has given another type."""
+    """Return a tensor itself, or the tensor inside an object of triton.reinterpret."""
     return value if isinstance(value, torch.Tensor) else getattr(value, "base", value)
 
 
 def choose(driver: Driver, arguments: Iterable[Any]) -> tuple[DeviceDriver, dict[str, object]] | None:
-    """Gives the driver for a launch with these arguments, and its options for Triton's back end.
+    """Return the driver for a launch with these arguments, and the driver's options for Triton's back end.
 
-    None if no tensor among them is on a device of ours. NotSupportedError for a device that Triton doesn't know.
+    Return None if no tensor among the arguments is on one of our devices.
+
+    Raises
+    ------
+    NotSupportedError
+        If Triton does not support the device.
     """
     index = _device_of(arguments, driver.name)
     if index is None:

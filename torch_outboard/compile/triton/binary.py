@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From a kernel's source to binaries, one for each configuration: by Triton, without a device and without its driver.
+"""Compilation of a kernel's source to binaries, one for each configuration: by Triton, without a device or its driver.
 
-It runs in workers of torch's compiler, which know no driver.
+The compilation runs in workers of torch's compiler, which have no driver.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "load_backend",
 ]
 
-# Of numbers, by what Triton calls them. A sign changes nothing of how they are passed.
+# Types of numbers, by Triton's names. The sign does not change how a number is passed.
 _BITS = {"1": "int8_t", "8": "int8_t", "16": "int16_t", "32": "int32_t", "64": "int64_t"}
 TYPES = {**{f"{sign}{bits}": kind for bits, kind in _BITS.items() for sign in "iu"}, "fp32": "float", "fp64": "double"}
 
@@ -37,22 +37,22 @@ _compiling = threading.Lock()
 
 @dataclass(frozen=True)
 class Binary:
-    """A configuration of a kernel, compiled.
+    """A compiled configuration of a kernel.
 
     Attributes
     ----------
     config : str
         Inductor's Config, as text.
     code : bytes
-        In the target's language.
+        The program in the target's language.
     entry : str
-        The kernel's name in it.
+        The kernel's name in the program.
     grid : tuple of str
         Formulas over the arguments that calls pass (csrc/kernels/expression.h).
     threads, shared : int
         Threads of a block, and bytes of its dynamic shared memory.
     scratch : tuple of pairs of int
-        Of each pointer behind the kernel's own arguments: bytes for a block of the grid, and their alignment.
+        For each pointer after the kernel's own arguments: bytes for a block of the grid, and their alignment.
     """
 
     config: str
@@ -71,11 +71,11 @@ class Binaries:
     Attributes
     ----------
     types : tuple of str
-        Of the arguments that calls pass, as DeviceProgram has them.
+        Types of the arguments that calls pass, as in DeviceProgram.
     changed : tuple of int
-        Arguments that a launch reads and writes: measuring gives it copies.
+        Arguments that a launch reads and writes. A measurement passes copies of them.
     zeroed : tuple of int
-        Arguments that must be zeros before each launch that measures.
+        Arguments that must be zero before each launch of a measurement.
     variants : tuple of Binary
         In the order of Inductor's configurations.
     """
@@ -87,7 +87,13 @@ class Binaries:
 
 
 def load_backend(target: TritonTarget) -> Any:
-    """Gives Triton's back end of a target. NotSupportedError if Triton has none for it, or isn't there."""
+    """Return Triton's back end of a target.
+
+    Raises
+    ------
+    NotSupportedError
+        If Triton has no back end for the target, or is not installed.
+    """
     try:
         if target.module:
             importlib.import_module(target.module)
@@ -109,16 +115,20 @@ def load_backend(target: TritonTarget) -> Any:
 
 
 def compile_in_worker(environment: Mapping[str, str], name: str, source: str, target: TritonTarget) -> Binaries:
-    """The same as `compile_kernel`, with variables of the environment that the parent has set since."""
+    """Set environment variables that the parent has set since the worker's start, and call `compile_kernel`."""
     os.environ.update(environment)
     return compile_kernel(name, source, target)
 
 
 def compile_kernel(name: str, source: str, target: TritonTarget) -> Binaries:
-    """Compiles all configurations of a kernel. Those that need more than a chip has are left out.
+    """Compile all configurations of a kernel, and drop those that exceed the chip's resources.
 
-    `source` is Inductor's, a module in which `name` is the kernel with its heuristics. OutboardError, with the first
-    reason, if no configuration is left.
+    `source` is Inductor's: a module in which `name` is the kernel with its heuristics.
+
+    Raises
+    ------
+    OutboardError
+        If no configuration compiles; the message has the first reason.
     """
     load_backend(target)
     from torch._inductor.codecache import PyCodeCache
@@ -156,7 +166,7 @@ def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
     text = ASTSource(kernel.fn, meta["signature"], meta["constants"], meta["configs"][0])
     of_launch = kernel.inductor_meta.get("backend_options", {})
     options = {**kernel._create_compile_options(config, meta), **of_launch, **dict(target.options)}
-    # What Triton keeps is not checked when it is read. We keep what comes of it, and check that.
+    # Triton doesn't check the files of its cache when it reads them. We store its output ourselves, and check it.
     knobs = triton.knobs.compilation
     with knobs.scope():
         knobs.always_compile = True
@@ -179,7 +189,13 @@ def binary_of(
     grid: tuple[str, str, str],
     target: TritonTarget,
 ) -> Binary:
-    """Gives a binary with what its launch needs of the metadata. NotSupportedError for launches that there are not."""
+    """Return a binary with the metadata that its launch needs.
+
+    Raises
+    ------
+    NotSupportedError
+        If the kernel needs clusters or a cooperative launch.
+    """
     if found.get("num_ctas", 1) != 1:
         raise NotSupportedError(
             f"the kernel {name} has clusters of {found['num_ctas']} blocks, which no launch has yet"
@@ -202,19 +218,19 @@ def binary_of(
 
 
 def hidden_types(binary: Binary) -> list[str]:
-    """Gives the types of the pointers behind a kernel's own arguments: of those without memory calls pass nothing."""
+    """Return the types of the pointers after a kernel's own arguments. Calls pass no pointer without memory."""
     return ["void*" if size else "zero" for size, _ in binary.scratch]
 
 
 def _arguments(kernel: Any, config: Any) -> tuple[list[str], tuple[str, ...]]:
-    """Gives the names of the arguments that calls pass, and their types."""
+    """Return the names of the arguments that calls pass, and their types."""
     from torch._inductor.runtime.triton_helpers import get_constexprs
 
     meta = kernel._create_compile_meta(config)
     constant = {kernel.fn.arg_names[place] for place in get_constexprs(kernel.fn)} & set(meta["constants"])
     names = [name for name in kernel.fn.arg_names if name not in constant]
     types = [_type(kernel, name, meta["signature"][name]) for name in names]
-    # A grid that is passed with the call.
+    # Grid sizes that calls pass.
     more = list(kernel.inductor_meta.get("extra_launcher_args", ()))
     return [*names, *more], (*types, *("kept" for _ in more))
 
@@ -223,7 +239,7 @@ def _type(kernel: Any, name: str, kind: str) -> str:
     if kind == "constexpr":
         return "kept"  # a number that is written into the kernel
     if kind.startswith("*"):
-        # A program's own kernel has names of its own, and says all that it changes.
+        # A program's own kernel has arbitrary names, and lists all arguments that it changes.
         is_input = kernel.custom_kernel or name.startswith(("in_ptr", "arg_"))
         is_read = is_input and name not in kernel.mutated_arg_names
         return "const void*" if is_read else "void*"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A kernel in Triton as wrappers define it: as Python code that finds its configuration, or as one configuration."""
+"""A Triton kernel as wrappers define it: as Python code that finds its configuration, or as one configuration."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torch_outboard.driver import Driver
 
 __all__ = ["Definition", "source_for"]
 
-# Triton's own driver, by which nothing is launched here; and which a worker has none of.
+# The choice of Triton's own driver. It launches nothing here, and workers have none.
 _OF_DRIVER = "triton_helpers.set_driver_to_gpu()"
 
 
 class Definition:
-    """A kernel of Inductor's, for a device; torch_outboard.compile.wrapper.graph.TunedKernel says what of it is asked.
+    """A kernel of Inductor for a device. It implements torch_outboard.compile.wrapper.graph.TunedKernel.
 
-    Its compilation begins in a worker, where there are some.
+    Its compilation starts in a worker, if there are workers.
     """
 
     imports = (
@@ -73,7 +73,13 @@ class Definition:
 
 
 def source_for(source: str, device: torch.device, target: TritonTarget) -> str:
-    """Gives Inductor's source of a kernel with what it says of the device as the target's."""
+    """Return Inductor's source of a kernel, with the target's properties in place of the device's.
+
+    Raises
+    ------
+    OutboardError
+        If the source does not contain the device's properties.
+    """
     own = DeviceProperties.create(device)
     of_target = own._replace(type=target.backend, index=0, cc=target.arch, warp_size=target.warp_size)  # type: ignore[arg-type]
     if repr(own) not in source:
@@ -81,5 +87,5 @@ def source_for(source: str, device: torch.device, target: TritonTarget) -> str:
             "Inductor's kernel does not say which device it is for: this version of torch is not one that "
             "torch-outboard serves"
         )
-    # The last newline is the literal's, whose first line is empty.
+    # The literal starts with an empty line and ends with a newline.
     return "\n" + source.replace(repr(own), repr(of_target)).replace(_OF_DRIVER, "").strip() + "\n"

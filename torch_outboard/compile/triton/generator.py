@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The generator 'triton': Inductor's kernels in Triton, for the target that the driver names."""
+"""The generator 'triton': Inductor's kernels in Triton, for the driver's target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TritonGenerator", "wanted_triton"]
 
 
 class TritonGenerator(CodeGenerator):
-    """Kernels in Triton. The driver's `triton_target(device)` says what for."""
+    """A generator of kernels in Triton. The driver's `triton_target(device)` returns the target."""
 
     name = "triton"
     is_gpu = True
@@ -63,7 +63,7 @@ class TritonGenerator(CodeGenerator):
 
 
 def check_triton(driver: Driver) -> None:
-    """Raises NotSupportedError where Triton is missing, is not the one that torch wants, or lacks the target."""
+    """Raise NotSupportedError if Triton is missing, has another version than torch requires, or lacks the target."""
     from torch_outboard.compile.triton.binary import load_backend
 
     load_backend(driver.triton_target(0))
@@ -78,7 +78,7 @@ def check_triton(driver: Driver) -> None:
 
 
 def wanted_triton() -> str | None:
-    """Gives the version of Triton that the installed torch requires; None for builds that require none."""
+    """Return the version of Triton that the installed torch requires; None for builds that require none."""
     for requirement in importlib.metadata.requires("torch") or ():
         if match := re.match(r"triton[=~ ]*=\s*([\w.+]+)", requirement):
             return match[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From Inductor's expressions of a grid, which are Python, to the formulas of a launch."""
+"""Conversion of Inductor's grid expressions, which are Python, to the formulas of a launch."""
 
 from __future__ import annotations
 
@@ -37,9 +37,14 @@ _EVALUATED: Mapping[str, Callable[[int, int], int]] = {
 
 
 def grid_formulas(meta: dict[str, Any], config: Any, arguments: Sequence[str]) -> tuple[str, str, str]:
-    """Gives the formulas of a grid's three dimensions, over the places of a kernel's arguments.
+    """Return the formulas of a grid's three dimensions, over the places of a kernel's arguments.
 
-    `meta` is the kernel's inductor_meta, `config` one of its Configs. ValueError for what is no formula.
+    `meta` is the kernel's inductor_meta, `config` one of its Configs.
+
+    Raises
+    ------
+    ValueError
+        If an expression has no formula.
     """
     grid = GridExpr.from_meta(meta, config)
     known = {name: f"a{place}" for place, name in enumerate(arguments)}
@@ -51,12 +56,15 @@ def grid_formulas(meta: dict[str, Any], config: Any, arguments: Sequence[str]) -
 
 
 def formula_of(expression: str, known: Mapping[str, str]) -> str:
-    """Writes a Python expression of integers in the form of csrc/kernels/expression.h; `known` has those of names."""
+    """Return a Python expression of integers as a formula of csrc/kernels/expression.h.
+
+    `known` maps names to their formulas.
+    """
     return _formula(ast.parse(expression, mode="eval").body, known)
 
 
 def evaluate(formula: str, arguments: Sequence[object]) -> int:
-    """Computes a formula over the places of arguments, as csrc/kernels/expression.cpp does."""
+    """Compute a formula over the places of arguments, as csrc/kernels/expression.cpp does."""
     stack: list[int] = []
     for word in formula.split():
         if word in _EVALUATED:
@@ -75,7 +83,7 @@ def _formula(node: ast.expr, known: Mapping[str, str]) -> str:
             return known[name]
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
             return str(-value)
-        # As Python rounds up: -(number // -divisor).
+        # Rounding up in Python: -(number // -divisor).
         case ast.UnaryOp(
             op=ast.USub(),
             operand=ast.BinOp(left=number, op=ast.FloorDiv(), right=ast.UnaryOp(op=ast.USub(), operand=divisor)),
@@ -90,7 +98,7 @@ def _formula(node: ast.expr, known: Mapping[str, str]) -> str:
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[first, *others]):
             parts = [_formula(one, known) for one in others]
             return functools.reduce(lambda left, right: f"{left} {right} {name}", parts, _formula(first, known))
-        # 0 where a divisor would be 0, which Inductor writes as a condition. The divisor may then be anything.
+        # Inductor writes 0 for a divisor of 0 by a condition. The formula then replaces the divisor by 1.
         case ast.IfExp(
             test=ast.Compare(left=ast.Name(id=asked), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]),
             body=ast.Constant(value=0),

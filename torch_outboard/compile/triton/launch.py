@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What generated Python code calls: from a kernel in Triton to its launcher, which queues launches as all others do."""
+"""The function that generated Python code calls: it turns a Triton kernel into a launcher, which queues launches."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ __all__ = ["Tuning", "begin_compiling", "chip_of", "launcher_of", "triton_kernel
 
 _log = logging.getLogger(__name__)
 
-# What workers are at work on, by the kernel's entry and source.
+# The running tasks of workers, by the kernel's entry and source.
 _pending: dict[tuple[str, str], Future[Binaries]] = {}
 
 
 def begin_compiling(entry: str, source: str, target: TritonTarget, device: int) -> None:
-    """Has a worker compile a kernel, if there are workers and it isn't kept; `triton_kernel` takes what comes of it."""
+    """Start the compilation of a kernel in a worker, unless it is stored or there are no workers.
+
+    `triton_kernel` takes the result.
+    """
     if (entry, source) in _pending or _store(entry, source, target, device).binaries() is not None:
         return
     task = _submit(entry, source, target)
@@ -42,11 +45,11 @@ def begin_compiling(entry: str, source: str, target: TritonTarget, device: int) 
 
 
 def triton_kernel(name: str, entry: str, source: str, target: TritonTarget, device: int) -> Any:
-    """Gives the launcher of a kernel for a device, or torch's future of it while a worker compiles.
+    """Return the launcher of a kernel for a device, or torch's future of it while a worker compiles.
 
-    The launcher takes the arguments that Inductor's takes, in their order, without a stream: it queues on the stream
-    that is current on its tensors' device. Where there are several configurations the first call measures them, and
-    waits; which one it took is kept for other processes.
+    The launcher takes the arguments of Inductor's launcher, in their order, without a stream. It queues on the current
+    stream of its tensors' device. If there are several configurations, the first call measures them, and waits. The
+    fastest configuration is stored for other processes.
     """
     from torch._inductor.codecache import LambdaFuture
 
@@ -57,7 +60,7 @@ def triton_kernel(name: str, entry: str, source: str, target: TritonTarget, devi
 
 
 def chip_of(device: int) -> str:
-    """Gives what the times of kernels depend on."""
+    """Return the properties of a chip on which the times of kernels depend."""
     chip = get_device_properties(device)
     return f"{chip.vendor}/{chip.name}/{chip.architecture}/{chip.driver_version}"
 
@@ -81,7 +84,7 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
         try:
             return task.result()
         except Exception as error:
-            # A worker that has died, or what this process says again, with its own type.
+            # The worker has died, or compilation failed. This process then raises the error with its own type.
             _log.warning("a worker could not compile %s, this process does: %s", name, error)
     return compile_kernel(entry, source, target)
 
@@ -89,7 +92,7 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
 def _compilation(
     name: str, entry: str, source: str, target: TritonTarget, device: int
 ) -> tuple[Future[Binaries] | None, Callable[[], Tuning]]:
-    """Gives the worker's task, if one compiles the kernel, and a function that waits for what comes of it."""
+    """Return the worker's task, if a worker compiles the kernel, and a function that waits for the result."""
     store = _store(entry, source, target, device)
     kept = store.binaries()
     if kept is not None:
@@ -107,7 +110,7 @@ def _compilation(
 def launcher_of(
     name: str, types: Sequence[str], binary: Binary, target: TritonTarget, device: int
 ) -> Callable[..., None]:
-    """Gives the launcher of a compiled kernel, built for a device; `types` are of the arguments that calls pass."""
+    """Return the launcher of a compiled kernel, built for a device; `types` are those of the passed arguments."""
     launcher = device_kernel(
         name,
         target.language,
@@ -125,7 +128,7 @@ def launcher_of(
 
 
 def _launch_with_scratch(launcher: Callable[..., None], variant: Binary, *arguments: Any) -> None:
-    """Launches with memory for each block, which the allocator takes back when the stream is done with it."""
+    """Launch with memory for each block. The allocator reuses the memory after the stream has finished with it."""
     where = next(one.device for one in arguments if isinstance(one, torch.Tensor))
     blocks = math.prod(evaluate(formula, arguments) for formula in variant.grid)
     memory = [
@@ -137,7 +140,7 @@ def _launch_with_scratch(launcher: Callable[..., None], variant: Binary, *argume
 
 
 class Tuning:
-    """A compiled kernel, and which of its configurations is the fastest on a chip.
+    """A compiled kernel, and its fastest configuration on a chip.
 
     Attributes
     ----------
@@ -154,20 +157,26 @@ class Tuning:
 
     @staticmethod
     def of(name: str, entry: str, source: str, target: TritonTarget, device: int) -> Tuning:
-        """Gives that of a source, and waits for the compiler."""
+        """Return the tuning of a source. Wait for the compiler."""
         return _compilation(name, entry, source, target, device)[1]()
 
     def launcher(self) -> Callable[..., None]:
-        """Gives that of the fastest; where it isn't known, one that finds it at its first call."""
+        """Return the launcher of the fastest configuration, or one that finds this configuration at its first call."""
         known = self._known()
         return _Untuned(self) if known is None else self.make(known)
 
     def variant(self, arguments: Callable[[], Sequence[Any]]) -> Binary:
-        """Gives the fastest. `arguments` makes some to measure with, if it isn't known."""
+        """Return the fastest configuration. If it is unknown, `arguments` creates arguments to measure with."""
         return self._known() or self.choose(arguments())[0]
 
     def choose(self, arguments: Sequence[Any]) -> tuple[Binary, Callable[..., None]]:
-        """Measures all, keeps which one is the fastest, and gives it with its launcher. OutboardError if none runs."""
+        """Measure all configurations, store which one is the fastest, and return it with its launcher.
+
+        Raises
+        ------
+        OutboardError
+            If no configuration runs.
+        """
         times: list[tuple[float, int]] = []
         launchers: dict[int, Callable[..., None]] = {}
         failures: list[Exception] = []
@@ -177,7 +186,7 @@ class Tuning:
                 times.append((self._measure(launchers[place], arguments), place))
             except NotSupportedError:
                 raise
-            except Exception as error:  # more shared memory or threads than the chip has: another one may do
+            except Exception as error:  # more shared memory or threads than the chip has: another one may run
                 _log.info("%s can't run as %s: %s", self._name, variant.config, error)
                 failures.append(error)
         if not times:
@@ -206,7 +215,7 @@ class Tuning:
 
 
 class _Untuned:
-    """The launcher of a kernel with several configurations until its first call has found the fastest."""
+    """The launcher of a kernel with several configurations, until its first call has found the fastest."""
 
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
@@ -217,7 +226,7 @@ class _Untuned:
         launcher = self._chosen
         if launcher is None:
             if torch.get_device_module(_C.driver_name()).is_current_stream_capturing():
-                # Nothing can be measured within a capture: a later call does.
+                # A capture can't measure: a later call does.
                 launcher = self._tuning.make(self._tuning.binaries.variants[0])
             else:
                 with self._lock:
@@ -226,7 +235,7 @@ class _Untuned:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor with its strides, and the memory between its elements."""
+    """Copy a tensor with its strides, and the memory between its elements."""
     elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     whole = torch.as_strided(tensor, (elements if tensor.numel() else 0,), (1,)).clone()
     return torch.as_strided(whole, tensor.shape, tensor.stride())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long the device takes for a launch, by its own events, with a cache that holds nothing of the launch before."""
+"""The time of a launch on the device, measured by the device's events, with the caches flushed before each launch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch_outboard.device.devices import get_device_properties
 
 __all__ = ["milliseconds", "times_of"]
 
-_LEAST, _MOST = 3, 30  # times that a launch is measured
+_LEAST, _MOST = 3, 30  # measurements of a launch
 _ENOUGH = 10.0  # milliseconds of launches
 
 
 def milliseconds(launch: Callable[[], object], prepare: Callable[[], None], device: torch.device) -> float:
-    """Gives the median of a launch on the current stream, and waits for it. `prepare` comes before each."""
+    """Return the median time of a launch on the current stream, after a wait. `prepare` runs before each launch."""
     return statistics.median(times_of(launch, prepare, device))
 
 
 def times_of(launch: Callable[[], object], prepare: Callable[[], None], device: torch.device) -> list[float]:
-    """Gives the milliseconds of several launches, as `milliseconds`."""
+    """Return the milliseconds of several launches; see `milliseconds`."""
     flush = torch.empty(2 * get_device_properties(device.index).l2_cache_size, dtype=torch.uint8, device=device)
     prepare()
-    launch()  # what fails, fails here, and what is made at the first launch is made
+    launch()  # errors are raised here, and objects of the first launch are created here
     torch.accelerator.synchronize(device)
     first = _run(launch, prepare, flush, 1)[0]
     times = max(_LEAST, min(_MOST, int(_ENOUGH / max(first, 1e-3))))

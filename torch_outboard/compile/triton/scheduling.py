@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Inductor's scheduling of kernels in Triton, which our launchers run."""
+"""Inductor's scheduling of Triton kernels that our launchers run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["OutboardTritonKernel", "OutboardTritonScheduling", "scheduling_for"]
 
 
 class OutboardTritonKernel(TritonKernel):
-    """TritonKernel, whose configurations we measure and keep ourselves."""
+    """TritonKernel, with configurations that this package measures and stores."""
 
     @classmethod
     def inductor_meta_common(cls) -> dict[str, Any]:
@@ -50,12 +50,12 @@ class OutboardTritonScheduling(TritonScheduling):
             Definition(kernel_name, subs_name, src_code, device, self.driver), f"{origins}\n{detailed_origins}"
         )
 
-    # Kernels of a program's own, which wrappers write as a call of torch's that compiles them.
+    # A program's own kernels. Torch's wrappers write a call of torch that compiles them.
 
     def user_kernel_info(self, changed: tuple[str, ...], options: dict[str, Any]) -> type[OutboardTritonKernel]:
-        """Gives the class that is asked what a kernel says of itself.
+        """Return the class that provides the metadata of a kernel.
 
-        `changed` are arguments that it writes, `options` those of a launch for the back end.
+        `changed` are the arguments that the kernel writes, `options` the back end's options of a launch.
         """
 
         class UserKernel(OutboardTritonKernel):
@@ -67,7 +67,7 @@ class OutboardTritonScheduling(TritonScheduling):
         return UserKernel
 
     def launch_options(self, device: torch.device, given: dict[str, Any], arguments: Any) -> dict[str, Any]:
-        """Gives those of a launch's keywords that are options of the back end."""
+        """Return the keywords of a launch that are options of the back end."""
         from torch._inductor.runtime import triton_helpers
         from torch._inductor.runtime.triton_compat import GPUTarget
 
@@ -90,5 +90,5 @@ class OutboardTritonScheduling(TritonScheduling):
 
 @functools.cache
 def scheduling_for(driver: Driver) -> type[OutboardTritonScheduling]:
-    """Gives the scheduling for a driver's devices."""
+    """Return the scheduling for a driver's devices."""
     return type("DriverScheduling", (OutboardTritonScheduling,), {"driver": driver})

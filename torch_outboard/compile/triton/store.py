@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiled kernels, and which of their configurations is the fastest on a chip, on disk among Inductor's files."""
+"""Compiled kernels on disk, with the fastest configuration on a chip, among Inductor's files."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """What is kept of a kernel. Each file has the hash of its content in its first line.
+    """The files of a kernel. Each file has the hash of its content in its first line.
 
-    One that is damaged, that others may have written or that can't be read is as none. Nothing is read or written where
-    Inductor's caches are turned off.
+    A file that is damaged, unreadable or writable by other users counts as missing. If Inductor's caches are off,
+    nothing is read or written.
 
     Attributes
     ----------
     choice : Choice
-        The configuration that was measured to be the fastest on a chip.
+        The fastest configuration measured on a chip.
     """
 
     def __init__(self, name: str, source: str, target: TritonTarget, chip: str) -> None:
@@ -52,7 +52,7 @@ class Store:
         self.choice = Choice(parts, chip)
 
     def binaries(self) -> Binaries | None:
-        """Gives what was kept, None if there is nothing or it was damaged."""
+        """Return the stored binaries; None if there are none or the file is damaged."""
         content = _read(self._binaries, _names_of(Binaries))
         if content is None:
             return None
@@ -70,13 +70,13 @@ class Store:
 
 
 class Choice:
-    """Which of several was the fastest on a chip, by its name. `among` is all that the answer depends on beside it."""
+    """The name of the fastest of several choices on a chip. `among` has everything else on which the result depends."""
 
     def __init__(self, among: Sequence[str], chip: str) -> None:
         self._file = _file((*among, "on", chip))
 
     def read(self) -> str | None:
-        """Gives the name, None if nothing was measured or the file was damaged."""
+        """Return the name; None if nothing was measured or the file is damaged."""
         content = _read(self._file, ("choice",))
         if content is not None and not isinstance(content["choice"], str):
             _tell_damaged(self._file)
@@ -84,7 +84,7 @@ class Choice:
         return None if content is None else content["choice"]
 
     def write(self, name: str) -> None:
-        """Keeps the name for later processes."""
+        """Store the name for later processes."""
         _write(self._file, {"choice": name})
 
 
@@ -93,8 +93,8 @@ def _versions(target: TritonTarget) -> tuple[str, ...]:
     from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
     from torch._inductor.runtime.triton_compat import triton_key
 
-    # Inductor's workers take the assembler that torch brings, where it brings one, by a variable that this sets; a back
-    # end's hash has its version.
+    # This sets the variable by which Inductor's workers find torch's own assembler, if torch has one. The back end's
+    # hash contains the assembler's version.
     _set_triton_ptxas_path()
     backend = load_backend(target)
     try:
@@ -124,7 +124,7 @@ def _names_of(kind: type) -> tuple[str, ...]:
 
 
 def _binaries_of(content: dict[str, Any]) -> Binaries:
-    """Return what was kept; KeyError, TypeError or ValueError for another shape."""
+    """Return the stored binaries. Raise KeyError, TypeError or ValueError if the content has another shape."""
     variants = tuple(
         Binary(
             **{

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which of the templates for an operator is the fastest on a device, under max-autotune.
+"""The choice of the fastest template for an operator on a device, under max-autotune.
 
-Inductor asks a function of ours for the choices that are left; where several are, we measure them as our launcher runs
-them and leave the fastest. So nothing of Inductor's own measuring runs, which would launch by Triton's.
+Inductor calls our function with the remaining choices. If there are several, this module measures them with our
+launcher and keeps only the fastest. So Inductor's own measurement, which would launch through Triton, never runs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["choose_templates"]
 
 _log = logging.getLogger(__name__)
 
-# Of templates that read places from an input, for which the random numbers that are measured with are none.
+# Names of templates that read indices from an input. A measurement's random numbers are not valid indices.
 _OF_VALUES = ("flex", "grouped")
 
 _registered: set[str] = set()
 
 
 def choose_templates(driver: Driver) -> None:
-    """Has Inductor ask for choices on a driver's devices; once a process."""
+    """Register our choice for a driver's devices in Inductor; once a process."""
     if driver.name not in _registered:
         _registered.add(driver.name)
         add_preprocessing_fn(lambda choices: _fastest(driver, choices))
@@ -50,7 +50,7 @@ def choose_templates(driver: Driver) -> None:
 def _fastest(driver: Driver, choices: list[Any]) -> list[Any]:
     if not choices or choices[0].layout.device.type != driver.name:
         return choices
-    # Others, as graphs of their own, are measured by compiling them.
+    # Other choices, such as graphs, can only be measured by compiling them.
     known = [one for one in choices if isinstance(one, TritonTemplateCaller | ExternKernelCaller)]
     if len(known) < 2:
         return known
@@ -59,7 +59,7 @@ def _fastest(driver: Driver, choices: list[Any]) -> list[Any]:
     from torch._inductor import config
 
     if config.deterministic:
-        return known  # torch takes one without measuring
+        return known  # torch chooses without measuring
     index = choices[0].layout.device.index or 0
     runs = [_Run(driver, one, index) for one in known]
     kept = Choice([run.key for run in runs] + _shapes(known[0]), chip_of(index))
@@ -81,7 +81,7 @@ def _measure(runs: list[_Run], device: torch.device) -> _Run:
         tensors, out = inputs.get_benchmark_tensors(run.is_extern).unpack()  # type: ignore[no-untyped-call]
         try:
             times.append((milliseconds(run.launcher(tensors, out), lambda: None, device), place))
-        except Exception as error:  # more shared memory than the chip has: another one may do
+        except Exception as error:  # more shared memory than the chip has: another one may run
             _log.info("%s can't run: %s", run.choice, error)
             failures.append(error)
     if not times:
@@ -90,7 +90,7 @@ def _measure(runs: list[_Run], device: torch.device) -> _Run:
 
 
 class _Run:
-    """A choice, and how it is run to be measured."""
+    """A choice, and how it is run for a measurement."""
 
     def __init__(self, driver: Driver, choice: Any, device: int) -> None:
         self.choice = choice
@@ -106,7 +106,7 @@ class _Run:
         self.key = hashlib.sha256(content.encode()).hexdigest()
 
     def begin(self) -> None:
-        """Has a worker compile it, if there are workers."""
+        """Start the compilation in a worker, if there are workers."""
         if not self.is_extern:
             begin_compiling(self.choice.bmreq.kernel_name, self._source, self._target, self._device)
 
@@ -132,7 +132,7 @@ class _Run:
 
 
 def _shapes(choice: Any) -> list[str]:
-    """Gives what the times of a choice depend on beside its code."""
+    """Return the inputs of a choice's times besides its code."""
     layouts = [*(node.get_layout() for node in choice.input_nodes), choice.layout]
     hint = V.graph.sizevars.optimization_hint
     return [f"{one.dtype} {[hint(number) for number in (*one.size, *one.stride)]}" for one in layouts]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every wrapper asks of the graph that is being lowered."""
+"""Functions of all wrappers about the graph that is being lowered."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
 
 
 class Unguarded:
-    """Of wrappers whose launches and allocations name their device.
+    """A part of wrappers whose launches and allocations name their device.
 
-    Inductor changes the current device round the kernels of what it knows as a GPU.
+    Without this class, Inductor changes the current device around the kernels of a device that it treats as a GPU.
     """
 
     last_seen_device_guard_index: int | None
@@ -41,33 +41,34 @@ class Unguarded:
 
 
 class TunedKernel(Protocol):
-    """A kernel of several configurations, which a scheduling hands to `define_tuned` of a wrapper."""
+    """A kernel with several configurations, which a scheduling passes to a wrapper's `define_tuned`."""
 
     name: str
     imports: tuple[str, ...]  # lines that `definition` needs
 
     def definition(self) -> str:
-        """Gives Python code that makes a launcher, which finds the fastest configuration at its first call."""
+        """Return Python code that makes a launcher. The launcher finds the fastest configuration at its first call."""
 
     def types(self) -> tuple[str, ...]:
-        """Gives those of the arguments that calls pass, as DeviceProgram has them; waits for the compiler."""
+        """Return the types of the arguments that calls pass, as in DeviceProgram. Wait for the compiler."""
 
     def program(self, arguments: Callable[[], list[Any]]) -> tuple[DeviceProgram, tuple[int, ...]]:
-        """Gives the fastest configuration; `arguments` makes some to measure with, if it isn't known.
+        """Return the fastest configuration, and how many bytes a block of the grid needs for each hidden pointer.
 
-        And bytes of memory for each block of the grid, of the pointers that calls pass behind the arguments.
+        Calls pass these pointers after the arguments. If the fastest configuration is unknown, `arguments` creates
+        arguments to measure with.
         """
 
 
-# Arguments of define_user_defined_triton_kernel behind the first three: torch 2.11 has three, others four.
+# Arguments of define_user_defined_triton_kernel after the first three: torch 2.11 has three, others four.
 _WITHOUT_OPTIONS = 4
 
 
 class UserKernels:
-    """Of wrappers: kernels in Triton that a program brings, defined by the scheduling of their device."""
+    """A part of wrappers: a program's own Triton kernels, defined by the scheduling of their device."""
 
     _user_kernels: Any = None  # the scheduling while it defines one
-    # The class that says what kernels of the generator have in common, and this one alone.
+    # The class with the metadata of the generator's kernels, and of this kernel.
     _user_kernel_info: Any = None
 
     def define_user_defined_triton_kernel(self, kernel: Any, configs: Any, kwargs: Any, *more: Any) -> Any:
@@ -82,8 +83,8 @@ class UserKernels:
             )
         options: dict[str, Any] = {}
         if len(more) > _WITHOUT_OPTIONS:
-            # From torch 2.15 on: names that may be options of the back end, which torch would look for by the device's
-            # name.
+            # From torch 2.15 on, the last argument has names that may be options of the back end. Torch would look for
+            # them by the device's name.
             *others, names = more
             given = {name: kwargs[name] for name in names if name in kwargs}
             options, more = backend.launch_options(device, given, kernel.arg_names), (*others, ())
@@ -97,7 +98,7 @@ class UserKernels:
         return self._user_kernel_info or super()._get_triton_info_kernel_cls()  # type: ignore[misc]
 
     def define_kernel(self, kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> None:
-        backend, self._user_kernels = self._user_kernels, None  # which defines it by this method
+        backend, self._user_kernels = self._user_kernels, None  # the back end calls this method again
         if backend is None:
             super().define_kernel(kernel_name, kernel_body, *args, **kwargs)  # type: ignore[misc]
         else:
@@ -106,9 +107,9 @@ class UserKernels:
 
 
 def _changed_by(kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """Gives the arguments of a kernel of a program's own that it may write to, by their names.
+    """Return the names of the arguments that a program's own kernel may write to.
 
-    The graph's operation knows; what shares the memory of another argument counts with it.
+    The graph's operation knows them. Arguments that share memory with such an argument are included.
     """
     tensors = {name: value for name, value in kwargs.items() if isinstance(value, ir.IRNode)}
     for operation in V.graph.operations:
@@ -119,7 +120,7 @@ def _changed_by(kwargs: dict[str, Any]) -> tuple[str, ...]:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a buffer or an input of the graph is a tensor on our device, and not a tuple of them."""
+    """Return True if a buffer or an input of the graph is a single tensor on our device."""
     buffer = V.graph.try_get_buffer(name) or V.graph.graph_inputs.get(name)
     if isinstance(getattr(buffer, "layout", None), ir.MultiOutputLayout):
         return False
@@ -128,17 +129,17 @@ def is_ours(name: str) -> bool:
 
 
 def is_for_streams(operator: object) -> bool:
-    """Whether an operator is one of Dynamo's that record, wait or synchronize."""
+    """Return True if an operator is one of Dynamo's that record, wait or synchronize."""
     return isinstance(operator, torch._ops.OpOverload) and operator.namespace == "streams"
 
 
 def keep_order_of_streams() -> None:
-    """Has nothing moved across an operator for streams or events, once the graph is lowered and not yet scheduled.
+    """Forbid moves across an operator for streams or events. Call it on a graph that is lowered and not yet scheduled.
 
-    Torch 2.13 orders what a wait for an event follows, and not what follows it. Newer versions order more, and only the
-    streams concerned; between them there is nothing to win by another order, as their work is concurrent anyhow.
+    Torch 2.13 orders the operations before a wait for an event, but not those after it. Newer versions order more, but
+    only for the streams concerned. Another order between streams gains nothing, since their work is concurrent anyway.
     """
-    before: list[str] = []  # buffers since the last such operator, and that operator's
+    before: list[str] = []  # buffers since the last such operator, and its own buffers
     last: str | None = None
     for operation in V.graph.operations:
         overload = getattr(operation, "op_overload", None)
@@ -153,7 +154,7 @@ def keep_order_of_streams() -> None:
 
 
 def flush_kernels() -> None:
-    """Writes the kernels that the scheduling has gathered."""
-    # Not the scheduler's own flush, which also frees what the operator to come is the last to use.
+    """Write the kernels that the scheduling has gathered."""
+    # Not the scheduler's own flush, which also frees buffers whose last user is the next operator.
     for backend in V.graph.scheduler.backends.values():
         backend.flush()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The Python function that calls the kernels of a graph.
 
-Kernels run on the current stream of their tensors' device and allocations name their device, so no guard is needed
-round them.
+Kernels run on the current stream of their tensors' device, and allocations name their device, so no guard is needed
+around them.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _IMPORTS = (
 
 
 class KernelDefinitions(Unguarded, UserKernels, PythonWrapperCodegen):
-    """Defines kernels for the device where torch's wrapper defines those of the CPU."""
+    """A wrapper that defines kernels for the device where torch's wrapper defines kernels for the CPU."""
 
     _defines_for_device = False
 
     @contextlib.contextmanager
     def defining_for_device(self) -> Iterator[None]:
-        """A scope in which kernels are defined for the device, not for the CPU."""
+        """Define kernels for the device, not for the CPU, within a `with` block."""
         self._defines_for_device = True
         try:
             yield
@@ -52,7 +52,7 @@ class KernelDefinitions(Unguarded, UserKernels, PythonWrapperCodegen):
             self._defines_for_device = False
 
     def define_program(self, program: DeviceProgram, device: torch.device) -> None:
-        """Defines a kernel in the driver's language; `generate_kernel_call` with triton=False calls it."""
+        """Define a kernel in the driver's language; `generate_kernel_call` with triton=False calls it."""
         self.define_kernel(program.name, program.definition(device.index or 0), gpu=False)
 
     def define_kernel(self, kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> None:
@@ -67,7 +67,7 @@ class KernelDefinitions(Unguarded, UserKernels, PythonWrapperCodegen):
 
 
 class _DeviceCalls(KernelDefinitions):
-    """What differs from torch's own wrapper."""
+    """The differences from torch's own wrapper."""
 
     _has_named_streams = False
 
@@ -85,7 +85,7 @@ class _DeviceCalls(KernelDefinitions):
         super()._generate_kernel_call_helper(kernel_name, call_args, **kwargs)
 
     def define_tuned(self, kernel: TunedKernel, comment: str | None) -> None:
-        """Defines a kernel of several configurations; `generate_kernel_call` with triton=True calls it."""
+        """Define a kernel with several configurations; `generate_kernel_call` with triton=True calls it."""
         for line in kernel.imports:
             self.add_import_once(line)
         self.define_kernel(kernel.name, kernel.definition(), comment)
@@ -108,8 +108,8 @@ class _DeviceCalls(KernelDefinitions):
         line = f"{name} = empty_strided_outboard({allocated}, {strides}, {dtype}, {device.index})"
         return line if allocated == sizes else f"{line}.as_strided({sizes}, {strides})"
 
-    # The scheduling gathers kernels that Inductor has gone past. They must be written before the stream changes, and
-    # before an operator without a device, which may be one that records or waits for an event.
+    # The scheduling gathers kernels that come earlier in the graph. They must be written before the stream changes, and
+    # before an operator without a device, which may record an event or wait for one.
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
         flush_kernels()
@@ -126,8 +126,8 @@ class _DeviceCalls(KernelDefinitions):
         flush_kernels()
         super().generate_fallback_kernel(node)
 
-    # Memory returns to the stream of its allocation, which need not have waited for the others. Kernels record what
-    # they use; operators don't, and their user has no name for what is freed here.
+    # Memory returns to the stream of its allocation, which may not have waited for the other streams. Kernels record
+    # their streams in the tensors that they use; operators don't, and the user has no name for the tensors freed here.
 
     def make_buffer_free(self, buffer: Any) -> str:
         return self._records([buffer.get_name()]) + super().make_buffer_free(buffer)  # type: ignore[no-any-return]
@@ -142,7 +142,7 @@ class _DeviceCalls(KernelDefinitions):
         return "".join(f"{name}.record_stream({stream}); " for name in ours for stream in _stream_names().values())
 
     def _name_streams(self) -> None:
-        # Inductor writes this with the device's guard, which it has for devices that it knows as GPUs.
+        # Inductor writes this together with a device guard, which only the devices that it treats as GPUs have.
         scheduler = V.graph.scheduler
         self.add_import_once("from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index")
         for stream, name in _stream_names().items():
@@ -173,11 +173,11 @@ class OutboardWrapper(_DeviceCalls):
 
 
 class OutboardSubgraphWrapper(_DeviceCalls, SubgraphPythonWrapperCodegen):
-    """The wrapper of a graph within another one."""
+    """The wrapper of a graph within another graph."""
 
 
 def _stream_names() -> dict[int, str]:
-    """Gives the variables of the graph's streams by their index; 0 is the stream that the graph is called on."""
+    """Return the variables of the graph's streams by their index; 0 is the stream on which the graph is called."""
     from torch._inductor.stream_utils import get_stream_name
 
     return {stream: get_stream_name(stream) for stream in sorted({0, *V.graph.scheduler.node_to_stream.values()})}
