@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What works round torch: the only place that changes anything of torch's, a file for each minor line that needs it."""
+"""Workarounds for torch. Only this package changes objects of torch; a minor version that needs it has its own file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["apply"]
 
 
 def apply(device: str) -> None:
-    """Applies what the running torch needs for the attached device; once."""
+    """Apply the workarounds that the running torch needs for the attached device; once."""
     # Not at the top: the device's modules need an attached driver.
     from torch_outboard import _C
     from torch_outboard._compat import distributed, dynamo, every_torch, printing, sharing, torchvision

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11 to 2.15: its compiler warns of TorchScript when it is imported, which it uses itself.
+"""Torch 2.11 to 2.15: the import of torch's compiler warns about TorchScript, which the compiler itself uses.
 
-These are 14 DeprecationWarnings at the device's first kernel, FutureWarnings from 2.15 on. The program has not asked
-for the compiler, and cannot do anything about them.
+The device's first kernel causes 14 DeprecationWarnings, FutureWarnings from torch 2.15 on. The program has not
+requested the compiler and cannot avoid the warnings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["without_own_deprecations"]
 
 @contextlib.contextmanager
 def without_own_deprecations() -> Iterator[None]:
-    """Ignore what torch says about TorchScript; for an import, since filters belong to the process."""
+    """Ignore torch's warnings about TorchScript. Use it around an import only, since filters belong to the process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.script")
         yield

@@ -14,7 +14,7 @@ __all__ = ["choose_backend", "needs_choose_backend"]
 
 
 def needs_choose_backend() -> bool:
-    """Whether a group that is made without a backend's name takes Gloo for every accelerator but CUDA."""
+    """Return True if a group without a backend's name takes Gloo for every accelerator but CUDA."""
     if not torch.distributed.is_available():
         return False
     return mentions(torch.distributed.distributed_c10d._new_process_group_helper, "UNDEFINED")
@@ -23,8 +23,8 @@ def needs_choose_backend() -> bool:
 def choose_backend(device: str) -> None:
     """Make init_process_group() without a name take the device's default backend, for all of its devices.
 
-    The map of default backends has the device; but the group's own default is set to Gloo, which is then no backend of
-    the group, and init_process_group() raises. Torch 2.15 asks the map.
+    The map of default backends contains the device, but torch sets the group's own default to Gloo. Gloo is then no
+    backend of the group, and init_process_group() raises. Torch 2.15 uses the map.
     """
     if not needs_choose_backend():
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11 to 2.15: Dynamo is imported by operators that it has nothing to do with."""
+"""Torch 2.11 to 2.15: operators import Dynamo although they do not need it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _DISABLED = "__dynamo_disable"  # where torch._disable_dynamo keeps a function a
 
 
 def needs_put_off_dynamo() -> bool:
-    """Whether torch's meta functions in Python import Dynamo at their first call."""
+    """Return True if torch's Python meta functions import Dynamo at their first call."""
     return any(True for _ in _importers())
 
 
 def put_off_dynamo() -> None:
-    """Keeps meta functions that are written in Python from importing Dynamo, which takes seconds, to disable it there.
+    """Prevent Python meta functions from importing Dynamo, which takes seconds, only to disable it in themselves.
 
-    Before Dynamo is imported nothing traces them, so they may run as they are; from its import on torch's own way is
-    taken. Upstream: https://github.com/pytorch/pytorch/pull/146219.
+    Before Dynamo is imported, nothing traces these functions, so they can run unchanged. After its import, torch's own
+    code runs. Upstream: https://github.com/pytorch/pytorch/pull/146219.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -44,7 +44,7 @@ def put_off_dynamo() -> None:
 
 
 def _importers() -> Iterator[Any]:
-    """Gives the functions that torch._disable_dynamo wraps among torch's decompositions and what they are made of."""
+    """Yield the functions wrapped by torch._disable_dynamo, in torch's decompositions and their parts."""
     code, seen = _disable_dynamo(lambda: None).__code__, set()
     todo = [function for table in torch._decomp.global_decomposition_table.values() for function in table.values()]
     for name in [name for name in sys.modules if name.startswith("torch._refs")]:
@@ -60,5 +60,5 @@ def _importers() -> Iterator[Any]:
         for cell in cells.values():
             try:
                 todo.append(cell.cell_contents)
-            except ValueError:  # of a name that has no value yet
+            except ValueError:  # the cell of a name that has no value yet
                 continue

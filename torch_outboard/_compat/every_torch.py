@@ -23,7 +23,7 @@ __all__ = [
     "settle_before_settings",
 ]
 
-# What sets something of the process that the CPU's kernels read while they run. A torch may lack some.
+# The setters of process settings that the CPU's kernels read while they run. Some versions of torch lack some of them.
 SETTERS = (
     "_set_default_dtype",
     "_set_default_tensor_type",
@@ -38,21 +38,21 @@ SETTERS = (
     "_set_qengine",
 )
 
-# Meta kernels that refuse arguments by the device's type, where the device takes more than the CPU: histc counts
+# Meta kernels that refuse arguments by the device's type, although the device supports more than the CPU: histc counts
 # integers (csrc/ops/own/composites.cpp).
 _BEYOND_CPU = frozenset({"meta_histc"})
 
 
 def needs_dlpack_device() -> bool:
-    """Whether Tensor.__dlpack_device__ knows the device by its first name only, "privateuse1"."""
+    """Return True if Tensor.__dlpack_device__ knows the device by its first name only, "privateuse1"."""
     return mentions(torch.Tensor.__dlpack_device__, "privateuse1")
 
 
 def name_dlpack_device(device: str) -> None:
-    """Makes Tensor.__dlpack_device__ give kDLExtDev for the attached device.
+    """Make Tensor.__dlpack_device__ return kDLExtDev for the attached device.
 
-    It compares the device's type with "privateuse1", which a device that has a name never has (pytorch#195815); what
-    asks for the protocol, torch.from_dlpack first of all, then meets ValueError. The exchange itself is whole.
+    The method compares the device's type with "privateuse1", which a renamed device never has (pytorch#195815). Users
+    of the protocol, above all torch.from_dlpack, then get a ValueError. The exchange itself works.
     """
     if not needs_dlpack_device():
         return
@@ -68,22 +68,22 @@ def name_dlpack_device(device: str) -> None:
 
 
 def needs_hint_at_cpu() -> bool:
-    """Whether torch's meta kernels take tensors of an unknown device for CUDA's."""
+    """Return True if torch's meta kernels treat tensors of an unknown device as CUDA's."""
     from torch import _meta_registrations
 
     return mentions(_meta_registrations.device_hint, "cuda")
 
 
 def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
-    """Makes torch's meta kernels give the shapes and strides that the CPU's kernels give, which run for the device.
+    """Make torch's meta kernels return the shapes and strides of the CPU's kernels, which run for the device.
 
-    Some of them (FFTs, linear algebra, bags of embeddings) ask for the device's type. They are told the CPU's for fake
-    tensors of the device, where torch gives its name, and while `infers_shapes()`, where meta tensors stand for
-    tensors of the device and torch takes them for CUDA's. A driver can't be asked: meta kernels belong to operators.
-    Upstream: https://github.com/pytorch/pytorch/issues/189137.
+    Some meta kernels (FFTs, linear algebra, bags of embeddings) read the device's type. They get the CPU's type in two
+    cases. For fake tensors of the device, torch would pass the device's name. While `infers_shapes()` is true, meta
+    tensors stand for tensors of the device, and torch would treat them as CUDA's. A driver has no hook, since meta
+    kernels belong to operators. Upstream: https://github.com/pytorch/pytorch/issues/189137.
 
-    A meta kernel that refuses what the CPU's kernel lacks gets the device's own name, if the device has an
-    implementation of its own (`_BEYOND_CPU`).
+    If the device has its own implementation of an operator that the CPU's kernel restricts, the operator's meta kernel
+    gets the device's own name (`_BEYOND_CPU`).
     """
     if not needs_hint_at_cpu():
         return
@@ -104,18 +104,18 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
 
 
 def needs_settle_before_settings() -> bool:
-    """Whether the process's settings are plain variables, whose change nobody is told of."""
+    """Return True if the process's settings are plain variables without a notification of changes."""
     return any(
         inspect.isbuiltin(inspect.unwrap(getattr(torch._C, name))) for name in SETTERS if hasattr(torch._C, name)
     )
 
 
 def settle_before_settings(drain: Callable[[], None]) -> None:
-    """Makes the setters of what CPU kernels read while they run wait for the calls that are queued, by `drain()`.
+    """Make the setters of the settings that CPU kernels read wait for queued calls, by `drain()`.
 
-    A call that was queued under one default dtype, determinism or precision must not run under the next. On CUDA these
-    are read when a call is made; the CPU's kernels, which the host provider queues, read variables of the process that
-    cannot be set for one thread, and torch tells nobody when they change.
+    A call that was queued under one default dtype, determinism or precision must not run under the next. On CUDA, a
+    call reads these settings when it is made. The host provider queues the CPU's kernels, which read variables of the
+    process when they run. These variables cannot be set for one thread, and torch does not report their changes.
     """
     if not needs_settle_before_settings():
         return

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All versions of torch that are served: nothing of torch tells a device that Dynamo or Inductor is being imported.
+"""All supported versions of torch: torch does not notify a device when Dynamo or Inductor is imported.
 
-Both are imported late, often never, and take seconds. A device must be known to them before their first use, and torch
-asks nobody: https://github.com/pytorch/pytorch/issues/189138. Hence a finder on sys.meta_path that waits for a module.
+Both imports come late, often never, and take seconds. A device must be registered before their first use, and torch has
+no hook for it: https://github.com/pytorch/pytorch/issues/189138. Hence a finder on sys.meta_path that waits for a
+module.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ __all__ = ["when_imported"]
 
 
 def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Calls `action` with the module of that name: now if it is imported already, else right after its first import.
+    """Call `action` with the module of that name: now if it is imported already, else right after its first import.
 
-    What `action` raises then comes out of that import. An import that fails is waited for again.
+    An exception of `action` then leaves that import. After a failed import, the finder waits for the next one.
     """
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -29,7 +30,7 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as the finders behind it do, and leaves once that is imported."""
+    """A finder that finds one module through the finders after it, and removes itself once the module is imported."""
 
     def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -57,7 +58,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """The module's own loader, with a word to the finder at the end."""
+    """The module's own loader, with a call of the finder at the end."""
 
     def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader = loader
@@ -67,7 +68,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module keeps its own loader, which inspect and pickle ask for its source.
+        # The module keeps its own loader, from which inspect and pickle get its source.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

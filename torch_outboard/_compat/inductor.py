@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All versions of torch that are served: what Inductor decides by the device's name, and not by what the device can."""
+"""All supported versions of torch: decisions that Inductor bases on the device's name, not on its capabilities."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = [
 
 
 def needs_fuse_as_on_cpu() -> bool:
-    """Whether the scheduler asks for the device's name, and not for what the device's scheduling can do."""
+    """Return True if the scheduler decides by the device's name, not by the capabilities of the device's scheduling."""
     from torch._inductor import ir, scheduler
 
     return any(mentions(function, "cpu") for function in (scheduler.BaseSchedulerNode.is_cpu, ir.is_cpu))
 
 
 def fuse_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
-    """Makes Inductor fuse loops for such devices as it does for the CPU, whose kernels they get.
+    """Make Inductor fuse loops for such devices as for the CPU, since they get the CPU's kernels.
 
-    Reordering and reindexing of loops make code that the C++ generator can't write, or groups that it doesn't have
-    (a TypeError in _try_reindex_pointwise_for_reduction); torch leaves them out for devices called "cpu". The
-    thresholds at which a value is stored rather than computed again are the CPU's too, so that its kernels come out.
-    There is no hook: a scheduling is not asked. Upstream: https://github.com/pytorch/pytorch/issues/189135.
+    Reordering and reindexing of loops produce code that the C++ generator cannot write, or groups that it does not have
+    (a TypeError in _try_reindex_pointwise_for_reduction). Torch skips both for devices named "cpu". The thresholds at
+    which a value is stored rather than computed again are the CPU's too, so that the same kernels result. There is no
+    hook: Inductor does not call the scheduling. Upstream: https://github.com/pytorch/pytorch/issues/189135.
     """
     if not needs_fuse_as_on_cpu():
         return
@@ -62,13 +62,13 @@ def fuse_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
 
 
 def _device_of(value: Any) -> torch.device | None:
-    """Gives the device of what ir.is_cpu is asked about: a value, a device, or its type alone."""
+    """Return the device of an argument of ir.is_cpu: a value, a device, or a device type."""
     where = value if value is None or isinstance(value, (str, torch.device)) else value.get_device()
     return torch.device(where) if isinstance(where, str) else where
 
 
 def needs_lay_out_as_on_cpu() -> bool:
-    """Whether the strides of a convolution's fake result come from the back end of the device's type."""
+    """Return True if the strides of a convolution's fake result come from the back end of the device's type."""
     from torch._subclasses import fake_impls
 
     made = fake_impls.op_implementations_dict[torch.ops.aten.convolution.default]
@@ -76,11 +76,11 @@ def needs_lay_out_as_on_cpu() -> bool:
 
 
 def lay_out_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
-    """Makes convolutions of fake tensors give the strides that the CPU's kernels give, which run for such devices.
+    """Make convolutions of fake tensors return the strides of the CPU's kernels, which run for such devices.
 
-    For a device out of tree torch picks a back end whose results it takes for contiguous ones. The
-    CPU's are in the format of the input or the weight, and compiled code asserts strides. A driver can't be asked:
-    implementations for fake tensors belong to operators. Upstream: https://github.com/pytorch/pytorch/issues/189137.
+    For an out-of-tree device, torch chooses a back end and assumes contiguous results. The CPU's results are in the
+    format of the input or the weight, and compiled code asserts strides. A driver has no hook: implementations for fake
+    tensors belong to operators. Upstream: https://github.com/pytorch/pytorch/issues/189137.
     """
     if not needs_lay_out_as_on_cpu():
         return
@@ -120,17 +120,17 @@ def lay_out_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
 
 
 def needs_convolve_as_on_cpu() -> bool:
-    """Whether Inductor picks the memory format of convolutions by names of devices."""
+    """Return True if Inductor chooses the memory format of convolutions by names of devices."""
     from torch._inductor import graph
 
     return mentions(graph.GraphLowering.decide_layout_opt, "SUPPORTED_MKLDNN_DEVICES")
 
 
 def convolve_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
-    """Makes Inductor run graphs with convolutions in channels last, as it does where oneDNN runs them.
+    """Make Inductor run graphs with convolutions in channels last, as it does if oneDNN runs them.
 
-    It has a list of devices for that, and a rule of thumb made for GPUs for all others, by which small models stay in
-    the format that is slower here (a training step of a CNN on digits by 5 to 10 %). Upstream:
+    Inductor has a list of devices for this. All others get a heuristic made for GPUs, which keeps small models in the
+    other format. Here that format is slower (by 5 to 10 % for a training step of a CNN on digits). Upstream:
     https://github.com/pytorch/pytorch/issues/189137.
     """
     if not needs_convolve_as_on_cpu():
@@ -154,7 +154,7 @@ def convolve_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
 
 
 def needs_capture_graphs() -> bool:
-    """Whether Inductor refuses to capture a graph on one device because of the device's name."""
+    """Return True if Inductor refuses to capture a graph on one device because of the device's name."""
     from torch._inductor import cudagraph_utils
 
     nodes: Any = {torch.device(torch._C._get_privateuse1_backend_name(), 0): None}
@@ -162,12 +162,13 @@ def needs_capture_graphs() -> bool:
 
 
 def capture_graphs(device: str, why_not: Callable[..., str | None], install: Callable[..., None]) -> None:
-    """Makes mode="reduce-overhead" capture graphs of the device.
+    """Make mode="reduce-overhead" capture graphs of the device.
 
-    `why_not` says at the end of lowering what speaks against it, and `install` puts a capturing function into what is
-    compiled or comes from a cache: torch has both for devices that it lists itself, which is CUDA. The setting
-    cudagraph_policy of torch 2.13 is not asked for another device either, and as one for all devices it would change
-    what CUDA's graphs do; one that is set is left to torch. Upstream: https://github.com/pytorch/pytorch/issues/132856.
+    At the end of lowering, `why_not` returns a reason against a capture. `install` puts a capturing function into a
+    graph that was compiled or came from a cache. Torch has both only for the devices of its own list, which is CUDA.
+    The setting cudagraph_policy of torch 2.13 is ignored for other devices too. As a policy for all devices, it would
+    change CUDA's graphs; a policy that is set is left to torch. Upstream:
+    https://github.com/pytorch/pytorch/issues/132856.
     """
     if not needs_capture_graphs():
         return
@@ -199,18 +200,19 @@ def capture_graphs(device: str, why_not: Callable[..., str | None], install: Cal
 
 
 def needs_model_header() -> bool:
-    """Whether AOTInductor precompiles a header that it names after the device, in torch's own folder."""
+    """Return True if AOTInductor precompiles a header that it names after the device, in torch's own folder."""
     from torch._inductor import codecache
 
     return mentions(codecache._get_cpp_wrapper_header, "aoti_include")
 
 
 def name_model_header(device: str, header: Callable[[], str | None]) -> None:
-    """Makes AOTInductor precompile the device's own header for models, whose path `header` gives.
+    """Make AOTInductor precompile the device's own header for models. `header` returns its path.
 
-    It would compile torch/csrc/inductor/aoti_include/<device>.h, which only a file in torch's installation could be.
-    The wrapper is asked for the header that models include, and not for this one; the only other way is a setting,
-    which is the user's: aot_inductor.precompile_headers. Upstream: https://github.com/pytorch/pytorch/issues/189998.
+    AOTInductor would compile torch/csrc/inductor/aoti_include/<device>.h, which must be in torch's installation. The
+    wrapper provides the header that models include, but not this one. The only other way is
+    aot_inductor.precompile_headers, which is a user's setting. Upstream:
+    https://github.com/pytorch/pytorch/issues/189998.
     """
     if not needs_model_header():
         return

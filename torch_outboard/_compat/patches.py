@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All that this package changes of torch's, for `outboard info --patches`. Asking imports torch's compiler."""
+"""All changes of this package to torch, for `outboard info --patches`.
+
+A check of whether a change is needed imports torch's compiler.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
 
 class Patch(NamedTuple):
-    """One change: what it replaces, what for, and where torch is asked for another way.
+    """One change: what it replaces, its purpose, and where the upstream request is.
 
-    `question` is the function of this package that says whether the running torch needs it; None if every torch does.
+    `question` is the function of this package that checks whether the running torch needs the change; None if every
+    torch does.
     """
 
     target: str

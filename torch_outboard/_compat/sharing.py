@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All versions of torch that are served: torch.multiprocessing shares storages of the CPU and of CUDA only."""
+"""All supported versions of torch: torch.multiprocessing shares storages of the CPU and of CUDA only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["needs_share_storages", "share_storages"]
 
 
 def needs_share_storages() -> bool:
-    """Whether torch has no hook of its own for it: https://github.com/pytorch/pytorch/issues/192099."""
+    """Return True if torch has no hook for shared storages: https://github.com/pytorch/pytorch/issues/192099."""
     return not hasattr(getattr(torch._C, "_acc", None), "_is_privateuse1_ipc_supported")
 
 
 def share_storages(device: str, reduce: Callable[[torch.UntypedStorage], Any]) -> None:
-    """Makes torch.multiprocessing pickle storages of the attached device by `reduce`; others go torch's way."""
+    """Make torch.multiprocessing pickle storages of the attached device by `reduce`; torch handles all others."""
 
     def reduce_storage(storage: torch.UntypedStorage) -> Any:
         if storage.device.type == device:

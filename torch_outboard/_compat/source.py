@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a function of torch's mentions, by which it is told whether a patch is needed."""
+"""A check of a torch function for a word, which decides whether a patch is needed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["mentions"]
 
 
 def mentions(function: Callable[..., Any], word: str) -> bool:
-    """Whether a function, below what wraps it, has a name or a constant `word`.
+    """Return True if a function, below its wrappers, has a name or a constant `word`.
 
-    Asked of its code: an installation may have no source files, as frozen programs and those of bytecode alone.
+    The check reads the function's code object: frozen programs and installations with bytecode alone have no source
+    files.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and word in _words(code)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All versions of torch that are served: how many parts Inductor makes of a reduction with few results."""
+"""All supported versions of torch: the number of parts into which Inductor splits a reduction with few results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ __all__ = ["needs_split_reductions", "split_reductions"]
 
 
 def needs_split_reductions() -> bool:
-    """Whether the number of parts comes from a GPU's multiprocessors and warps, whatever the device is."""
+    """Return True if the number of parts comes from a GPU's multiprocessors and warps, whatever the device is."""
     from torch._inductor.choices import InductorChoices
 
     return mentions(InductorChoices.reduction_split_factor, "multi_processor_count")
 
 
 def split_reductions(device: str, parts: Callable[[torch.device, int, int, bool], int]) -> None:
-    """Makes reductions for a type of devices have the number of parts that `parts` gives.
+    """Make `parts` return the number of parts of reductions for a device type.
 
-    It is given the device, elements of a row, rows, and whether the elements of a row lie beside each other.
+    Its arguments are the device, the elements of a row, the rows, and whether the elements of a row are contiguous.
 
-    Inductor computes it from the warps and threads of a CUDA GPU; a device that has none of them gets a division by
-    zero. The choices are one object for all devices, which a user may have replaced, so it is asked for others.
+    Inductor computes the number from the warps and threads of a CUDA GPU. For a device without them, it divides by
+    zero. The choices are one object for all devices, which a user may have replaced, so other devices still use that
+    object.
     """
     from torch._inductor.choices import InductorChoices
 

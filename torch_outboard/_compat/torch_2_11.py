@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11, and 2.12 where it is the same."""
+"""Torch 2.11, and 2.12 if it is the same."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ATTENTION_BACKWARD = "_scaled_dot_product_fused_attention_overrideable_backward
 
 
 def needs_attention_backward() -> bool:
-    """Whether the gradients of attention have no meta kernel, though attention has one."""
+    """Return True if the gradients of attention have no meta kernel, although attention has one."""
     return not hasattr(torch._meta_registrations, f"meta_{_ATTENTION_BACKWARD}")
 
 
 def register_attention_backward() -> None:
-    """Gives the gradients of attention a meta kernel, without which they can't be traced; newer versions have it."""
+    """Register a meta kernel for the gradients of attention, needed to trace them; newer versions have one."""
     if not needs_attention_backward():
         return
 
@@ -34,15 +34,15 @@ def register_attention_backward() -> None:
 
 
 def needs_register_autocast() -> bool:
-    """Whether torch.library.register_autocast knows the CPU and CUDA only, by a table of theirs."""
+    """Return True if torch.library.register_autocast has a fixed table of the CPU and CUDA only."""
     return "_autocast_cuda_dtype" in CustomOpDef.__init__.__code__.co_names
 
 
 def register_autocast(device: str) -> None:
-    """Makes torch.library.register_autocast and CustomOpDef.register_autocast take the attached device.
+    """Make torch.library.register_autocast and CustomOpDef.register_autocast accept the attached device.
 
-    Both refuse every device type but "cpu" and "cuda"; newer versions ask the dispatcher. Other device types still get
-    torch's own answer.
+    Both refuse every device type except "cpu" and "cuda"; newer versions use the dispatcher. Other device types still
+    get torch's own result.
     """
     if not needs_register_autocast():
         return

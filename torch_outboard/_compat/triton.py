@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All versions of torch that are served: which devices Inductor writes Triton for, and with which templates.
+"""All supported versions of torch: the devices for which Inductor writes Triton, and the templates that it uses.
 
-Until torch 2.13 they are a list of names. 2.15 asks the devices that it knows when Inductor is imported. And all
-versions of Triton: which driver launches a kernel.
+Until torch 2.13, the devices are a list of names. Torch 2.15 queries the registered devices when Inductor is imported.
+This file also chooses the driver that launches a kernel, for all versions of Triton.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = [
 
 
 def needs_list_as_gpu() -> bool:
-    """Whether the list of GPUs has torch's own alone, and not those whose interface says so."""
+    """Return True if the list of GPUs has only torch's own devices, not every device whose interface is a GPU's."""
     from torch._inductor import utils
 
     return not hasattr(utils, "_gpu_types")
 
 
 def list_as_gpu(device: str) -> None:
-    """Makes Inductor take a type of devices for GPUs that have Triton.
+    """Make Inductor treat a device type as GPUs that have Triton.
 
-    The list of types has it then, the scheduler doesn't ask whether one of torch's own GPUs has Triton, and what asks
-    for the one GPU type that there is (a pass that moves constants) is told this one, beside CUDA too. Newer versions
-    of torch ask the devices that they know when Inductor is imported; one that is attached later is added as well.
+    This adds the type to the list, and stops the scheduler from checking that one of torch's own GPUs has Triton. A
+    pass that moves constants reads the single GPU type; it gets this one, even next to CUDA. Newer versions of torch
+    query the registered devices when Inductor is imported; this function also adds a device that is attached later.
     """
     from torch._inductor import scheduler, utils
 
@@ -58,16 +58,16 @@ def list_as_gpu(device: str) -> None:
 
 
 def needs_count_as_triton() -> bool:
-    """Whether torch looks for Triton on devices of its own alone."""
+    """Return True if torch looks for Triton on its own devices only."""
     from torch.utils import _triton
 
     return mentions(_triton.has_triton, "mtia")
 
 
 def count_as_triton() -> None:
-    """Makes torch say that there is a device with Triton, where Triton is installed.
+    """Make torch report a device with Triton if Triton is installed.
 
-    Dynamo asks it whether a function may be a kernel in Triton.
+    Dynamo uses the result to decide whether a function may be a Triton kernel.
     """
     if needs_count_as_triton():
         from torch.utils import _triton
@@ -76,15 +76,15 @@ def count_as_triton() -> None:
 
 
 def needs_share_templates() -> bool:
-    """Whether configurations of templates belong to types of devices, not to what Triton compiles for."""
+    """Return True if configurations of templates belong to device types, not to Triton's targets."""
     return _heuristics() is not None
 
 
 def share_templates(device: str, backend: str) -> None:
-    """Gives a type of devices the configurations of templates that torch has for a target of Triton.
+    """Copy the template configurations that torch has for a Triton target to a device type.
 
-    They are registered for torch's own types, which are called as the targets. Those that a vendor has registered for
-    the device stay.
+    Torch registers them for its own types, whose names are the targets' names. Configurations that a vendor has
+    registered for the device stay.
     """
     known = _heuristics()
     if known is None:
@@ -104,7 +104,7 @@ def _heuristics() -> dict[tuple[str | None, ...], Any] | None:
 
 
 def needs_choose_driver() -> bool:
-    """Whether a process has one driver of Triton's, whatever the device of a launch's tensors is."""
+    """Return True if a process has one driver of Triton, whatever the device of a launch's tensors is."""
     if find_spec("triton") is None:
         return False
     return "active" in vars(import_module("triton.runtime.driver").DriverConfig)
@@ -113,11 +113,12 @@ def needs_choose_driver() -> bool:
 def choose_driver(
     choose: Callable[[Iterable[Any]], tuple[Any, dict[str, object]] | None], stand_in: Callable[[], Any]
 ) -> None:
-    """Has launches of Triton's kernels ask a driver that is chosen by their arguments.
+    """Make launches of Triton's kernels use a driver that is chosen by their arguments. Call it once a process.
 
-    `choose` gives the driver and options for its back end, or None for the one that is active anyhow. The choice holds
-    for the thread and the launch, in which Triton asks `driver.active` at many places. Where Triton has no driver that
-    is active, which torch's compiler asks what kernels are for, it gets the one that `stand_in` makes. Once a process.
+    `choose` returns the driver and options for its back end, or None for the driver that is active anyway. The choice
+    holds for the thread and the launch, in which Triton reads `driver.active` in many places. If Triton has no active
+    driver, it gets the driver that `stand_in` creates: torch's compiler asks the active driver for the target of
+    kernels.
     """
     from triton.backends import backends
     from triton.runtime import autotuner, jit
