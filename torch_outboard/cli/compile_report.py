@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard compile-report`: runs a script and says what torch.compile made of it."""
+"""`outboard compile-report`: runs a script and reports what torch.compile compiled."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _TEMPLATE = Path(__file__).with_name("compile_report.html")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def compile_report(output: str | None, as_json: bool, script: str, arguments: tuple[str, ...]) -> None:
-    """Run SCRIPT with its ARGUMENTS and report what torch.compile made of it.
+    """Run SCRIPT with its ARGUMENTS and report what torch.compile compiled.
 
-    For each region: graph breaks with reasons and places, kernels with what they fuse, operators without a kernel with
-    their provider, and seconds. The script runs as python would run it; if it fails, what was compiled until then is
-    reported. Exits with the script's status.
+    For each region, the report lists graph breaks with reasons and places, and kernels with what they fuse. It also
+    lists operators without a kernel, with their provider, and seconds. The script runs as python would run it. If the
+    script fails, the report covers what was compiled until then. Exits with the script's status.
     """
     import_torch()
     from torch_outboard.compile.reporting.report import report
@@ -56,14 +56,14 @@ def compile_report(output: str | None, as_json: bool, script: str, arguments: tu
 
 
 def page(title: str, result: CompileReport) -> str:
-    """Gives a page that needs nothing but itself."""
+    """Return the report as one self-contained HTML page."""
     # "</script>" in a name must not end the script.
     data = json.dumps(result.to_dict()).replace("<", "\\u003c")
     return _TEMPLATE.read_text(encoding="utf-8").replace("{{title}}", html.escape(title)).replace("{{data}}", data)
 
 
 def _run(script: str, arguments: tuple[str, ...]) -> int:
-    """Runs a script as `python SCRIPT ARGUMENTS` does, and gives its status."""
+    """Run a script as `python SCRIPT ARGUMENTS` does, and return its status."""
     argv, path = sys.argv, sys.path
     sys.argv = [script, *arguments]
     sys.path = [str(Path(script).resolve().parent), *sys.path]
@@ -92,9 +92,9 @@ def _status(code: object) -> int:
 
 
 def _print(error: BaseException, script: str) -> None:
-    """Prints the traceback, by the script's own hook if it has one, without the frames of this command."""
+    """Print the traceback without this command's frames, through the script's own hook if it has one."""
     frames: types.TracebackType | None = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != script:
         frames = frames.tb_next
-    # Without a frame of the script it could not be read: python shows no stack then.
+    # Without a frame of the script, python could not read the script; it shows no stack then.
     sys.excepthook(type(error), error.with_traceback(frames), frames)

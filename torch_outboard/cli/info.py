@@ -28,10 +28,10 @@ __all__ = ["info", "parse_options"]
 @click.option("--patches", is_flag=True, help="Show what is changed of torch's, and why, instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(driver: str | None, options: tuple[str, ...], patches: bool, as_json: bool) -> None:
-    """Show versions, drivers, devices, and what each driver entry gives or lacks.
+    """Show versions, drivers, devices, and the entries that each driver has or lacks.
 
-    Works when the extension does not load, and then says why. Exits with 1 if a driver was asked for and can't be
-    attached.
+    If the extension does not load, the command still works and prints the reason. Exits with 1 if the requested driver
+    cannot be attached.
     """
     if patches:
         _show_patches(as_json)
@@ -49,7 +49,7 @@ def info(driver: str | None, options: tuple[str, ...], patches: bool, as_json: b
 
 
 def _needs_fresh_process(driver: str | None) -> bool:
-    """Whether another driver than the one asked for was attached while torch was imported."""
+    """Return True if importing torch attached another driver than the requested one."""
     if driver is None:
         return False
     import_torch()
@@ -59,7 +59,7 @@ def _needs_fresh_process(driver: str | None) -> bool:
 
 
 def _without_autoload(driver: str | None, options: dict[str, str], as_json: bool) -> int:
-    """Runs this command again where nothing is attached by itself, and gives its status."""
+    """Run this command again in a process without autoload, and return its status."""
     arguments = [f"--driver={driver}", *(f"--option={key}={value}" for key, value in options.items())]
     environment = {key: value for key, value in os.environ.items() if key != "OUTBOARD_DRIVER"}
     environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
@@ -93,7 +93,10 @@ def _show_patches(as_json: bool) -> None:
 
 
 def parse_options(options: tuple[str, ...]) -> dict[str, str]:
-    """Reads KEY=VALUE; click.BadParameter for what is none."""
+    """Parse options of the form KEY=VALUE.
+
+    Raises click.BadParameter for an option without "=".
+    """
     pairs = {}
     for option in options:
         key, separator, value = option.partition("=")
@@ -122,9 +125,9 @@ def _report(driver: str | None, options: dict[str, str]) -> dict[str, Any]:
 
 
 def _extension() -> dict[str, Any]:
-    """Say what the extension was built for, and why it does not load.
+    """Report what the extension was built for, and why it does not load.
 
-    Loading it takes torch, which takes a second: without a driver to attach, its files are only looked at.
+    Loading the extension imports torch, which takes a second. Without a driver to attach, only its files are checked.
     """
     report: dict[str, Any] = {"torch": None, "python": None, "error": None}
     try:
@@ -169,7 +172,7 @@ def _driver(found: FoundDriver) -> dict[str, Any]:
 
 
 def _library_error(driver: type[Driver]) -> str | None:
-    """Says why the driver's library does not load; None if it does or there is none."""
+    """Return why the driver's library does not load; None if it loads or the driver has none."""
     if driver.library is None:
         return None
     import ctypes
@@ -189,7 +192,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     try:
         driver = attached_driver()
         module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
-    except Exception as error:  # whatever stops the driver is what was asked for
+    except Exception as error:  # the command reports whatever stops the driver
         report["error"] = f"{type(error).__name__}: {error}"
         return report
     from torch_outboard import _C
@@ -255,7 +258,10 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _table(*columns: str, title: str) -> Any:
-    """Gives a table for narrow terminals: its last column takes what is left and wraps, the others never do."""
+    """Return a table for narrow terminals.
+
+    The last column takes the remaining width and wraps; the others never wrap.
+    """
     from rich import box
     from rich.table import Column, Table
 
@@ -317,7 +323,7 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
 
 
 def _print_operators(console: Any, devices: list[dict[str, Any]]) -> None:
-    """Prints where operators run, once for devices of which the same holds."""
+    """Print where operators run, once for all devices with the same answer."""
     places: dict[str, list[int]] = {}
     for device in devices:
         if device["error"] is None and device["operators"] is not None:
@@ -351,7 +357,10 @@ def _print_entries(console: Any, entries: dict[str, bool]) -> None:
 
 
 def _print_waiting(console: Any, rows: list[dict[str, Any]]) -> None:
-    """Prints what this process has found: a program that attaches, calls operators and then `main(["info"])`."""
+    """Print the waits that this process has found.
+
+    A program sees its own if it attaches a driver, calls operators and then calls `main(["info"])`.
+    """
     table = _table("operator", "waits", "since its meta kernel does not tell the shape", title="Operators that wait")
     for row in rows:
         table.add_row(*_cells(row["operator"], row["waits"], row["difference"]))
@@ -359,7 +368,7 @@ def _print_waiting(console: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def _print_refused(console: Any, rows: list[dict[str, Any]]) -> None:
-    """Prints what this process has found, as `_print_waiting` does."""
+    """Print the refusals that this process has found, as `_print_waiting` does."""
     table = _table("operator", "got no kernels, since", title="Operators without generated kernels")
     for row in rows:
         table.add_row(*_cells(row["operator"], row["reason"]))
@@ -376,7 +385,7 @@ _NO_PROGRAMS = "no generated kernels"
 _NO_GRAPHS = "graphs are captured in software"
 _NO_RECORDS = "the profiler times host work and copies with events"
 
-# What driver.h says of each entry that is null.
+# The consequence that driver.h states for each entry that is null.
 WITHOUT = {
     "destroy": "nothing is called at the end",
     "device_open": "nothing is opened",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard kernels`: the plans of generated kernels that are kept on disk, and packs of them."""
+"""`outboard kernels`: the plans of generated kernels that are stored on disk, and packs of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["kernels"]
 
 @click.group()
 def kernels() -> None:
-    """Check generated kernels, show or remove those that are kept on disk, or make packs of them."""
+    """Check generated kernels, show or remove the stored ones, or build packs of them."""
 
 
 kernels.add_command(check)
@@ -46,10 +46,12 @@ def _folder() -> Path:
 @click.option("--source", is_flag=True, help="Print the plans, and the kernels' texts.")
 @click.option("--pack", type=click.Path(path_type=Path), metavar="FOLDER", help="List the plans of a pack instead.")
 def show(operator: str, source: bool, pack: Path | None) -> None:
-    """List the plans for calls, or those of OPERATORs whose name has this text, and the packs of installed drivers.
+    """List the plans for calls, and the packs of installed drivers.
 
-    They are those of the installed PyTorch and of this package's code; plans of others are counted. Sizes are those of
-    the call that a plan was made for; its guards say for which it is good.
+    OPERATOR restricts the list to operators whose name contains this text.
+
+    The plans are those of the installed PyTorch and of this package's code; plans of other versions are counted. The
+    sizes are those of the call that a plan was made for. A plan's guards state the calls that it is valid for.
     """
     import_torch()
     from torch_outboard.kernels.disk.packs import read_pack
@@ -86,7 +88,7 @@ def _list(entries: Iterator[Entry], operator: str, source: bool, where: str) -> 
 
 
 def _packs() -> Iterator[str]:
-    """Yields a line for each pack of an installed driver, or of those that the variable names instead."""
+    """Yield a line for each pack of an installed driver, or for each pack that the variable names instead."""
     from torch_outboard._discovery import found_drivers
     from torch_outboard._errors import RegistrationError
     from torch_outboard.kernels.disk.packs import VARIABLE, folders_of, read_pack
@@ -103,7 +105,7 @@ def _packs() -> Iterator[str]:
 
 
 def _tables(folder: Path) -> Iterator[str]:
-    """Yields a line for each device whose schedules were tuned."""
+    """Yield a line for each device with tuned schedules."""
     from torch_outboard.kernels.tune.schedule_table import tables_in
 
     for one in tables_in(folder):
@@ -130,9 +132,9 @@ def _versions(folder: Path) -> list[Path]:
 @kernels.command()
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 def clear(dry_run: bool) -> None:
-    """Remove the plans of all versions, and compiled programs.
+    """Remove the plans of all versions, and the compiled programs.
 
-    They are known by their names; links are not followed. What else lies there is left, and named.
+    The command recognizes files by their names and does not follow links. It leaves all other files, and names them.
     """
     from torch_outboard.kernels.disk.removal import clear_folder, found_in
 
@@ -159,10 +161,11 @@ def clear(dry_run: bool) -> None:
 @click.option("--only", default="", metavar="REGEX", help="Only calls whose name, as 'add float32', it is found in.")
 @click.option("--dtypes", default="", metavar="LIST", help="Only calls of these, as float32,int64.")
 def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes: str) -> None:
-    """Make a pack in FOLDER: kernels for operators of common models, so that a driver's users needn't generate them.
+    """Build a pack in FOLDER: kernels for operators of common models, so that a driver's users needn't generate them.
 
-    The calls run on the device, and its compiler builds every kernel. A driver names the folder as `kernel_packs`. An
-    older pack there goes. Exits with 1, after all calls, if one failed, and with 2, before the first, if there is none.
+    The calls run on the device, and its compiler builds every kernel. A driver names the folder as `kernel_packs`. The
+    pack replaces an older pack in the folder. Exits with 1, after all calls, if a call failed. Exits with 2, before the
+    first call, if no call matches.
     """
     import_torch()
     from torch_outboard._attach import attach
@@ -178,7 +181,7 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     if given := key.settings():
         raise click.ClickException(f"plans would be for those alone who have set this too: {', '.join(given)}")
     with tempfile.TemporaryDirectory() as kept:
-        # Of this process, which does nothing else: nothing of the user's or of other packs is taken for new.
+        # This process does nothing else. The user's plans and other packs must not pass for new ones.
         os.environ.update({store.VARIABLE: kept, packs.VARIABLE: ""})
         os.environ.setdefault("OUTBOARD_PROVIDERS", "native,compiled")
         os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
@@ -236,7 +239,7 @@ def _line(entry: Entry) -> str:
 
 
 def _argument(given: Any, sizes: Iterator[Any]) -> str:
-    """Gives an argument as `key_of` described it, and tensors with the next sizes, in a reader's words."""
+    """Return an argument, as `key_of` described it, in readable form; tensors take the next of the sizes."""
     match given:
         case ["tensor", str(dtype), int(), str(place)]:
             return f"{dtype.removeprefix('torch.')}{next(sizes, ['[?]'])[0]}{' on the CPU' if place == 'cpu' else ''}"

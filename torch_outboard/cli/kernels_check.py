@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard kernels check`: the numbers of a bring-up."""
+"""`outboard kernels check`: the figures of a bring-up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-# Of a kind of what is wrong, and of reasons why nothing is generated.
+# How many bad entries are printed, and how many reasons for refusals.
 _MOST_LINES = 20
 _MOST_REASONS = 8
 
@@ -57,10 +57,10 @@ def check(
     side: int,
     target: Path | None,
 ) -> None:
-    """Check generated kernels: torch's operator database against the CPU, and what they reach of the device.
+    """Check generated kernels: torch's operator database against the CPU, and their share of the device's speed.
 
-    Nothing but generated kernels runs: not the driver's own, and nothing on the CPU. Entries run in other processes, so
-    that one which dies takes one entry along. Exits with 1 if a value is wrong, a kernel fails or a bar is missed.
+    Only generated kernels run: neither the driver's own kernels nor the CPU's. Entries run in other processes, so that
+    a crash loses one entry only. Exits with 1 if a value is wrong, a kernel fails or a bar is missed.
     """
     from torch_outboard._errors import NotSupportedError, RegistrationError
     from torch_outboard.cli.info import parse_options
@@ -91,7 +91,7 @@ def check(
                 for figure in measure(device, side):
                     measured.append(figure)
                     step(figure.name)
-        except Exception as error:  # whatever stops a driver's kernels is what was asked for
+        except Exception as error:  # the command reports whatever stops the driver's kernels
             failure = f"{type(error).__name__}: {error}"
         _print_figures(measured, failure)
     is_good = not any(one.is_bad for one in found) and all(one.is_reached for one in measured) and not failure

@@ -44,10 +44,10 @@ def tune(
     reset: bool,
     target: Path | None,
 ) -> None:
-    """Measure schedules of products, convolutions and attention on a device, and keep the fastest.
+    """Measure schedules of products, convolutions and attention on a device, and store the fastest.
 
-    The templates take them from then on, in other processes too, which make plans of their own for them. Of those that
-    are not measured now, what was chosen before stays. Nothing else should use the device meanwhile.
+    The templates use the stored schedules from then on, also in other processes, which build new plans for them.
+    Schedules that are not measured now keep their earlier choice. Nothing else should use the device meanwhile.
     """
     import_torch()
     from torch_outboard._errors import NotSupportedError, OutboardError

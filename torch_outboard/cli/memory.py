@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard memory`: what a snapshot of device memory holds, as text or as a page."""
+"""`outboard memory`: the content of a snapshot of device memory, as text or as a page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class SnapshotError(Exception):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads dicts, lists, tuples, strings and numbers; a class or a function in the file ends it."""
+    """A reader of dicts, lists, tuples, strings and numbers.
+
+    A class or a function in the file raises UnpicklingError.
+    """
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}; a snapshot holds plain data only")
@@ -35,7 +38,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_snapshot(path: str) -> dict[str, Any]:
-    """Reads what `_dump_snapshot` wrote, without running anything that the file names."""
+    """Read what `_dump_snapshot` wrote, without running anything that the file names.
+
+    Raises SnapshotError if the file cannot be read or is no snapshot.
+    """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -51,7 +57,7 @@ def read_snapshot(path: str) -> dict[str, Any]:
 
 
 def _check(snapshot: Any) -> None:
-    """Raises for what the rest of this file could not read."""
+    """Raise an error if the rest of this file could not read the snapshot."""
     for segment in snapshot["segments"]:
         _check_numbers(segment, "address", "total_size")
         for block in segment["blocks"]:
@@ -80,14 +86,14 @@ def _check_frames(entry: dict[str, Any]) -> None:
 
 
 def _stack(entry: dict[str, Any]) -> list[str]:
-    """Gives the stack as lines, innermost first: Python's frames, or all if there are none."""
+    """Return the stack as lines, innermost first: Python's frames, or all frames if there are none of Python."""
     frames = entry.get("frames", ())
     python = [frame for frame in frames if str(frame["filename"]).endswith(".py")]
     return [f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in (python or frames)]
 
 
 def summarise(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """Gives what the page shows: segments, the largest live blocks, a timeline for each device."""
+    """Return what the page shows: segments, the largest live blocks, a timeline for each device."""
     segments = []
     blocks = []
     for segment in snapshot["segments"]:
@@ -121,7 +127,7 @@ def summarise(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 def _timeline(snapshot: dict[str, Any], device: int, trace: list[dict[str, Any]]) -> dict[str, Any]:
-    """Gives the allocated and reserved bytes after each entry, counted back from what the snapshot ends with."""
+    """Return the allocated and reserved bytes after each entry, counted back from the snapshot's final state."""
     allocated = reserved = 0
     points = []
     live: dict[int, int] = {}
@@ -139,7 +145,7 @@ def _timeline(snapshot: dict[str, Any], device: int, trace: list[dict[str, Any]]
             reserved -= size
         points.append([allocated, reserved])
     ours = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
-    # What there was before the history began.
+    # The bytes from before the history began.
     held = sum(
         block.get("requested_size", block["size"])
         for segment in ours
@@ -162,7 +168,7 @@ def _timeline(snapshot: dict[str, Any], device: int, trace: list[dict[str, Any]]
 
 
 def page(title: str, summary: dict[str, Any]) -> str:
-    """Gives a page that needs nothing but itself."""
+    """Return the summary as one self-contained HTML page."""
     # "</script>" in a file's name must not end the script.
     data = json.dumps(summary).replace("<", "\\u003c")
     return _TEMPLATE.read_text().replace("{{title}}", html.escape(title)).replace("{{data}}", data)
@@ -172,7 +178,7 @@ def page(title: str, summary: dict[str, Any]) -> str:
 @click.argument("snapshot", type=click.Path())
 @click.option("--html", "output", metavar="FILE", type=click.Path(), help="Write a page: timeline, segments, blocks.")
 def memory(snapshot: str, output: str | None) -> None:
-    """Show what a memory snapshot holds: the SNAPSHOT file that torch.<name>.memory._dump_snapshot wrote.
+    """Show the content of a memory snapshot: the SNAPSHOT file that torch.<name>.memory._dump_snapshot wrote.
 
     The file is read as plain data: nothing that it names is run.
     """

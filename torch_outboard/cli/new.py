@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard new`."""
+"""`outboard new`: makes the project of a driver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch_outboard.cli.torch_first import import_torch
 __all__ = ["new", "project_files"]
 
 _TEMPLATES = Path(__file__).parent / "project"
-# What the device is as the project is made -> the languages that the driver can be in, the first if none is asked for.
+# Template, which is what the device is at first -> the languages that the driver can be in. The first is the default.
 TEMPLATES = {
     "host-memory": ("c", "python"),
     "device": ("c", "python"),
@@ -59,7 +59,7 @@ def new(
 ) -> None:
     """Make a driver project that builds, attaches and passes the driver tests.
 
-    NAME is what the device is called in torch: torch.device("NAME"), torch.NAME. The folder must be empty or not there.
+    NAME is the device's name in torch: torch.device("NAME"), torch.NAME. The folder must be empty or must not exist.
     """
     template = _chosen({f"--template {template}": template, "--kernels": kernels, "--triton": triton})
     _check(name)
@@ -93,7 +93,10 @@ def new(
 
 
 def _chosen(options: dict[str, str | None]) -> str:
-    """Return the template that the options name; click.UsageError if they name several."""
+    """Return the template that the options name.
+
+    Raises click.UsageError if the options name several templates.
+    """
     given = {option: template for option, template in options.items() if template is not None}
     if len(set(given.values())) > 1:
         raise click.UsageError(f"{' and '.join(given)} ask for two templates; give one of them")
@@ -122,13 +125,13 @@ def _check(name: str) -> None:
 
 
 def _torch_requirement() -> str:
-    """Return the versions of torch that torch-outboard works with, as pip takes them."""
+    """Return the supported versions of torch as a requirement for pip."""
     (major, oldest), (_, newest) = OLDEST_TORCH, NEWEST_TORCH
     return f"torch>={major}.{oldest},<{major}.{newest + 1}"
 
 
 def _outboard_source() -> str:
-    """Return where pip finds this torch-outboard from elsewhere: its repository, or a submodule if none is known."""
+    """Return where pip finds this torch-outboard: its repository, or a submodule if no repository is known."""
     import importlib.metadata
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
@@ -137,7 +140,7 @@ def _outboard_source() -> str:
         text = importlib.metadata.distribution("torch-outboard").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
         text = None
-    # Without that record it may lie in a checkout that is on PYTHONPATH.
+    # Without that record, the package may lie in a checkout on PYTHONPATH.
     found: dict[str, Any] = json.loads(text) if text else {"url": Path(__file__).parents[2].as_uri()}
     url, commit = found.get("url", ""), found.get("vcs_info", {}).get("commit_id")
     if url.startswith("file://"):
@@ -165,13 +168,16 @@ def _package(name: str) -> str:
 
 
 def _target(template: Path, package: str) -> str:
-    """Gives a template's path in the project. Names with a leading dot are written dot_, so that wheels carry them."""
+    """Return a template's path in the project.
+
+    Templates spell a leading dot as dot_, so that wheels include them.
+    """
     path = template.with_suffix("").as_posix()
     return path.replace("dot_", ".").replace("package/", f"{package}/")
 
 
 def project_files(name: str, template: str, language: str) -> dict[str, str]:
-    """Gives the project's files: their texts by their paths in it."""
+    """Return the texts of the project's files by their paths in the project."""
     import jinja2
 
     from torch_outboard.drivers.skeletons import class_name, contract_header, license_text, skeleton
@@ -191,7 +197,7 @@ def project_files(name: str, template: str, language: str) -> dict[str, str]:
     }
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     files: dict[str, str] = {}
-    # The last has what is the template's alone, or is not there.
+    # The last folder has the files of this template alone. It may not exist.
     for part in ("common", language, f"{language}-{template}"):
         root = _TEMPLATES / part
         for source in sorted(root.rglob("*.jinja")):

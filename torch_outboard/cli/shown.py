@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How commands show what they do and find, on terminals of 80 columns."""
+"""Output of the commands: tables, progress and reports, on terminals of 80 columns."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ __all__ = ["check_names", "check_pattern", "json_to", "printable", "progress", "
 
 
 def printable(text: str) -> str:
-    """Return a line without what a terminal would obey. Bytes of a path that are no text become \\xNN."""
+    """Return a line without control characters. Bytes of a path that are no text become \\xNN."""
     return "".join(one if one.isprintable() or one == "\t" else f"\\x{_code_of(one):02x}" for one in text)
 
 
 def _code_of(character: str) -> int:
-    """Return a character's number, or the byte that Python has put one in the place of."""
+    """Return a character's number, or the byte that Python has replaced by the character."""
     code = ord(character)
     return code - 0xDC00 if 0xDC80 <= code <= 0xDCFF else code
 
 
 def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table. The first column takes what is left and wraps, the others never do; numbers stand right."""
+    """Print a table.
+
+    The first column takes the remaining width and wraps; the others never wrap. Numbers are aligned right.
+    """
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -46,7 +49,10 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 @contextlib.contextmanager
 def progress(what: str, count: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Shows a bar while its block runs, on a terminal, beside what is printed. It gives what tells a step's name."""
+    """Show a progress bar on a terminal while the block runs.
+
+    Yields a function that advances the bar by one step and takes the step's name.
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -61,14 +67,14 @@ def progress(what: str, count: int | None = None) -> Iterator[Callable[[str], No
 
 
 def check_names(given: Iterable[str], known: Collection[str], option: str, also: Sequence[str] = ()) -> None:
-    """Raises click.BadParameter for the first that isn't known; `also` are words that may stand in their place."""
+    """Raise click.BadParameter for the first unknown name; the message also lists the words of `also`."""
     for name in given:
         if name not in known:
             raise click.BadParameter(f"there is no {name!r}, only {', '.join((*also, *known))}", param_hint=option)
 
 
 def check_pattern(only: str) -> None:
-    """Raises click.BadParameter for an option --only that is no regular expression."""
+    """Raise click.BadParameter if the value of --only is no regular expression."""
     try:
         re.compile(only)
     except re.error as error:
@@ -76,7 +82,10 @@ def check_pattern(only: str) -> None:
 
 
 def json_to(path: Path, report: Any) -> None:
-    """Writes a report. click.ClickException if the file can't be written."""
+    """Write a report as JSON.
+
+    Raises click.ClickException if the file cannot be written.
+    """
     try:
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     except OSError as error:

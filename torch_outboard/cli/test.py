@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard test`."""
+"""`outboard test`: runs the driver tests, torch's operator database, or the program below torch."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test(
 ) -> None:
     """Run the driver tests: what every driver must do, through torch's public API.
 
-    DRIVER is an installed driver's name, or "package.module:Class". Options that are not named below are pytest's, and
-    all is that stands behind "--": outboard test NAME -x -k streams, outboard test NAME test_streams.py, outboard test
-    NAME -- -o log_cli=1. With --native names of tests follow. Exits with the status of pytest, or of the program.
+    DRIVER is an installed driver's name, or "package.module:Class". Options that are not listed below are passed to
+    pytest, like everything after "--": outboard test NAME -x -k streams, outboard test NAME test_streams.py, outboard
+    test NAME -- -o log_cli=1. With --native, names of tests follow. Exits with the status of pytest, or of the program.
 
-    The last lines say what passed, for which missing capability tests were skipped, what the driver lacks and what that
-    costs users, and what to do next.
+    The last lines say what passed, which missing capabilities skipped tests, what the driver lacks and what that costs
+    users, and what to do next.
     """
     from torch_outboard.cli.info import parse_options
 

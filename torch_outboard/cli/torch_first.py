@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The import of torch, for which `outboard --help` doesn't wait."""
+"""A late import of torch, so that `outboard --help` does not wait for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["import_torch"]
 def import_torch() -> None:
     """Import torch, before any module of this package that needs it.
 
-    torch's import may attach a driver, by OUTBOARD_DRIVER or a vendor's entry point, and that imports most of this
-    package: a module that is half imported then would fail it.
+    torch's import may attach a driver, through OUTBOARD_DRIVER or a vendor's entry point. Attaching imports most of
+    this package, and fails if a module of the package is only half imported.
     """
     import torch  # noqa: F401

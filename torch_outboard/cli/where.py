@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the operators of a device run: by whom kernels are generated, and what is left to the CPU."""
+"""Where the operators of a device run: which generator writes kernels, and what is left to the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["generates_kernels", "where_operators_run"]
 
 
 def generates_kernels(driver: Driver, index: int) -> bool:
-    """Return whether operators of eager code are asked of generated kernels first on an attached driver's device."""
+    """Return True if eager operators try generated kernels first on an attached driver's device."""
     from torch_outboard import _C
     from torch_outboard._attach import providers_of
 
@@ -21,10 +21,10 @@ def generates_kernels(driver: Driver, index: int) -> bool:
 
 
 def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
-    """Tell where the operators of an attached driver's device run, in the order in which providers are asked.
+    """Return where the operators of an attached driver's device run, in the order in which providers are asked.
 
-    `eager` are lines, one a provider. `generator` is the generator of kernels for eager operators, `compiler` that of
-    torch.compile: each as its language and class, or None where there is none.
+    `eager` has one line for each provider. `generator` is the generator of kernels for eager operators, and `compiler`
+    the generator for torch.compile. Each is a string with its language and class, or None if there is none.
     """
     from torch_outboard import _C
     from torch_outboard._attach import providers_of
@@ -59,7 +59,7 @@ def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
 
 
 def _described(generator: Any) -> str:
-    """Name a generator's language, and what drives it."""
+    """Return a generator's language and class."""
     dialect = getattr(generator, "dialect", None)
     kind = type(generator).__name__
     return f"{generator.name} ({kind})" if dialect is None else f"{dialect.name} ({kind})"
