@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The backend "outboard" of torch.distributed, for the attached driver's devices; docs/distributed.md."""
+"""The backend "outboard" of torch.distributed, for the attached driver's devices; see docs/distributed.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The registration of the backend with torch.distributed, and what makes a group's backend."""
+"""The registration of the backend with torch.distributed, and the function that creates a group's backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BACKEND = "outboard"
 
 
 def register(device: str) -> None:
-    """Register the backend for the device and for CPU tensors; nothing if torch was built without distributed."""
+    """Register the backend for the device and for CPU tensors, unless torch was built without distributed."""
     if not torch.distributed.is_available():
         return
     torch.distributed.Backend.register_backend(BACKEND, create, extended_api=True, devices=[device, "cpu"])
@@ -28,7 +28,12 @@ def create(options: Any, given: Any) -> Any:
     options : torch.distributed.distributed_c10d._DistributedBackendOptions
         The group's store, ranks, name and timeout.
     given : options of this backend, or None
-        The `pg_options` of the call that makes the group.
+        The `pg_options` of the call that creates the group.
+
+    Raises
+    ------
+    TypeError
+        `given` is of another class.
     """
     from torch_outboard import _C
 

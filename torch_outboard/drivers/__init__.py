@@ -7,5 +7,5 @@ __all__ = ["library_path"]
 
 
 def library_path(name: str) -> Path:
-    """Gives where the build puts a driver's library."""
+    """Return the path where the build puts a driver's library."""
     return Path(__file__).parent / "lib" / f"libob_{name}.so"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The skeleton driver that others copy: required entries on plain memory, everything else unsupported."""
+"""The skeleton driver to copy: the required entries on plain memory, everything else unsupported."""
 
 from torch_outboard.driver import Driver, Option
 from torch_outboard.drivers import library_path
@@ -8,7 +8,7 @@ __all__ = ["NullDriver"]
 
 
 class NullDriver(Driver):
-    """Plain host memory and work that is done at once."""
+    """Devices with plain host memory, whose work is done at once."""
 
     name = "null"
     library = library_path("null")

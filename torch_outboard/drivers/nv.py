@@ -14,7 +14,7 @@ __all__ = ["NvDriver"]
 
 
 class NvDriver(Driver):
-    """NVIDIA's GPUs, beside a CUDA build of torch or without one; drivers/nv/README.md describes it."""
+    """NVIDIA's GPUs, beside a CUDA build of torch or without one; see drivers/nv/README.md."""
 
     name = "nv"
     library = library_path("nv")
@@ -44,16 +44,16 @@ class NvDriver(Driver):
                 self.option_values[option] = _packaged(file)
 
     def libraries(self) -> dict[str, str]:
-        """Gives the files of NVIDIA's libraries, or what is looked for when they are first used."""
+        """Return the files of NVIDIA's libraries, or what is searched for at their first use."""
         usual = "none among the installed packages; the loader's, if it finds one"
         return {_PACKAGED[option]: str(self.option_values[option] or usual) for option in _PACKAGED}
 
     def code_generator(self, device: int) -> str:
-        """Triton for GPUs of a generation that it compiles for, from Ampere on, else CUDA C++ by NVRTC."""
+        """Return "triton" for GPUs that Triton compiles for, from Ampere on; else "cuda_cpp", which NVRTC compiles."""
         return "triton" if _capability(device) >= (8, 0) else "cuda_cpp"
 
     def triton_target(self, device: int) -> TritonTarget:
-        """The GPU's compute capability, as Triton counts it."""
+        """Return Triton's target for the GPU, with the compute capability as Triton counts it."""
         major, minor = _capability(device)
         return TritonTarget(
             backend="cuda",
@@ -71,14 +71,14 @@ def _capability(device: int) -> tuple[int, int]:
     return get_device_capability(device)
 
 
-# Options, and the libraries that they name.
+# Option -> the library that it names.
 _PACKAGED = {"nvrtc": "libnvrtc", "cublaslt": "libcublasLt"}
 
 
 def _packaged(library: str) -> str | None:
-    """Return a library as pip installs it, where no loader looks; None if there is none.
+    """Return the path of a library as pip installs it, where no loader searches; None if there is none.
 
-    `sys.path` may name the folder in which the process happens to be: a library that lies there is not loaded.
+    `sys.path` may name the process's current folder. A library in that folder is not loaded.
     """
     for folder in _package_folders():
         for found in sorted(folder.glob(f"nvidia/*/lib/{library}.so.*"), reverse=True):
@@ -87,7 +87,7 @@ def _packaged(library: str) -> str | None:
 
 
 def _package_folders() -> list[Path]:
-    """Return the folders into which packages are installed: torch's first, which NVIDIA's come with."""
+    """Return the folders that packages are installed into: torch's first, because NVIDIA's packages come with torch."""
     import torch  # not at the top: `outboard info` loads the class without torch
 
     paths = sysconfig.get_paths()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Any OpenCL device with shared virtual memory."""
+"""OpenCL devices with shared virtual memory."""
 
 from torch_outboard.driver import Driver, Option
 from torch_outboard.drivers import library_path
@@ -8,9 +8,9 @@ __all__ = ["OpenCLDriver"]
 
 
 class OpenCLDriver(Driver):
-    """GPUs, accelerators and CPUs through their OpenCL runtimes; drivers/opencl/README.md describes it.
+    """GPUs, accelerators and CPUs through their OpenCL runtimes; see drivers/opencl/README.md.
 
-    It is attached as "opencl" and its devices are "ocl", since torch keeps torch.device("opencl") for itself.
+    The driver is attached as "opencl". Its devices are named "ocl", because torch reserves torch.device("opencl").
     """
 
     name = "ocl"
@@ -33,7 +33,7 @@ class OpenCLDriver(Driver):
     }
 
     def code_generator(self, device: int) -> str:
-        """C++ for memory that the host reaches, such as that of CPUs; else the device's own language."""
+        """Return "cpp" if the host can reach the device's memory, as for CPUs; else the device's own language."""
         from torch_outboard import _C  # not at the top: `outboard info` loads the class without torch
 
         return "cpp" if _C.reaches_memory(device) else "opencl_c"

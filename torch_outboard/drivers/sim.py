@@ -8,7 +8,7 @@ __all__ = ["SimDriver"]
 
 
 class SimDriver(Driver):
-    """The simulated device; drivers/sim/README.md describes what it does with each option."""
+    """The simulated device; drivers/sim/README.md describes the effect of each option."""
 
     name = "sim"
     library = library_path("sim")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The drivers that `outboard new` copies: compiled and tested ones, renamed.
+"""The drivers that `outboard new` copies: compiled and tested drivers, renamed.
 
-They are files of the source tree, which the build installs beside this module. A replacement that finds nothing is an
-error, so a changed skeleton can't quietly keep its own name.
+They are files of the source tree, which the build installs beside this module. A replacement without a match is an
+error, so that a changed skeleton cannot silently keep its own name.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _OTHER_PROCESS: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/device.py": ("examples/other_process/device.py", {}),
 }
 
-# What stands for a vendor's runtime, in C++.
+# The stand-in for a vendor's runtime, in C++.
 _RUNTIME = ("chip.h", "chip.cpp", "chip_process.cpp", "compiler.cpp", "failure.h", "protocol.h")
 
-# How a language spells what is generated, and its words.
+# The dialect of a language, and the header that its programs include.
 _DIALECT: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/dialect.py": (
         "examples/own_kernels/dialect.py",
@@ -47,15 +47,15 @@ _DIALECT: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/language.h": ("examples/own_kernels/language.h", {}),
 }
 
-# That, and what stands for a compiler.
+# The dialect, and the stand-in for a compiler.
 _LANGUAGE: dict[str, tuple[str, dict[str, str]]] = {
     **_DIALECT,
     "{package}/programs.py": ("examples/own_kernels/programs.py", {}),
     "{package}/compiler.py": ("examples/own_kernels/compiler.py", {}),
 }
 
-# Template and language -> files of the made project: the source of each, and what is replaced in it. {name} is the
-# driver's, {title} the same for people, {class} the class, {package} the project's package.
+# Template and language -> files of the new project: the source of each, and the replacements in it. {name} is the
+# driver's name, {title} the name for people, {class} the class, {package} the project's package.
 _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
     ("host-memory", "c"): {
         "src/driver.c": (
@@ -204,9 +204,9 @@ _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
 
 
 def skeleton(template: str, language: str, name: str, package: str) -> dict[str, str]:
-    """Gives the sources of a driver called `name`, by their paths in its project.
+    """Return the sources of a driver called `name`, by their paths in its project.
 
-    RuntimeError if the skeleton is not as known.
+    Raises RuntimeError if the skeleton has changed and a replacement finds no match.
     """
     title = name.replace("_", " ").capitalize()
     values = {"name": name, "title": title, "class": class_name(name), "package": package}
@@ -230,19 +230,19 @@ def _renamed(path: str, replacements: dict[str, str], values: dict[str, str]) ->
 
 
 def class_name(name: str) -> str:
-    """Gives the driver's class: MyChipDriver for my_chip."""
+    """Return the name of the driver's class: MyChipDriver for my_chip."""
     return "".join(part.capitalize() for part in name.split("_")) + "Driver"
 
 
 def contract_header() -> str:
-    """Gives driver.h."""
+    """Return the text of driver.h."""
     installed = _HERE.parent / "include" / "torch_outboard" / "driver.h"
     path = installed if installed.is_file() else _SOURCE / "include" / "torch_outboard" / "driver.h"
     return path.read_text(encoding="utf-8")
 
 
 def license_text() -> str:
-    """Return the licence of the skeletons, which goes with their copies."""
+    """Return the licence of the skeletons, which their copies include."""
     return _read("LICENSE")
 
 
