@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The driver tests: what every driver must do, through torch's public API, to be run against your own.
+"""The driver tests: what every driver must do, through torch's public API, to be run against your own driver.
 
-They need what `pip install torch-outboard[test]` installs. A process has one driver, so they run in one of their own:
+They need what `pip install torch-outboard[test]` installs. A process has one driver, so they run in their own process:
 
     def test_the_driver():
         run_driver_tests("mydevice")
 
-`outboard test mydevice` does the same from a shell. Beside them are torch's database of operators, and a program that
-tests a driver's library below torch.
+`outboard test mydevice` does the same from a shell. The package also has torch's database of operators, and a program
+that tests a driver's library below torch.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from typing import NamedTuple
 
 __all__ = ["TIME_LIMIT", "Suite", "driver_test_command", "run_driver_tests", "run_native_tests", "suite"]
 
-TIME_LIMIT = 300  # seconds a test; the longest of ours compiles an extension
+TIME_LIMIT = 300  # seconds a test; our longest test compiles an extension
 
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE.parent.parent
 
 
 class Suite(NamedTuple):
-    """Where tests lie, and the pytest configuration that they want."""
+    """The folder of tests, and the pytest configuration that they need."""
 
     folder: Path
     config: Path
 
 
 def suite(name: str = "driver") -> Suite:
-    """Gives the tests that the package was installed with, or those of the source tree that it is imported from.
+    """Return the tests installed with the package, or the tests of the source tree that the package is imported from.
 
     `name` is "driver", "operators" for torch's database of operators, or "native" for the program below torch.
     """
@@ -48,7 +48,7 @@ def suite(name: str = "driver") -> Suite:
 
 
 def check_installed(what: str, *names: str) -> None:
-    """Raises ModuleNotFoundError, with the command that installs them, unless `what` finds the modules it needs."""
+    """Raise ModuleNotFoundError, with the command that installs them, if modules that `what` needs are missing."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
@@ -64,10 +64,11 @@ def driver_test_command(
     operators: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> list[str]:
-    """Gives the command that runs the driver tests, or those of torch's database of operators.
+    """Return the command that runs the driver tests, or the tests of torch's database of operators.
 
     An argument may name a file of the tests instead of all: "test_streams.py", "test_streams.py::test_timing".
-    ModuleNotFoundError if what they need is missing.
+
+    Raises ModuleNotFoundError if a module that the tests need is missing.
     """
     check_installed("the driver tests", "pytest", "hypothesis", *(("numpy", "expecttest") if operators else ()))
     tests = suite("operators" if operators else "driver")
@@ -92,7 +93,7 @@ def driver_test_command(
 
 
 def driver_test_environment() -> dict[str, str]:
-    """Gives this process's environment, less what would attach another driver than the one to be tested."""
+    """Return this process's environment without the variables that would attach another driver than the tested one."""
     # A worker of pytest-xdist must not hand its own identity down to the pytest that is started here.
     environment = {
         key: value for key, value in os.environ.items() if key != "OUTBOARD_DRIVER" and not key.startswith("PYTEST_")
@@ -102,7 +103,7 @@ def driver_test_environment() -> dict[str, str]:
 
 
 def run_driver_tests(driver: str, options: Mapping[str, str] | None = None, arguments: Sequence[str] = ("-q",)) -> None:
-    """Runs the driver tests in a process of their own and returns when they have passed.
+    """Run the driver tests in their own process and return when they have passed.
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ def run_driver_tests(driver: str, options: Mapping[str, str] | None = None, argu
 
 
 def run_native_tests(driver: str, options: Mapping[str, str] | None = None, arguments: Sequence[str] = ()) -> int:
-    """Compiles the test program below torch, runs it on a driver's library and gives its status, 0 if all passed.
+    """Compile the test program below torch, run it on a driver's library and return its status, 0 if all tests passed.
 
     Parameters
     ----------
@@ -138,12 +139,12 @@ def run_native_tests(driver: str, options: Mapping[str, str] | None = None, argu
     options : mapping of str to str, optional
         The driver's options.
     arguments : sequence of str
-        Names of tests; all if there are none.
+        Names of tests; all if empty.
 
     Raises
     ------
     RegistrationError
-        There is no such driver, or it has no library.
+        There is no such driver, or it has no library, or an option contains "," or "=".
     FileNotFoundError
         There is no C++ compiler: none of $CXX, c++, g++ and clang++.
     subprocess.CalledProcessError

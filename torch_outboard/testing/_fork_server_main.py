@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The server of fork_server.py, run by its text. The parent goes round in `serve`; a child leaves it, and the last line
-# runs its code as the main module's.
+# The server of fork_server.py, run by its text. The parent stays in the loop of `serve`. A child returns from `serve`,
+# and the last line runs its code as the main module's.
 import importlib
 import os
 import signal
@@ -13,7 +13,7 @@ import torch
 
 
 def serve(connection: socket.socket) -> tuple[bytes, list[int]]:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the tests' process and for the child
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # SIGINT is for the tests' process and for the child
     while True:
         header, files, _, _ = socket.recv_fds(connection, 8, 2)
         if not header:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Work in child processes, of which one that dies or hangs takes a single item along."""
+"""Work in child processes, where a crash or a hang loses a single item."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 __all__ = ["HANG_SECONDS", "Lost", "run_in_children"]
 
 HANG_SECONDS = 300
-_END_SECONDS = 20  # of a child that has nothing left to do
+_END_SECONDS = 20  # for a child that has nothing left to do
 
 
 @dataclass(frozen=True)
 class Lost:
-    """What came of an item whose process gave no answer: `kind` is "crash" or "hang"."""
+    """The result for an item whose process did not answer: `kind` is "crash" or "hang"."""
 
     kind: str
     message: str
 
 
 class _Child:
-    """A child process, the item it is busy with and since when."""
+    """A child process, its current item, and the time when it received the item."""
 
     def __init__(self, work: Callable[..., None], arguments: tuple[Any, ...], item: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -42,7 +42,7 @@ class _Child:
         self.pipe.send(item)
 
     def end(self, seconds: float = 0) -> None:
-        """Ends the process, at once or by itself within so many seconds."""
+        """End the process: at once, or after up to `seconds` in which it may end by itself."""
         if seconds > 0:
             with contextlib.suppress(OSError):  # it has ended
                 self.pipe.send(None)
@@ -59,17 +59,17 @@ def run_in_children(
     jobs: int,
     hang_seconds: float = HANG_SECONDS,
 ) -> Iterator[tuple[Any, Any]]:
-    """Yields each item with its result, or with a `Lost`, in no order.
+    """Yield each item with its result, or with a `Lost`, in no particular order.
 
     Parameters
     ----------
     work : function of a Connection and `arguments`
-        Runs in each child, which are fresh Pythons. It receives items until None comes, and sends for each (item,
-        result, whether it takes another one): a child that can't go on is followed by another.
+        Runs in each child, which is a fresh Python. It receives items until it receives None. For each item it sends
+        (item, result, whether it takes another item). A new child replaces a child that takes no more items.
     jobs : int
-        How many children there are at a time.
+        The number of children at a time.
     hang_seconds : float
-        Of one item; beyond, its child is ended.
+        The limit for one item; beyond it, the item's child is ended.
     """
     todo = list(reversed(items))
     children = [_Child(work, arguments, todo.pop()) for _ in range(min(jobs, len(todo)))]

@@ -24,13 +24,13 @@ _CAPABILITY = "capability: "
 
 
 class Conclusion:
-    """A pytest plugin that writes these lines behind pytest's own."""
+    """A pytest plugin that writes these lines after pytest's own."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
         yield
         terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is not None:  # in a worker of pytest-xdist there is none
+        if terminal is not None:  # a worker of pytest-xdist has no terminal
             for line in _of_run(session.config.getoption("--driver"), terminal.stats):
                 terminal.write_line(line)
 
@@ -84,13 +84,13 @@ def conclusion(
     Parameters
     ----------
     name : str
-        What `outboard test` was given for the driver.
+        The driver's name as passed to `outboard test`.
     driver : Driver
-        The driver that was tested.
+        The tested driver.
     passed : int
         Number of tests.
     failed, skipped : sequence of str
-        The ids of tests that failed; for each skipped test the reason.
+        The ids of failed tests; the reason of each skipped test.
     entries : mapping of str to bool
         Whether the driver has each entry of the contract.
     reaches_memory, generates : bool

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Python processes for tests' snippets, forked from one that has imported torch: an import takes seconds each.
+"""Python processes for tests' snippets, forked from a process that has imported torch: an import takes seconds each.
 
-A child is what `python -c CODE` would be after `import torch`, and imports of other modules of torch's if it is to be:
-the modules are torch's alone, the environment and the arguments are its own, torch's backends are loaded as
-`import torch` would, and the interpreter is finalized at the end. What Python or torch read of the environment before,
-while they start, must be the server's (`ForkServer.takes`).
+A child is equal to `python -c CODE` after `import torch`, and after imports of further torch modules if requested. It
+has imported torch's modules only. It has its own environment and arguments, loads torch's backends as `import torch`
+does, and finalizes the interpreter at the end. Variables that Python or torch read at their start must equal the
+server's (`ForkServer.takes`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["COMPILER", "ForkServer"]
 # The `imports` of processes that compile. They take three seconds.
 COMPILER = ("torch._inductor.compile_fx",)
 
-# Read when a driver is attached, when something is compiled, when a table is printed, or by pytest alone.
+# Variables that are read when a driver is attached, when code is compiled, when a table is printed, or by pytest alone.
 _READ_LATE = ("OUTBOARD_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_DEVICE_BACKEND_AUTOLOAD", "COLUMNS", "PYTEST_")
-# Read when torch's compiler is imported.
+# Variables that are read when torch's compiler is imported.
 _READ_BY_THE_COMPILER = "TORCHINDUCTOR_"
 
 
 class ForkServer:
-    """A process with torch, and with `imports`, that forks. One request at a time, from one thread."""
+    """A process that has imported torch and `imports`, and forks; takes one request at a time, from one thread."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path, imports: Sequence[str] = ()) -> None:
         self._read_late = (*_READ_LATE, *([] if imports else [_READ_BY_THE_COMPILER]))
@@ -40,7 +40,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair()
         source = Path(__file__).with_name("_fork_server_main.py").read_text(encoding="utf-8")
         with theirs:
-            # By its text, not its path: a child that starts processes must have no main module for them to import.
+            # Run by its text, not its path: a child that starts processes must have no main module for them to import.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", source, str(theirs.fileno()), *imports],
                 env={**self._environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
@@ -51,15 +51,16 @@ class ForkServer:
             )
 
     def takes(self, environment: Mapping[str, str]) -> bool:
-        """Whether a process with this environment may be forked from this one."""
+        """Return True if a process with this environment may be forked from this server."""
         return self._process.poll() is None and self._read_early(environment) == self._environment
 
     def run(
         self, code: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a snippet and gives its status and what it wrote.
+        """Run a snippet and return its status and output.
 
-        subprocess.TimeoutExpired, with what was written, after `timeout` seconds: SIGABRT has ended it.
+        Raises subprocess.TimeoutExpired, with the output, if the snippet runs longer than `timeout` seconds; SIGABRT
+        ends it.
         """
         request = json.dumps([code, list(arguments), dict(environment)]).encode()
         command = [sys.executable, "-c", code, *arguments]
@@ -76,7 +77,7 @@ class ForkServer:
         return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), *texts)
 
     def close(self) -> None:
-        """Ends the server; a child that still runs, if a test was interrupted, ends first."""
+        """End the server. A child that still runs after an interrupted test ends first."""
         self._socket.close()
         self._process.wait()
 
@@ -84,7 +85,7 @@ class ForkServer:
         return {key: value for key, value in environment.items() if not key.startswith(self._read_late)}
 
     def _wait(self, process: int, timeout: float) -> int | None:
-        """Gives the child's status as os.wait would, or None if it had to be ended."""
+        """Return the child's status as os.wait would, or None if the child exceeded the timeout and was killed."""
         try:
             return self._read(timeout)
         except TimeoutError:

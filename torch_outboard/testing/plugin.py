@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The pytest plugin of tests that run against one driver: `--driver` attaches it, fixtures give its devices.
+"""The pytest plugin of tests that run against one driver: `--driver` attaches it, fixtures return its devices.
 
     pytest -p torch_outboard.testing.plugin --driver=NAME [--driver-option=KEY=VALUE]
 
-A process has one driver, so it is attached when pytest starts. Without `--driver` only `run_python` is of use.
+A process has one driver, so it is attached when pytest starts. Without `--driver`, only `run_python` works.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_outboard.testing.watchdog import Watchdog
 
 __all__ = ["RunPython"]
 
-# Seconds of a process that a test starts, less than `outboard test` gives the test.
+# Limit in seconds for a process that a test starts; lower than the limit that `outboard test` sets for the test.
 _PROCESS_LIMIT = 270
 
 
@@ -53,9 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import torch_outboard
 
-    # A driver whose memory the host can't touch goes through the fallback everywhere, and warnings are errors here.
+    # A driver whose memory the host can't touch uses the fallback everywhere, and warnings are errors here.
     os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
-    # Plans of an earlier run, or of a pack, would be what is tested.
+    # Otherwise the tests would test plans of an earlier run or of a pack.
     os.environ.setdefault("OUTBOARD_KERNEL_CACHE_DIR", "")
     os.environ.setdefault("OUTBOARD_KERNEL_PACKS", "")
     options = dict(option.split("=", 1) for option in config.getoption("--driver-option"))
@@ -77,7 +77,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session")
 def driver_name() -> str:
-    """The attached driver's name, which is its device's type."""
+    """Return the attached driver's device name, which is its device's type in torch."""
     import torch_outboard
 
     driver = torch_outboard.attached_driver()
@@ -87,13 +87,13 @@ def driver_name() -> str:
 
 @pytest.fixture(scope="session")
 def device(driver_name: str) -> torch.device:
-    """Device 0 of the attached driver."""
+    """Return device 0 of the attached driver."""
     return torch.device(driver_name, 0)
 
 
 @pytest.fixture(scope="session")
 def second_device(driver_name: str) -> torch.device:
-    """Device 1 of the attached driver."""
+    """Return device 1 of the attached driver; skip if the driver has one device."""
     if torch.get_device_module(driver_name).device_count() < 2:
         pytest.skip("capability: two devices. The driver has one")
     return torch.device(driver_name, 1)
@@ -101,7 +101,7 @@ def second_device(driver_name: str) -> torch.device:
 
 @pytest.fixture(autouse=True)
 def _clean_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ends each test of a device with all queued work done, on the first device and its default stream."""
+    """End each test of a device with all queued work done, on the first device and its default stream."""
     yield
     if "device" in request.fixturenames:
         module = torch.get_device_module(request.getfixturevalue("device"))
@@ -116,7 +116,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def _fork_servers() -> Iterator[Callable[[tuple[str, ...]], ForkServer]]:
-    """Gives the server whose processes have imported torch and these modules."""
+    """Return a function that returns the server for these imports."""
     servers: dict[tuple[str, ...], ForkServer] = {}
 
     def get(imports: tuple[str, ...]) -> ForkServer:
@@ -131,11 +131,12 @@ def _fork_servers() -> Iterator[Callable[[tuple[str, ...]], ForkServer]]:
 
 @pytest.fixture(scope="session")
 def run_python(request: pytest.FixtureRequest) -> RunPython:
-    """Runs a snippet in a process of its own: run_python(code, env={…}, status=0), and gives its output.
+    """Return a function that runs a snippet in its own process and returns the process's result.
 
-    The environment has no OUTBOARD_ variable but those given. A status other than `status` fails the test with what the
-    process wrote. torch has been imported there, and the modules of torch's that `imports` names, but nothing of ours;
-    `fresh` or `flags` for Python give a process that has imported nothing.
+    Call it as run_python(code, env={…}, status=0). The environment has no OUTBOARD_ variables except the given ones. A
+    status other than `status` fails the test and prints the process's output. The process has imported torch, and the
+    torch modules that `imports` names, but nothing of ours. `fresh`, or `flags` for Python, start a process that has
+    imported nothing.
     """
 
     def run(
@@ -165,7 +166,7 @@ def run_python(request: pytest.FixtureRequest) -> RunPython:
 def _environment(more: dict[str, str]) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    # Plans that an earlier run left, or of a pack, would be what is tested.
+    # Otherwise the tests would test plans of an earlier run or of a pack.
     nowhere = {"OUTBOARD_KERNEL_CACHE_DIR": "", "OUTBOARD_KERNEL_PACKS": ""}
     return {"PYTHONFAULTHANDLER": "1", **nowhere, **environment, **more}
 
@@ -180,7 +181,7 @@ def _run_forked(
 
 
 def _run_with_stacks(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs a process, and fails the test with the stacks of the process's threads if it doesn't end."""
+    """Run a process; if it does not end, fail the test with the stacks of the process's threads."""
     with subprocess.Popen(
         command,
         env=environment,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The programs that the driver tests build, in the language of the driver that is tested."""
+"""The programs that the driver tests build, in the language of the tested driver."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ __all__ = ["TestPrograms", "programs_of"]
 class TestPrograms:
     """Texts in a driver's language, which `outboard test` builds and launches.
 
-    A driver whose generators have a `Dialect` needs none: the tests write them in that. Others name theirs as
-    `test_programs`, a TestPrograms, in the Driver class; without, the tests of programs are skipped.
+    A driver whose generators have a `Dialect` needs none: the tests write the programs in that dialect. Other drivers
+    name theirs as `test_programs`, a TestPrograms, in the Driver class. Without test programs, the tests of programs
+    are skipped.
 
     Attributes
     ----------
     language : str
         For `program_build`.
     scale : str
-        A program with a kernel `scale`: given pointers to floats x, b and out, a 32-bit integer n, a float a and a
-        64-bit integer shift, it writes out[i] = a * x[i] + b[0] + shift for each i < n. It is launched in groups of 16
-        items, of which those beyond n write nothing.
+        A program with a kernel `scale`. Its parameters are pointers to floats x, b and out, a 32-bit integer n, a float
+        a and a 64-bit integer shift. It writes out[i] = a * x[i] + b[0] + shift for each i < n. The launch has groups
+        of 16 items; items beyond n write nothing.
     refused : str
-        A text that the compiler refuses, with the word "unknown" in what it says.
+        A text that the compiler refuses, with the word "unknown" in its message.
     sums : str
-        A program with a kernel `sums`: given pointers to floats x and out and a 32-bit integer n, it writes the sum of
-        each group of 16 of the n elements of x to out, through memory that the group shares. "": the language has none.
+        A program with a kernel `sums` of pointers to floats x and out and a 32-bit integer n. It writes the sum of each
+        group of 16 of the n elements of x to out, through memory that the group shares. "": the language has no such
+        memory.
     sums_by_argument : bool
-        Whether that memory is a further argument of the kernel, as in some languages, or comes with the launch alone.
+        Whether the shared memory is a further argument of the kernel, as in some languages, or is set by the launch.
     many : callable or None
-        Given a number n, returns a program with a kernel `many` of n + 1 pointers to floats, of one item: the first
-        pointer's element i becomes 1 more than the only element of pointer i + 1. None: kernels have few arguments.
+        A function of a number n. It returns a program with a kernel `many` of n + 1 pointers to floats, launched as
+        one item. Element i of the first pointer becomes 1 more than the only element of pointer i + 1. None: kernels
+        take few arguments.
     options : str
         For `program_build`.
     """
@@ -52,11 +55,11 @@ class TestPrograms:
     many: Callable[[int], str] | None = None
     options: str = ""
 
-    __test__ = False  # what pytest asks of a class with such a name
+    __test__ = False  # pytest collects classes with such a name otherwise
 
 
 def programs_of(driver: Driver) -> TestPrograms | None:
-    """Return the programs for a driver: its own, else those in its generators' dialect; None if it has neither."""
+    """Return the driver's own programs, else programs in its generators' dialect; None if it has neither."""
     own: TestPrograms | None = driver.test_programs
     if own is not None:
         return own
@@ -70,7 +73,7 @@ def programs_of(driver: Driver) -> TestPrograms | None:
 
 _SCALE = "const ob_i64 i = {item}; if (i < n) out[i] = a * x[i] + b[0] + (float)shift;"
 
-# Memory that is given with the launch, which no dialect speaks of.
+# Memory whose size the launch sets, which no dialect covers.
 _SUMS = {
     "opencl_c": """
 __kernel void sums(__global const float* x, __global float* out, int n, __local float* held) {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A time limit for each test. What hangs is told with the stacks of all its threads, and the process ends.
+"""A time limit for each test. If a test hangs, the watchdog prints the stacks of all threads and ends the process.
 
-A wait that never ends is the commonest mistake of a new driver, and it hangs below Python: an exception could not be
-raised there, and Python's stacks alone don't say which entry of the driver is waited for.
+A wait that never ends is the most common mistake of a new driver, and it hangs below Python. An exception cannot be
+raised there. Python's stacks alone do not show which entry of the driver is waited for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 __all__ = ["Watchdog"]
 
-# If the thread that tells gets no interpreter lock in that many seconds, Python's stacks alone are written.
+# Seconds for the reporting thread to acquire the interpreter lock. After them, only Python's stacks are written.
 _GRACE = 10
 
 # torch's handler of fatal signals, which prints the stacks of C, needs more than the 16 KiB that faulthandler gave the
@@ -39,12 +39,12 @@ class Watchdog:
     def __init__(self, config: pytest.Config, seconds: float) -> None:
         self._config = config
         self._seconds = seconds
-        # Of the process itself: while a test runs pytest has put a file of its own behind 2.
+        # The process's own stderr: while a test runs, pytest has redirected 2 to its own file.
         self._stderr = os.dup(2)
         self._signal_stack = mmap.mmap(-1, _SIGNAL_STACK)
 
     def pytest_runtestloop(self) -> None:
-        """Gives the main thread a stack for handlers of signals, after pytest's faulthandler gave it one."""
+        """Set a signal stack for the main thread, after pytest's faulthandler has set one."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._signal_stack))
         stack = _StackT(ss_sp=address, ss_flags=0, ss_size=_SIGNAL_STACK)
         libc = ctypes.CDLL(None, use_errno=True)
@@ -71,14 +71,14 @@ class Watchdog:
         os.write(2, f"{text}{output}\nIts threads, in Python:\n".encode())
         faulthandler.dump_traceback(file=2)
         os.write(2, b"\nand in C and C++, down to the driver's entry that is waited for:\n")
-        # Whatever lies in memory would not be looked at.
+        # Nobody reads the core dump.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         faulthandler.disable()
         torch._C._set_print_stack_traces_on_fatal_signal(True)
         os.abort()
 
     def _captured(self, item: pytest.Item) -> str:
-        """Gives what the test has printed until now; the core's own words about a long wait are among it."""
+        """Return what the test has printed until now, including the core's message about a long wait."""
         manager = self._config.pluginmanager.getplugin("capturemanager")
         if manager is None:
             return ""

@@ -19,14 +19,14 @@ CPU = torch.device("cpu")
 
 
 def seed(value: int, device: torch.device) -> None:
-    """Seeds the CPU's generator and the device's; torch.manual_seed would note a traceback for each other device."""
+    """Seed the CPU's generator and the device's; torch.manual_seed would record a traceback for each other device."""
     torch.default_generator.manual_seed(value)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed_all(value)
 
 
 def poison(device: torch.device) -> None:
-    """Leaves 0xFF in the cached memory that small results will get, so that no stale result can look right."""
+    """Leave 0xFF in the cached memory that small results will get, so that no stale result can look right."""
     torch.full((1 << 20,), 0xFF, dtype=torch.uint8, device=device)
 
 
@@ -38,12 +38,13 @@ def all_samples_of(info: OpInfo, dtype: torch.dtype, requires_grad: bool) -> Ite
 class Copier:
     """Copies the arguments of one sample to a device, so that tensors which share a storage still share one.
 
-    `Tensor.to` would give each view a storage of its own size, and operators like `as_strided` reach beyond the view.
+    `Tensor.to` would allocate a storage of its own size for each view, and operators like `as_strided` reach beyond the
+    view.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        # The source stands beside its copy: a freed storage's identity may come back.
+        # The source is stored with its copy: a later storage may reuse the identity of a freed one.
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
 
     def __call__(self, value: Any) -> Any:
@@ -89,7 +90,7 @@ class Call:
         self.process = sample.output_process_fn_grad
         leaves = tree_leaves((self.input, self.args, self.kwargs))
         self.inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        # A factory without a tensor to follow and without a device of its own goes where torch.device says.
+        # A factory without tensor arguments and without a device argument allocates on the device of torch.device.
         self.is_factory = not self.inputs and "device" not in self.kwargs
 
     def forward(self) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs entries of the operator database by generated kernels, in processes that may die."""
+"""Runs of entries of the operator database by generated kernels, in processes that may die."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from torch_outboard.testing.database.entries import entries_of, run_entry
 __all__ = ["Asked", "Found", "asked", "check"]
 
 
-# In a refusal: of what the builder made, as a program that doesn't compile.
+# The text of a refusal because of the builder's own output, such as a program that doesn't compile.
 _UNUSABLE = "its plan can't be used"
 _REFUSAL = r"operator (\S+) has .*?None was generated: (.*?)\. OUTBOARD_FALLBACK"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An entry, its element type, and whether its gradients are asked for."""
+    """An entry, its element type, and whether its gradients are checked."""
 
     entry: str
     dtype: str
@@ -36,7 +36,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Found:
-    """What came of an entry: a state of `entries.STATES`, "crash" or "hang", and why."""
+    """The result of an entry: a state of `entries.STATES`, "crash" or "hang", and the reason."""
 
     asked: Asked
     state: str
@@ -44,12 +44,12 @@ class Found:
 
     @property
     def is_bad(self) -> bool:
-        """Whether kernels are at fault; not where there are none."""
+        """True if kernels are at fault; a refusal is not bad."""
         return self.state in ("wrong", "failed", "crash", "hang")
 
     @property
     def gist(self) -> str:
-        """The reason in a line; of a refusal the operator that has no kernels, and why."""
+        """The reason in one line; for a refusal, the operator that has no kernels, and why."""
         if found := re.search(_REFUSAL, self.reason, re.DOTALL):
             return f"{found[1]}: {found[2]}".partition("\n")[0][:200]
         if found := re.search(r"operator (\S+) has no kernel", self.reason):
@@ -61,7 +61,7 @@ class Found:
 
 
 def asked(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list[Asked]:
-    """Gives what there is to ask of entries in whose name the regular expression is found."""
+    """Return the checks of all entries whose name matches the regular expression."""
     found = [
         Asked(info.full_name, str(dtype).removeprefix("torch."), is_gradient)
         for dtype in dtypes
@@ -75,7 +75,10 @@ def asked(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list
 def check(
     todo: Sequence[Asked], driver: str, options: Mapping[str, str], samples: int, jobs: int, hang_seconds: float
 ) -> Iterator[Found]:
-    """Yields what came of each, in no order. The children have this process's environment and attach the driver."""
+    """Yield the result of each check, in no particular order.
+
+    The children have this process's environment and attach the driver.
+    """
     threads = max(1, (os.cpu_count() or 1) // jobs)
     arguments = (driver, dict(options), samples, threads)
     for one, result in run_in_children(_work, arguments, todo, jobs, hang_seconds):
@@ -83,7 +86,7 @@ def check(
 
 
 def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, threads: int) -> None:
-    """A child: a device that doesn't work any more after a failure is left to the next one."""
+    """Run a child; if the device stops working after a failure, the next child takes over."""
     device = attach_alone(driver, options)
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
@@ -95,7 +98,7 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, 
         info = entries[one.dtype][one.entry]
         try:
             state, reason = run_entry(info, dtype, samples, device, has_gradients=one.is_gradient)
-        except Exception as error:  # of the comparison: results of another number or kind
+        except Exception as error:  # the comparison failed: results of another number or kind
             state, reason = "failed", f"{type(error).__name__}: {error}"
         if state == "refused" and _UNUSABLE in reason:
             state = "failed"
@@ -108,6 +111,6 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, 
 def _works(device: torch.device) -> bool:
     try:
         torch.zeros(1, device=device).item()
-    except Exception:  # told with the entry that broke the device; the next ones get another process
+    except Exception:  # reported with the entry that broke the device; the next entries run in another process
         return False
     return True

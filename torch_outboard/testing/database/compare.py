@@ -13,14 +13,14 @@ from torch.testing._internal.opinfo.core import OpInfo
 
 
 class Bounds(Protocol):
-    """How far a value may lie from the CPU's."""
+    """How far a value may differ from the CPU's."""
 
     def of(self, dtype: torch.dtype) -> tuple[float, float]:
-        """Gives the relative and the absolute bound for an element type."""
+        """Return the relative and the absolute bound for an element type."""
 
 
 class TorchsBounds:
-    """What torch's own tests allow for an entry's results on another device; for kernels that aren't the CPU's."""
+    """The bounds of torch's own tests for an entry's results on another device; for kernels other than the CPU's."""
 
     def __init__(self, info: OpInfo | None) -> None:
         self._overrides: dict[torch.dtype, tuple[float, float]] = {}
@@ -39,14 +39,14 @@ class TorchsBounds:
 
 def _overrides(decorator: toleranceOverride) -> dict[torch.dtype, Any]:
     def decorated() -> None:
-        """What the decorator leaves its bounds on."""
+        """Take the bounds as an attribute."""
 
     overrides: dict[torch.dtype, Any] = decorator(decorated).tolerance_overrides
     return overrides
 
 
 def metadata_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
-    """Says in what the two tensors differ besides values and strides, or gives None."""
+    """Return how the two tensors differ besides values and strides, or None if they agree."""
     for name in ("dtype", "shape", "layout", "requires_grad"):
         a, b = getattr(ours, name), getattr(theirs, name)
         if a != b:
@@ -55,9 +55,9 @@ def metadata_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
 
 
 def stride_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
-    """Says how strides and offset of two dense tensors of one shape differ, or gives None.
+    """Return how strides and offset of two dense tensors of one shape differ, or None if they agree.
 
-    Those of a tensor without elements, which reach no memory, may differ.
+    A tensor without elements reaches no memory, so its strides and offset may differ.
     """
     if ours.layout != torch.strided or not ours.numel():
         return None
@@ -69,7 +69,7 @@ def stride_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
-    """Says in what a tensor of a device differs from one of the CPU: metadata, strides or values."""
+    """Return how a device's tensor differs from the CPU's in metadata, strides or values, or None if they agree."""
     return (
         metadata_difference(ours, theirs)
         or stride_difference(ours, theirs)
@@ -78,9 +78,9 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) 
 
 
 def sharing(tensors: Iterable[torch.Tensor]) -> list[str]:
-    """Says of each tensor which earlier one it is, or with which earlier ones its parts share their storages.
+    """Return a line for each tensor that repeats an earlier one, and for each part that shares an earlier storage.
 
-    Two lists of tensors are aliased alike exactly if the texts agree.
+    Two lists of tensors are aliased alike exactly if the lines agree.
     """
     objects: dict[int, int] = {}
     storages: dict[int, str] = {}
@@ -99,9 +99,9 @@ def sharing(tensors: Iterable[torch.Tensor]) -> list[str]:
 
 
 def value_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
-    """Says how far the values of two tensors on the CPU lie apart, or gives None if they are the same bits.
+    """Return how far the values of two tensors on the CPU differ, or None if they have the same bits.
 
-    Any two NaN are the same. With bounds, values within them are.
+    All NaNs count as equal. With bounds, so do values within them.
     """
     for a, b in zip(parts(ours), parts(theirs), strict=True):
         if a.shape != b.shape:
@@ -113,7 +113,7 @@ def value_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | 
 
 
 def storage_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
-    """Compares all of what two dense tensors are views of, also what lies beside them."""
+    """Compare the whole storages of two dense tensors, including the elements outside the tensors."""
     if ours.layout != torch.strided or ours.is_quantized:
         return value_difference(ours.cpu(), theirs, bounds)
     a, b = _whole(ours), _whole(theirs)
@@ -129,7 +129,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Gives the dense tensors that a tensor consists of."""
+    """Return the dense tensors that a tensor consists of."""
     tensor = tensor.detach()
     if tensor.layout == torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
@@ -143,7 +143,7 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _strided_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
-    # A clone has the strides of its shape, also where `contiguous` would leave those of a size of 1.
+    # A clone has the strides of its shape. `contiguous` would keep the strides of dimensions of size 1.
     ours, theirs = (t.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for t in (ours, theirs))
     if not ours.numel():
         return None

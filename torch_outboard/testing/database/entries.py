@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the provider 'compiled' makes of an entry of torch's operator database, with nothing allowed on the CPU."""
+"""Results of the provider 'compiled' for an entry of torch's operator database, with nothing allowed on the CPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from torch_outboard.testing.database.lists import ON_NO_DEVICE, RANDOM, UNINITIA
 
 __all__ = ["STATES", "entries_of", "run_entry"]
 
-# The worst first, which is that of an entry whose samples differ. 'ran' is right of what nothing can be compared with.
+# The worst first: an entry has the worst state of its samples. 'ran' is 'right' without values to compare.
 STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 
 
 def entries_of(dtype: torch.dtype, parts: int = 1) -> list[OpInfo]:
-    """Gives the entries that take this type on the CPU and need nothing there on a device.
+    """Return the entries that take this type on the CPU and that can run on a device alone.
 
-    Of these one of so many parts, always the same one.
+    With `parts`, return one of so many parts of the entries, always the same one.
     """
     return [
         info
@@ -41,9 +41,9 @@ def entries_of(dtype: torch.dtype, parts: int = 1) -> list[OpInfo]:
 def run_entry(
     info: Any, dtype: torch.dtype, samples: int, device: torch.device, *, has_gradients: bool = False
 ) -> tuple[str, str]:
-    """Gives what became of an entry's first samples, and why. Copies to the CPU must be errors where it is called.
+    """Return the state of an entry's first samples, and the reason. The caller must make copies to the CPU errors.
 
-    With `has_gradients`, also of the gradients of all inputs from fixed ones of the results.
+    With `has_gradients`, also check the gradients of all inputs, from fixed gradients of the results.
     """
     given = itertools.islice(all_samples_of(info, dtype, has_gradients), samples)
     states = [_run_sample(info, sample, number, device, has_gradients) for number, sample in enumerate(given)]
@@ -78,7 +78,7 @@ def _run_sample(info: Any, sample: Any, number: int, device: torch.device, has_g
 
 
 def _results(call: Call, has_gradients: bool) -> list[Any]:
-    """Gives what the operator returns and what became of its arguments, or gradients."""
+    """Return the operator's results and its arguments after the call, or the gradients."""
     returned = tree_leaves(call.forward())
     if not has_gradients:
         return [*returned, *call.inputs]
@@ -99,12 +99,12 @@ def _has_no_values(info: Any) -> bool:
     return info.full_name in RANDOM or info.full_name in UNINITIALISED
 
 
-# Of equal elements none says which comes first. With the place of the indices among the results.
+# The order of equal elements is not defined. Operator -> the place of the indices among the results.
 _OF_EQUALS_ANY = {"argsort": 0, "kthvalue": 1, "mode": 1, "sort": 1, "topk": 1}
 
 
 def _as_pointed(got: torch.Tensor, want: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Gives the other indices in the place of these if both point to the same values along some dimension."""
+    """Return the CPU's indices if both point to the same values along some dimension, else the device's."""
     if got.dtype != torch.int64 or got.shape != want.shape or got.numel() == 0:
         return got
     ours, is_whole = got.cpu(), got.dim() == given.dim()
@@ -121,7 +121,7 @@ def _as_pointed(got: torch.Tensor, want: torch.Tensor, given: torch.Tensor) -> t
 
 
 class _Doubled:
-    """Twice the bounds: of a gradient, two kernels round."""
+    """Twice the bounds, because two kernels round a gradient."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -138,8 +138,11 @@ def _bounds(info: Any, has_gradients: bool) -> Bounds | None:
 
 
 def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any], has_gradients: bool) -> bool:
-    """Whether reals differ from those of float64 by twice of what the CPU's do, at most: some gradients are small
-    differences of large numbers, and of halves some of the CPU's kernels round what these don't."""
+    """Return True if reals differ from float64's by at most twice the largest difference of the CPU's.
+
+    Some gradients are small differences of large numbers. For halves, some of the CPU's kernels round intermediate
+    results that generated kernels do not round.
+    """
     if not (has_gradients or (expected and isinstance(expected[0], torch.Tensor) and expected[0].is_floating_point())):
         return False
 
@@ -165,7 +168,7 @@ def _are_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> boo
 
 
 def _difference(results: list[Any], expected: list[Any], bounds: Bounds | None) -> str | None:
-    """Says how results differ; without bounds only their types and shapes count."""
+    """Return how results differ, or None if they agree; without bounds, only their types and shapes count."""
     for got, want in zip(results, expected, strict=True):
         if not isinstance(want, torch.Tensor):
             if got != want and got == got:

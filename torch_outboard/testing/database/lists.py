@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is known of single entries of torch's operator database. Keys are `OpInfo.full_name`."""
+"""Known properties of single entries of torch's operator database. Keys are `OpInfo.full_name`."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ UNINITIALISED: frozenset[str] = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
-# Entries that torch wants to be given some tensors on the CPU: which of their arguments, by position after the input.
+# Entries for which torch requires some tensors on the CPU: the arguments, by position after the input.
 HOST_ARGUMENTS: dict[str, frozenset[int]] = {
     # "tensor_split expected tensor_indices_or_sections to be on cpu"
     "tensor_split": frozenset({0}),
 }
 
-# They multiply compressed sparse matrices, and fail where nothing may run on the CPU.
+# These entries multiply compressed sparse matrices, and fail if nothing may run on the CPU.
+
 ON_NO_DEVICE: frozenset[str] = frozenset({"sparse.mm.reduce", "sparse.sampled_addmm"})
