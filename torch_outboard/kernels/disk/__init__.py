@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is kept on disk: plans of the user's, and packs of drivers'."""
+"""Files on disk: the user's plans, and the drivers' packs."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The calls of which packs are made: operators that eager training and inference of common models use.
+"""The calls that packs are built from: operators that eager training and inference of common models use.
 
-A plan serves all sizes for which its guards hold, so each call is made once for a rank, with sizes that differ from
-each other: what is equal when a plan is made must be so when it is used. Sizes of 1 have plans of their own.
+A plan serves all sizes that its guards hold for. Each call is therefore made once for a rank, with sizes that differ
+from each other: sizes that are equal when a plan is built must be equal when it is used. Sizes of 1 have their own
+plans.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 DTYPES = (*_FLOATS, torch.int64)
 
 _SHAPES = ((7,), (5, 14), (3, 6, 10), (2, 5, 9, 14))
-# Numbers that are written into plans, as common models have them: entries of embeddings, for their gradients, and
-# widths of norms.
+# Numbers of common models that are written into plans: entries of embeddings, for their gradients, and widths of norms.
 _VOCABULARIES = (512, 1024, 2048, 30522, 32000, 50257, 50304, 128256, 151936)
 _WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
-# Rows and their lengths. On GPUs a plan that reduces is for sizes of one order: kernels/magnitudes.py.
+# Rows and their lengths. On GPUs, a plan of a reduction is for sizes of one order of magnitude: kernels/magnitudes.py.
 _ROWS_ON_CPU = ((6, 10), (600, 34), (6, 9000))
 _LENGTHS = (2000, 20000, 300000, 3000000)
 _ROWS_ON_GPU = tuple(
@@ -37,7 +37,7 @@ _ROWS_ON_GPU = tuple(
 
 @dataclass(frozen=True)
 class Samples:
-    """Makes arguments of a dtype on a device, contiguous ones."""
+    """Creates contiguous arguments of a dtype on a device."""
 
     device: torch.device
     dtype: torch.dtype
@@ -60,7 +60,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class PackCall:
-    """What runs, and the dtypes that it makes sense for."""
+    """A function that runs operators, and the dtypes that it supports."""
 
     run: Callable[[Samples], object]
     dtypes: tuple[torch.dtype, ...]
@@ -70,7 +70,7 @@ CALLS: dict[str, PackCall] = {}
 
 
 def chosen_calls(only: str, dtypes: Sequence[torch.dtype]) -> list[tuple[str, PackCall, torch.dtype]]:
-    """Return the calls with a dtype among `dtypes`, whose label ("add float32") the pattern is found in."""
+    """Return the calls with a dtype among `dtypes` whose label, such as "add float32", matches the pattern."""
     labelled = (
         (f"{name} {str(dtype).removeprefix('torch.')}", call, dtype)
         for name, call in CALLS.items()
@@ -89,7 +89,7 @@ def _call(name: str = "", dtypes: tuple[torch.dtype, ...] = _FLOATS) -> Callable
 
 
 def _train(function: Callable[..., Any], *arguments: torch.Tensor) -> None:
-    """Calls a function without gradients, and with them."""
+    """Call a function without gradients, and with them."""
     with torch.no_grad():
         function(*arguments)
     leaves = [one.detach().requires_grad_(one.is_floating_point()) for one in arguments]
@@ -198,7 +198,7 @@ def _activations(samples: Samples) -> None:
         _train(F.glu, samples(*shape))
 
 
-# Copies, casts, what is filled, what is moved.
+# Copies, casts, fills, moves.
 
 
 @_call("copies and casts", DTYPES)
@@ -347,7 +347,7 @@ def _norms(samples: Samples) -> None:
         for state in (module, module.eval()):
             _train(state, one)
         _train(kind(6).to(samples.device), one)
-    # Of gradients: matrices and filters of each order, as one row.
+    # Norms of gradients: matrices and filters of each order of magnitude, as one row.
     nn.utils.clip_grad_norm_(_with_gradients(samples), 1.0)
     for length in _LENGTHS:
         for x in (samples(length), samples(length // 20, 20), samples(length // 60, 5, 4, 3)):
@@ -437,7 +437,7 @@ def _pools(samples: Samples) -> None:
     _train(functools.partial(F.interpolate, scale_factor=2, mode="bilinear"), samples(*images))
 
 
-# Drawn numbers, optimizers, models.
+# Random numbers, optimizers, models.
 
 
 @_call("drawn numbers")
@@ -482,7 +482,7 @@ def _optimizers(samples: Samples) -> None:
 
 
 def _train_model(samples: Samples, model: nn.Module, inputs: torch.Tensor, classes: int) -> None:
-    """A step of training, of which halves are by autocast, and a call without gradients."""
+    """Run a training step, by autocast for halves, and a call without gradients."""
     model = model.to(samples.device)
     optimizer = torch.optim.AdamW(model.parameters())
     is_mixed = samples.dtype != torch.float32

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Files of plans: what the builder answered for a call, one a file, in folders of the user's and in packs.
+"""Files of plans: one for each of the builder's answers, in the user's folders and in packs.
 
-The plans of a class lie beside each other: a file's name begins with the hash of the class's key and ends with what the
-answer is. Its first line is the hash of the rest, which is JSON and has that key once more.
+The plans of a class lie beside each other. A file's name begins with the hash of the class's key and ends with the kind
+of answer. Its first line is the hash of the rest, which is JSON and includes the key again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch_outboard.kernels.disk.key import Sizes
 
 __all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "versions_in", "written"]
 
-# (text, kernels, refusal, whether it is of the class)
+# (text, kernels, refusal, whether the refusal is for the whole class)
 Answer = tuple[str, list[tuple[Any, ...]], str, bool]
 
 # In a version's folder: a line for each plan that was dropped.
@@ -32,7 +32,7 @@ _OF_CALL = "refusal-"
 _NAMES = ("key", "sizes", "plan", "kernels", "refusal", "is_of_class")
 _VERSION = re.compile("[0-9a-f]{16}")
 _FOLDER = re.compile("[0-9a-f]{2}")
-# The last form is that of a file that is not whole yet.
+# The last form is the name of an unfinished file.
 _FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|refusal|refusal-[0-9a-f]{32})(\.[^.]+\.part)?")
 
 
@@ -40,7 +40,7 @@ _FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|refusal|refusal-[0-9a-f]{32})(\
 class Entry:
     """A file: its class, as `key_of` describes it, the sizes of the call that was asked for, and the answer.
 
-    The answer is None if the file is not used; `obstacle` says why.
+    The answer is None if the file is not used; `obstacle` is the reason.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class Entry:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a file of plans may have this name."""
+    """Return True if a file of plans may have this name."""
     return _FILE.fullmatch(name) is not None
 
 
@@ -67,23 +67,26 @@ def versions_in(folder: Path) -> list[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Return the folders of files of plans there. Links and other names are the user's. OSError if it can't be read."""
+    """Return the folders of files of plans there. Links and other names are the user's.
+
+    Raises OSError if the folder cannot be read.
+    """
     with os.scandir(folder) as listed:
         names = [one.name for one in listed if _FOLDER.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
     return [folder / name for name in sorted(names)]
 
 
 class Folder:
-    """Reads files of plans. Whatever is wrong with one, it raises nothing.
+    """A reader of files of plans. It raises no error for any fault of a file.
 
     Parameters
     ----------
     path : Path
-        Where they lie, in folders by the first two digits of their names. It need not exist.
+        The folder. Files lie in folders named by the first two digits of their names. The folder need not exist.
     on_refused : callable
-        Is given each file that is not used, and why: it isn't what was written, or others may have written it.
+        Called with each unused file and the reason: it is damaged, or others may have written it.
     on_unreadable : callable
-        Is given the error of each file or folder that can't be read now.
+        Called with the error of each file or folder that can't be read now.
     trusted : int
         One more user whose files are used; -1 for none.
     """
@@ -130,19 +133,19 @@ class Folder:
         ]
 
     def text(self, path: Path, key: str) -> str | None:
-        """Return the plan's text of a file, None if the file isn't used."""
+        """Return the text of a file's plan; None if the file isn't used."""
         answer = self._read(path, key)
         return None if answer is None else answer[0]
 
     def place_of(self, key: str, sizes: Sizes, answer: Answer) -> Path:
-        """Return the file for an answer: one for each plan, one for the class's refusal or for that of the call."""
+        """Return the file for an answer: one for each plan, one for the refusal of the class or of the call."""
         text, kernels, refusal, is_of_class = answer
         if not refusal:
             return self._path(key, _short_hash(json.dumps([text, _listed(kernels)])))
         return self._path(key, _OF_CLASS if is_of_class else _name_of_call(sizes))
 
     def entries(self) -> Iterator[Entry]:
-        """Yield all that lies there, in no order."""
+        """Yield all entries of the folder, in no particular order."""
         try:
             paths = [path for folder in folders_in(self.path) for path in sorted(folder.iterdir())]
         except FileNotFoundError:
@@ -215,7 +218,7 @@ def _listed(kernels: list[tuple[Any, ...]]) -> list[Any]:
 
 
 def _encoded(code: bytes) -> Any:
-    """Text as it is, so that a reader can read it; a binary in base64."""
+    """Return text as it is, so that a reader can read it; return a binary in base64."""
     try:
         return code.decode()
     except UnicodeDecodeError:
@@ -227,7 +230,7 @@ def _decoded(code: Any) -> bytes:
 
 
 def _answer(found: Mapping[str, Any]) -> Answer | None:
-    """Return what a file answers; None if it is of another shape than what is written."""
+    """Return the answer of a file; None if its structure differs from what `written` returns."""
     text, refusal, is_of_class = found["plan"], found["refusal"], found["is_of_class"]
     is_whole = isinstance(text, str) and isinstance(refusal, str) and isinstance(is_of_class, bool)
     if not is_whole or not isinstance(found["kernels"], list) or not _are_sizes(found["sizes"]):
@@ -240,7 +243,7 @@ def _answer(found: Mapping[str, Any]) -> Answer | None:
 
 
 def _is_kernel(kernel: tuple[Any, ...]) -> bool:
-    """Whether all is text, or a list of texts, as _C takes it."""
+    """Return True if each part is text, or a list of texts, as _C takes it."""
     name, language, _, *rest = kernel
     texts = [name, language]
     for one in rest:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Under what a plan is kept on disk: all that it depends on beside the sizes and strides, for which it has guards.
+"""The key of a plan on disk: everything the plan depends on besides sizes and strides, which its guards check.
 
-Of a device that is who generates for it and which machine it is. The chip, its driver and how many processors it has
-decide nothing that is generated, so a plan serves all devices of a kind; programs are built for each by its driver.
+Of the device, the key has the generator and the machine. The chip, its driver and the number of processors do not
+change what is generated, so a plan serves all devices of a kind. Each device's driver builds the programs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch_outboard.kernels.operators import overload_of
 
 __all__ = ["Sizes", "code_hash", "key_of", "kind_of", "settings", "sizes_of", "tuned_key"]
 
-# Of one tensor: its sizes and its strides.
+# The sizes and the strides of each tensor.
 Sizes = list[list[list[int]]]
 
 
 class _NoKey(Exception):
-    """An argument has no text that says all of it."""
+    """An argument has no complete description as text."""
 
 
 def key_of(
@@ -39,11 +39,11 @@ def key_of(
     form: str = "steps",
     symbols: Sequence[int] = (),
 ) -> str | None:
-    """Gives the class of a call as JSON, or None for a call whose plan no file keeps.
+    """Return the class of a call as JSON, or None for a call whose plan is not stored.
 
-    Of numbers that plans read at each call, or have guards for, the type counts, and of lists of them the length. Of
-    tensors type, rank and whether they are on the CPU count.
-    `form` says what kind of plan it is: one of steps, or of a launch over "chunks".
+    Numbers that plans read at each call, or have guards for, count by their type, and lists of them by their length.
+    Tensors count by type, rank and whether they are on the CPU. `form` is the kind of plan: "steps", or "chunks" for a
+    launch over chunks.
     """
     schema = overload_of(name)._schema.arguments
     try:
@@ -73,12 +73,12 @@ def key_of(
 
 
 def tuned_key(key: str, digest: str) -> str:
-    """Gives the class of a call whose plan has schedules that were tuned: those of a table with this digest."""
+    """Return the class of a call whose plan has tuned schedules, from a table with this digest."""
     return json.dumps({**json.loads(key), "schedules": digest})
 
 
 def sizes_of(arguments: Sequence[Any]) -> Sizes:
-    """Gives what the class leaves out: sizes and strides of all tensors, in order."""
+    """Return the sizes and strides of all tensors in order, which the class leaves out."""
     found: Sizes = []
     for one in arguments:
         if isinstance(one, torch.Tensor):
@@ -90,7 +90,7 @@ def sizes_of(arguments: Sequence[Any]) -> Sizes:
 
 @functools.cache
 def code_hash() -> str:
-    """Gives a hash of this package's code that decides what is generated."""
+    """Return a hash of this package's code that decides what is generated."""
     from torch_outboard.compile.own_code import own_code
 
     return own_code(Path(__file__).parents[1])
@@ -118,13 +118,16 @@ def _describe(value: Any, *, is_read: bool = False) -> Any:
 
 
 def _place(device: torch.device) -> str:
-    """Gives the device's type; drivers with one generator share plans, whatever their devices are called."""
+    """Return the device's type, or "own" for the driver's device.
+
+    Drivers with the same generator share plans, whatever their devices are called.
+    """
     return "own" if device.type == torch._C._get_privateuse1_backend_name() else device.type
 
 
 @functools.cache
 def kind_of(device: int) -> dict[str, str]:
-    """Gives what plans depend on of a device: who generates for it, what decides what that writes, its machine."""
+    """Return what plans depend on for a device: its generator, the generator's settings and code, and the machine."""
     from torch_outboard.compile.generators import generators
     from torch_outboard.device.devices import get_device_properties
 
@@ -140,7 +143,7 @@ def kind_of(device: int) -> dict[str, str]:
 
 
 def _files_of(generator: type) -> Iterator[Path]:
-    """Gives the modules of a vendor's generator; those of this package are in a store's version."""
+    """Yield the modules of a vendor's generator; a store's version covers this package's modules."""
     own = Path(__file__).parents[2]
     for kind in generator.__mro__:
         path = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
@@ -149,7 +152,7 @@ def _files_of(generator: type) -> Iterator[Path]:
 
 
 def settings() -> list[str]:
-    """Gives what a user has set of Inductor's: variables, and what differs from what they and the defaults say."""
+    """Return the user's settings of Inductor: variables, and values that differ from the variables and the defaults."""
     given = [
         f"{name}={value}"
         for name, value in os.environ.items()

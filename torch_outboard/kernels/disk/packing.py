@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Making a pack: the calls of kernels/disk/calls.py run on a device, and what was built for them becomes its files."""
+"""The making of a pack: the calls of kernels/disk/calls.py run on a device, and their plans become the pack's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["run_calls", "write_pack"]
 def run_calls(
     index: int, calls: Sequence[tuple[str, PackCall, torch.dtype]], tell: Callable[[str], None]
 ) -> Iterator[tuple[str, Exception]]:
-    """Run calls that `chosen_calls` returned, and yield those that failed. `tell` gets each label before its call."""
+    """Run calls that `chosen_calls` returned, and yield the failed ones. `tell` gets each label before its call."""
     device = torch.device(_C.driver_name(), index)
     machine = get_device_properties(index).machine
     for label, call, dtype in calls:
@@ -37,9 +37,9 @@ def run_calls(
 
 
 def write_pack(source: Path, folder: Path, device: int) -> int:
-    """Make a pack of the plans in a store's folder, and return how many they are. An older pack there goes.
+    """Build a pack of the plans in a store's folder, and return their number. The pack replaces an older one.
 
-    Whatever its owner's umask is, others may read the pack and not write it: else it would not be used.
+    Whatever the owner's umask is, others may read the pack but not write it. Otherwise the pack would not be used.
     """
     (folder / ABOUT).unlink(missing_ok=True)
     if folder.is_dir():

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Packs: plans that come with a driver's package, so that whoever installs it needs not build them.
+"""Packs: plans that come with a driver's package, so that its users need not build them.
 
-A pack is a folder of files as a user's folder has them, which nobody writes to, with one more: `pack.json` says for
-which torch, which code of this package and which generator it was made. For others it is stale: that is told in the
-log, once, and it is not used. Its plans are of the kind of machine that it names, which stands in their keys too.
+A pack is a folder of files like a user's folder, but read-only, with one more file. `pack.json` records the versions of
+torch, of this package's code and of the generator that the pack was made for. For other versions the pack is stale: it
+is not used, and the log reports it once. Its plans are for the kind of machine that it names, which is in their keys
+too.
 
-A pack is used only if nobody else may have written it: its owner is the user, root, or the owner of the module that
-names it, and others may not write it.
+A pack is used only if nobody else may have written it. Its owner must be the user, root, or the owner of the module
+that names it, and others may not write it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ABOUT = "pack.json"
 
 @dataclass(frozen=True)
 class Pack:
-    """A folder, what it says of itself, and why it isn't used; "" if it is."""
+    """A folder, its description, and why it isn't used; "" if it is used."""
 
     folder: Folder
     about: Mapping[str, Any]
@@ -45,7 +46,7 @@ class Pack:
 
 
 def check_target(folder: Path) -> None:
-    """Raise FileExistsError for a folder that has other things than a pack."""
+    """Raise FileExistsError for a folder that has other files than a pack's."""
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not _is_pack(folder / ABOUT)):
@@ -61,7 +62,7 @@ def _is_pack(about: Path) -> bool:
 
 
 def describe(device: int | None = None) -> dict[str, str]:
-    """Gives what a pack is good for; without a device, what of that is known without one."""
+    """Return the versions that a pack is valid for; without a device, the versions that are known without one."""
     return {
         # Wheels of one release for different accelerators are of one commit.
         "torch": torch.__version__.partition("+")[0],
@@ -72,10 +73,11 @@ def describe(device: int | None = None) -> dict[str, str]:
 
 
 def folders_of(driver: type[Driver] | None) -> list[Path]:
-    """Return the folders of packs: those that the variable says, else the driver's.
+    """Return the folders of packs: those that the variable names, else the driver's.
 
-    A relative path of a driver's begins at the folder of the module that names it. One of the variable begins where the
-    process was when this package was imported. A relative path of a module without a file is reported and left out.
+    A driver's relative path starts at the folder of the module that names it. A relative path of the variable starts at
+    the process's folder when this package was imported. If a module has no file, its relative paths are reported and
+    left out.
     """
     if (given := os.environ.get(VARIABLE)) is not None:
         return [absolute_path(one) for one in given.split(os.pathsep) if one]
@@ -108,9 +110,9 @@ def _module_file(driver: type[Driver]) -> Path | None:
 
 
 def read_pack(path: Path, device: int | None = None, trusted: int = -1) -> Pack:
-    """Look whether a pack is good for this process: for the generator of a device too, if one is given.
+    """Read a pack and check that it is valid for this process, and for a device's generator if a device is given.
 
-    Of which machine it is stands in its plans' keys: it may be for another device of the driver.
+    The machine is not checked. It is in the keys of the plans, and the pack may be for another device of the driver.
     """
     folder = Folder(path, _tell_refused, _tell_unreadable, trusted)
     try:
@@ -129,12 +131,12 @@ def read_pack(path: Path, device: int | None = None, trusted: int = -1) -> Pack:
 
 
 class Packs:
-    """The packs of some folders, which are looked at when the first plan is asked for. For one thread.
+    """The packs of some folders, which are read when the first plan is asked for. For one thread.
 
     Attributes
     ----------
     loaded : int
-        How many answers came from them.
+        The number of answers from packs.
     """
 
     def __init__(self, folders: Iterable[Path], trusted: int = -1) -> None:
@@ -148,12 +150,12 @@ class Packs:
         return bool(self._paths)
 
     def plans(self, key: str, device: int) -> list[Answer]:
-        """Gives the plans that there are for a class, and refusals of it."""
+        """Return the plans of a class, and the class's refusals."""
         found = [answer for one in self._usable(device) for answer in one.plans(key)]
         return self._count([answer for answer in found if (key, answer[0]) not in self._dropped])
 
     def drop(self, key: str, text: str, why: str) -> None:
-        """Return the plan of a class that has this text no more. Its file stays, since packs are only read."""
+        """Stop returning the plan of a class that has this text. Its file stays, because packs are only read."""
         self._dropped.add((key, text))
         for folder in self._used or []:
             for path in folder.files(key):
@@ -161,7 +163,7 @@ class Packs:
                     _tell_refused(path, f"{printable_path(path)} can't be used ({why})")
 
     def refusal(self, key: str, sizes: Sizes, device: int) -> Answer | None:
-        """Gives the refusal of a call with these sizes, if there is one."""
+        """Return the refusal of a call with these sizes, if there is one."""
         found = [answer for one in self._usable(device) if (answer := one.refusal(key, sizes)) is not None]
         return self._count(found[:1])[0] if found else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Removing what this package has written, and nothing else: by the names of its files, and never through links."""
+"""Removal of what this package has written, and nothing else: by the names of its files, and never through links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_outboard.kernels.disk.files import DROPPED, folders_in, is_name, vers
 
 __all__ = ["Found", "clear_folder", "found_in", "programs_in", "remove_plans", "remove_version"]
 
-# As csrc/kernels/program_store.cpp names them; the last form is that of a file that is not whole yet.
+# Names that csrc/kernels/program_store.cpp chooses; the last form is the name of an unfinished file.
 _PROGRAM = re.compile(r"[0-9a-f]{64}(\.[0-9A-Za-z]{6})?")
 
 
@@ -27,7 +27,7 @@ def _is_note(name: str) -> bool:
 
 
 def _entries(folder: Path, is_ours: Callable[[str], bool]) -> tuple[list[str], list[str]]:
-    """Return the names of our files in a folder, and of all else there. A folder that is a link has none of ours."""
+    """Return the names of our files in a folder, and all other names. A folder that is a link has none of ours."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return [], []
@@ -40,7 +40,7 @@ def _entries(folder: Path, is_ours: Callable[[str], bool]) -> tuple[list[str], l
 
 @dataclass(frozen=True)
 class Found:
-    """What lies in a folder of plans: ours, and what is somebody else's."""
+    """The content of a folder of plans: our files, and other files."""
 
     versions: list[Path]
     programs: list[Path]
@@ -48,13 +48,13 @@ class Found:
 
 
 def programs_in(folder: Path) -> list[Path]:
-    """Return the files of programs that drivers' compilers made, below a folder of plans."""
+    """Return the files of programs that drivers' compilers built, below a folder of plans."""
     ours, _ = _entries(folder / "programs", _is_program)
     return [folder / "programs" / name for name in ours]
 
 
 def found_in(folder: Path) -> Found:
-    """Return what lies in a folder of plans and programs."""
+    """Return the content of a folder of plans and programs."""
     versions = versions_in(folder)
     expected = {*versions, folder / "programs", folder / "schedules"}
     others = [folder / name for name in _entries(folder, lambda name: False)[1] if folder / name not in expected]
@@ -78,7 +78,7 @@ def clear_folder(folder: Path) -> Found:
 
 
 def remove_plans(folder: Path) -> int:
-    """Remove the files of plans below a folder, and the folders that are empty then. Return how many files."""
+    """Remove the files of plans below a folder, and the folders that are empty then. Return the number of files."""
     count = 0
     for one in folders_in(folder):
         count += _remove_files(one, is_name)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The user's plans on disk, so that a process needs not build what an earlier one has built, nor import what builds it.
+"""The user's plans on disk. A process need not build plans that an earlier one has built, nor import the builder.
 
-Only the user, or root, may write the folder: its files are handed to the driver's compiler. If a file is damaged, may
-have been written by others or can't be read, the log says so once, and the plan is built again.
-Processes may share a folder: a file comes into being whole, plans of one class are files of their own, and who writes
-one for the second time replaces it by the same.
+Only the user, or root, may write the folder: its files are passed to the driver's compiler. A file is not used if it is
+damaged, if others may have written it, or if it can't be read. The log reports that once, and the plan is built again.
+
+Processes may share a folder. A file appears whole, and each plan of a class is its own file. A process that writes a
+file for the second time replaces it by the same content.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ __all__ = ["VARIABLE", "Store", "default_folder"]
 _log = logging.getLogger(__name__)
 
 VARIABLE = "OUTBOARD_KERNEL_CACHE_DIR"
-# A folder of one version has as many files at most; those of other versions go when nobody has used them for so long.
+# The most files of one version, and the time after which an unused version is removed.
 _MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
-# All plans of a class are read at its first call.
+# The most plans of a class. All of them are read at its first call.
 _MOST_PLANS = 32
-# Of what was dropped.
+# The limit for the notes about dropped plans.
 _MOST_DROPPED_BYTES = 1 << 16
 
 
 @functools.cache
 def _version() -> str:
-    """Gives a hash of the versions of torch, of Python and of this package's code."""
+    """Return a hash of the versions of torch, of Python and of this package's code."""
     return hashlib.sha256(f"{torch.__version__} {sys.version_info[:2]} {code_hash()}".encode()).hexdigest()[:16]
 
 
 def default_folder() -> Path | None:
-    """Return where plans are kept: as the variable says, else in the user's cache; None for nowhere.
+    """Return where plans are stored: the variable's folder, else one in the user's cache; None for nowhere.
 
-    A relative path begins where the process was when this package was imported, wherever it goes later.
+    A relative path starts at the process's folder when this package was imported, wherever the process goes later.
     """
     found = _C.kernel_cache_folder()
     return Path(found) if found else None
@@ -63,7 +64,7 @@ class Store:
     Attributes
     ----------
     loaded, saved : int
-        How many answers came from files, and how many went there.
+        The number of answers read from files, and written to files.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -76,7 +77,7 @@ class Store:
 
     @property
     def is_usable(self) -> bool:
-        """Whether there is a folder, and nobody else may write there; it is made if it is missing."""
+        """True if there is a folder that nobody else may write; a missing folder is created."""
         return self._usable() is not None
 
     def plans(self, key: str) -> list[Answer]:
@@ -96,7 +97,7 @@ class Store:
         return found
 
     def save(self, key: str, sizes: Sizes, answer: Answer) -> None:
-        """Write an answer. Why that can't be is reported in the log once."""
+        """Write an answer. If that fails, the log reports the reason once."""
         folder = self._usable()
         if folder is None:
             return
@@ -118,7 +119,7 @@ class Store:
                 self._prune(folder.path)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what lies there of this version, in no order."""
+        """Yield the entries of this version, in no particular order."""
         folder = self._usable()
         if folder is not None:
             yield from folder.entries()
@@ -126,7 +127,7 @@ class Store:
     def drop(self, key: str, text: str, why: str) -> bool:
         """Remove the plan of a class that has this text, and return whether there was one.
 
-        It is not returned again, even where the file can't be removed.
+        It is not returned again, even if the file can't be removed.
         """
         self._dropped.add((key, text))
         folder = self._usable()
@@ -145,7 +146,7 @@ class Store:
         return (content or b"").decode(errors="backslashreplace").splitlines()
 
     def _usable(self) -> Folder | None:
-        """Return the folder, which is looked at each time: it may have been removed, and may come back."""
+        """Return the folder, checked at each call: it may have been removed, and may come back."""
         if self._folder is None:
             return None
         path = self._folder.path
@@ -156,12 +157,12 @@ class Store:
             return None
         if not self._is_marked:
             self._is_marked = True
-            with contextlib.suppress(OSError):  # of a folder that is only read
+            with contextlib.suppress(OSError):  # the folder may be read-only
                 os.utime(path)  # somebody uses this version
         return self._folder
 
     def _tell(self, text: str, cause: str | None = None) -> None:
-        """Report a text in the log, once for each cause, which is the text itself if none is given."""
+        """Report a text in the log, once for each cause; the default cause is the text itself."""
         with self._lock:
             is_new = (cause or text) not in self._told
             self._told.add(cause or text)
@@ -169,13 +170,13 @@ class Store:
             _log.warning("%s", text)
 
     def _tell_unreadable(self, error: OSError) -> None:
-        # Of one cause there may be as many as there are files.
+        # There may be one such error for each file: report each cause once.
         self._tell(f"a plan can't be read ({reason_of(error)}); it is built again", f"can't be read: {error.errno}")
 
     def _drop(self, path: Path, why: str) -> None:
         """Remove a file that is not used, and note it."""
         self._tell(f"the plan in {why}; it is built again")
-        with contextlib.suppress(OSError):  # of a folder that can't be written
+        with contextlib.suppress(OSError):  # the folder may be read-only
             path.unlink()
             self._note_dropped(path.parent.parent / DROPPED, why)
 
@@ -190,7 +191,7 @@ class Store:
             os.close(file)
 
     def _prune(self, path: Path) -> None:
-        """Remove what is beyond the bounds: the oldest files of this version, and versions that nobody uses."""
+        """Remove files beyond the bounds: the oldest of this version, and versions that nobody uses."""
         from torch_outboard.kernels.disk.removal import remove_version
 
         for other in versions_in(path.parent):
