@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels for eager operators, generated when they are first called: what the provider 'compiled' runs."""
+"""Kernels for eager operators, generated at their first call; the provider 'compiled' runs them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["plan_statistics", "refused_operators"]
 
 
 def refused_operators() -> list[tuple[str, str]]:
-    """Gives the operators of which calls were refused by the provider 'compiled', each with a reason; sorted.
+    """Return the operators with calls that the provider 'compiled' refused, each with a reason; sorted.
 
-    A reason ends with what to do about it, which `torch_outboard.kernels.reasons` knows for each.
-    Operators over lists of tensors (`torch._foreach_*`) that were refused run as an operator for each tensor.
+    A reason ends with a remedy, which `torch_outboard.kernels.reasons` has for each reason. Refused operators over
+    lists of tensors (`torch._foreach_*`) run as one operator for each tensor.
     """
     from torch_outboard import _C
     from torch_outboard.kernels.reasons import explained
@@ -21,10 +21,10 @@ def refused_operators() -> list[tuple[str, str]]:
 
 
 def plan_statistics() -> dict[str, int]:
-    """Gives how many plans this process has ("plans"), and how many files it read ("loaded") and wrote ("saved").
+    """Return how many plans this process has ("plans"), and how many files it read ("loaded") and wrote ("saved").
 
-    Those of packs that it read are counted apart ("packed"). Files also hold that there is no plan for a call, with the
-    reason. The first call of a class reads all plans of it.
+    Files read from packs are counted as "packed". A file may also hold the refusal of a call, with the reason. The
+    first call of a class reads all plans of the class.
     """
     from torch_outboard import _C
 

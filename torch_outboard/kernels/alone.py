@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A process in which generated kernels are alone: what the commands measure and check."""
+"""A process in which only generated kernels run, for the commands that measure and check them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["attach_alone"]
 
 
 def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
-    """Attaches a driver for whose operators nothing but generated kernels run, and gives its first device.
+    """Attach a driver whose operators run as generated kernels only, and return its first device.
 
-    What they don't do is an error: neither the driver's own kernels nor the CPU do it. No plan of another process is
-    used, and none is kept.
+    An operator without a generated kernel is an error: neither the driver's own kernels nor the CPU run it. The process
+    uses no plan of another process, and stores none.
 
     Raises
     ------
     RegistrationError
         There is no such driver, or it can't be attached.
     NotSupportedError
-        It has no generator of kernels, or no device.
+        The driver has no generator of kernels, or no device.
     """
     os.environ.update({store.VARIABLE: "", packs.VARIABLE: ""})
     try:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is traced in the place of operators that can't be: their schemas don't say what they write, or they are torch's
-private parts of others."""
+"""Functions that are traced in place of operators that cannot be traced themselves.
+
+Either the operator's schema does not declare what it writes, or the operator is a private part of another one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ __all__ = ["BODIES", "BODIES_IN_REALS"]
 
 
 def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
-    """The form of the operator whose schema says that it writes the running statistics."""
+    """Normalise, as the operator whose schema does not declare that it writes the running statistics."""
     if len(numbers) != 2 or (mean is None) != (var is None):
         raise Refusal("it is called in a form that isn't functional")
     legit = torch.ops.aten._native_batch_norm_legit
@@ -27,12 +29,12 @@ def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, trainin
     result = legit.default(given, weight, bias, mean, var, training, *numbers)
     if training:
         return with_statistics(result, given, weight, bias, mean, var)
-    # The CPU's kernel, whose meta kernel tells so, saves no statistics of evaluation; the decomposition copies them.
+    # In evaluation, the CPU's kernel saves no statistics, as its meta kernel reports. The decomposition copies them.
     return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
 
 
 def _batch_norm_in_place(given: Any, weight: Any, bias: Any, *rest: Any) -> Any:
-    """The forms whose schemas say what they write: with running statistics, or without."""
+    """Normalise, as the overloads whose schemas declare what they write: with running statistics, or without."""
     if len(rest) == 3:
         training, *numbers = rest
         return _batch_norm(given, weight, bias, None, None, training, *numbers)
@@ -40,7 +42,7 @@ def _batch_norm_in_place(given: Any, weight: Any, bias: Any, *rest: Any) -> Any:
 
 
 def _batch_norm_with_update(given: Any, weight: Any, bias: Any, mean: Any, var: Any, *numbers: Any) -> Any:
-    """Normalise in training; the last result is the room that cuDNN reserves, of which there is none here."""
+    """Normalise in training; the last result is cuDNN's reserved space, which is empty here."""
     return (*_batch_norm(given, weight, bias, mean, var, True, *numbers), given.new_zeros(0, dtype=torch.uint8))
 
 
@@ -67,7 +69,7 @@ def _update_scale(
     backoff: float,
     interval: int,
 ) -> torch.Tensor:
-    """Compute products in double, if there is one, and round them once, as CUDA's kernel. The scale stays finite."""
+    """Update the scale as CUDA's kernel does: in doubles, if there are any, rounded once. The scale stays finite."""
     given = (self, growth_tracker, found_inf)
     if [one.dtype for one in given] != [torch.float32, torch.int32, torch.float32] or any(one.dim() for one in given):
         raise Refusal("the scale, its tracker and what was found are not a float32, an int32 and a float32")
@@ -81,7 +83,7 @@ def _update_scale(
 
 
 def _attention_backward(*given: Any) -> Any:
-    """Gives those gradients alone that are wanted."""
+    """Return only the wanted gradients."""
     *positional, scale = given
     operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
     wanted = positional[5]
@@ -90,7 +92,7 @@ def _attention_backward(*given: Any) -> Any:
 
 
 def _labels(log_probs: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return labels read from a table, so that one that is no class is an error, with 0 behind the end of a target."""
+    """Return labels read from a table, so that an invalid class is an error, with 0 after the end of a target."""
     classes = torch.arange(log_probs.shape[2], device=labels.device)
     is_label = torch.arange(labels.shape[1], device=labels.device) < lengths.unsqueeze(1)
     taken = classes.gather(0, torch.where(is_label, labels, 0).flatten())
@@ -116,7 +118,7 @@ def _weight_norm_backward(
     return grad_v.to(v.dtype), (along / norms).to(g.dtype)
 
 
-# By the operator without overload and form; they take all of its arguments.
+# Operator without overload and form -> its function, which takes all of the operator's arguments.
 BODIES: dict[str, Callable[..., Any]] = {
     "aten::_batch_norm_with_update": _batch_norm_with_update,
     "aten::_cummax_helper": _cumulative(torch.ops.aten.cummax.default),
@@ -131,5 +133,5 @@ BODIES: dict[str, Callable[..., Any]] = {
     **CELLS,
 }
 
-# The same, whose first argument is the widest type of reals that kernels compute in.
+# The same for functions whose first argument is the widest type of reals that kernels compute in.
 BODIES_IN_REALS: dict[str, Callable[..., Any]] = {"aten::_amp_update_scale": _update_scale}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The figures of a good bring-up: what generated kernels reach of the device, and what calls cost the host."""
+"""The figures of a good bring-up: the bandwidth that generated kernels reach, and the host's time for calls."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _BURST = 50
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured. `bar` is to be reached, from below with `is_least`; None where it is told for the others.
+    """A measured figure, and the bar that it must reach.
 
-    Bars of the bandwidth are for matrices of SIDE rows and columns, and lower for smaller ones: see `bar_of_side`.
+    The value must be at least `bar` with `is_least`, else at most `bar`. `bar` is None for figures that others refer
+    to. Bars of the bandwidth are for matrices of SIDE rows and columns, and lower for smaller ones: see `bar_of_side`.
 
     `unit` is "GB/s", "" for a share, "µs" or "ms".
     """
@@ -46,7 +47,7 @@ class Figure:
 
 
 def figures(device: torch.device, side: int = SIDE, rounds: int = 11) -> Iterator[Figure]:
-    """Measures, figure by figure, on matrices of so many rows and columns, of which three must have room."""
+    """Measure, figure by figure, on matrices of `side` rows and columns; memory must fit three of them."""
     yield from _bandwidths(device, side, rounds)
     yield from _host_times(device, rounds)
     yield from _first_calls(device)
@@ -79,10 +80,10 @@ def _bandwidths(device: torch.device, side: int, rounds: int) -> Iterator[Figure
 
 
 def bar_of_side(bar: float, side: int, seconds: Mapping[str, Sequence[float]], name: str) -> float:
-    """Return the bar for matrices of so many rows and columns, of which `seconds` has the rounds.
+    """Return the bar for matrices of so many rows and columns; `seconds` has their rounds.
 
-    The bar is for large matrices. A call of a small one takes mostly what any launch takes, however good the kernel is:
-    the time of the same call of a few elements is granted beside the time that the bar leaves.
+    The bar is for large matrices. A call on a small matrix spends most of its time on the launch, however good the
+    kernel is. The time of the same call on a few elements is therefore added to the time that the bar allows.
     """
     if side >= SIDE:
         return bar
@@ -122,7 +123,7 @@ def _host_times(device: torch.device, rounds: int) -> Iterator[Figure]:
     yield Figure("known call, beyond an empty launch", added, "µs", 1.2)
 
 
-# With numbers that are written into kernels: no plan and no program of an earlier process is for another one.
+# Calls whose numbers are written into kernels, so that no plan or program of an earlier call fits.
 _FIRST: tuple[Callable[[torch.Tensor, float], object], ...] = (
     lambda x, number: x.clamp(min=number),
     lambda x, number: F.leaky_relu(x, number),

@@ -18,25 +18,25 @@ __all__ = ["BuildThread", "NoThread"]
 
 _log = logging.getLogger(__name__)
 
-# Of the process's end for a build that goes on.
+# Seconds that the end of the process waits for a running build.
 _PATIENCE = 10.0
 
 
 class NoThread(Exception):
-    """The process can have no other thread: its limit is reached, or it ends."""
+    """The process cannot start a thread: its limit is reached, or the process ends."""
 
 
 class _Ended(SystemExit):
-    """Ends a build at the end of the process. No Exception: a refusal would be made of it."""
+    """Ends a build at the end of the process. It is no Exception, which the builder would turn into a refusal."""
 
 
 class BuildThread:
-    """A thread that runs functions one after the other. It starts with the first, and never returns.
+    """A thread that runs functions one after the other. It starts with the first function, and never returns.
 
-    A thread that has traced would take with it what autograd goes on to use, at the process's end too. In a build for
-    CUDA without a GPU a FakeTensorMode sets a guard of CUDA's that belongs to the thread (`ensureCUDADeviceGuardSet` in
-    torch's c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11). So no ThreadPoolExecutor, whose threads Python
-    joins.
+    A thread that has traced and returns would destroy state that autograd still uses, also at the end of the process.
+    In a build for CUDA without a GPU, a FakeTensorMode sets a CUDA guard that belongs to the thread
+    (`ensureCUDADeviceGuardSet` in torch's c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11). So it is no
+    ThreadPoolExecutor, whose threads Python joins.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class BuildThread:
         self._thread: threading.Thread | None = None
         self._is_busy = False
         self._is_over = False
-        self._has_left = threading.Event()  # what is torch's
+        self._has_left = threading.Event()  # set outside torch's code
 
     def run(self, function: Callable[[], Any]) -> Any:
         self._start()
@@ -54,10 +54,10 @@ class BuildThread:
         return future.result()
 
     def end(self) -> None:
-        """End what the thread does, and let it do nothing from then on.
+        """End the thread's current function, and run no other function from then on.
 
-        A thread that is within torch when Python ends would abort the process: Python ends it in the middle of a
-        function of C++. A build goes on there after Ctrl-C, which nobody waits for.
+        Python ends its threads in the middle of a C++ function. If the thread is within torch then, the process aborts.
+        After Ctrl-C, a build goes on in the thread although no caller waits for it.
         """
         with self._lock:
             self._is_over = True
@@ -84,7 +84,7 @@ class BuildThread:
             self._thread = thread
 
     def _work(self) -> None:
-        # Its own calls of operators go on down the chain: it would wait for itself.
+        # Operators that a build calls go to the next provider. Otherwise the thread would wait for itself.
         _C.forbid_compiling()
         with contextlib.suppress(_Ended):
             while (asked := self._waiting.get()) is not None:
@@ -93,10 +93,10 @@ class BuildThread:
                 self._is_busy = True
                 try:
                     answer = function()
-                except BaseException as error:  # whoever waits raises it
+                except BaseException as error:  # the waiting caller raises it
                     answer = error
                 self._is_busy = False
-                # With the arguments of the call, before the caller goes on: it may give their memory back.
+                # Drop the call's arguments before the caller goes on, which may free their memory.
                 del function
                 if isinstance(answer, BaseException):
                     future.set_exception(answer)

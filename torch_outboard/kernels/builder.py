@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The builder of plans, which the provider 'compiled' asks where it knows none for a call.
+"""The builder of plans, which the provider 'compiled' asks if it has no plan for a call.
 
-It runs on a thread of its own, one plan after the other: none of the modes and contexts that are set where the operator
-is called are meant for it, and Inductor keeps its state for a thread. What it isn't sure of it refuses, with a reason.
+The builder runs on its own thread, one plan after the other. Modes and contexts of the calling thread must not apply to
+it, and Inductor keeps its state per thread. It refuses any operator it cannot prove correct, and records the reason.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# A full disk, no more files, no more memory: what fails now may not fail later.
+# A full disk, no more files, no more memory: a failure that may pass.
 _PASSING = (OSError, MemoryError)
 
-# They take sizes, strides and offsets of a storage, where graphs know of tensors alone; or make memory of another kind.
+# Operators that take sizes, strides and offsets of a storage, while graphs have tensors only, or that allocate another
+# kind of memory.
 _OF_STORAGES = ("aten::as_strided", "aten::set", "aten::resize", "aten::_to_copy", "aten::_pin_memory")
 
 
 def numbers(name: str) -> int:
-    """Return a bit for each argument of an operator whose number plans take by value.
+    """Return a bit mask of the arguments that plans take by value.
 
     The bits from the 32nd on are for the arguments whose integers plans have guards for.
     """
@@ -62,15 +63,15 @@ def numbers(name: str) -> int:
 
 
 def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> list[Answer]:
-    """Gives what is kept on disk for calls of a call's class: plans, or one refusal; nothing if nothing is."""
+    """Return the stored answers for a call's class: its plans, or one refusal, or nothing."""
     try:
         return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
-    except NoThread:  # said when a plan is to be built
+    except NoThread:  # reported when a plan is built
         return []
 
 
 def has_attention() -> bool:
-    """Says whether there are templates of attention for the language of the devices."""
+    """Return True if there are attention templates for the devices' language."""
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
     return bool(dialect.vectors) or dialect.has_groups
 
@@ -83,10 +84,10 @@ def build(
     device: int,
     strides: Sequence[Sequence[int] | None] = (),
 ) -> Answer:
-    """Build a plan for a call: its text and kernels, or why there is none.
+    """Build a plan for a call: return its text and kernels, or the refusal.
 
-    `strides` are those of its results, as far as the operator's meta kernel tells them. OSError and MemoryError are
-    raised: the same call may have a plan when it is asked for again.
+    `strides` are the strides of its results, as far as the operator's meta kernel reports them. OSError and MemoryError
+    are raised: the same call may have a plan when it is asked for again.
     """
     asked = _Asked(name, arguments, by_value, is_aliased, device, strides)
     del arguments  # a failure keeps this frame, and the caller keeps the failure
@@ -94,12 +95,12 @@ def build(
 
 
 def numbers_of_lists(name: str) -> int:
-    """Gives a bit for each argument of an operator over lists of tensors whose numbers launches get by value."""
+    """Return a bit mask of the arguments of an operator over lists of tensors whose numbers launches take by value."""
     return lists.numbers_of_lists(name)
 
 
 def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
-    """Return the plan of a call over lists of tensors as one launch, or two, or why there is none; as `build`."""
+    """Return the plan of a call over lists of tensors as one or two launches, or the refusal; as `build`."""
     held = [arguments]
     del arguments
     return _answer_of(lambda: _find_chunks(name, held.pop(), device))
@@ -115,7 +116,7 @@ def drop(
 
 
 def drop_chunks(name: str, arguments: Sequence[Any], device: int, text: str, why: str) -> bool:
-    """Forget a plan that `build_chunks` has returned. Return False if it was none from disk."""
+    """Forget a plan that `build_chunks` has returned. Return False if the plan was not read from disk."""
 
     def forget() -> bool:
         key = key_of(name, lists.canonical(name, arguments), (), False, device, form="chunks")
@@ -131,7 +132,7 @@ def drop_chunks(name: str, arguments: Sequence[Any], device: int, text: str, why
         return False
 
 
-# Of operators over lists: the class and the text of plans that came from disk.
+# The class and the text of plans that came from disk, for operators over lists.
 _kept_chunks: set[tuple[str, str]] = set()
 
 
@@ -142,30 +143,33 @@ def _answer_of(ask: Callable[[], Answer]) -> Answer:
         return ("", [], str(error), False)
 
 
-# Made with the module, which is imported at the first call that needs a plan: two threads that come first share it.
+# Created with the module, at the first call that needs a plan, so that two concurrent first calls share the thread.
 _THREAD = BuildThread()
 
 
 def end() -> None:
-    """End the thread that builds. To be called once, before Python ends."""
+    """End the thread that builds. Call it once, before Python ends."""
     _THREAD.end()
 
 
 @functools.cache
 def store() -> Store:
-    """Gives the plans on disk; the variable that says where is read when the first is asked for."""
+    """Return the store of plans on disk. The first call reads the variable that names the folder."""
     return Store(default_folder())
 
 
 @functools.cache
 def packs() -> Packs:
-    """Gives the packs of the attached driver; the variable that names others is read when the first is asked for."""
+    """Return the packs of the attached driver. The first call reads the variable that names other packs."""
     driver = type(generators().driver)
     return Packs(folders_of(driver), owner_of(driver))
 
 
 def _begin_in_child(forget_store: Callable[[], None]) -> None:
-    """A forked child has the module without the thread, and maybe with a lock of a thread that isn't there."""
+    """Start with a new thread and store in a forked child.
+
+    The child has the module without its thread. The store's lock may be held by a thread that does not exist there.
+    """
     global _THREAD
     _THREAD = BuildThread()
     forget_store()
@@ -175,7 +179,7 @@ os.register_at_fork(after_in_child=functools.partial(_begin_in_child, store.cach
 
 
 class _Asked:
-    """A call that is asked about, on the thread that builds."""
+    """A call to build or look up, on the builder's thread."""
 
     def __init__(
         self,
@@ -188,8 +192,8 @@ class _Asked:
     ) -> None:
         self._name = name
         self._strides = strides
-        # The build takes the arguments out and forgets them: whoever keeps an exception of it, as handlers of logs do,
-        # keeps frames, and those would keep memory of the device.
+        # The build takes the arguments out and forgets them. Log handlers keep exceptions, and exceptions keep frames,
+        # which would keep memory of the device.
         self._held = [arguments]
         self._places = [index for index in range(len(arguments)) if by_value >> index & 1]
         self._symbols = [index for index in range(len(arguments)) if by_value >> 32 + index & 1]
@@ -241,7 +245,7 @@ def _keeps() -> bool:
 
 
 def _kept(key: str, device: int) -> list[Answer]:
-    """Gives the plans that are kept for a class, or a refusal of the class."""
+    """Return the stored plans of a class, or a refusal of the class."""
     found = [*store().plans(key), *packs().plans(key, device)]
     if digest := schedules_of(device).digest:
         found = [answer for answer in found if not _has_schedule(answer)] + store().plans(tuned_key(key, digest))
@@ -257,7 +261,7 @@ def _forget(key: str, device: int, text: str, why: str) -> None:
 
 
 def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: Callable[[], Answer]) -> Answer:
-    """Gives the refusal that is kept for arguments of these sizes, or what `make` makes, which is kept."""
+    """Return the stored refusal for arguments of these sizes, or what `make` returns, and store that."""
     if key is None:
         return _made(name, make)[0]
     found = store().refusal(key, sizes) or packs().refusal(key, sizes, device)
@@ -270,12 +274,12 @@ def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: 
 
 
 def _has_schedule(answer: Answer) -> bool:
-    """Whether some kernel has a schedule that may be tuned: other plans are for tuned and untuned devices."""
+    """Return True if a kernel has a schedule that may be tuned: tuned and untuned devices have different plans then."""
     return any(SCHEDULE.encode() in kernel[2] for kernel in answer[1])
 
 
 def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """Gives an answer, and whether it would be the same in another process."""
+    """Return an answer, and whether another process would get the same."""
     try:
         return make(), True
     except Refusal as refusal:
@@ -285,7 +289,7 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         error.__context__ = None
         raise error.with_traceback(None) from None  # without frames, which keep tensors
     except Exception as error:
-        # Wrong arguments, or what no lowering is ready for: the next provider tells which.
+        # Wrong arguments, or a case that no lowering handles: the next provider decides.
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
         return ("", [], f"{type(error).__name__}: {first}"[:300], False), False
@@ -347,19 +351,19 @@ def _build_or_refuse(
             except NotAFormula as error:
                 failure = error
             except Exception as error:
-                # Some decompositions take sizes that are known only.
+                # Some decompositions take only known sizes.
                 failure = failure or error
         assert failure is not None
         raise failure
     finally:
-        # Inductor's objects refer to each other, and a failure's traceback to it: they wait for Python's collector.
+        # Inductor's objects refer to each other, and a failure's traceback refers to them, until Python collects them.
         call.arguments = ()
         del failure
         _forget_fakes()
 
 
 def _forget_fakes() -> None:
-    """Clear torch's caches of fake tensors and of their sizes: they keep each graph that was traced."""
+    """Clear torch's caches of fake tensors and of their sizes: they keep each traced graph alive."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whole cells of LSTMs and GRUs, a kernel each; csrc/ops/own/recurrent.cpp has their schemas."""
+"""Whole cells of LSTMs and GRUs, one kernel each; csrc/ops/own/recurrent.cpp has their schemas."""
 
 from __future__ import annotations
 

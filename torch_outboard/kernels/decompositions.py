@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""By which decompositions an operator's call is traced: Inductor's, but where eager code means another value."""
+"""The decompositions for tracing an operator's call: Inductor's, unless eager code computes another value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["decompositions", "with_statistics"]
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Gives the table for `make_fx`."""
+    """Return the table for `make_fx`."""
     aten = torch.ops.aten
     of_inductor = select_decomp_table()
     table: dict[Any, Callable[..., Any]] = {
@@ -62,9 +62,9 @@ def _whole_reductions() -> list[Any]:
 
 
 def _of_whole(op: Any, known: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Reduces the whole of a matrix as one row, whose elements have numbers without divisions by its sizes.
+    """Reduce a whole matrix as one row, so that its elements are numbered without divisions by its sizes.
 
-    What isn't reduced whole has the decomposition that is known of it.
+    Other reductions use their known decomposition.
     """
     names = [argument.name for argument in op._schema.arguments[1:]]
 
@@ -79,7 +79,7 @@ def _of_whole(op: Any, known: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, known: Callable[..., Any]) -> Any:
-    """Convert to the common type first where types differ: an empty row is skipped, but its type is not."""
+    """Convert to the common type first if types differ: empty rows are skipped, but their types count."""
     common = functools.reduce(torch.promote_types, (one.dtype for one in tensors))
     if all(one.dtype == common for one in tensors):
         return known(tensors, dim)
@@ -88,9 +88,9 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, known: Callable[..., 
 
 
 def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> Any:
-    """Divides floating point with rounding down by the rest of the division, as ATen's kernels do.
+    """Divide floating point numbers with rounding down through the remainder, as ATen's kernels do.
 
-    Inductor's lowering is floor(a / b), which is one too much where the quotient is rounded up to a whole number.
+    Inductor's lowering is floor(a / b), which is one too large if the quotient is rounded up to a whole number.
     """
     common = torch.result_type(a, b)
     if rounding_mode != "floor" or not common.is_floating_point:
@@ -125,7 +125,10 @@ def _group_norm(input: torch.Tensor, weight: Any, bias: Any, *given: Any) -> Any
 
 
 def with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor | None) -> Any:
-    """Gives means and reciprocal deviations in the CPU's type: that of the input, or float where parameters' differ."""
+    """Return the result with means and reciprocal deviations in the CPU's type.
+
+    That is the input's type, or float32 if the parameters' types differ from it.
+    """
     is_mixed = any(one is not None and one.dtype != input.dtype for one in parameters)
     dtype = torch.float32 if is_mixed else input.dtype
     values, mean, rstd = result
@@ -135,9 +138,10 @@ def with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor 
 def _isin(
     elements: torch.Tensor, test_elements: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
 ) -> torch.Tensor:
-    """Compares each with each, in one kernel.
+    """Compare each element with each test element, in one kernel.
 
-    Inductor's sorts many, and tells how many are many by a power of their number, for which a plan has no formula.
+    Inductor's decomposition sorts many elements. Its threshold is a power of their number, which a plan cannot express
+    as a formula.
     """
     rank = test_elements.dim()
     found = elements.reshape([*elements.shape, *[1] * rank]) == test_elements
@@ -157,13 +161,13 @@ def _index_put(
 
 
 def _addbmm(self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """The sum of all products is one product, of matrices that lie beside each other."""
+    """Compute the sum of all products as one product, of matrices side by side."""
     left = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
     return torch.ops.aten.addmm.default(self, left, batch2.reshape(-1, batch2.shape[2]), beta=beta, alpha=alpha)
 
 
 def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Tensor:
-    """The mean of a box is that of means along its sides."""
+    """Compute the mean of a box as a mean of means along its sides."""
     pool = torch.ops.aten._adaptive_avg_pool2d.default
     depth, height, width = output_size
     planes = pool(self.flatten(0, -4), [height, width])
@@ -195,7 +199,7 @@ def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int |
 def _distances_of_pairs(self: torch.Tensor, p: float = 2) -> torch.Tensor:
     rows = torch.arange(self.shape[0], device=self.device)
     pairs = torch.arange(self.shape[0] * (self.shape[0] - 1) // 2, device=self.device)
-    # Behind which pair those end that begin with a row.
+    # The number of the pair after the last one that begins with a row.
     ends = torch.cumsum(self.shape[0] - 1 - rows, 0)
     first = (pairs.unsqueeze(1) >= ends).sum(1)
     begins = torch.where(first > 0, ends[torch.clamp_min(first - 1, 0)], 0)
@@ -207,7 +211,7 @@ def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.
 
 
 def _put_rows(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-    """Put whole rows along a dimension, of which a tensor without dimensions has one."""
+    """Put whole rows along a dimension; a tensor without dimensions counts as one row."""
     rows = self.reshape(1) if self.dim() == 0 else self
     place = [*(None for _ in range(dim % rows.dim())), index]
     return torch.ops.aten.index_put.default(rows, place, source).reshape(self.shape)
@@ -220,14 +224,14 @@ def _index_copy(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch
 
 
 def _index_fill(self: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
-    # Unlike index_copy, of which torch's decomposition makes it, this operator counts negative indices from the end.
+    # Unlike index_copy, which torch's decomposition uses, this operator counts negative indices from the end.
     if not isinstance(value, torch.Tensor):
         value = torch.full((), value, dtype=self.dtype, device=self.device)
     return _put_rows(self, dim, index.reshape(-1), value.to(self.dtype))
 
 
 def _index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
-    """Read by `gather`, whose indices are not counted from the end, as this operator's are not."""
+    """Read by `gather`: both operators refuse indices that count from the end."""
     index = index.long()
     if self.dim() == 0:
         return self.reshape(1).gather(0, index.reshape(-1)).reshape(())
@@ -248,7 +252,7 @@ def _index_reduce(
 def _along(
     operator: Any, self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *given: Any, **named: Any
 ) -> torch.Tensor:
-    """Scatters slices, each to the place along the dimension that its index says."""
+    """Scatter slices, each to the place along the dimension that its index names."""
     rows, source = (one.reshape(1) if one.dim() == 0 else one for one in (self, source))
     shape = [1] * rows.dim()
     shape[dim] = -1
@@ -258,7 +262,10 @@ def _along(
 
 
 def _histogram(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
-    """The last bin has its upper bound, too; what is outside of all, or no number, is not counted."""
+    """Count elements in bins.
+
+    The last bin includes its upper bound. Elements outside all bins, and NaNs, are not counted.
+    """
     flat = self.flatten()
     low = torch.full((), min, dtype=self.dtype, device=self.device)
     high = torch.full((), max, dtype=self.dtype, device=self.device)
