@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From a call to a plan: traced, lowered, written as text."""
+"""The way from a call to a plan: traced, lowered, written as text."""

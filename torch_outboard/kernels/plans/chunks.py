@@ -25,12 +25,12 @@ from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["chunk_generator", "lower_chunks"]
 
-# Nothing is kept in memory that is used often, or of many operations: such as a number of each tensor's.
+# No intermediate result is stored in memory, however often it is used and however many operations it has.
 _IN_ONE_KERNEL = {"realize_opcount_threshold": 1 << 20, "realize_reads_threshold": 1 << 20}
 
 
 def chunk_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
-    """Gives a generator of kernels over chunks."""
+    """Return a generator of kernels over chunks."""
 
     def scheduling(self: Any) -> type[Any]:
         return chunk_scheduling(self.dialect)
@@ -40,7 +40,7 @@ def chunk_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
 
 
 class _NoWrapper(OutboardFxWrapper):
-    """There is nothing around a kernel over chunks."""
+    """A wrapper that writes nothing around a kernel over chunks."""
 
     asked: ChunkBody
 
@@ -51,7 +51,10 @@ class _NoWrapper(OutboardFxWrapper):
 def lower_chunks(
     name: str, arguments: Sequence[Any], device: torch.device, generator: CodeGenerator
 ) -> tuple[str, list[DeviceProgram]]:
-    """Gives the plan and its programs for canonical arguments. A Refusal, or what tracing and Inductor raise."""
+    """Return the plan and its programs for canonical arguments.
+
+    Raises Refusal, or the errors of tracing and of Inductor.
+    """
     real = generator.dialect.real  # type: ignore[attr-defined]
     make = _of_formula if base_name(name) in FORMULAS else _of_single
     traced, body = make(name, arguments, device, real)
@@ -63,7 +66,7 @@ def lower_chunks(
 
 
 def _operand(name: str, place: int, value: Any) -> Operand:
-    """What stands at the place of an argument; lists of numbers are by value in rows."""
+    """Return the operand at the place of an argument; lists of numbers are by value in rows."""
     declared = overload_of(name)._schema.arguments[place]
     if isinstance(value, list) and isinstance(value[0], torch.Tensor):
         return Operand("element" if declared.name in ELEMENTS else "list", place)
@@ -120,7 +123,7 @@ def _of_formula(
 
 
 def _check_types(given: Mapping[str, torch.Tensor]) -> None:
-    """Leaves to the CPU's kernels what they refuse: they say it."""
+    """Refuse types that the CPU's kernels refuse, so that those kernels raise their error."""
     lists = {one.dtype for one in given.values() if one.dim() > 0}
     if len(lists) != 1 or not all(one.is_floating_point for one in lists):
         raise Refusal("its lists are not of one floating point type")
@@ -174,7 +177,7 @@ def _of_single(
 
 
 def _check_single(operator: Any, arguments: Sequence[Any], dtype: torch.dtype) -> None:
-    """Refuse what the operator for one tensor refuses: its call raises the CPU's error."""
+    """Refuse a call that the operator for one tensor refuses, so that its call raises the CPU's error."""
     match operator:
         case "aten::addcdiv" | "aten::frac" | "aten::lerp.Scalar" | "aten::lerp.Tensor":
             is_refused = not dtype.is_floating_point
@@ -189,7 +192,7 @@ def _check_single(operator: Any, arguments: Sequence[Any], dtype: torch.dtype) -
 
 
 def _may_raise(exponent: float, dtype: torch.dtype) -> bool:
-    """Whether elements of a type can be raised to a power that is a number."""
+    """Return True if elements of a type can be raised to a power that is a number."""
     if dtype.is_floating_point:
         return not math.isfinite(exponent) or abs(exponent) <= torch.finfo(dtype).max
     if dtype == torch.bool or isinstance(exponent, float):

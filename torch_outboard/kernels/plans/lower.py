@@ -38,7 +38,7 @@ from torch_outboard.kernels.tune.schedule_table import schedules_of
 
 __all__ = ["eager_generator", "lower", "lower_with"]
 
-# What a user may have set for graphs of their own.
+# Settings that users may have changed for their own graphs.
 _SETTINGS = {
     "benchmark_kernel": False,
     "comprehensive_padding": False,
@@ -53,13 +53,16 @@ _SETTINGS = {
 
 
 def eager_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
-    """Gives a generator that writes plans in place of graphs."""
+    """Return a generator that writes plans in place of graphs."""
     made = type("EagerGenerator", (kind,), {"fx_wrapper": lambda self: _PlanWrapper})
     return made(driver)  # type: ignore[no-any-return]
 
 
 def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple[PlanWriter, list[DeviceProgram]]:
-    """Lowers a graph. A Refusal, or what Inductor raises."""
+    """Lower a graph to a plan and its programs.
+
+    Raises Refusal, or Inductor's errors.
+    """
     wrapper = lower_with(generator, call.device, traced, (call, traced, generator))
     return wrapper.plan, wrapper.ordered
 
@@ -71,7 +74,7 @@ def lower_with(
     asked: Any,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Lowers a graph and gives the generator's wrapper, which has `asked` while code is generated."""
+    """Lower a graph and return the generator's wrapper, which has `asked` while code is generated."""
     fakes = [one.fake for one in traced.inputs]
     with (
         lowering_with(generator),
@@ -98,7 +101,7 @@ def lower_with(
 
 
 def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
-    """Refuses results that Inductor lays out in another way than the operator does."""
+    """Refuse results whose layout in Inductor differs from the operator's."""
     (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
     for node, result in zip(output.args[0], graph.graph_outputs, strict=True):
         value = node.meta["val"]
@@ -109,7 +112,7 @@ def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
 
 
 def _are_equal(traced: Traced, given: Sequence[Any], values: Sequence[Any]) -> bool:
-    """Whether numbers are equal: for all sizes, or for this call's, of which the plan gets a guard then."""
+    """Return True if numbers are equal for all sizes, or for this call's sizes; the plan then has a guard."""
     wanted = _expressions(values)
     if len(given) != len(wanted):
         return False
@@ -124,12 +127,12 @@ def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
     return [one.node.expr if isinstance(one, torch.SymInt) else sympy.Integer(one) for one in values]
 
 
-# Those of our own.
+# Our own lowerings.
 _LOWERINGS = {**DRAWS, **GATHERS}
 
 
 class _Lowering(GraphLowering):
-    """Leaves the operators that have a template as calls, with their arguments as they are."""
+    """A lowering that leaves operators with a template as calls, with their arguments as they are."""
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if target in TEMPLATES:
@@ -140,7 +143,7 @@ class _Lowering(GraphLowering):
 
 
 class _PlanWrapper(OutboardFxWrapper):
-    """Gathers programs, and has the lines of the wrapper written as steps."""
+    """A wrapper that gathers programs, and whose lines are written as steps."""
 
     takes_expressions = True
     asked: tuple[OperatorCall, Traced, CodeGenerator]
@@ -170,9 +173,9 @@ class _PlanWrapper(OutboardFxWrapper):
 
 
 class _Steps(FxConverter):
-    """Each line of the wrapper as steps of a plan. Names of buffers lead to tensors and buffers of the plan."""
+    """Writes each line of the wrapper as steps of a plan. Names of buffers map to tensors and buffers of the plan."""
 
-    # Lines of what an operator's graph hasn't, or a plan can't say.
+    # Lines that an operator's graph doesn't have, or that a plan can't express.
     _REFUSED: ClassVar[tuple[str, ...]] = (
         "_generate_comm_buffer_allocate",
         "_generate_comm_buffer_free",
@@ -231,7 +234,7 @@ class _Steps(FxConverter):
         raise Refusal(f"a plan can't say {type(line).__name__}")
 
     def _reference(self, node: Any) -> str:
-        """Gives the plan's name of what a node of Inductor's stands for; views become steps."""
+        """Return the plan's name for a node of Inductor's; views become steps."""
         if isinstance(node, ir.MutableBox):
             return self._reference(node.data)
         if isinstance(node, ir.ReinterpretView):
@@ -316,7 +319,7 @@ class _Steps(FxConverter):
             self._refuse_line(line)
 
     def _generate_assert_alignment(self, line: Any) -> None:
-        pass  # of torch 2.15; what a template writes to is memory of the plan, which is aligned
+        pass  # from torch 2.15 on; templates write to memory of the plan, which is aligned
 
     def _generate_kernel_call(self, line: Any) -> None:
         if line.kernel_name not in self.programs:
@@ -361,7 +364,7 @@ class _Steps(FxConverter):
         schema = kernel.op_overload._schema.arguments
         given = {one.name: kwargs.get(one.name, one.default_value) for one in schema}
         given.update((one.name, value) for one, value in zip(schema, args, strict=False))
-        # From torch 2.15 on a call with one result is that result itself.
+        # From torch 2.15 on, a call with one result is the result itself.
         results = [kernel] if isinstance(kernel.layout, ir.Layout) else kernel.outputs
         call = TemplateCall(
             operator=kernel.op_overload,
@@ -404,7 +407,7 @@ def _layout_of(value: Any) -> Layout:
 
 
 def _expression(value: Any) -> Any:
-    """An expression in the symbols of the call: Inductor gives names to expressions that it uses often."""
+    """Return an expression in the symbols of the call; Inductor names expressions that it uses often."""
     if isinstance(value, str):
         raise Refusal(f"a kernel takes {value} as a number")
     return sympy.sympify(value).xreplace(V.graph.sizevars.inv_precomputed_replacements)

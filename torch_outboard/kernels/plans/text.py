@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The text of a plan; csrc/kernels/plan.h says what it may be."""
+"""The text of a plan; csrc/kernels/plan.h defines its syntax."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NotAFormula", "PlanWriter"]
 
 
 class NotAFormula(Exception):
-    """A size is no formula of a plan: with sizes that are known there is none to write."""
+    """A plan can't express a size as a formula; the call is then traced again with known sizes."""
 
 
 def _dtype(dtype: torch.dtype) -> str:
@@ -24,7 +24,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 class PlanWriter:
-    """Writes a plan line by line, and gives its buffers' names."""
+    """Writes a plan line by line, and returns the names of its buffers."""
 
     def __init__(self, traced: Any) -> None:
         self._traced = traced
@@ -37,7 +37,7 @@ class PlanWriter:
         self._bind()
 
     def text(self) -> str:
-        """Gives the whole text, with the guards of all that was lowered by now."""
+        """Return the whole text, with the guards of everything lowered so far."""
         values = [f"value {one}" for one in self._values]
         guards = [f"guard {one}" for one in dict.fromkeys(self._guards())]
         return "\n".join(["plan 1", *values, *guards, *self._steps, *self._returns]) + "\n"
@@ -45,7 +45,7 @@ class PlanWriter:
     # Values and guards.
 
     def _bind(self) -> None:
-        """Names each size and stride of the call's tensors; symbols take the first place where they stand alone."""
+        """Name each size and stride of the call's tensors; a symbol takes the first place where it stands alone."""
         places: list[tuple[str, Any]] = []
         for one in self._traced.inputs:
             if one.symbol is not None:
@@ -76,10 +76,13 @@ class PlanWriter:
             if bounds.upper.is_Integer:
                 yield f"a{place} {self.formula(bounds.upper)} le"
         for guard in env.guards:
-            yield self.formula(env.replace(guard.expr))  # without symbols that were found to be numbers
+            yield self.formula(env.replace(guard.expr))  # replaces symbols whose values are known
 
     def formula(self, expression: Any) -> str:
-        """Writes an expression of the call's sizes. NotAFormula if it can't be written."""
+        """Return the formula for an expression of the call's sizes.
+
+        Raises NotAFormula if the expression can't be written.
+        """
         try:
             return formula(sympy.sympify(expression), self._places)
         except ValueError as error:
@@ -111,7 +114,7 @@ class PlanWriter:
         return self._buffer(f"view {base} {self._formulas(sizes)} {self._formulas(strides)} {self.formula(offset)}")
 
     def call(self, operator: torch._ops.OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> list[str]:
-        """Writes a call of an operator, and gives the names of its results; none with `out`."""
+        """Write a call of an operator, and return the names of its results; none with `out`."""
         schema = operator._schema
         given: list[str] = []
         for place, one in enumerate(schema.arguments):
@@ -139,7 +142,7 @@ class PlanWriter:
             case bool():
                 return str(value).lower()
             case str():
-                return value  # a tensor's name: operators with text of their own are refused below
+                return value  # a tensor's name: operators with their own text are refused below
             case float():
                 return f"real {value.hex() if value == value and abs(value) != float('inf') else value}"
             case int() | sympy.Expr():

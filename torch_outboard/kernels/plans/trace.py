@@ -36,30 +36,30 @@ from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["Input", "Number", "OperatorCall", "Traced", "trace", "trace_function"]
 
-# Of halves their CPU kernels take a second operand that is a number in float; all others round it first.
+# For halves, the CPU kernels of these operators take a number as the second operand in float. Others round it first.
 _TAKE_NUMBERS_IN_FLOAT = ("aten::div", "aten::floor_divide", "aten::mul")
 
-# They round a number that their schema takes as one to the type of the tensor.
+# These operators round a number that their schema declares as a number to the tensor's type.
 _ROUND_SCALARS = ("aten::nan_to_num", "aten::pow", "aten::remainder")
 
-# Their results of halves lie farther from the CPU's than torch's tests allow.
+# For halves, the results of these operators differ from the CPU's by more than torch's tests allow.
 _ROUNDED_BETWEEN = ("aten::addr", "aten::grid_sampler_2d", "aten::linalg_cross", "aten::logit")
 
 
-# Of bytes, the CPU's kernels compute in integers, with weights of as many bits as a kernel of theirs has room for.
+# For bytes, the CPU's kernels compute in integers, with weights of as many bits as one of its kernels has room for.
 _OF_BYTES_IN_INTEGERS = ("aten::upsample_bilinear2d", "aten::upsample_bicubic2d")
 
 
 @dataclass
 class OperatorCall:
-    """A call that a plan is asked for."""
+    """A call to build a plan for."""
 
     name: str  # "aten::add.Tensor"
     arguments: Sequence[Any]  # in the order of the schema; a number of Python's may stand for a tensor
     by_value: Sequence[int]  # places of the numbers that the plan takes from each call
     is_aliased: bool  # a tensor that is written shares memory with another one
     device: torch.device
-    strides: Sequence[Sequence[int] | None] = ()  # of the results, as far as the operator's meta kernel tells them
+    strides: Sequence[Sequence[int] | None] = ()  # of the results, as far as the meta kernel reports them
     symbols: Sequence[int] = ()  # places of the integers that the plan has guards for
 
     @property
@@ -68,12 +68,12 @@ class OperatorCall:
 
     @property
     def base(self) -> str:
-        """The operator without overload and form: "aten::add" of "aten::add_.Tensor"."""
+        """The operator without overload and form: "aten::add" for "aten::add_.Tensor"."""
         return base_name(self.name)
 
     @property
     def draws(self) -> bool:
-        """Whether it draws random numbers, and a formula says how."""
+        """True if the operator draws random numbers and has a formula."""
         return self.name in FORMULAS
 
 
@@ -81,8 +81,8 @@ class OperatorCall:
 class Input:
     """A placeholder of the graph.
 
-    It is a tensor of the call by its number, a number by its place among the arguments, an integer for formulas by its
-    source in the plan, or, if it is none of these, the seed of what is drawn.
+    It is a tensor of the call by its number, a number by its place among the arguments, or an integer by its source.
+    Formulas name the integer by its source in the plan. If all three are None, it is the seed for draws.
     """
 
     fake: torch.Tensor | torch.SymInt
@@ -93,20 +93,20 @@ class Input:
 
 @dataclass(frozen=True)
 class Number:
-    """An integer that an operator returns, which its call's sizes tell."""
+    """An integer that an operator returns, and that its call's sizes determine."""
 
     value: int | torch.SymInt
 
 
 @dataclass
 class Traced:
-    """A graph, what its placeholders are, and what becomes of its outputs.
+    """A graph, the meaning of its placeholders, and the use of its outputs.
 
     Attributes
     ----------
     returns : list
-        What the operator returns beside the tensors that it writes: a number of an output, None for an undefined
-        tensor, a list of numbers, or a Number.
+        The operator's results besides the tensors that it writes. Each is the number of an output, None for an
+        undefined tensor, a list of numbers, or a Number.
     copies : list of tuple
         Tensors of the call by number, with the numbers of the outputs that are copied there at the end.
     """
@@ -140,7 +140,7 @@ class _Symbol:
 
 
 class _Inputs:
-    """Makes fake tensors for a call's arguments."""
+    """Creates fake tensors for a call's arguments."""
 
     def __init__(self, call: OperatorCall, mode: FakeTensorMode, is_static: bool, real: torch.dtype) -> None:
         self.call = call
@@ -152,7 +152,7 @@ class _Inputs:
         self._kinds = kinds_of(call.name, call.arguments)
 
     def argument(self, place: int, value: Any, declared: Any) -> Any:
-        """Return what stands for an argument in the trace: fake tensors for tensors."""
+        """Return the stand-in for an argument in the trace: fake tensors for tensors."""
         if isinstance(value, (bool, int, float, complex)) and is_tensor(declared):
             return self._number_tensor(place, value, declared.name)
         if isinstance(value, torch.Tensor) and is_wide_number(value, self.real):
@@ -170,7 +170,7 @@ class _Inputs:
         return fake
 
     def _number_tensor(self, place: int, value: Any, name: str) -> _Cast:
-        """A number of Python's in the place of a tensor, which torch passes as one of no dimensions."""
+        """Return the stand-in for a Python number in place of a tensor, which torch passes without dimensions."""
         given = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
         dtype = number_type(self.call.name, self.call.arguments, given.dtype)
         if is_wide_number(given, self.real):
@@ -206,7 +206,7 @@ class _Inputs:
         return fake
 
     def symbols(self, place: int) -> Any:
-        """Return what stands for an integer, or a list of them, that the plan has guards for."""
+        """Return the stand-in for an integer, or a list of integers, that the plan has guards for."""
         value = self.call.arguments[place]
         if isinstance(value, (list, tuple)):
             return [self._symbol(one, f"element {place} {number}") for number, one in enumerate(value)]
@@ -255,7 +255,10 @@ _FILLING = {"aten::index_fill": 3, "aten::masked_fill": 2}
 
 
 def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
-    """Traces a call. Exceptions are those of the operator's decompositions, or a Refusal."""
+    """Trace a call.
+
+    Raises Refusal, or the errors of the operator's decompositions.
+    """
     if call.base in _FILLING:
         _check_fill(call)
     if call.base in _ROUNDED_BETWEEN and any(one.dtype in HALVES for one in tensors_in(call.arguments)):
@@ -283,7 +286,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
 
 
 def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
-    """Traces a function of tensors, which gives a list of new ones, as if those were on the device."""
+    """Trace a function that takes tensors and returns a list of new ones, as if the tensors were on the device."""
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env)
     inputs = [Input(_fake(one, mode, device, number), tensor=number) for number, one in enumerate(given)]
@@ -318,14 +321,14 @@ def _cleaned(traced: Traced) -> Traced:
 
 
 def _check_fill(call: OperatorCall) -> None:
-    """Whether a tensor's number can be filled in depends on its value where its category is the higher one."""
+    """Refuse a fill with a tensor of a higher category, whose value decides whether it fits."""
     self, value = call.arguments[0], call.arguments[_FILLING[call.base]]
     if isinstance(value, torch.Tensor) and not torch.can_cast(value.dtype, self.dtype):
         raise Refusal("its number may be none of the tensor's type")
 
 
 class _Body:
-    """Calls the operator with tensors in the places of the placeholders, and gives the tensors that are new."""
+    """Calls the operator with tensors in place of the placeholders, and returns the new tensors."""
 
     def __init__(self, call: OperatorCall, arguments: list[Any], real: torch.dtype) -> None:
         self.call = call
@@ -384,7 +387,7 @@ class _Body:
         is_of_halves = any(isinstance(one, torch.Tensor) and one.dtype in HALVES for one in positional)
         if out is None or functional is None or not is_of_halves or out.dtype in HALVES:
             return call.operator(*positional, **named, **({} if out is None else {"out": out}))
-        # The result is rounded to its own type, then converted to that of the tensor that is written.
+        # The result is rounded to its own type, then converted to the type of the written tensor.
         result = functional(*positional, **named)
         return out.copy_(rounded(result) if result.dtype in HALVES else result)
 
@@ -426,7 +429,7 @@ def _number_outputs(value: Any, fresh: list[torch.Tensor]) -> Any:
 
 
 def _defer_copies(traced: Traced) -> None:
-    """Makes outputs of what is written to placeholders: the plan copies them there once all has been read."""
+    """Turn copies to placeholders into outputs: the plan copies them there after everything has been read."""
     graph = traced.graph.graph
     places = {node: place for place, node in enumerate(node for node in graph.nodes if node.op == "placeholder")}
     (output,) = (node for node in graph.nodes if node.op == "output")
@@ -444,7 +447,7 @@ def _defer_copies(traced: Traced) -> None:
 
 
 def _converted(graph: torch.fx.Graph, copy: torch.fx.Node, traced: Traced) -> torch.fx.Node:
-    """The source of a copy in the type of its target."""
+    """Return the source of a copy in the type of its target."""
     target, source = copy.args[:2]
     assert isinstance(target, torch.fx.Node) and isinstance(source, torch.fx.Node)
     if source.meta["val"].shape != target.meta["val"].shape:
