@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Schedules of templates: their parameters, measuring them, and the tables of what was chosen."""
+"""Schedules of templates: their parameters, their measurement, and the tables of the chosen ones."""

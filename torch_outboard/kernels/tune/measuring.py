@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures the schedules of templates on a device, parameter by parameter, and chooses.
+"""Measurement of the schedules of templates on a device, parameter by parameter, and the choice among them.
 
-Of a parameter all values take turns in rounds, by the driver's events. One is taken if its median ratio to the value
-before is better than noise; so the next parameter is measured with it.
+All values of a parameter take turns in rounds, timed by the driver's events. A value is chosen if its median ratio to
+the previous value is better than noise. The next parameter is measured with the chosen value.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from torch_outboard.kernels.tune.timing import has_timing, median_ratio, rounds_
 
 __all__ = ["Choice", "names_of", "tune"]
 
-# Seconds of a measurement, of as many calls as take them.
+# The least seconds of a measurement, which has as many calls as fill them.
 _LEAST = 0.02
-# The share of the time that a value must spare to be taken.
+# The share of the time that a value must save to be chosen.
 _WORTH = 0.03
 
-# What is measured of a family of operators: a function, of tensors.
+# The measured call of a family of operators: a function, and its tensors.
 _Case = tuple[Callable[..., Any], list[torch.Tensor]]
 
 
 @dataclass
 class Choice:
-    """What came of a schedule.
+    """The result for a schedule.
 
     Attributes
     ----------
     name : str
         As "product.tiles float32".
     schedule : mapping
-        What was chosen.
+        The chosen schedule.
     seconds, before : float
-        Of a call with it, and with what is taken untuned; medians of rounds in which both take turns.
+        Seconds of a call with the chosen schedule and with the untuned one; medians of rounds in which both take turns.
     refused : dict of str to str
-        What could not be taken, as "steps 8", and why: the device doesn't run it, or its results differ. Under "" why
-        nothing could be measured.
+        Values that could not be chosen, as "steps 8", and the reason: the device doesn't run them, or their results
+        differ. The key "" has the reason why nothing could be measured.
     """
 
     name: str
@@ -63,14 +63,14 @@ class Choice:
 
 
 def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str]:
-    """Gives the names of the device's schedules that a regular expression is found in."""
+    """Return the names of the device's schedules that match a regular expression."""
     way = way_of(generators().eager().dialect, is_cpu(device))  # type: ignore[attr-defined]
     names = [tuned_name(family, way, dtype) for dtype in dtypes for family in _CASES]
     return [name for name in names if re.search(only, name)]
 
 
 def tune(device: torch.device, names: Sequence[str], size: int, rounds: int) -> Iterator[Choice]:
-    """Yields the choice of each schedule. Nothing else may be built meanwhile in this process.
+    """Yield the choice for each schedule. The process must build no other plans meanwhile.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def _choose(name: str, size: int, variants: Iterator[int], device: torch.device,
     try:
         case = _CASES[family](device, getattr(torch, dtype), size)
         first = _Tried(name, choice.schedule, case, next(variants), device)
-    except Exception as error:  # whatever stops it: what there is stays
+    except Exception as error:  # whatever stops it: the schedule stays untuned
         choice.refused[""] = _said(error)
         return choice
     taken = first
@@ -119,7 +119,7 @@ def _choose(name: str, size: int, variants: Iterator[int], device: torch.device,
         taken = _fastest(tried, taken, device, rounds)
     seconds = rounds_of({"before": first, "now": taken}, device, rounds, _LEAST)
     choice.before, now = (statistics.median(seconds[one]) for one in ("before", "now"))
-    # What was the fastest by chance, round after round, isn't now.
+    # A schedule that was the fastest by chance is not the fastest again.
     if median_ratio(seconds["now"], seconds["before"]) <= 1 - _WORTH and now < choice.before:
         choice.schedule, choice.seconds = taken.schedule, now
     else:
@@ -138,7 +138,7 @@ def _fastest(tried: Mapping[int, _Tried], taken: _Tried, device: torch.device, r
 
 
 class _Tried:
-    """A schedule whose plan was built and has run: calls of it are calls with that plan."""
+    """A schedule whose plan was built and has run; calls of it are calls with that plan."""
 
     def __init__(self, name: str, schedule: Schedule, case: _Case, variant: int, device: torch.device) -> None:
         self.schedule = schedule
@@ -155,13 +155,13 @@ class _Tried:
         self._function(*self._arguments)
 
     def check(self, other: _Tried) -> None:
-        """Raises AssertionError unless the results are another schedule's, but for what it rounds otherwise."""
+        """Raise AssertionError if the results differ from another schedule's by more than rounding."""
         for one, wanted in zip(self._results, other._results, strict=True):
             relative, absolute = _BOUNDS[one.dtype]
             torch.testing.assert_close(one, wanted, rtol=relative, atol=absolute)
 
 
-# Relative and absolute, of sums of normal numbers in another order: far more than they differ.
+# Relative and absolute bounds for sums of normal numbers in another order, far wider than the sums differ.
 _BOUNDS = {
     torch.float32: (1e-3, 1e-2),
     torch.bfloat16: (2e-2, 1e-1),
@@ -231,7 +231,7 @@ def _attention_gradients(device: torch.device, dtype: torch.dtype, size: int) ->
     return gradients, [*_random(device, dtype, result.shape), *heads]
 
 
-# By the families that schedules.py knows.
+# Family, as schedules.py names it -> its case.
 _CASES: Mapping[str, Callable[[torch.device, torch.dtype, int], _Case]] = {
     "product": _product,
     "convolution": _convolution,

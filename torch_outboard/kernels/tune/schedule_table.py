@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedules that were chosen for a device, by measuring: read from disk, where `outboard kernels tune` keeps them.
+"""The tuned schedules of a device, read from the disk, where `outboard kernels tune` stores them.
 
-A file for each device, by who generates for it, its name and its architecture, beside the folders of plans. It is good
-for the code that it was measured with, this package's, the generator's and the driver's; else it is stale. What is
-damaged, stale or not the user's alone is told in the log, and schedules are those that are taken untuned.
+Each device has a file beside the folders of plans, named by its generator, name and architecture. A file is valid for
+the code that it was measured with: this package's, the generator's and the driver's. Other files are stale. The log
+reports a file that is damaged, stale or writable by others, and the untuned schedules are used.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Tuned:
     Attributes
     ----------
     schedules : mapping
-        By names as "product.tiles float32"; of any other it is the one that is taken untuned.
+        By names as "product.tiles float32"; other names have the untuned schedule.
     path : Path or None
-        Where it lies; None where there is no table.
+        The file; None if there is no table.
     obstacle : str
-        Why a table that is there isn't used; "" if it is.
+        Why an existing table isn't used; "" if it is used.
     device : mapping
-        What the table says of its device.
+        The table's description of its device.
     """
 
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
@@ -67,24 +67,24 @@ class Tuned:
 
     @functools.cached_property
     def digest(self) -> str:
-        """What plans with other schedules than the untuned ones depend on; "" if there are none."""
+        """The key part of plans with tuned schedules; "" if all schedules are untuned ones."""
         others = {name: one for name, one in self.schedules.items() if one != default_of(name)}
         return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:16] if others else ""
 
 
 _NONE = Tuned()
-# What is tried out in the place of a device's table.
+# The schedules that are tried in place of a device's table.
 _tried: Tuned | None = None
 
 
 def schedules_of(device: int) -> Tuned:
-    """Gives the schedules of a device's kernels. The table is read when this is first asked."""
+    """Return the schedules of a device's kernels. The first call reads the table."""
     return _tried or _kept(device)
 
 
 @contextlib.contextmanager
 def trying(schedules: Mapping[str, Schedule]) -> Iterator[None]:
-    """Has plans that are built within its block take these schedules."""
+    """Build plans within the block with these schedules."""
     global _tried
     _tried = Tuned(schedules)
     try:
@@ -105,17 +105,17 @@ def _kept(device: int) -> Tuned:
 
 
 def read(folder: Path, device: int) -> Tuned:
-    """Gives a device's table, or one without schedules, which says why."""
+    """Return a device's table, or one without schedules and with the reason."""
     return _read(_path(folder, device), _measured_with(device))
 
 
 def tables_in(folder: Path) -> list[Tuned]:
-    """Gives the tables of all devices, as far as this package's code tells whether they are used."""
+    """Return the tables of all devices, checked against this package's code only."""
     return [_read(path, {_CODE: code_hash()}) for path in sorted((folder / _FOLDER).glob("*.json"))]
 
 
 def told(device: int) -> str | None:
-    """Says where a device's table lies, and why it isn't used if it isn't; None for none."""
+    """Return where a device's table lies, and why it isn't used if it isn't; None if there is no table."""
     if not generators().has_eager:
         return None
     found = schedules_of(device)
@@ -125,7 +125,10 @@ def told(device: int) -> str | None:
 
 
 def write(folder: Path, device: int, schedules: Mapping[str, Schedule]) -> Path:
-    """Keep the schedules of a device, for later processes. PermissionError for a folder of another user's."""
+    """Write the schedules of a device, for later processes.
+
+    Raises PermissionError if the folder is another user's.
+    """
     path = _path(folder, device)
     make_private_folders(folder, path.parent)
     content = json.dumps({"device": _about(device), "with": _measured_with(device), "schedules": schedules}, indent=1)
@@ -134,7 +137,7 @@ def write(folder: Path, device: int, schedules: Mapping[str, Schedule]) -> Path:
 
 
 def remove(folder: Path, device: int) -> bool:
-    """Removes a device's table, and says whether there was one."""
+    """Remove a device's table, and return whether there was one."""
     path = _path(folder, device)
     is_there = path.exists()
     path.unlink(missing_ok=True)
@@ -165,7 +168,7 @@ def _measured_with(device: int) -> dict[str, str]:
 
 
 def _is_table(found: Mapping[str, Any]) -> bool:
-    """Whether all parts are mappings, and what is known of the device is text."""
+    """Return True if all parts are mappings, and the description of the device is text."""
     texts = found["device"] if isinstance(found["device"], dict) else {}
     are_named = {"name", "machine"} <= texts.keys() and all(isinstance(one, str) for one in texts.values())
     return are_named and isinstance(found["with"], dict) and isinstance(found["schedules"], dict)

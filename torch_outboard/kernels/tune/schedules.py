@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The parameters of the templates' schedules: what `outboard kernels tune` chooses from.
+"""The parameters of the templates' schedules: the values that `outboard kernels tune` chooses from.
 
-No value but the first of a parameter is taken unless it was measured on the device. Of values for groups of items none
-needs more of the group's memory than the first, so that what is chosen at one size holds at all.
+A value other than a parameter's first is used only if it was measured on the device. For groups of items, no value
+needs more of the group's memory than the first. A choice at one size is therefore valid at all sizes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 __all__ = ["DTYPES", "PARAMETERS", "SCHEDULE", "Schedule", "default_of", "family_of", "is_schedule", "tuned_name"]
 
-# Begins the line by which a kernel's text says what schedule it has.
+# Begins the line of a kernel's text that names its schedule.
 SCHEDULE = "// schedule "
 
 # Types of elements whose schedules are tuned.
@@ -37,7 +37,7 @@ _ATTENTION_TILES = {
     "steps": (16, 8),  # that a group brings at a time
 }
 
-# By a family of operators and the way in which they are computed; the first value of each is what is taken untuned.
+# Family of operators and way of computing them -> parameters. The first value of each is the untuned one.
 PARAMETERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     f"{family}.{way}": parameters
     for families, way, parameters in (
@@ -58,22 +58,22 @@ _FAMILIES = {
 
 
 def family_of(operator: str) -> str:
-    """Gives the family of an operator, which is called as its schema calls it: "aten::mm"."""
+    """Return the family of an operator, which is named as in its schema: "aten::mm"."""
     return _FAMILIES.get(operator.removeprefix("aten::"), "product")
 
 
 def tuned_name(family: str, way: str, dtype: object) -> str:
-    """Gives the name of a schedule: "product.tiles float32"."""
+    """Return the name of a schedule: "product.tiles float32"."""
     return f"{family}.{way} {str(dtype).removeprefix('torch.')}"
 
 
 def default_of(name: str) -> dict[str, int]:
-    """Gives the schedule that is taken untuned."""
+    """Return the untuned schedule."""
     return {parameter: values[0] for parameter, values in PARAMETERS[name.partition(" ")[0]].items()}
 
 
 def is_schedule(name: str, given: object) -> bool:
-    """Says whether a text's schedule is one of those that there are to choose from."""
+    """Return True if a parsed schedule has the right parameters, each with a value to choose from."""
     parameters = PARAMETERS.get(name.partition(" ")[0])
     return (
         parameters is not None
