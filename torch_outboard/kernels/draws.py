@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How draws are lowered: element by element, with what is computed of them.
+"""Lowerings of random draws: element by element, fused with the operations on the drawn numbers.
 
-Inductor's own lowerings keep what is drawn in memory, and count its elements by 32 bits.
+Inductor's own lowerings store the drawn numbers in memory, and count elements in 32 bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["DRAWS"]
 
 
 def _draw(size: Sequence[Any], seed: ir.TensorBox, dtype: torch.dtype, number: Callable[[Any, Any], Any]) -> Any:
-    """Makes a tensor of the numbers that a function gives for the seed and for the place of an element."""
+    """Return a tensor of the numbers that a function returns for the seed and an element's place."""
     device = seed.get_device_or_error()
     strides = ir.FlexibleLayout.contiguous_strides([*size])
     place_of = ir.FixedLayout(device, dtype, [*size], strides).make_indexer()

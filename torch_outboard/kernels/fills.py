@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators that fill a tensor from numbers alone: how many elements there are, the tensor that is written tells.
+"""Operators that fill a tensor from numbers alone: the written tensor decides how many elements there are.
 
-So a new end, or a new count, is no new plan. Formulas take the type in which reals are computed, the tensor that is
-written, and the operator's arguments: tensors of no dimensions for numbers that plans read, numbers for the others.
+A new end or a new count therefore needs no new plan. Formulas take the type in which reals are computed, the written
+tensor, and the operator's arguments. Numbers that plans read are tensors of no dimensions, the others are numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["FILLS", "Fill"]
 
 @dataclass(frozen=True)
 class Fill:
-    """The formula of an operator, the arguments that its plans read, and those that they don't."""
+    """The formula of an operator, the arguments that its plans read, and the arguments that they ignore."""
 
     formula: Callable[..., torch.Tensor]
     read: tuple[str, ...]
@@ -56,7 +56,7 @@ def _range_to(real: torch.dtype, out: torch.Tensor, end: Any) -> torch.Tensor:
 
 
 def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: Any) -> torch.Tensor:
-    """From both ends, as the CPU's kernel."""
+    """Compute from both ends, as the CPU's kernel does."""
     _check(out, 1)
     if not out.dtype.is_floating_point and real != torch.float64:
         raise Refusal("of integers, it computes in float64")
@@ -80,7 +80,7 @@ def _eye(real: torch.dtype, out: torch.Tensor, *counts: Any) -> torch.Tensor:
     return (rows.unsqueeze(1) == columns).to(out.dtype)
 
 
-# By the operator with its overload.
+# Operator with overload -> its fill.
 FILLS = {
     "aten::arange.out": Fill(_range_to, (), ("end",)),
     "aten::arange.start_out": Fill(_range, ("start", "step"), ("end",)),

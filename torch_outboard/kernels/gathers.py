@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How `gather` is lowered below torch 2.13, whose lowering before takes a negative index from the end.
+"""The lowering of `gather` below torch 2.13, where Inductor's lowering counts a negative index from the end.
 
-Eager `gather` takes none: as on the CPU it is an error.
+Eager `gather` refuses negative indices, as on the CPU.
 """
 
 from __future__ import annotations

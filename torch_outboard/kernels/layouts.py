@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results in the order in memory that an operator's meta kernel tells, where the decomposition has another one."""
+"""Results in the memory order that an operator's meta kernel reports, if the decomposition's order differs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["as_laid_out"]
 
 
 def as_laid_out(result: torch.Tensor, place: int, strides: Sequence[Sequence[int] | None]) -> torch.Tensor:
-    """Return the result at a place in the order of dimensions that `strides` tell of it, copied if it has another."""
+    """Return the result at a place in the dimension order of its `strides`, copied if its own order differs."""
     wanted = strides[place] if place < len(strides) else None
     sizes = [_known(size) for size in result.shape]
     if wanted is None or len(wanted) != len(sizes) or _are_alike(sizes, [*map(_known, result.stride())], wanted):
@@ -25,7 +25,7 @@ def as_laid_out(result: torch.Tensor, place: int, strides: Sequence[Sequence[int
 
 
 def _known(number: int | torch.SymInt) -> int:
-    """Return a number for the call that is traced, without a guard."""
+    """Return a number's value in the traced call, without a guard."""
     if isinstance(number, int):
         return number
     hint: int = number.node.hint

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators over lists that reduce each tensor: what they compute of an element, and how elements are joined."""
+"""Operators over lists that reduce each tensor: the function of an element, and how elements are joined."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["reduction_of"]
 
 
 def reduction_of(name: str, arguments: Sequence[Any]) -> tuple[Single, Join] | None:
-    """Gives what an operator over lists that reduces each tensor computes of an element, and how elements are joined.
+    """Return the function of an element and the join, for an operator over lists that reduces each tensor.
 
-    None for an operator that doesn't reduce; a Refusal for orders and types that there are no kernels for.
+    Returns None for an operator that does not reduce. Raises Refusal for orders and types without kernels.
     """
     base = base_name(name)
     if base not in ("aten::_foreach_max", "aten::_foreach_norm", "aten::_foreach_powsum"):

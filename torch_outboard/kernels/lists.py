@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators over lists of tensors, as what they compute of one tensor of each list.
+"""Operators over lists of tensors, as functions of one tensor of each list.
 
-A foreach operator is traced as the operator that it stands for many of, so that it gives the same bits; optimizers have
-formulas of their own (optimizers.py). In a trace a tensor of one dimension stands for a list, one without dimensions
-for what has one element or is a number.
+A foreach operator is traced as its operator for a single tensor, so that it returns the same bits. Optimizers have
+their own formulas (optimizers.py). In a trace, a tensor of one dimension stands for a list. A tensor without dimensions
+stands for a tensor of one element or a number.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["ELEMENTS", "Single", "canonical", "changed", "is_by_value", "numbers_of_lists", "single_of"]
 
-# Lists of tensors of one element, of which each row has one.
+# Lists of tensors of one element, one tensor for each row.
 ELEMENTS = ("state_steps",)
-# Of a stand-in for a list: any size, so that it is a symbol.
+# The size of a stand-in for a list: any number, so that the size is a symbol.
 _SIZE = 64
 
 _UNARY = (
@@ -31,7 +31,7 @@ _UNARY = (
     *("log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt"),
     *("tan", "tanh", "trunc"),
 )
-# The operator for each overload with a list, and that with a number or a tensor in the place of the second list.
+# The operator for the overload with a second list, and for the overloads with a number or a tensor in its place.
 _BINARY = {
     "add": ("aten::add.Tensor", "aten::add.Tensor"),
     "sub": ("aten::sub.Tensor", "aten::sub.Tensor"),
@@ -42,21 +42,27 @@ _BINARY = {
     "maximum": ("aten::maximum", "aten::clamp_min.Tensor"),
     "minimum": ("aten::minimum", "aten::clamp_max.Tensor"),
 }
-# What writes an exponent, a base or an order into kernels, as the operators for one tensor do; not lists of exponents.
+# Operators that write an exponent, a base or an order into kernels, as the operators for one tensor do; lists of
+# exponents are not written into kernels.
 _WRITTEN_IN = ("aten::_foreach_norm", "aten::_foreach_pow", "aten::_foreach_powsum")
 
 
 @dataclass(frozen=True)
 class Single:
-    """The operator for one tensor: its name, or a function, and which arguments of the list's operator it gets, by
-    their places."""
+    """The operator for one tensor: its name or a function, and the places of the arguments that it gets.
+
+    The places are those of the arguments of the operator over lists.
+    """
 
     operator: str | Callable[..., Sequence[torch.Tensor]]
     arguments: tuple[int, ...]
 
 
 def single_of(name: str) -> Single:
-    """Gives what a foreach operator stands for many of. A Refusal if that isn't known."""
+    """Return the operator for one tensor that a foreach operator stands for.
+
+    Raises Refusal if none is known.
+    """
     base = base_name(name).removeprefix("aten::_foreach_")
     overload = name.partition(".")[2]
     arguments = tuple(range(len(overload_of(name)._schema.arguments)))
@@ -83,12 +89,12 @@ def single_of(name: str) -> Single:
 
 
 def changed(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Gives a new tensor of a type."""
+    """Return a new tensor of a type."""
     return self.to(dtype) if self.dtype != dtype else self.clone()
 
 
 def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
-    """Of a number by value, with those exponents singled out of which the CPU's kernels have other formulas."""
+    """Raise to a power that is by value, with the CPU's own formulas for some exponents."""
     if not self.dtype.is_floating_point:
         raise Refusal("of integers, the exponent decides whether there is a power")
     if self.dtype in HALVES:
@@ -114,19 +120,19 @@ def _clone(self: torch.Tensor) -> list[torch.Tensor]:
 
 
 def is_by_value(name: str, argument: torch.Argument) -> bool:
-    """Whether launches get the number of an argument, or the numbers, and kernels serve all of them."""
+    """Return True if launches take an argument's numbers by value, so that kernels serve all numbers."""
     kind = str(argument.type)
     return kind == "List[number]" or (kind in ("number", "float") and base_name(name) not in _WRITTEN_IN)
 
 
 def numbers_of_lists(name: str) -> int:
-    """Gives a bit for each argument of an operator over lists whose numbers are by value."""
+    """Return a bit mask of the arguments of an operator over lists whose numbers are by value."""
     arguments = overload_of(name)._schema.arguments
     return sum(1 << place for place, one in enumerate(arguments) if is_by_value(name, one))
 
 
 def canonical(name: str, arguments: Sequence[Any]) -> list[Any]:
-    """Gives arguments that stand for all of the class: sizes don't count, and neither do numbers by value."""
+    """Return arguments that stand for the whole class: sizes don't count, and neither do numbers by value."""
     return [
         _stand_in(value, is_by_value(name, declared), is_element=declared.name in ELEMENTS)
         for value, declared in zip(arguments, overload_of(name)._schema.arguments, strict=True)

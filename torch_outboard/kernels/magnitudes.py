@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""For which sizes a plan that reduces is good: those of the same order as at the call that it was made for.
+"""Guards of plans that reduce: such a plan is valid for sizes of the same order of magnitude as the traced call's.
 
-How rows are shared by items, and into how many parts they go, is written into kernels. On a GPU one group of items
-would sum what a thousand should; on a CPU one item would sum a long row, while other processors have nothing to do.
+How items share rows, and into how many parts rows are split, is written into kernels. For other sizes, one group of
+items on a GPU would sum what a thousand groups should. On a CPU, one item would sum a long row while other processors
+are idle.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from torch_outboard.codegen.groups import cooperates
 
 __all__ = ["keep_magnitudes"]
 
-# What lies between two of them is of one order.
+# The bounds between orders of magnitude.
 _BOUNDS = (16, 512, 1 << 13, 1 << 17, 1 << 21, 1 << 25)
-# On a CPU rows are split if they are longer than the first of these, and not more than so many.
+# On a CPU, rows are split if they are longer than the first of these bounds, and if they are few.
 _LONG_ROWS = _BOUNDS[2:]
 _FEW_ROWS = 512
 
 
 def keep_magnitudes(graph: GraphLowering, dialect: Dialect, device: torch.device) -> None:
-    """Has the plan guard the orders of rows, of their elements and of both, for each reduction of a lowered graph.
+    """Guard the orders of magnitude of rows, of their elements and of both, for each reduction of a lowered graph.
 
-    On a CPU it is the length of rows alone, and of long ones whether they are few.
+    On a CPU, only the length of rows is guarded, and for long rows whether they are few.
     """
     is_shared = cooperates(dialect, device)
     for operation in graph.operations:
@@ -45,7 +46,7 @@ def keep_magnitudes(graph: GraphLowering, dialect: Dialect, device: torch.device
 
 
 def _keep(graph: GraphLowering, size: Any, bounds: Sequence[int]) -> int:
-    """Guards the order of a size, and gives what it is now."""
+    """Guard the order of magnitude of a size, and return the size's current value."""
     size = graph.sizevars.simplify(size)
     if isinstance(size, sympy.Integer):
         return int(size)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators whose plans take numbers by value, so that a number that is new needs no new kernel.
+"""Operators whose plans take numbers by value, so that a new number needs no new kernel.
 
-Any other number of a call is written into the kernels: torch's lowerings branch on some, as on exponents. These here
-change from step to step in training, or from layer to layer as bounds of random numbers do, and their formulas are
-written for a number that is a tensor of one element.
+Any other number of a call is written into the kernels: torch's lowerings branch on some numbers, as on exponents. The
+numbers here change from step to step in training, or from layer to layer, as bounds of random numbers do. Their
+formulas take each number as a tensor of one element.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def rounded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """Computes in the type that the operator's kernels compute in. The last operand is the number."""
-    # Imports sympy, which a process needs not whose plans all come from disk.
+    """Compute in the type that the operator's kernels compute in. The last operand is the number."""
+    # This imports sympy. A process that reads all its plans from disk does not need sympy.
     from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
@@ -40,7 +40,7 @@ def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tens
 
 
 def _factor(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    """Return the factor of a sum as the CPU's kernels take it: of halves, rounded to their type."""
+    """Return the factor of a sum as the CPU's kernels take it: for halves, rounded to their type."""
     common = torch.result_type(self, other)
     return rounded(alpha.to(common)) if common in HALVES else alpha
 
@@ -108,7 +108,8 @@ def _pow(self: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     return result
 
 
-# By the operator without overload: the names of the numbers, and the formula over the arguments before them and them.
+# Operator without overload -> the names of the numbers, and the formula. It takes the arguments before the numbers, and
+# the numbers.
 _FORMULAS: dict[str, tuple[tuple[str, ...], _Formula]] = {
     "aten::add": (("alpha",), _add),
     "aten::sub": (("alpha",), _sub),
@@ -123,11 +124,11 @@ _FORMULAS: dict[str, tuple[tuple[str, ...], _Formula]] = {
 }
 
 
-# Numbers that no plan reads, since sizes tell them: by the operator.
+# Operator -> numbers that no plan reads, because sizes determine them.
 _TOLD = {"aten::_scaled_dot_product_fused_attention_overrideable_backward": ("max_q", "max_k")}
 
 
-# Integers that plans look at as at sizes, with guards: by the operator without overload and form.
+# Operator without overload and form -> integers that plans treat as sizes, with guards.
 _GUARDED = {
     "aten::constant_pad_nd": ("pad",),
     "aten::embedding_dense_backward": ("num_weights",),
@@ -145,7 +146,7 @@ _GUARDED = {
 
 
 def guarded(name: str) -> tuple[int, ...]:
-    """Return the places of the integers that plans of an operator look at, with guards."""
+    """Return the places of the integers that an operator's plans have guards for."""
     names = _GUARDED.get(base_name(name), ())
     arguments = overload_of(name)._schema.arguments
     return tuple(place for place, one in enumerate(arguments) if one.name in names)
@@ -156,16 +157,16 @@ def _known(name: str) -> tuple[tuple[str, ...], _Formula] | None:
 
 
 def formula_of(name: str) -> _Formula:
-    """Gives the formula of an operator that `by_value` gives a number of, or that draws."""
+    """Return the formula of an operator that draws, or that has numbers by value."""
     known = _known(name)
     assert known is not None
     return known[1]
 
 
 def by_value(name: str) -> tuple[int, ...]:
-    """Gives the places, among the arguments of the operator's schema, of the numbers that its plans take by value.
+    """Return the places, among the schema's arguments, of the numbers that an operator's plans take by value.
 
-    So are those that no plan reads: they make no call another one.
+    Numbers that no plan reads are included: calls with other values of them share a plan.
     """
     if name in FILLS:
         named = (*FILLS[name].read, *FILLS[name].told)
@@ -179,7 +180,7 @@ def by_value(name: str) -> tuple[int, ...]:
         return ()
     names, formula = known
     arguments = overload_of(name)._schema.arguments
-    # Overloads with a number in the place of a tensor are made of these by torch itself.
+    # torch itself implements the overloads with a number in place of a tensor by these.
     tensors = [one for one in arguments if str(one.type) == "Tensor" and not one.kwarg_only]
     places = [place for place, one in enumerate(arguments) if one.name in names and str(one.type) != "Tensor"]
     has_all = len(places) == len(names) and len(tensors) + len(names) == formula.__code__.co_argcount
@@ -187,7 +188,7 @@ def by_value(name: str) -> tuple[int, ...]:
 
 
 def told_by_sizes(name: str) -> tuple[int, ...]:
-    """Gives the places of the numbers that no plan of the operator reads."""
+    """Return the places of the numbers that no plan of the operator reads."""
     arguments = overload_of(name)._schema.arguments
     told = FILLS[name].told if name in FILLS else _TOLD.get(name, ())
     return tuple(place for place, one in enumerate(arguments) if one.name in told)

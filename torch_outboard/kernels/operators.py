@@ -11,14 +11,14 @@ __all__ = ["base_name", "functional_of", "overload_of"]
 
 
 def overload_of(name: str) -> torch._ops.OpOverload:
-    """Gives the operator "aten::add.Tensor"."""
+    """Return the operator of a name such as "aten::add.Tensor"."""
     space, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")  # type: ignore[no-any-return]
 
 
 def base_name(name: str) -> str:
-    """Gives the operator without overload and form: "aten::add" of "aten::add_.Tensor"."""
+    """Return the operator without overload and form: "aten::add" for "aten::add_.Tensor"."""
     return name.partition(".")[0].removesuffix("_")
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What optimizers of one operator, and the check of AMP's scaler, compute of each element.
+"""The formulas per element of optimizers that are one operator, and of AMP's check of gradients.
 
-Functions take the arguments of the operator by name: a tensor with elements for a list, one without dimensions for a
-number, for a tensor of one element and for each tensor of `state_steps`; None for an empty list and for a tensor that
-isn't given. They give the new values of the arguments that are written. As torch's kernels, halves are computed in
-float, and what depends on the step alone in the type of numbers.
+Functions take the operator's arguments by name: a tensor with elements for a list, a tensor without dimensions for a
+number. Tensors of one element, and those of `state_steps`, have no dimensions either. An empty list or a missing tensor
+is None. They return the new values of the written arguments. As in torch's kernels, halves are computed in float.
+Values that depend on the step alone are computed in the type of numbers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _begun(given: dict[str, Given]) -> tuple[torch.Tensor, torch.Tensor, Values]:
-    """Gives the parameter, its gradient in the direction of the step, and what is written by now.
+    """Return the parameter, its gradient in the direction of the step, and the values written so far.
 
-    That is the gradient without the scale, if there is one.
+    The written value is the gradient without the scale, if there is a scale.
     """
     values: Values = {}
     grad = _wide(given["grads"])
@@ -44,7 +44,7 @@ def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Te
 
 
 def _written(values: Values, given: dict[str, Given]) -> Values:
-    """The values in their types; the old ones where a gradient was found to be infinite."""
+    """Return the values in their types, or the old values if a gradient was found to be infinite."""
     found_inf = given["found_inf"]
     result: Values = {}
     for name, value in values.items():
@@ -105,11 +105,11 @@ def _check_and_unscale(given: dict[str, Given]) -> Values:
     scaled = _wide(given["self"])
     scale = given["inv_scale"].to(scaled.dtype)
     value = torch.where(scale == 1, scaled, scaled * scale).to(given["self"].dtype)
-    # What differs from itself or is no less than infinity is no finite number.
+    # A value is finite only if it is less than infinity; NaN compares false.
     return {"self": value, "found_inf": ~(scaled.abs() < float("inf"))}
 
 
-# By the operator without overload and form.
+# Operator without overload and form -> its formula.
 FORMULAS: dict[str, Callable[[dict[str, Given]], Values]] = {
     "aten::_amp_foreach_non_finite_check_and_unscale": _check_and_unscale,
     "aten::_fused_adagrad": _adagrad,
@@ -120,12 +120,12 @@ FORMULAS: dict[str, Callable[[dict[str, Given]], Values]] = {
 
 
 def run_formula(base: str, arguments: Mapping[str, Any]) -> None:
-    """Write to the tensors of an operator's lists what its formula makes of each, as one tensor after the other."""
+    """Write the values of an operator's formula to the tensors of its lists, one tensor after the other."""
     for number in range(len(arguments["self"])):
         given = {name: _element(value, number) for name, value in arguments.items()}
         for name, value in FORMULAS[base](given).items():
             target = arguments[name]
-            if isinstance(target, torch.Tensor):  # found_inf, of all elements
+            if isinstance(target, torch.Tensor):  # found_inf, for all elements
                 target.copy_(torch.where(value.any(), 1, target))
             else:
                 target[number].copy_(value)

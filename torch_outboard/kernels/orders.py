@@ -30,7 +30,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _along_a_dimension(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a tensor of no dimensions, and where it stands, as it is."""
+    """Wrap a function to return a tensor without dimensions as it is, with the index 0."""
 
     @functools.wraps(function)
     def body(self: torch.Tensor, *given: Any, **named: Any) -> Any:
@@ -55,7 +55,7 @@ def _sort(self: torch.Tensor, *, stable: bool | None = None, dim: int = -1, desc
 
 
 def _as_laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """In memory as `empty_like` would be, which is how torch lays out what it sorts."""
+    """Return the result in the memory order of `empty_like`, which torch uses for sorted tensors."""
     if result.stride() == torch.empty_like(like).stride():
         return result
     return torch.empty_like(like, dtype=result.dtype).copy_(result)
@@ -75,7 +75,10 @@ def _kth(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> An
 
 @_along_a_dimension
 def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
-    """The least of the most frequent: behind how many equal ones each stands in the sorted row."""
+    """Return the least of the most frequent elements.
+
+    For each element of the sorted row, count how many equal elements precede it.
+    """
     values, indices = (one.movedim(dim, -1).contiguous() for one in _stable(self, stable=True, dim=dim))
     place = torch.arange(values.shape[-1], device=self.device).expand(values.shape)
     is_other = torch.ne(values, torch.cat([values[..., :1], values[..., :-1]], -1))
@@ -92,13 +95,13 @@ def _middle_of(self: torch.Tensor, dim: int, keepdim: bool, *, is_nan_greatest: 
 
 
 def _middle(self: torch.Tensor, dim: int, *, is_nan_greatest: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The lower of two in the middle; what is no number is the median, or is left out."""
+    """Return the lower of the two middle elements. The first NaN is the median, or NaNs are left out."""
     count = self.shape[dim]
     values, indices = _stable(self, stable=True, dim=dim, descending=False)
     last = torch.full_like(values.select(dim, 0), count - 1, dtype=torch.int64)
     place = torch.div(last, 2, rounding_mode="floor")
     if self.dtype.is_floating_point:
-        # Behind all numbers, and the median if there is one: the first of them, as the CPU's kernel finds.
+        # NaNs follow all numbers. If there are any, the first NaN is the median, as in the CPU's kernel.
         numbers = values.isnan().logical_not().sum(dim)
         if is_nan_greatest:
             place = torch.where(numbers <= last, numbers, place)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The type to which an operator converts a number that stands in the place of a tensor."""
+"""The type to which an operator converts a number in place of a tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["common_type", "is_tensor", "is_wide_number", "kinds_of", "number_type", "tensors_in"]
 
-# Operators that go element by element, and promote as those do that torch says it of.
+# Operators that compute element by element and promote as operators with torch's tag `pointwise` do.
 _POINTWISE_TOO = ("aten::floor_divide",)
 
 
@@ -32,7 +32,7 @@ def is_tensor(declared: torch.Argument) -> bool:
 
 
 def is_wide_number(tensor: torch.Tensor, real: torch.dtype) -> bool:
-    """Return whether a tensor is a float64 number of the CPU's, and kernels compute in no type as wide."""
+    """Return True if a tensor is a float64 number on the CPU and kernels compute in no type as wide."""
     return tensor.dtype == torch.float64 and real != torch.float64 and tensor.dim() == 0 and tensor.device.type == "cpu"
 
 
@@ -47,7 +47,7 @@ def common_type(kinds: Sequence[torch.dtype]) -> torch.dtype:
 
 
 def kinds_of(name: str, arguments: Sequence[Any]) -> list[torch.dtype]:
-    """Return the types that decide the type of the result: those of tensors with dimensions, if there are any.
+    """Return the types that decide the result's type: the types of tensors with dimensions, if there are any.
 
     An `out=` tensor takes no part in promotion.
     """
@@ -60,8 +60,8 @@ def kinds_of(name: str, arguments: Sequence[Any]) -> list[torch.dtype]:
 def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torch.dtype:
     """Return the type to which an operator converts a number whose own type is given.
 
-    Torch promotes by categories: a number changes the type of tensors only if its own category is higher. An operator
-    that computes integers in a floating type converts the number to that type too, whatever the tensors have room for.
+    torch promotes by categories: a number changes the type of tensors only if its own category is higher. An operator
+    that computes integers in a floating type also converts the number to that type, whatever the type of the tensors.
     """
     if torch.Tag.pointwise not in overload_of(name).tags and base_name(name) not in _POINTWISE_TOO:
         raise Refusal("a number stands where a tensor is expected")

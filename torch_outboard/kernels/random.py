@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Operators that draw random numbers: functions of the call's seed and of an element's place, by Philox.
 
-What draws more than one number an element takes another seed for each draw, made of the call's by a constant. Numbers
-of float64 are made of 53 bits. Devices of all drivers draw the same bits; what is computed of them differs by rounding.
+An operator that draws more than one number per element uses another seed for each draw, derived from the call's seed by
+a constant. A float64 number has 53 random bits. Devices of all drivers draw the same bits; values computed from them
+differ by rounding.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 @contextlib.contextmanager
 def drawing(seed: torch.Tensor) -> Iterator[None]:
-    """A scope in which draws are made of a seed, an int64 of no dimensions."""
+    """Draw from a seed, an int64 of no dimensions, within the scope."""
     token = _seeds.set(_seeds_of(seed))
     try:
         yield
@@ -36,10 +37,10 @@ def drawing(seed: torch.Tensor) -> Iterator[None]:
 
 
 def _seeds_of(seed: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Gives a seed for each draw: first the call's own."""
+    """Yield a seed for each draw; the first is the call's own."""
     yield seed
     for number in itertools.count(1):
-        # Multiples of an odd number without a pattern: two of them differ in about half of their bits.
+        # Multiples of an odd number without a pattern: any two differ in about half of their bits.
         yield torch.bitwise_xor(seed, number * 0x9E3779B97F4A7C15 % 2**63)
 
 
@@ -48,19 +49,19 @@ def _next_seed() -> torch.Tensor:
 
 
 def _integers(size: Sequence[Any], low: int, high: int) -> torch.Tensor:
-    """Draws from [low, high)."""
+    """Draw from [low, high)."""
     return torch.ops.prims.inductor_randint(low, high, size, _next_seed())  # type: ignore[no-any-return]
 
 
 def _uniform(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """Draws from [0, 1), in the type in which numbers of this type are computed."""
+    """Draw from [0, 1), in the type in which numbers of this type are computed."""
     if dtype == torch.float64:
         return _integers(size, 0, 1 << 53).to(torch.float64) * 2.0**-53
     return torch.ops.prims.inductor_random(size, _next_seed(), "rand")  # type: ignore[no-any-return]
 
 
 def _normal(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """Draws of mean 0 and deviation 1."""
+    """Draw with mean 0 and deviation 1."""
     if dtype == torch.float64:
         # Box and Muller's; the logarithm's argument is from (0, 1].
         length = torch.sqrt(-2.0 * torch.log(1.0 - _uniform(size, dtype)))
@@ -69,7 +70,7 @@ def _normal(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _exponential(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """Draws of the rate 1; none is 0."""
+    """Draw with rate 1; no draw is 0."""
     kind = torch.float64 if dtype == torch.float64 else torch.float32
     return torch.clamp_min(-torch.log(1.0 - _uniform(size, dtype)), torch.finfo(kind).eps / 2)
 
@@ -85,7 +86,7 @@ def _check_real(tensor: torch.Tensor) -> None:
 def _uniform_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     _check_real(self)
     drawn = _uniform(self.shape, self.dtype) * (high - low) + low
-    # What would be rounded up to the bound, which doesn't belong to the interval.
+    # A draw must not be rounded up to the bound, which is outside the interval.
     limits = torch.finfo(self.dtype)
     last = high - torch.clamp_min(high.abs() * limits.eps, limits.tiny)
     return torch.maximum(torch.minimum(drawn, last), low).to(self.dtype)
@@ -144,7 +145,10 @@ def _bernoulli_of_itself(self: torch.Tensor) -> torch.Tensor:
 
 
 def _whole_numbers(self: torch.Tensor) -> torch.Tensor:
-    """Draws all numbers that a type of integers has from 0 on, or that a type of reals holds with all before them."""
+    """Draw from the integers from 0 to the type's largest.
+
+    For a floating type, the largest is the last integer that the type holds together with all smaller ones.
+    """
     if self.dtype.is_floating_point:
         last = 2 ** round(1 - math.log2(torch.finfo(self.dtype).eps))
     else:
@@ -153,12 +157,12 @@ def _whole_numbers(self: torch.Tensor) -> torch.Tensor:
 
 
 def _whole_numbers_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    # By remainders, as the CPU's: of ranges near 2**64 some numbers come twice as often as others.
+    # By remainders, as in the CPU's kernel: in ranges near 2**64, some numbers come twice as often as others.
     bits = _integers(self.shape, _LEAST, _GREATEST)
     count = high - low
-    # At least 1, so that nothing is left to check: kernels that check are in no graph that a driver captures itself.
+    # At least 1, so that no check is needed: a driver's own capture takes no kernels with checks.
     narrow = torch.remainder(torch.bitwise_and(bits, _GREATEST), count.clamp_min(1))
-    # Of 2**63 numbers and more `count` is below 0; what is no number of theirs, as without a sign, is taken down by it.
+    # For 2**63 numbers and more, `count` is below 0. Bits beyond the range, compared without a sign, are reduced by it.
     is_one = torch.bitwise_xor(bits, _LEAST) < torch.bitwise_xor(count, _LEAST)
     wide = torch.where(is_one, bits, bits - count)
     return (torch.where(count > 0, narrow, wide) + low).to(self.dtype)
@@ -169,9 +173,9 @@ def _whole_numbers_below(self: torch.Tensor, high: torch.Tensor) -> torch.Tensor
 
 
 def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> torch.Tensor:
-    """Takes the greatest of weights divided by exponential draws: one of no weight never is.
+    """Return the indices of the greatest weights divided by exponential draws; an index of weight 0 is never drawn.
 
-    The greatest `num_samples` of them are draws that aren't put back (Efraimidis and Spirakis 2006).
+    The greatest `num_samples` of them are draws without replacement (Efraimidis and Spirakis 2006).
     """
     _check_real(self)
     weights = self if self.dtype == torch.float64 else self.float()
@@ -190,11 +194,11 @@ def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> tor
 
 
 def _permutation(n: int) -> torch.Tensor:
-    # Of two keys of 64 bits that are equal, which is rare, the first comes first.
+    # Equal keys of 64 bits are rare; of two of them, the first comes first.
     return _integers([n], _LEAST, _GREATEST).sort(stable=True).indices
 
 
-# By the operator as the dispatcher names it: the names of its numbers that plans take by value, and the formula.
+# Operator in the dispatcher -> the names of the numbers that plans take by value, and the formula.
 FORMULAS: dict[str, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {
     "aten::bernoulli": ((), _bernoulli_of_itself),
     "aten::bernoulli.out": ((), _bernoulli_of_itself),

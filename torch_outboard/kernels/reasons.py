@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What to do about each reason for which an operator gets no generated kernel.
+"""The remedy for each reason why an operator has no generated kernel.
 
-Reasons are written where they arise, in a `Refusal` or in csrc/ops/generated/recipes.cpp; "…" stands for what is put
-in there.
+Reasons are written where they arise, in a `Refusal` or in csrc/ops/generated/recipes.cpp; "…" stands for inserted text.
 The table of docs/kernels.md has these rows, and a test compares them.
 """
 
@@ -149,20 +148,20 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 
 
 def remedy(reason: str) -> str:
-    """Return what to do about a reason; "" for one that is not in the table."""
+    """Return the remedy for a reason; "" if the table does not have the reason."""
     found = [one for pattern, one in _patterns() if pattern.fullmatch(reason)]
     return found[0] if found else ""
 
 
 def explained(reason: str) -> str:
-    """Return a reason with what to do about it, as two sentences."""
+    """Return a reason and its remedy, as two sentences."""
     todo = remedy(reason)
     return f"{reason.rstrip('.')}. {todo}" if todo else reason
 
 
 @functools.cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    """Return the pattern of each reason, with its remedy; those that say most before the others."""
+    """Return the pattern of each reason with its remedy, the longest reasons first."""
     reasons = [(reason, todo) for todo, told in REMEDIES.items() for reason in told]
     reasons.sort(key=lambda row: len(row[0]), reverse=True)
     return [(re.compile(".*".join(map(re.escape, reason.split("…"))), re.DOTALL), todo) for reason, todo in reasons]

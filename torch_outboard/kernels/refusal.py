@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the builder raises where it makes no plan."""
+"""The exception that the builder raises if it builds no plan."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ class Refusal(Exception):
     Attributes
     ----------
     is_of_class : bool
-        Whether there is none for any call of the class (the operator with dtypes, ranks and numbers), whatever its
-        sizes.
+        Whether no call of the class (the operator with dtypes, ranks and numbers) has a plan, whatever its sizes.
     """
 
     def __init__(self, reason: str, is_of_class: bool = True) -> None:

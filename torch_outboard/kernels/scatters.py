@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scattered values, sorted by where they go: in deterministic mode, and where there are no atomics for what is wanted.
+"""Scattered values, sorted by their targets: in deterministic mode, and if there are no atomics for the operation.
 
-Else they are Inductor's lowerings, by atomics.
+Otherwise Inductor's lowerings scatter, by atomics.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch_outboard.kernels.templates.segments import combined
 __all__ = ["checked_index", "decompositions"]
 
 
-# Types to which devices add atomically: Inductor leaves sums of the others to a library.
+# Types to which devices add atomically. Inductor leaves sums of other types to a library.
 _ADDED_ATOMICALLY = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
 
 
 def decompositions(known: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Gives those of operators that scatter; `known` are the ones that they have else."""
+    """Return the decompositions of operators that scatter; `known` are their alternatives."""
     aten = torch.ops.aten
     bodies: dict[Any, Callable[..., Any]] = {
         aten._unsafe_index_put.default: _index_put,
@@ -42,7 +42,7 @@ def decompositions(known: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[.
 
 
 def _or_else(body: Callable[..., Any], known: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Calls the first of two that doesn't decline."""
+    """Return a function that calls `body`, or `known` if `body` declines."""
 
     def decomposition(*given: Any, **named: Any) -> Any:
         result = body(*given, **named)
@@ -63,7 +63,7 @@ def _atomics() -> frozenset[str]:
 
 
 def _leaves_to_library(self: torch.Tensor, src: Any) -> bool:
-    """Whether Inductor leaves writes of such elements to a library's scatter, which a plan cannot call."""
+    """Return True if Inductor leaves such writes to a library's scatter, which a plan cannot call."""
     from torch._inductor.utils import use_scatter_fallback
 
     if not isinstance(src, torch.Tensor):
@@ -74,7 +74,7 @@ def _leaves_to_library(self: torch.Tensor, src: Any) -> bool:
 def _combined(
     base: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, kind: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    """Combines the rows of a matrix with those of `base` that `rows` names."""
+    """Combine the rows of a matrix with the rows of `base` that `rows` names."""
     if rows.shape[0] == 0:
         return base
     ordered, order = torch.ops.aten.sort.stable(rows, stable=True, dim=0, descending=False)
@@ -83,7 +83,7 @@ def _combined(
 
 
 def checked_index(index: torch.Tensor, size: Any, *, may_be_negative: bool) -> torch.Tensor:
-    """Gives an index's places along a dimension: read from a tensor, so that one beyond it is an error."""
+    """Return an index's places along a dimension, read from a tensor, so that a place outside is an error."""
     along = torch.arange(size, device=index.device)
     return along[index] if may_be_negative else along.gather(0, index.flatten()).reshape(index.shape)
 
@@ -155,7 +155,8 @@ def _index_put(
     broadcast = torch.broadcast_tensors(*(one for _, one in given))  # type: ignore[no-untyped-call]
     shape, rest = broadcast[0].shape, [self.shape[number] for number in others]
 
-    # Values have the shape of what the indices read: theirs stands where they do if they are neighbours, else in front.
+    # Values have the shape that the indices read. The indices' own shape takes their place if they are adjacent, else
+    # the front.
     in_front = indexed[0] if indexed[-1] - indexed[0] + 1 == len(indexed) else 0
     values = values.expand([*rest[:in_front], *shape, *rest[in_front:]])
     places = range(in_front, in_front + len(shape))
@@ -182,7 +183,7 @@ def _index_put(
 def _masked_index_put(
     self: torch.Tensor, mask: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
 ) -> Any:
-    """What the mask leaves out may have any index."""
+    """Add values by indices; elements that the mask leaves out may have any index."""
     clamped = [
         None if one is None else one.clamp(-size, size - 1) for one, size in zip(indices, self.shape, strict=False)
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Decompositions of operators whose CPU kernels refuse values: the kernel that computes the result asserts the same."""
+"""Decompositions of operators whose CPU kernels refuse values: the generated kernel asserts the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["decompositions"]
 
 
 def decompositions(known: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Return those of `known` that need an assertion, with it."""
+    """Return the decompositions of `known` that need an assertion, with the assertion."""
     aten = torch.ops.aten
     checks: dict[Any, Callable[..., None]] = {
         aten.binary_cross_entropy.default: functools.partial(_check_probabilities, checks_targets=_checks_targets()),
@@ -31,7 +31,7 @@ def decompositions(known: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callabl
 
 
 def _checked(check: Callable[..., None], decomposition: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Check, and call the decomposition; without one, Inductor's lowering is taken."""
+    """Return a function that checks and calls the decomposition; without one, Inductor's lowering is used."""
 
     def checked(*arguments: Any, **named: Any) -> Any:
         check(*arguments, **named)
@@ -49,8 +49,8 @@ def _check_probabilities(given: torch.Tensor, target: torch.Tensor, *_: Any, che
 
 
 def _checks_targets() -> bool:
-    """Tell whether the CPU's kernel of this torch refuses targets outside [0, 1]; older ones compute with them."""
-    with unset_fake_temporarily():  # the table is made within a trace
+    """Return True if this torch's CPU kernel refuses targets outside [0, 1]; older kernels compute with them."""
+    with unset_fake_temporarily():  # the table is built within a trace
         try:
             torch.ops.aten.binary_cross_entropy.default(torch.tensor([0.5]), torch.tensor([2.0]))
         except RuntimeError:
@@ -72,7 +72,7 @@ def _check_filled_slices(self: torch.Tensor, _: int, index: torch.Tensor, value:
 
 
 def _check_fits(value: torch.Tensor, dtype: torch.dtype) -> None:
-    """Assert that an integer can be converted as `c10::Scalar` converts it: to unsigned types negative ones wrap."""
+    """Assert that an integer converts as `c10::Scalar` converts it: to unsigned types, negative integers wrap."""
     if dtype == torch.bool or dtype.is_floating_point or value.dtype in (dtype, torch.bool):
         return
     limits = torch.iinfo(dtype)
