@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels of what Inductor leaves to a library: a template writes steps of a plan for a call of an operator.
+"""Kernels for operators that Inductor leaves to a library: a template writes steps of a plan for an operator's call.
 
-The operators of `TEMPLATES` stay calls when a graph is lowered, and where a plan would call one, its template writes
-allocations and launches instead: the same whether the operator is the one that was called or a part of another's
-decomposition. A template writes one text for all sizes, with sizes and strides as arguments of the kernel.
+The operators of `TEMPLATES` stay calls when a graph is lowered. Where a plan would call one, its template writes
+allocations and launches instead. That holds for the called operator and for parts of another's decomposition. A
+template writes one text for all sizes, with sizes and strides as arguments of the kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch_outboard.kernels.templates.call import TemplateCall
 
 __all__ = ["TEMPLATES"]
 
-# Each gives the names of the operator's results, None for an undefined one.
+# Each template returns the names of the operator's results, None for an undefined one.
 TEMPLATES: Mapping[Any, Callable[[TemplateCall], list[str | None]]] = {
     torch.ops.aten.mm.default: products.mm,
     torch.ops.aten.addmm.default: products.addmm,
@@ -31,7 +31,7 @@ TEMPLATES: Mapping[Any, Callable[[TemplateCall], list[str | None]]] = {
     ctc.ctc_alphas: ctc.forward,
     ctc.ctc_backward: ctc.backward,
     segments.combined: segments.combine_sorted,
-    # Of a matrix, along its rows: decompositions.py makes one of any other call.
+    # For a matrix, along its rows: decompositions.py converts other calls to that.
     torch.ops.aten.sort.stable: sorts.sort,
     upsampling.upsample_backward: upsampling.backward,
 }

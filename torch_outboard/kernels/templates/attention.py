@@ -5,8 +5,8 @@
     weights[q, k]     = exp(scores[q, k] - logsumexp[q])
     result[q, d]      = sum over k of weights[q, k] * value[k, d]
 
-The schedules take blocks of queries through blocks of keys, with the greatest score and the sum of the weights of each
-query so far; what was summed is scaled where a greater one comes. Gradients compute the weights again:
+The schedules take blocks of queries through blocks of keys. For each query, they keep the greatest score and the sum of
+the weights so far. A greater score rescales the sums. Gradients compute the weights again:
 
     delta[q]          = sum over d of grad[q, d] * result[q, d]
     slopes[q, k]      = weights[q, k] * (sum over d of grad[q, d] * value[k, d] - delta[q])
@@ -14,8 +14,8 @@ query so far; what was summed is scaled where a greater one comes. Gradients com
     key's gradient    = scale * sum over q of slopes[q, k] * query[q, d]
     value's gradient  = sum over q of weights[q, k] * grad[q, d]
 
-Where a head of keys serves several of queries, its gradients are sums over them all. A query for which no key is left
-has weights of 0, as on the CPU.
+If a head of keys serves several heads of queries, its gradients are sums over all of them. A query without any key has
+weights of 0, as on the CPU.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from torch_outboard.kernels.templates.schedule import uses_strips
 
 __all__ = ["backward", "forward"]
 
-# Beyond it the sums of a row don't stay in registers. csrc/ops/own/attention.cpp has the same.
+# With larger heads, the sums of a row don't stay in registers. csrc/ops/own/attention.cpp has the same limit.
 _MAX_HEAD = 256
 _GROUP = 64
 
 
 def forward(call: TemplateCall) -> list[str | None]:
-    """aten::_scaled_dot_product_fused_attention_overrideable."""
+    """Write the steps of aten::_scaled_dot_product_fused_attention_overrideable."""
     given = _attention(call)
     result, logsumexp, seed, offset = (call.allocate(one) for one in call.results if one is not None)
     schedule = attention_strips if uses_strips(call) else attention_tiles
     schedule.attend(call, given, Rows("result", result, is_written=True), Rows("logsumexp", _column(logsumexp), True))
-    # Nothing is drawn, and what is there instead of numbers of a generator nobody reads.
+    # Attention draws no numbers, and nobody reads the seed and the offset.
     return [result.name, logsumexp.name, None, None, None, None, seed.name, offset.name, None]
 
 
 def backward(call: TemplateCall) -> list[str | None]:
-    """aten::_scaled_dot_product_fused_attention_overrideable_backward."""
+    """Write the steps of aten::_scaled_dot_product_fused_attention_overrideable_backward."""
     given = _attention(call)
     wanted = call.arguments["grad_input_mask"]
     if wanted[3]:
@@ -103,7 +103,7 @@ def _attention(call: TemplateCall) -> Attention:
 
 
 def _column(tensor: Tensor) -> Tensor:
-    """A tensor of numbers of rows as one that has a column."""
+    """Return a tensor with a number for each row as a tensor with one column."""
     return Tensor(tensor.dtype, [*tensor.size, sympy.Integer(1)], [*tensor.stride, sympy.Integer(1)], tensor.name)
 
 

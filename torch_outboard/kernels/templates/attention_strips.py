@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedule of attention for CPUs: strips of six rows by panels of two vectors, as of products.
+"""The schedule of attention for CPUs: strips of six rows by panels of two vectors, as for products.
 
-Lanes of vectors are queries, and keys where their gradients are computed; so what is greatest, and sums, go lane by
-lane. What is on the other side of products is packed by launches before, in the order in which it is read, whatever its
-strides and type. An item has some panels in memory of its own, with their sums, and goes through blocks of rows.
+Lanes of vectors are queries, and keys where their gradients are computed. So maxima and sums are computed lane by lane.
+Earlier launches pack the other operand of products in the order in which it is read, whatever its strides and type. An
+item has some panels in its own memory, with their sums, and goes through blocks of rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LARGE = 128
 
 
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
-    """Writes the launches of attention."""
+    """Write the launches of attention."""
     packs, packed = _packs(call, given, {"key": (given.key, "row"), "value": (given.value, "column")})
     kernel = Kernel("ob_attention", tile(FLOAT))
     words = _words(call, given, kernel, packed, given.query, result, logsumexp)
@@ -43,7 +43,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
 
 
 def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
-    """Writes the launches of the gradients: of queries, and of keys and values."""
+    """Write the launches of the gradients of queries, and of keys and values."""
     if gradients.of_query is not None:
         _of_queries(call, given, gradients, gradients.of_query)
     if gradients.of_key is not None or gradients.of_value is not None:
@@ -127,13 +127,13 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None
     _free(call, packed)
 
 
-# What the kernels have in common.
+# Parts that the kernels share.
 
 
 def _packs(
     call: TemplateCall, given: Attention, operands: dict[str, tuple[Rows, str]]
 ) -> tuple[list[Kernel], dict[str, Tensor]]:
-    """Gives kernels that pack operands, whose lines are their rows or their columns."""
+    """Return kernels that pack operands by rows or by columns, and the packed tensors."""
     kernels: list[Kernel] = []
     packed: dict[str, Tensor] = {}
     texts: dict[tuple[str, ...], int] = {}
@@ -157,7 +157,7 @@ def _packs(
         sizes = {"row": rows.tensor.size[2], "column": rows.tensor.size[3]}
         size = (rows.tensor.size[0] * heads, sizes[line], sizes[step])
         kernel, packed[f"{name}_packed"] = pack(call, "", operand, FLOAT, size)
-        # Those that are the same text are one.
+        # Kernels with the same text are one kernel.
         kernel.name = f"ob_attention_pack{texts.setdefault((kernel.text, *kernel.parameters), len(texts))}"
         kernels.append(kernel)
     return kernels, packed
@@ -191,7 +191,7 @@ def _rounded(size: int) -> int:
 
 
 def _panel(part: str, rows: Rows, begin: str, head: int, lines: str, is_scaled: bool = True) -> str:
-    """The loops that bring an item's lanes: what is behind the last line is the last line again."""
+    """Return the loops that load an item's lanes; lanes after the last line repeat the last line."""
     first = "first_query" if lines == "QUERIES" else "first_key"
     value = rows.load(begin, "line", "at") + (" * $SCALE" if is_scaled else "")
     return f"""\
@@ -202,7 +202,7 @@ def _panel(part: str, rows: Rows, begin: str, head: int, lines: str, is_scaled: 
 
 
 def _tiles(packed: str, outer: str, head: int, first: str, part: str, into: str = "scores") -> str:
-    """Products of a block's rows with a panel."""
+    """Return the products of a block's rows with a panel."""
     lines = "$KEYS" if first == "first_key" else "$QUERIES"
     return f"""\
       for (int i = 0; i < (steps + $STRIP - 1) / $STRIP * $STRIP * $PANEL; ++i) {into}[i] = 0;
@@ -212,7 +212,7 @@ def _tiles(packed: str, outer: str, head: int, first: str, part: str, into: str 
 
 
 def _sum(packed: str, outer: str, head: int, steps: str, first: str, part: str, into: str) -> str:
-    """Adds the products of columns with a block's rows of a panel."""
+    """Return the loop that adds the products of columns with a block's rows of a panel."""
     strips = _rounded(head) // STRIP
     return f"""\
       for (int at = 0; at < {strips}; ++at)
@@ -225,13 +225,13 @@ def _summed(sums: str, head: int) -> str:
 
 
 def _mask(given: Attention, row: str, rows: str, lane: str, lanes: str, *, is_lane_query: bool) -> str:
-    """Adds the mask to a panel's scores, and takes out what comes after a query."""
+    """Return the loops that add the mask to a panel's scores, and exclude keys after a query."""
     text = ""
     if given.mask is not None:
         line = f"({lane} + panel * $PANEL + lane < ${lanes} ? {lane} + panel * $PANEL + lane : ${lanes} - 1)"
         places = (line, f"{row} + row") if is_lane_query else (f"{row} + row", line)
         loops = ["for (int lane = 0; lane < $PANEL; ++lane)", "for (int row = 0; row < steps; ++row)"]
-        # What lies beside one another in memory is what a query has.
+        # The mask's elements of a query are adjacent in memory.
         first, second = loops if is_lane_query else reversed(loops)
         text += f"""\
       {first}

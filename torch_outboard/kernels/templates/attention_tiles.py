@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedule of attention for GPUs: tiles in the memory of a group of items, as of products.
+"""The schedule of attention for GPUs: tiles in the memory of a group of items, as for products.
 
-A group of 256 items has 64 queries of a head, or 64 keys where their gradients are computed, and goes through the
-others 64 at a time. An item has 4 by 4 scores of such a tile; of the sums it has the same four rows, and of each 64
-columns four. Both operands of a product are brought to local memory sixteen steps at a time; weights go through it too.
+A group of 256 items has 64 queries of a head, or 64 keys where their gradients are computed. It goes through the other
+side 64 at a time. An item has 4 by 4 scores of such a tile. Of the sums, it has the same four rows, and four of each 64
+columns. Both operands of a product are loaded to local memory sixteen steps at a time; weights go through it too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GROUP = 256
 
 
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
-    """Writes the launch of attention."""
+    """Write the launch of attention."""
     kernel = Kernel("ob_attention", group=_GROUP)
     words = _words(call, given, kernel, given.query, given.key, given.value, result, logsumexp)
     words |= {
@@ -39,7 +39,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
 
 
 def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
-    """Writes the launches of the gradients: of queries, and of keys and values."""
+    """Write the launches of the gradients of queries, and of keys and values."""
     kernels = []
     if gradients.of_query is not None:
         kernels.append(_of_queries(call, given, gradients, gradients.of_query))
@@ -102,7 +102,7 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kern
     return kernel
 
 
-# What the kernels have in common.
+# Parts that the kernels share.
 
 
 def _words(call: TemplateCall, given: Attention, kernel: Kernel, *tensors: Rows) -> dict[str, str]:
@@ -116,12 +116,12 @@ def _words(call: TemplateCall, given: Attention, kernel: Kernel, *tensors: Rows)
 
 
 def _wide(head: int) -> int:
-    """Columns of sums that a group has room for."""
+    """Return the number of columns of sums that a group has room for."""
     return (head + _TILE - 1) // _TILE * _TILE
 
 
 def _begins(**tensors: tuple[Rows, ...]) -> str:
-    """Where heads begin, by the names of the heads' numbers."""
+    """Return the statements for where heads begin, by the names of the heads' numbers."""
     return " ".join(
         f"const ob_i64 {one.name}_from = {one.begin(head)};" for head, rows in tensors.items() for one in rows
     )
@@ -136,7 +136,7 @@ def _cleared(sums: str, head: int) -> str:
 
 
 def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: int) -> str:
-    """Products of the tile's rows: of each of the left with each of the right."""
+    """Return the loops for the products of the tile's rows: of each left row with each right row."""
     return f"""\
     float {into}[16];
     #pragma unroll
@@ -156,7 +156,7 @@ def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: i
 
 
 def _bring(tile: str, rows: Rows, of: str, head: int) -> str:
-    """Brings some columns of a tile's rows to local memory, column by column; 0 where there are none."""
+    """Return the loop that loads some columns of a tile's rows to local memory, column by column; 0 outside."""
     limit = "$QUERIES" if of == "query" else "$KEYS"
     return f"""\
       #pragma unroll
@@ -169,7 +169,7 @@ def _bring(tile: str, rows: Rows, of: str, head: int) -> str:
 
 
 def _sum(sums: str, right: tuple[Rows, str], head: int) -> str:
-    """Adds the products of the tile's weights with rows that lie below one another."""
+    """Return the loops that add the products of the tile's weights with rows below one another."""
     rows, of = right
     wide, limit = _wide(head), "$QUERIES" if of == "query" else "$KEYS"
     return f"""\
@@ -196,7 +196,7 @@ def _sum(sums: str, right: tuple[Rows, str], head: int) -> str:
 
 
 def _outer(into: str, pitch: str, first: str) -> str:
-    """Adds the products of four and four."""
+    """Return the statements that add the products of four elements with four."""
     return "\n".join(
         f"          {into}[{i} * {pitch} + {first} + {j}] ="
         f" OB_LIB(fma)(l.{one}, r.{other}, {into}[{i} * {pitch} + {first} + {j}]);"
@@ -206,7 +206,7 @@ def _outer(into: str, pitch: str, first: str) -> str:
 
 
 def _score(given: Attention, query: str, key: str) -> str:
-    """A score of the tile, or that there is none."""
+    """Return the statements for a score of the tile; outside the tensor or the causal part, the score is $NONE."""
     condition = "query < $QUERIES && key < $KEYS" + (" && key <= query" if given.is_causal else "")
     mask = f" + {given.mask_at('query', 'key')}" if given.mask is not None else ""
     return f"""\
@@ -215,7 +215,7 @@ def _score(given: Attention, query: str, key: str) -> str:
 
 
 def _put(values: str) -> str:
-    """Stores an item's part of the tile, column by column."""
+    """Return the loop that stores an item's part of the tile, column by column."""
     return f"""\
     #pragma unroll
     for (int j = 0; j < 4; ++j) {{
@@ -229,7 +229,7 @@ def _put(values: str) -> str:
 
 
 def _store(rows: Rows, of: str, sums: str, head: int, value: str) -> str:
-    """Stores an item's sums."""
+    """Return the loops that store an item's sums."""
     wide, limit = _wide(head), "$QUERIES" if of == "query" else "$KEYS"
     return f"""\
   #pragma unroll

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a template gets: a call of an operator in a graph whose sizes are symbols, and the plan that it writes to."""
+"""The input of a template: a call of an operator in a graph whose sizes are symbols, and the plan to write to."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["Kernel", "Layout", "TemplateCall", "Tensor", "number_text", "simplif
 
 
 def simplified(value: Any) -> sympy.Expr:
-    """Gives an expression without symbols that were found to be others, or numbers."""
+    """Return an expression without symbols that are known to equal other symbols or numbers."""
     return V.graph.sizevars.simplify(sympy.sympify(value))
 
 
 def number_text(name: str, value: Any) -> str:
-    """Gives the text of a number in a kernel: digits if it is known, else the name of a parameter."""
+    """Return the text of a number in a kernel: digits if the number is known, else the name of a parameter."""
     value = simplified(value)
     return str(int(value)) if isinstance(value, sympy.Integer) else name
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor that is to be: element type, sizes and strides."""
+    """The element type, sizes and strides of a tensor to allocate."""
 
     dtype: torch.dtype
     size: Sequence[sympy.Expr]
@@ -56,13 +56,13 @@ class TemplateCall:
     arguments : mapping
         By the names of the schema: tensors, numbers, lists, None.
     results : list of Layout or None
-        What the operator gives, as its meta kernel tells; None for an undefined tensor.
+        The operator's results, as its meta kernel reports them; None for an undefined tensor.
     is_cpu : bool
         Whether the device is a CPU, whose kernels use vectors where others use groups of items.
     schedule_of : function of str
-        Gives the device's schedule of a name, as tune/schedule_table.py keeps it.
+        Returns the device's schedule of a name, as tune/schedule_table.py stores it.
     taken : str
-        The schedule that was taken, which the kernels of the next launches name.
+        The chosen schedule, which the kernels of the next launches name.
     """
 
     operator: torch._ops.OpOverload
@@ -76,7 +76,10 @@ class TemplateCall:
     taken: str = ""
 
     def tensor(self, name: str) -> Tensor:
-        """Gives an argument that is a tensor of a type that the dialect has."""
+        """Return a tensor argument.
+
+        Raises Refusal if the dialect does not have the tensor's type.
+        """
         given = self.arguments[name]
         assert isinstance(given, Tensor)
         if not self.dialect.supports(given.dtype):
@@ -87,7 +90,7 @@ class TemplateCall:
         return given
 
     def schedule(self, way: str) -> Schedule:
-        """Gives the parameters of the schedule, "strips" or "tiles", for the operator and its elements' type."""
+        """Return the parameters of the schedule, "strips" or "tiles", for the operator and its elements' type."""
         given = next(one for one in self.arguments.values() if isinstance(one, Tensor))
         name = tuned_name(family_of(self.operator._schema.name), way, given.dtype)
         chosen = self.schedule_of(name)
@@ -103,7 +106,7 @@ class TemplateCall:
         self.plan.step(f"free {tensor.name}")
 
     def launch(self, *kernels: Kernel) -> None:
-        """Launches kernels in turn. They are one program, which takes half as long to compile as one each.
+        """Launch kernels in turn. They are one program, which compiles in half the time of separate programs.
 
         A kernel that is launched several times is written once.
         """
@@ -132,13 +135,15 @@ class Kernel:
     Attributes
     ----------
     before : str
-        Helpers of its own.
+        The kernel's own helpers.
     text : str
-        What stands in its braces; it may use the number of groups as `ob_groups`.
+        The kernel's body; it may use the number of groups as `ob_groups`.
     groups : sympy.Expr
-        Of items, of which a group has `group`.
+        The number of groups of items.
+    group : int
+        The number of items in a group.
     parameters, types, passed : list
-        The parameters as the text names them, with what a launch passes: names of tensors, expressions.
+        The parameters as the text names them, their types, and the launch's arguments: names of tensors, expressions.
     """
 
     name: str
@@ -151,28 +156,28 @@ class Kernel:
     passed: list[Any] = field(default_factory=list)
 
     def written(self, dialect: Dialect) -> str:
-        """Gives the text of the whole."""
+        """Return the kernel's whole text."""
         parameters = ", ".join([*self.parameters, "const ob_i64 ob_groups"])
         return f"{self.before}{dialect.kernel.format(name=self.name, parameters=parameters)} {{\n{self.text}}}\n"
 
     def pointer(self, name: str, tensor: Tensor, is_written: bool = False, element: str = "") -> None:
-        """Declares a tensor's memory, by another type of its size if one is named."""
+        """Declare a tensor's memory, as another type of the same size if one is named."""
         kind = f"{'' if is_written else 'const '}{element or STORAGE_TYPES[tensor.dtype]}*"
         self._declare(f"OB_GLOBAL {kind} OB_RESTRICT {name}", kind, tensor.name)
 
     def number(self, name: str, value: Any) -> str:
-        """Gives the text of a number, and declares the parameter if there is one."""
+        """Return the text of a number, and declare the parameter if the text names one."""
         text = number_text(name, value)
         if text == name:
             self.parameter(name, value)
         return text
 
     def parameter(self, name: str, value: Any) -> None:
-        """Declares a number that differs between launches."""
+        """Declare a number that differs between launches."""
         self._declare(f"const ob_i64 {name}", "int64_t", simplified(value))
 
     def _declare(self, parameter: str, kind: str, passed: Any) -> None:
-        """Declares a parameter, once: operands may name the same."""
+        """Declare a parameter, once: operands may share a name."""
         if parameter in self.parameters:
             assert self.passed[self.parameters.index(parameter)] == passed, f"{self.name} has two {parameter}"
             return

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Convolutions and their gradients, as products whose right operand looks at windows of an image.
+"""Convolutions and their gradients, as products whose right operand reads windows of an image.
 
-There is no memory for the windows: elements are found where they are loaded. There are three forms, for which `image`
-is what has the larger grid of pixels, and `grid` the one with a pixel a window:
+The windows are not stored: elements are located where they are loaded. There are three forms. In them, `image` is the
+tensor with the larger grid of pixels, and `grid` the tensor with one pixel for each window:
 
     windows     grid[n, m, q] = sum over c, k of weight[m, c, k] * image[n, c, q * stride - padding + k * dilation]
     spread      image[n, m, p] = sum over c, k of weight[c, m, k] * grid[n, c, q] where q has p in its window at k
     weights     weight[m, c, k] = sum over n, q of grid[n, m, q] * image[n, c, q * stride - padding + k * dilation]
 
-A convolution is the first, the others are its gradients; a transposed one is the second, the others are its gradients.
-Groups are the batch of the product.
+A convolution is the first form, and the others are its gradients. A transposed convolution is the second form, and the
+others are its gradients. Groups are the batch of the product.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["backward", "forward"]
 
 
 def forward(call: TemplateCall) -> list[str | None]:
-    """aten::convolution."""
+    """Write the steps of aten::convolution."""
     shape = _Shape.of(call)
     (layout,) = call.results
     assert layout is not None
@@ -44,7 +44,7 @@ def forward(call: TemplateCall) -> list[str | None]:
 
 
 def backward(call: TemplateCall) -> list[str | None]:
-    """aten::convolution_backward."""
+    """Write the steps of aten::convolution_backward."""
     shape = _Shape.of(call)
     grad, given, weight = call.tensor("grad_output"), call.tensor("input"), call.tensor("weight")
     of_input, of_weight, of_bias = call.results
@@ -104,8 +104,8 @@ class _Shape:
 class _Named:
     """A tensor by the texts of its strides and sizes, which each kernel that uses it declares with the pointer.
 
-    Its first two dimensions are "n" and "c", the others those of the grid. Dimensions of the grid that lie in memory
-    as one count as one, for those that ask by `place`.
+    Its first two dimensions are "n" and "c", the others are the grid's dimensions. `place` treats dimensions of the
+    grid that are contiguous in memory as one.
     """
 
     def __init__(self, name: str, tensor: Tensor, is_written: bool = False) -> None:
@@ -134,11 +134,11 @@ class _Named:
             kernel.number(f"{self.name}_size{dim}", self.tensor.size[dim])
 
     def pixels(self) -> str:
-        """Gives how many pixels the grid has."""
+        """Return the number of the grid's pixels."""
         return "(" + " * ".join(self.size(dim) for dim in range(2, len(self.tensor.size))) + ")"
 
     def is_dense_from(self, dim: int) -> bool:
-        """Whether dimensions from one on lie in memory as one, element by element."""
+        """Return True if the dimensions from `dim` on are contiguous in memory."""
         known = V.graph.sizevars.statically_known_equals
         expected = sympy.Integer(1)
         for size, stride in zip(reversed(self.tensor.size[dim:]), reversed(self.tensor.stride[dim:]), strict=True):
@@ -148,7 +148,7 @@ class _Named:
         return True
 
     def coordinates(self, number: str, prefix: str, kind: str = "ob_i32") -> list[Number]:
-        """Gives the coordinates of a pixel by its number, the last dimension first."""
+        """Return the coordinates of a pixel by its number, the last dimension first."""
         made: list[Number] = []
         rest = number
         for dim in reversed(range(len(self.grid))):
@@ -158,7 +158,7 @@ class _Named:
         return made
 
     def place(self, number: str) -> str:
-        """Gives where a pixel lies, by its number."""
+        """Return a pixel's place in memory, by its number."""
         if self._is_one:
             return f"({number}) * {self.stride(len(self.grid) + 1)}"
         return " + ".join(
@@ -177,7 +177,7 @@ def _declares(*used: _Named, numbers_of: Sequence[_Named] = ()) -> Callable[[Ker
 
 
 def _of_window(shape: _Shape, weight: _Named, source: _Named) -> str:
-    """The statements of a step that is a channel of the source and a place in the window."""
+    """Return the statements of a step, which is a channel of the source and a place in the window."""
     window = weight.pixels()
     return statements(
         [
@@ -298,7 +298,7 @@ def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tenso
 
 
 def _inside(shape: _Shape, image: _Named) -> str:
-    """An element of the image at y + d, or 0 where there is none."""
+    """Return an element of the image at y + d, or 0 outside the image."""
     at = [f"y{i} + d{i}" for i in range(shape.rank)]
     conditions = " && ".join(f"{one} >= 0 && {one} < {image.size(i + 2)}" for i, one in enumerate(at))
     place = " + ".join(f"({one}) * {image.stride(i + 2)}" for i, one in enumerate(at))
@@ -307,7 +307,10 @@ def _inside(shape: _Shape, image: _Named) -> str:
 
 
 def _weight_operand(weight: _Named, shape: _Shape, *, is_source_first: bool) -> Operand:
-    """The weight as the left operand, by result's channels and, as steps, by source's channels and the window."""
+    """Return the weight as the left operand.
+
+    Its lines are the result's channels, and its steps are the source's channels and the window's places.
+    """
     window = weight.pixels()
     of_source, of_result = (0, 1) if is_source_first else (1, 0)
     groups = f"batch * ({weight.size(0)} / {shape.groups})"

@@ -2,7 +2,7 @@
 """Connectionist temporal classification: the probabilities of all alignments, step by step.
 
 States are the labels of a target with a blank before, between and after them. An item computes all steps of one
-sequence, as the CPU's kernel does. The gradients are collected by an item for each step and sequence.
+sequence, as the CPU's kernel does. For the gradients, an item collects each step of each sequence.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def backward(call: TemplateCall) -> list[str | None]:
 def _begin(
     call: TemplateCall, name: str, tensors: Mapping[str, Tensor], written: Mapping[str, Tensor]
 ) -> tuple[Kernel, dict[str, str]]:
-    """Return a kernel with what all read, and these tensors."""
+    """Return a kernel that declares the shared inputs and these tensors, and the words for its text."""
     probabilities = call.tensor("log_probs")
     if probabilities.dtype not in (torch.float32, torch.float64):
         raise Refusal(f"there is no such loss of {probabilities.dtype}")
@@ -103,7 +103,7 @@ def _begin(
 
 _LABEL = "((state & 1) ? labels[item * $LABELS_A + (state >> 1) * $LABELS_B] : (ob_i64)$BLANK)"
 _PROBABILITY = "probs[step * $PROBS_A + item * $PROBS_B + label * $PROBS_C]"
-# Of three logarithms.
+# The logarithm of a sum, from the logarithms of three terms.
 _LOG_SUM = """\
       $REAL most = one > two ? one : two;
       if (three > most) most = three;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attention as text: what it reads and writes, whatever the schedule."""
+"""Attention as text: the tensors that it reads and writes, whatever the schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_outboard.kernels.templates.product import SumType, loaded, stored
 __all__ = ["FLOAT", "NONE", "Attention", "Gradients", "Rows"]
 
 FLOAT = SumType.of(torch.float32)
-# The score of what takes no part.
+# The score of a key that takes no part.
 NONE = "-(float)OB_INFINITY"
 
 
@@ -42,14 +42,14 @@ class Rows:
         return bool(self._strides[which] == 1)
 
     def begin(self, head: str = "head") -> str:
-        """Gives where a head's elements begin."""
+        """Return where a head's elements begin."""
         return f"batch * {self.stride('batch')} + {head} * {self.stride('head')}"
 
     def place(self, begin: str, row: str, column: str = "0") -> str:
         return f"{self.name}[{begin} + ({row}) * {self.stride('row')} + ({column}) * {self.stride('column')}]"
 
     def load(self, begin: str, row: str, column: str = "0") -> str:
-        """Gives an element as a float; of a bool what it adds to a score."""
+        """Return an element as a float; for a bool, what the element adds to a score."""
         place = self.place(begin, row, column)
         if self.tensor.dtype == torch.bool:
             return f"({place} ? 0.0f : {NONE})"
@@ -66,7 +66,7 @@ class Attention:
     Attributes
     ----------
     head, value_head : int
-        Elements of a row of queries and keys, and of values, which kernels know.
+        Elements of a row of queries and keys, and of values, as constants in kernels.
     scale : str
         A number's text.
     """
@@ -101,14 +101,14 @@ class Attention:
         return self.key.tensor.size[2]
 
     def declare(self, kernel: Kernel, *others: Rows) -> dict[str, str]:
-        """Declares the sizes, the mask, and what is given; gives the words for all of it."""
+        """Declare the sizes, the mask and the given tensors, and return their words."""
         for one in (*others, *([self.mask] if self.mask else [])):
             one.declare(kernel)
         return {
             "QUERIES": kernel.number("queries", self.queries),
             "KEYS": kernel.number("keys", self.keys),
             "HEADS": kernel.number("heads", self.heads),
-            # Heads of queries that one of keys serves.
+            # The number of heads of queries that one head of keys serves.
             "GROUP": kernel.number("group", FloorDiv(self.heads, self.key_heads)),
             "HEAD": str(self.head),
             "VALUE_HEAD": str(self.value_head),
@@ -125,9 +125,9 @@ class Attention:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What the gradients of a call are made of, and where they go; None for one that nobody wants.
+    """The inputs of a call's gradients, and their targets; None for a target that is not wanted.
 
-    `logsumexp` and `delta` have a column.
+    `logsumexp` and `delta` have one column.
     """
 
     grad: Rows

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A product of matrices as text: what its operands and its results are, whatever the schedule.
+"""A product of matrices as text: its operands and its results, whatever the schedule.
 
-Result[b, m, n] = sum over k of left[b, m, k] * right[b, k, n]. An operand says how to load an element, so that a
-convolution is a product whose right operand looks at windows of an image; the end says what becomes of a sum.
+Result[b, m, n] = sum over k of left[b, m, k] * right[b, k, n]. An operand has the text that loads an element. So a
+convolution is a product whose right operand reads windows of an image. The end has the text that stores a sum.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["Number", "Operand", "Product", "SumType", "ceil_div", "filled", "loa
 
 @dataclass(frozen=True)
 class SumType:
-    """In which elements are multiplied and added."""
+    """The type in which elements are multiplied and added."""
 
-    dtype: torch.dtype  # that temporaries have
+    dtype: torch.dtype  # of temporaries
     suffix: str  # of vectors: "f32"
     kind: str  # of variables: "float"
     size: int
 
     @staticmethod
     def of(dtype: torch.dtype) -> SumType:
-        """Of integers, which wrap, those without a sign: the same bits."""
+        """Return the type of sums for a dtype. Integers wrap, so their sums have no sign: the bits are the same."""
         if dtype in HALVES or dtype == torch.float32:
             return SumType(torch.float32, "f32", "float", 4)
         if dtype == torch.float64:
@@ -47,14 +47,14 @@ class SumType:
 
 
 def loaded(place: str, dtype: torch.dtype, sums: SumType) -> str:
-    """Gives an element of memory in the type of sums."""
+    """Return an element of memory in the type of sums."""
     if dtype in HALVES:
         return f"ob_from_{SUFFIXES[dtype]}({place})"
     return place if STORAGE_TYPES[dtype] == sums.kind else f"({sums.kind}){place}"
 
 
 def stored(place: str, value: str, dtype: torch.dtype) -> str:
-    """Gives the statement that stores a number of the type of sums."""
+    """Return the statement that stores a number of the type of sums."""
     if dtype in HALVES:
         return f"{place} = ob_to_{SUFFIXES[dtype]}({value});"
     return f"{place} = ({COMPUTE_TYPES[dtype]})({value});"
@@ -65,29 +65,28 @@ Number = tuple[str, str, str]
 
 
 def statements(numbers: Iterable[Number]) -> str:
-    """Gives the statements that compute numbers, each by what stands before it."""
+    """Return the statements that compute numbers, each from the numbers before it."""
     return "".join(f"const {kind} {name} = {text}; " for kind, name, text in numbers)
 
 
 @dataclass(frozen=True)
 class Operand:
-    """How an operand's elements are loaded: a line is a row of the left one, a column of the right one.
+    """The loads of an operand's elements; a line is a row of the left operand, or a column of the right one.
 
     Attributes
     ----------
     declare : function of Kernel
-        Declares what the texts name.
+        Declares the pointers and numbers that the texts name.
     of_line : tuple of Number
-        Those of a line, computed once for it. Texts read `line` and `batch`, and those before by `name_of_line`.
+        The numbers of a line, computed once for it. Texts read `line`, `batch` and the names of earlier numbers.
     of_step : str
-        Statements of a step along k, which read `step`: what is the same for all lines.
+        Statements of a step along k, which read `step`: everything that is the same for all lines.
     element : str
-        The element, of the names of both.
+        The element, as an expression of the line's and the step's names.
     is_dense_along_steps : bool
-        Whether neighbours in memory are those along k, not those of neighbouring lines.
+        Whether adjacent elements in memory belong to adjacent steps, not to adjacent lines.
     beside : str
-        The element of the line that is `lane` lines behind, of this line's names, where that is a load that vectors do;
-        else "".
+        The element of the line `lane` lines further, by this line's names, if vectors can load it; else "".
     """
 
     declare: Callable[[Kernel], None]
@@ -98,30 +97,30 @@ class Operand:
     beside: str = ""
 
     def lines(self, at: str) -> str:
-        """Gives the statements that keep a line's numbers in arrays, at an index."""
+        """Return the statements that store a line's numbers in arrays, at an index."""
         return "".join(f"{name}_at[{at}] = {name}; " for _, name, _ in self.of_line)
 
     def computed(self) -> str:
-        """Gives the statements that compute a line's numbers."""
+        """Return the statements that compute a line's numbers."""
         return statements(self.of_line)
 
     def arrays(self, count: int | str) -> str:
         return "".join(f"{kind} {name}_at[{count}]; " for kind, name, _ in self.of_line)
 
     def again(self, at: str) -> str:
-        """Gives the statements that read a line's numbers from arrays."""
+        """Return the statements that read a line's numbers from arrays."""
         return "".join(f"const {kind} {name} = {name}_at[{at}]; " for kind, name, _ in self.of_line)
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, of which the schedules make kernels.
+    """A product of matrices, from which the schedules build kernels.
 
     Attributes
     ----------
     end : tuple of (function of Kernel, str)
-        What declares the results' pointers and numbers, and the statements that take `value` of `batch`, `row` and
-        `column`.
+        A function that declares the results' pointers and numbers; the statements that store `value` at `batch`, `row`
+        and `column`.
     """
 
     name: str
@@ -136,7 +135,7 @@ class Product:
     before: str = ""
 
     def sizes(self, kernel: Kernel) -> dict[str, str]:
-        """Declares the sizes, and gives their texts."""
+        """Declare the sizes, and return their texts."""
         return {
             "BATCH": kernel.number("batches", self.batch),
             "ROWS": kernel.number("rows", self.rows),
@@ -146,12 +145,12 @@ class Product:
 
 
 def ceil_div(size: Any, unit: int) -> sympy.Expr:
-    """Gives how many units hold that many."""
+    """Return how many units hold that many."""
     return FloorDiv(sympy.sympify(size) + (unit - 1), unit)
 
 
 def filled(text: str, words: Mapping[str, str]) -> str:
-    """Gives a text with `$WORD` replaced by each word's text, which may have words itself."""
+    """Return a text with `$WORD` replaced by each word's text, which may contain words itself."""
     while found := _WORD.search(text):
         text = text[: found.start()] + words[found[1]] + text[found.end() :]
     return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Products of matrices and of batches of them, with what is added."""
+"""Products of matrices and of batches of matrices, with an added tensor."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | No
 
 
 def _strides(tensor: Layout, rank: int) -> tuple[Any, Any, Any]:
-    """Strides of batch, row and column of a tensor that is expanded to the result's shape."""
+    """Return the strides of batch, row and column of a tensor that is expanded to the result's shape."""
     sizes = [sympy.Integer(1)] * (rank - len(tensor.size)) + list(tensor.size)
     strides = [sympy.Integer(0)] * (rank - len(tensor.size)) + list(tensor.stride)
     strides = [sympy.Integer(0) if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
@@ -79,7 +79,7 @@ def _operand(name: str, tensor: Tensor, *, is_left: bool, sums: SumType) -> Oper
 
 
 class _Names:
-    """Strides by the texts that stand for them, which a kernel declares with the pointer."""
+    """Strides by their texts, which a kernel declares with the pointer."""
 
     def __init__(self, name: str, strides: dict[str, Any], tensor: Tensor) -> None:
         self._name, self._strides, self._tensor = name, strides, tensor
@@ -94,7 +94,7 @@ class _Names:
 
 
 def factor_text(value: Any, sums: SumType) -> str:
-    """A factor as text in the type of sums."""
+    """Return a factor as text in the type of sums."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Refusal(f"a factor is a {type(value).__name__}")
     if sums.suffix.startswith("f"):
@@ -115,7 +115,7 @@ def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType
     index = f"batch * {out['batch']} + row * {out['row']} + column * {out['column']}"
     alpha, beta = call.arguments.get("alpha", 1), call.arguments.get("beta", 1)
     value = "value" if alpha == 1 or added is None else f"{factor_text(alpha, sums)} * value"
-    # With a factor of 0, what is added isn't read: a NaN of it is none of the result's.
+    # With a factor of 0, the added tensor isn't read, so that its NaNs don't reach the result.
     reads = added is not None and beta != 0
     declares: Sequence[_Names] = [out]
     if reads:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which schedule a product or attention has on a device."""
+"""The choice of a schedule for products and attention on a device."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ __all__ = ["multiply", "uses_strips", "way_of"]
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
-    """Writes the launches of a product."""
+    """Write the launches of a product."""
     schedule = strips if uses_strips(call) else tiles
     schedule.multiply(call, product)
 
 
 def uses_strips(call: TemplateCall) -> bool:
-    """Says whether items compute strips with vectors; else groups of items compute tiles. Refusal if neither can be."""
+    """Return True if items compute strips with vectors, False if groups of items compute tiles.
+
+    Raises Refusal if the dialect allows neither.
+    """
     return way_of(call.dialect, call.is_cpu) == "strips"
 
 
 def way_of(dialect: Dialect, is_cpu: bool) -> str:
-    """Gives "strips" or "tiles"; Refusal if neither can be."""
+    """Return "strips" or "tiles".
+
+    Raises Refusal if the dialect allows neither.
+    """
     if dialect.vectors and (is_cpu or not dialect.has_groups):
         return "strips"
     if not dialect.has_groups:

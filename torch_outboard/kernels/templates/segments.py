@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is scattered to rows of a matrix, in the order of its elements: sorted by row, a segment each.
+"""Values that are scattered to rows of a matrix, in the order of its elements: sorted by row, one segment for each row.
 
-Sums by atomics round in another order each time, and there are no atomics for products and extremes. Where values are
-sorted by the rows that they go to, an item takes what goes to one element of the result, one after the other, as the
-CPU's kernels do: the result is always the same. A segment takes as long as it has values.
+Sums by atomics round in another order each time, and there are no atomics for products and extremes. If values are
+sorted by their target rows, an item takes the values of one element of the result one after the other. The CPU's
+kernels do the same, so the result is always the same. The time for a segment is proportional to its length.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _library.define(  # type: ignore[no-untyped-call]
 )
 _library.impl("combine_sorted", lambda base, *_: torch.empty_like(base), "Meta")  # type: ignore[no-untyped-call]
 
-# A matrix in whose rows others are combined. `rows` (int64, ascending) says which row of `base` each of `values` goes
-# to, `order` (int64) which of `values` that is. Where `include_self` is false, what `base` has isn't one of them.
+# Combines rows of `values` into rows of `base`. `rows` (int64, ascending) has the target row of each entry of `order`,
+# `order` (int64) the entry's row of `values`. If `include_self` is false, the old row of `base` is not combined.
 combined = torch.ops.outboard.combine_sorted.default
 
 _GROUP = 64
@@ -88,7 +88,10 @@ def _combine(call: TemplateCall, base: Tensor, values: Tensor, result: Tensor) -
 
 
 def _type_of_sums(dtype: torch.dtype, kind: str) -> SumType:
-    """Whole numbers have 64 bits, of which the last are right whatever they are; extremes need their sign."""
+    """Return the type in which values are combined.
+
+    Integers have 64 bits, whose last bits are right even if sums wrap. Extremes need the sign.
+    """
     if dtype.is_floating_point:
         return SumType.of(dtype)
     if kind in ("sum", "prod"):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sorted rows of a matrix, stable: short runs by insertion, then merges of runs twice as long, until one is left.
+"""Stable sorts of a matrix's rows: short runs by insertion, then merges of runs twice as long, until one is left.
 
-Elements become unsigned integers in the same order: reals by their bits, with one zero, and all that are no numbers
-behind infinity. So a kernel compares integers, and turns them round for descending order. What moves are these and
-the elements' places in their rows; the elements follow at the end.
+Elements become unsigned integers in the same order: reals by their bits, with one zero, and all NaNs after infinity. A
+kernel therefore compares integers, and inverts them for descending order. The integers and the elements' places in
+their rows are moved; the elements follow at the end.
 
-An item of a merge makes a part of the result. It finds by bisection where its part begins in both runs (merge path,
-Odeh et al. 2012), so that all parts are as long, however the runs lie.
+An item of a merge computes a part of the result. By bisection it finds where its part begins in both runs (merge path,
+Odeh et al. 2012). All parts therefore have the same length, whatever the runs contain.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch_outboard.kernels.templates.product import ceil_div, filled
 __all__ = ["sort"]
 
 _RUN = 16  # elements that an item sorts by insertion
-_PART = 32  # elements that an item merges: no more than two runs have
+_PART = 32  # elements that an item merges; at most the length of two runs
 _GROUP = 64
-# Merges come in pairs, so that the last one ends where the first begins; one of a run that is all is a copy.
+# Merges come in pairs, so that the last one writes to the first one's source. A merge of a single run is a copy.
 _PAIRS = 14  # for 2 ** 32 elements
 
 
 def sort(call: TemplateCall) -> list[str | None]:
-    """Of the second dimension of a matrix, whatever its strides."""
+    """Write the steps of a sort along the second dimension of a matrix, whatever its strides."""
     given = call.tensor("self")
     values, indices = (call.allocate(_known(one)) for one in call.results)
     rows, length = given.size
@@ -82,7 +82,7 @@ def _bits(dtype: torch.dtype) -> str:
 
 
 def _finish(call: TemplateCall, kernel: Kernel, text: str, given: Tensor, kind: str, *results: Tensor) -> None:
-    """Declares what the text reads beside the kernel's own arrays, and fills it in."""
+    """Declare what the text reads besides the kernel's own arrays, and fill the text in."""
     words = {"KIND": kind, "RUN": str(_RUN), "PART": str(_PART), "ITEM": call.dialect.item}
     words["ROWS"] = kernel.number("rows", given.size[0])
     words["LENGTH"] = kernel.number("length", given.size[1])
@@ -99,13 +99,13 @@ def _strides(kernel: Kernel, name: str, tensor: Tensor) -> tuple[str, str]:
 
 
 def _key_of(dtype: torch.dtype, kind: str, *, is_descending: bool) -> str:
-    """The helper that makes an ordered integer of an element's bits."""
+    """Return the helper that converts an element's bits to an ordered integer."""
     bits = 8 * dtype.itemsize
     sign, ones = f"(({kind})1 << {bits - 1})", f"({kind})0x{(1 << bits) - 1:x}u"
     if dtype == torch.bool:
         text = "key = key != 0;"
     elif dtype.is_floating_point:
-        # The bits of infinity, without a sign; what lies above is no number.
+        # The bits of infinity, without a sign; all larger bits are NaNs.
         infinity = ((1 << bits) - 1 >> 1) & ~((1 << _fraction_bits(dtype)) - 1)
         text = (
             f"if ((key & ~{sign}) > ({kind})0x{infinity:x}u) key = {ones};\n"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedule of products for CPUs: explicit vectors, and memory that lies in the order in which it is read.
+"""The schedule of products for CPUs: explicit vectors, and memory in the order in which it is read.
 
-One launch writes the left operand as strips of six rows, step after step; another computes. An item of it has a block
-of 96 rows and four panels of columns: it packs 256 steps of its columns, whatever their strides and type, into memory
-of its own that stays in the second cache, and multiplies strips by panels of two vectors, whose sums are in registers.
+One launch writes the left operand as strips of six rows, step after step; another launch computes. An item of the
+second has a block of 96 rows and four panels of columns. It packs 256 steps of its columns, whatever their strides and
+type, into its own memory, which stays in the second cache. Then it multiplies strips by panels of two vectors, whose
+sums are in registers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _VECTOR_BYTES = 32
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
-    """Writes the launches of a product."""
+    """Write the launches of a product."""
     sums, schedule = product.sums, call.schedule("strips")
     block, steps = schedule["block"], schedule["steps"]
     size = (product.batch, product.rows, product.depth)
@@ -62,10 +63,10 @@ def multiply(call: TemplateCall, product: Product) -> None:
 def pack(
     call: TemplateCall, name: str, operand: Operand, sums: SumType, size: Sequence[Any], before: str = ""
 ) -> tuple[Kernel, Tensor]:
-    """Gives a kernel that writes an operand of so many batches, lines and steps as strips, and where it writes them.
+    """Return a kernel that writes an operand as strips, and the written tensor; `size` is batches, lines and steps.
 
-    The element of a line's step is at `((batch * strips + line / 6) * steps + step) * 6 + line % 6`. What is behind the
-    last line is not 0, but its elements again.
+    The element of a line's step is at `((batch * strips + line / 6) * steps + step) * 6 + line % 6`. Lines after the
+    last are not 0, but repeat the last line.
     """
     batch, lines, steps = size
     strips = ceil_div(lines, STRIP)
@@ -90,12 +91,12 @@ def pack(
 
 
 def panel_of(sums: SumType) -> int:
-    """Gives how many columns a panel has."""
+    """Return how many columns a panel has."""
     return 2 * _VECTOR_BYTES // sums.size
 
 
 def _loops(operand: Operand, lanes: str, place: str) -> str:
-    """Gives the loops that load elements of some lines, along what is dense in memory."""
+    """Return the loops that load elements of some lines; the inner loop follows the order in memory."""
     step = f"const ob_i64 step = first_step + at; {operand.of_step}"
     body = f"{operand.again('lane')}{place} = {operand.element};"
     if operand.is_dense_along_steps:
@@ -193,11 +194,10 @@ $PACK
 
 
 def tile(sums: SumType) -> str:
-    """Gives `ob_tile(left, right, sums, steps)`, which adds a strip by a panel to sums.
+    """Return `ob_tile(left, right, sums, steps)`, which adds the product of a strip and a panel to sums.
 
-    All loops over rows and vectors are written out, so that sums are registers.
-
-    They begin at 0 in each part of the steps, which loses fewer digits than one long sum.
+    All loops over rows and vectors are unrolled, so that sums are in registers. The sums start at 0 in each part of the
+    steps, which loses fewer digits than one long sum.
     """
     count = _VECTOR_BYTES // sums.size
     kind, suffix = sums.kind, sums.suffix

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The schedule of products for GPUs: tiles in the memory of a group of items, several results of an item in registers.
 
-A group of 256 items has a tile of 64 by 64 results or, where there are enough of them to keep a large device busy, 128
-by 128; an item has 4 by 4 of them, or four such blocks. Sixteen steps of both operands are brought to local memory at a
-time, the next ones already on their way into registers meanwhile; neighbouring items load what lies beside one another
-in memory.
+A group of 256 items has a tile of 64 by 64 results. If there are enough tiles to keep a large device busy, it has 128
+by 128. An item has 4 by 4 results, or four such blocks. Sixteen steps of both operands are loaded to local memory at a
+time, while the next ones are loaded into registers. Neighbouring items load adjacent elements in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SMALL, _LARGE = 64, 128
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
-    """Writes the launch of a product."""
+    """Write the launch of a product."""
     schedule = call.schedule("tiles")
     steps = schedule["steps"]
     has_many = product.sums.size == 4 and _tiles(product, _LARGE, has_numbers=True) >= schedule["many"]
@@ -52,7 +51,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "READ_LEFT": _read("l", "left_tile", "down", product.sums.suffix),
         "READ_RIGHT": _read("r", "right_tile", "across", product.sums.suffix),
         "END": end,
-        # Fused by name: where an item is one of many it is an instruction, and dialects fuse nothing by themselves.
+        # An explicit fma is one instruction on devices with groups of items, and dialects fuse nothing by themselves.
         "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * $SIDE + j])"
         if product.sums.dtype.is_floating_point
         else "l[i] * r[j] + sums[i * $SIDE + j]",
@@ -63,20 +62,20 @@ def multiply(call: TemplateCall, product: Product) -> None:
 
 
 def _tiles(product: Product, tile: int, has_numbers: bool = False) -> Any:
-    """The number of tiles, as an expression or for the sizes of the call that the plan is made for."""
+    """Return the number of tiles, as an expression or for the sizes of the call that the plan is built for."""
     count = product.batch * ceil_div(product.rows, tile) * ceil_div(product.columns, tile)
     return V.graph.sizevars.optimization_hint(simplified(count), fallback=0) if has_numbers else count
 
 
 def _place(operand: Operand, tile: int) -> str:
-    """Which line and step of the tile an item brings."""
+    """Return the line and the step of the tile that an item loads."""
     if operand.is_dense_along_steps:
         return f"const int at_line = (item + load * {_GROUP}) / $STEPS, at_step = item % $STEPS;"
     return f"const int at_line = (item + load * {_GROUP}) % {tile}, at_step = (item + load * {_GROUP}) / {tile};"
 
 
 def _find(operand: Operand, first: str, size: str, tile: int) -> str:
-    """The numbers of the lines that an item brings."""
+    """Return the loop that computes the numbers of the lines that an item loads."""
     return f"""\
   {operand.arrays("$LOADS")}
   for (int load = 0; load < $LOADS; ++load) {{
@@ -90,7 +89,7 @@ def _find(operand: Operand, first: str, size: str, tile: int) -> str:
 
 
 def _fetch(operand: Operand, into: str, tile: int) -> str:
-    """Loads an item's elements of the steps from `from_step` on."""
+    """Return the loop that loads an item's elements of the steps from `from_step` on."""
     return f"""\
     #pragma unroll
     for (int load = 0; load < $LOADS; ++load) {{
@@ -118,7 +117,7 @@ def _put(operand: Operand, which: str, tile: int) -> str:
 
 
 def _read(into: str, tile: str, first: str, suffix: str) -> str:
-    """Reads four lines of a step: at once, where the language has vectors of the type."""
+    """Return the statements that read four lines of a step: at once, if the language has vectors of the type."""
     place = f"{tile} + at * $PITCH + i * 16 + {first}"
     if suffix not in ("f32", "u32"):
         return f"for (int k = 0; k < 4; ++k) {into}[i + k] = ({place})[k];"
@@ -127,7 +126,7 @@ def _read(into: str, tile: str, first: str, suffix: str) -> str:
     return f"const {kind} {into}_four = *(OB_LOCAL_AT const {kind}*)({place}); {parts}"
 
 
-# Lines of an item are four beside one another, so that they are read at once, and four in each next block of 64.
+# An item has four adjacent lines, so that they are read at once, and four in each next block of 64.
 _TEXT = """\
   OB_LOCAL $KIND left_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
   OB_LOCAL $KIND right_tile[$STEPS * $PITCH] __attribute__((aligned(16)));

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Gradients of images that were resized: an item sums one element of the input's gradient.
+"""Gradients of resized images: an item sums one element of the input's gradient.
 
 The item visits the results whose windows may contain its element, and computes their weights as the forward kernel
-does. Nothing is added atomically, so a gradient is always the same. Along each dimension the scale bounds the results
+does. Nothing is added atomically, so a gradient is always the same. Along each dimension, the scale bounds the results
 to visit, with a margin for rounding. Windows are cut off at an image's edges: there the bounds reach the last result.
 """
 
@@ -89,13 +89,13 @@ def _scale(kind: str, size: str, out: str, scale: float, is_aligned: bool) -> st
         return f"({out} > 1 ? ($REAL)({size} - 1) / ($REAL)({out} - 1) : ($REAL)0)"
     text = f"($REAL){1 / scale!r}" if scale > 0 else f"($REAL){size} / ($REAL){out}"
     if kind == "nearest":
-        # The CPU's kernel takes these two sizes for what they are, whatever the scale is.
+        # The CPU's kernel computes these two sizes by their ratio, whatever the scale is.
         return f"({out} == {size} ? ($REAL)1 : {out} == 2 * {size} ? ($REAL)0.5 : {text})"
     return text
 
 
 def _place(kernel: Kernel, name: str, tensor: Tensor, items: Sequence[str], results: Sequence[str]) -> str:
-    """Return the place of an element: coordinates of the item, then those of a result."""
+    """Return the place of an element: coordinates of the item, then coordinates of a result."""
     coordinates = [*items, *(f"{axis}_to" for axis in results)]
     strides = [kernel.number(f"{name}_stride_{number}", one) for number, one in enumerate(tensor.stride)]
     return " + ".join(f"{at} * {stride}" for at, stride in zip(coordinates, strides, strict=True))
@@ -121,7 +121,7 @@ _SOURCES = {
     "cubic": "scale * (($REAL)to + ($REAL)0.5) - ($REAL)0.5",
 }
 
-# The weight that a result at `to` gives the input's element `at`, of `size`.
+# The weight of the input's element `at`, of `size` elements, in the result at `to`.
 _HELPER = """\
 OB_DEVICE $REAL ob_weight($REAL scale, ob_i64 to, ob_i64 at, ob_i64 size) {
   $REAL source = $SOURCE;
@@ -168,7 +168,7 @@ _BEGIN = """\
   if (rest >= $COUNT) return;
 """
 
-# Of the axis @. A window reaches less than 2 elements to either side; 3 leave one for rounding.
+# The range of results along the axis @. A window reaches less than 2 elements to either side; 3 leave one for rounding.
 _RANGE = """\
   const $REAL @_scale = $SCALE;
   ob_i64 @_first = 0, @_last = $OUT;
