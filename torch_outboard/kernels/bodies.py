@@ -20,7 +20,7 @@ __all__ = ["BODIES", "BODIES_IN_REALS"]
 
 
 def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
-    """Normalise, as the operator whose schema does not declare that it writes the running statistics."""
+    """Normalise by the overload whose schema declares that it writes the running statistics."""
     if len(numbers) != 2 or (mean is None) != (var is None):
         raise Refusal("it is called in a form that isn't functional")
     legit = torch.ops.aten._native_batch_norm_legit

@@ -62,7 +62,7 @@ def _whole_reductions() -> list[Any]:
 
 
 def _of_whole(op: Any, known: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Reduce a whole matrix as one row, so that its elements are numbered without divisions by its sizes.
+    """Return a decomposition that reduces a whole tensor as one row, for places without divisions by sizes.
 
     Other reductions use their known decomposition.
     """

@@ -75,7 +75,7 @@ def _kth(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> An
 
 @_along_a_dimension
 def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
-    """Return the least of the most frequent elements.
+    """Return the least of the most frequent elements, and its index.
 
     For each element of the sorted row, count how many equal elements precede it.
     """
@@ -95,7 +95,10 @@ def _middle_of(self: torch.Tensor, dim: int, keepdim: bool, *, is_nan_greatest: 
 
 
 def _middle(self: torch.Tensor, dim: int, *, is_nan_greatest: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the lower of the two middle elements. The first NaN is the median, or NaNs are left out."""
+    """Return the lower of the two middle elements, and its index.
+
+    With `is_nan_greatest`, the first NaN is the median if there is one. Otherwise NaNs are left out.
+    """
     count = self.shape[dim]
     values, indices = _stable(self, stable=True, dim=dim, descending=False)
     last = torch.full_like(values.select(dim, 0), count - 1, dtype=torch.int64)

@@ -144,7 +144,7 @@ def run_native_tests(driver: str, options: Mapping[str, str] | None = None, argu
     Raises
     ------
     RegistrationError
-        There is no such driver, or it has no library, or an option contains "," or "=".
+        There is no such driver, or it has no library, or an option's value contains "," or "=".
     FileNotFoundError
         There is no C++ compiler: none of $CXX, c++, g++ and clang++.
     subprocess.CalledProcessError

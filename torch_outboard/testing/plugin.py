@@ -116,7 +116,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def _fork_servers() -> Iterator[Callable[[tuple[str, ...]], ForkServer]]:
-    """Return a function that returns the server for these imports."""
+    """Yield a function that returns the server for some imports, and end the servers."""
     servers: dict[tuple[str, ...], ForkServer] = {}
 
     def get(imports: tuple[str, ...]) -> ForkServer:

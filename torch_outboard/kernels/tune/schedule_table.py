@@ -67,7 +67,7 @@ class Tuned:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The key part of plans with tuned schedules; "" if all schedules are untuned ones."""
+        """A hash of the tuned schedules, which the keys of their plans include; "" if all schedules are untuned."""
         others = {name: one for name, one in self.schedules.items() if one != default_of(name)}
         return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:16] if others else ""
 
