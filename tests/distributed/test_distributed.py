@@ -69,7 +69,7 @@ def test_groups_leave_no_threads_and_no_memory(run_ranks: RunRanks, way) -> None
 
 @pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged")])
 def test_training_reaches_what_one_process_reaches(run_ranks: RunRanks, way, provider) -> None:
-    run_ranks("training", "ddp,sync_batch_norm,fsdp2,fsdp2_mixed,dtensor", provider, way=way)
+    run_ranks("training", "ddp,sync_batch_norm,fsdp2,fsdp2_mixed,dtensor,attention", provider, way=way)
 
 
 def test_ranks_that_differ_are_told_in_debug_mode(run_ranks: RunRanks) -> None:

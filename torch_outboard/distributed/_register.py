@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torch_outboard.distributed._sharding import register_attention_when_imported
+
 __all__ = ["BACKEND", "create", "register"]
 
 BACKEND = "outboard"
@@ -18,6 +20,7 @@ def register(device: str) -> None:
     if not torch.distributed.is_available():
         return
     torch.distributed.Backend.register_backend(BACKEND, create, extended_api=True, devices=[device, "cpu"])
+    register_attention_when_imported()
 
 
 def create(options: Any, given: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from itertools import product
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -106,8 +108,8 @@ def dtensor() -> None:
     assert torch.equal(rows.full_tensor().cpu(), whole)
     columns = rows.redistribute(mesh, [Shard(1)])
     assert torch.equal(columns.full_tensor().cpu(), whole)
-    product = rows @ distribute_tensor(torch.eye(6, device=device), mesh, [Replicate()])
-    assert_close(product.full_tensor().cpu(), whole)
+    rows_again = rows @ distribute_tensor(torch.eye(6, device=device), mesh, [Replicate()])
+    assert_close(rows_again.full_tensor().cpu(), whole)
     assert_close(rows.sum().full_tensor().cpu(), whole.sum())
     model = make_model().to(device)
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -121,6 +123,31 @@ def dtensor() -> None:
         optimizer.step()
         losses.append(loss.item())
     compare(model, losses)
+
+
+def attention() -> None:
+    """Attention of tensors that are sharded along batches or heads, with its gradients."""
+    mesh = init_device_mesh(device.type, (2,))
+    given = [torch.randn(2, 4, 6, 8, generator=draws) for _ in range(4)]
+    of_batches = torch.randn(2, 1, 6, 6, generator=draws)
+
+    def run(query: Any, key: Any, value: Any, gradient: Any, **named: Any) -> tuple[Any, ...]:
+        leaves = [one.detach().requires_grad_() for one in (query, key, value)]
+        result = nn.functional.scaled_dot_product_attention(*leaves, **named)
+        return result, *torch.autograd.grad(result, leaves, gradient)
+
+    for dim, is_causal, mask in product((0, 1), (False, True), (None, of_batches)):
+        if is_causal and mask is not None:
+            continue
+        wanted = run(*given, is_causal=is_causal, attn_mask=mask)
+        place = [Shard(dim)]
+        sharded = [distribute_tensor(one.to(device), mesh, place) for one in given]
+        if mask is not None:
+            mask = distribute_tensor(mask.to(device), mesh, place if dim == 0 else [Replicate()])
+        found = run(*sharded, is_causal=is_causal, attn_mask=mask)
+        assert [one.placements for one in found] == [tuple(place)] * 4
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert_close(mine.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
 
 
 for part in sys.argv[1].split(","):

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How DTensor shards the forms of attention that a device of this package runs.
+
+DTensor knows the forms of CUDA. It would take the others apart into matrix products, and searches for the shardings of
+all of them, which takes minutes. Batches and heads are independent, so tensors may be sharded along both.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torch_outboard._compat.imports import when_imported
+
+__all__ = ["register_attention_when_imported"]
+
+BATCH, HEADS = 0, 1
+RANK = 4  # of queries, keys and values
+
+
+def register_attention_when_imported() -> None:
+    """Register the shardings as soon as DTensor is imported, which takes seconds."""
+    when_imported("torch.distributed.tensor", _register)
+
+
+def _register(module: ModuleType) -> None:
+    from torch.distributed.tensor.experimental import register_sharding
+
+    aten = torch.ops.aten
+    flash = aten._scaled_dot_product_flash_attention_for_cpu
+    flash_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    whole = aten._scaled_dot_product_fused_attention_overrideable
+    register_sharding(flash.default)(_flash)
+    register_sharding(flash_backward.default)(_flash_backward)
+    register_sharding(whole.default)(_whole)
+    register_sharding(aten._scaled_dot_product_fused_attention_overrideable_backward.default)(_whole_backward)
+
+
+def _choices() -> list[Any]:
+    from torch.distributed.tensor import Replicate, Shard
+
+    return [Replicate(), Shard(BATCH), Shard(HEADS)]
+
+
+def _of_mask(mask: Any, place: Any) -> list[Any]:
+    """Return the placement of a mask, which may lack leading dimensions or have them of size 1."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    if mask is None:
+        return []
+    if not isinstance(place, Shard):
+        return [place]
+    dim = place.dim - (RANK - len(mask.shape))
+    return [Shard(dim) if dim >= 0 and mask.shape[dim] != 1 else Replicate()]
+
+
+def _flash(*given: Any, attn_mask: Any = None, **named: Any) -> list[tuple[list[Any], list[Any]]]:
+    return [([one] * 2, [one] * 3 + _of_mask(attn_mask, one)) for one in _choices()]
+
+
+def _flash_backward(*given: Any, attn_mask: Any = None, **named: Any) -> list[tuple[list[Any], list[Any]]]:
+    return [([one] * 3, [one] * 6 + _of_mask(attn_mask, one)) for one in _choices()]
+
+
+def _whole(
+    query: Any, key: Any, value: Any, attn_bias: Any = None, *given: Any, **named: Any
+) -> list[tuple[list[Any], list[Any]]]:
+    from torch.distributed.tensor import Replicate
+
+    rest = [None, None, None, None, Replicate(), Replicate(), None]  # the state of dropout is one for all
+    return [([one] * 2 + rest, [one] * 3 + _of_mask(attn_bias, one)) for one in _choices()]
+
+
+def _whole_backward(
+    gradient: Any, query: Any, key: Any, value: Any, attn_bias: Any, *given: Any, **named: Any
+) -> list[tuple[list[Any], list[Any]]]:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    choices = []
+    for one in _choices():
+        bias = _of_mask(attn_bias, one)
+        # The gradient of a mask that several shards share is their sum.
+        of_bias = Partial() if bias and isinstance(one, Shard) and not isinstance(bias[0], Shard) else bias and bias[0]
+        choices.append(([one] * 3 + [of_bias or None], [one] * 4 + bias + [one] * 2 + [Replicate()] * 2))
+    return choices
