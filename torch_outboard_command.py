@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The entry point of the command `outboard`.
 
-A module of its own, so that `outboard --help` doesn't wait for torch: where this was imported first, importing the
+A separate module, so that `outboard --help` does not wait for torch. After this module is imported, importing the
 package `torch_outboard` imports nothing else.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One driver description in, a complete PyTorch device out."""
+"""One driver description, turned into a complete PyTorch device."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name that is asked for before the last lines of this module have run.
+    """Import the module of a public name that is requested before the last lines of this module have run.
 
-    The command `outboard` doesn't run them, and drivers' entry points, which `import torch` calls, run before them.
+    The command `outboard` does not run those lines. Drivers' entry points, which `import torch` calls, run before them.
     """
     from importlib import import_module
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`python -m torch_outboard` is the command `outboard`, where its folder is not among those that the shell looks in."""
+"""`python -m torch_outboard` runs the command `outboard` even if its folder is not in the shell's search path."""
 
 from torch_outboard.cli import main
 

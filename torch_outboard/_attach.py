@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Attaching a driver: from its description to `torch.<name>`.
 
-Everything that can be checked is checked before anything is changed. What is changed then can't be undone, neither by
-torch nor by the core: the installed table, the name of PrivateUse1, the registrations, `torch.<name>` and the generated
-methods. Should one of these steps fail, attaching the same driver with the same options again goes on at that step.
+All checks come before any change, because neither torch nor the core can undo the changes: the installed table, the
+name of PrivateUse1, the registrations, `torch.<name>` and the generated methods. If one of these steps fails, attaching
+the same driver with the same options again continues at that step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROVIDERS = ("native", "compiled", "host")
 
 @dataclass
 class _Attachment:
-    """The driver of this process and how far its attaching has come."""
+    """The driver of this process and the progress of its attachment."""
 
     driver: Driver
     asked_as: str  # the name or the target that attach was given
@@ -64,33 +64,33 @@ _attachment: _Attachment | None = None
 
 
 def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleType:
-    """Makes a driver's devices PyTorch devices, and gives `torch.<name>`.
+    """Make a driver's devices PyTorch devices, and return `torch.<name>`.
 
-    Opens no device. A process has one driver: attaching the same one with the same options again does nothing, with
-    other options it takes these as long as no device is in use, and another driver raises.
+    Attaching opens no device. A process has one driver. Attaching the same driver with the same options again does
+    nothing. Other options replace the first ones as long as no device is in use. Attaching another driver raises.
 
     Parameters
     ----------
     driver : str, type or Driver
-        An installed driver's name, "package.module:Class", a subclass of `Driver`, or an instance of one.
+        An installed driver's name, "package.module:Class", a subclass of `Driver`, or an instance of a subclass.
     **options
-        The driver's options; see `outboard info`. What is not given here is read from OUTBOARD_<NAME>_<OPTION>.
+        The driver's options; see `outboard info`. An option not passed here is read from OUTBOARD_<NAME>_<OPTION>.
 
     Raises
     ------
     RegistrationError
-        The description can't be attached; nothing was changed unless the message says so.
+        The description cannot be attached; nothing was changed unless the message says so.
     ValueError
-        OUTBOARD_BLOCKING, OUTBOARD_FALLBACK, OUTBOARD_PROVIDERS or OUTBOARD_SANITIZER has none of its values, or the
-        driver's `autocast` or `providers` makes no sense.
+        OUTBOARD_BLOCKING, OUTBOARD_FALLBACK, OUTBOARD_PROVIDERS or OUTBOARD_SANITIZER has an unknown value, or the
+        driver's `autocast` or `providers` is invalid.
     ImportError
-        The extension was not built, or was built for another torch.
+        The extension is not built, or was built for another torch.
     """
     return attach_by(driver, options, f"at {_caller()}")
 
 
 def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], by: str) -> ModuleType:
-    """Does what `attach` does, and says in the message of another one's who it was."""
+    """Do what `attach` does, and record `by` as the caller for the error message of a second attach."""
     from torch_outboard._variables import warn_of_unknown_variables
     from torch_outboard.compile.generators import check_generator
 
@@ -122,17 +122,17 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
 
 
 def attached_driver() -> Driver | None:
-    """Gives the attached driver, None if there is none."""
+    """Return the attached driver, or None if no driver is attached."""
     return _attachment.driver if _attachment is not None and _attachment.is_complete else None
 
 
 def attached_by() -> str:
-    """Says who attached the driver, as "at FILE:LINE"; empty if none is attached."""
+    """Return who attached the driver, as "at FILE:LINE"; "" if no driver is attached."""
     return _attachment.by if _attachment is not None else ""
 
 
 def is_attached_as(name: str) -> bool:
-    """Whether the attached driver is the one that attach(name) means."""
+    """Return whether `name` names the attached driver, as attach(name) does."""
     return (
         attached_driver() is not None
         and _attachment is not None
@@ -164,7 +164,7 @@ def _describe(driver: str | type[Driver] | Driver, options: dict[str, object]) -
 
 
 def _caller() -> str:
-    """Names the line outside this package that called."""
+    """Return the calling line outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "torch_outboard":
         frame = frame.f_back
@@ -172,7 +172,7 @@ def _caller() -> str:
 
 
 def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
-    """Exchanges the attached driver for the same one with other options; RegistrationError if that can't be."""
+    """Give the attached driver other options; raise RegistrationError for another driver or if a device is in use."""
     from torch_outboard import _C
 
     first = attachment.driver
@@ -188,7 +188,7 @@ def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
         )
     _install(second, _entries(second))
     attachment.driver, attachment.by = second, by
-    # These ask the driver itself.
+    # These steps ask the driver itself.
     attachment.done -= {"register", "kernels", "compile"}
     attachment.is_complete = False
 
@@ -216,7 +216,10 @@ def _is_blocking() -> bool:
 
 
 def providers_of(driver: Driver) -> tuple[str, ...] | None:
-    """Gives the chain that OUTBOARD_PROVIDERS or the driver names; None if neither does. ValueError for other names."""
+    """Return the chain that OUTBOARD_PROVIDERS or the driver names, or None if neither names one.
+
+    An unknown name or another order raises ValueError.
+    """
     text = os.environ.get("OUTBOARD_PROVIDERS")
     if not text and driver.providers is None:
         return None
@@ -253,7 +256,7 @@ def _check_name(name: str) -> None:
 
 
 def _earlier_driver() -> str:
-    """Return the driver that an earlier import of this package has attached; "" for none."""
+    """Return the driver that an earlier import of this package has attached, or "" if there is none."""
     try:
         from torch_outboard import _C
     except ImportError:  # it isn't built: that is told later
@@ -262,7 +265,7 @@ def _earlier_driver() -> str:
 
 
 def check_name(name: str) -> None:
-    """Raises RegistrationError unless torch leaves `name` to a device of ours."""
+    """Raise RegistrationError unless torch leaves `name` free for a device."""
 
     def refuse(why: str) -> RegistrationError:
         return RegistrationError(f"a driver cannot be called {name!r}: {why}. Set another `name`.")
@@ -349,13 +352,13 @@ def _run(attachment: _Attachment, step: str, action: Callable[[], object]) -> No
 
 def _prepare_exit(driver: Driver) -> None:
     if driver.kernel_generator is not None:
-        # What builds plans needs it, and it can't be imported any more in a function that atexit calls.
+        # The builder of plans needs this module, and a function that atexit calls cannot import it any more.
         import concurrent.futures.process  # noqa: F401
     atexit.register(_shut_down)
 
 
 def _shut_down() -> None:
-    """End what builds plans, if something has been built, and then the use of the devices."""
+    """Stop the builder of plans, if any plan was built, and then end the use of the devices."""
     from torch_outboard import _C
 
     if (builder := sys.modules.get("torch_outboard.kernels.builder")) is not None:
@@ -364,7 +367,7 @@ def _shut_down() -> None:
 
 
 def _finish(attachment: _Attachment) -> ModuleType:
-    """Runs the steps that are left, in the order that torch needs."""
+    """Run the remaining steps, in the order that torch needs."""
     from torch_outboard import _C
     from torch_outboard.compile.register import register as register_compiler
     from torch_outboard.device import build_module
@@ -390,7 +393,7 @@ def _finish(attachment: _Attachment) -> ModuleType:
 
 
 def _begin_autograd() -> None:
-    """Start the devices' autograd threads if a backward pass has run before: torch counts devices at the first."""
+    """Start the devices' autograd threads if a backward pass has run before: torch counts devices only in the first."""
     from torch_outboard import _C
 
     if _C.has_autograd_begun():

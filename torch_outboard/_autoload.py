@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attaching while torch is imported. Nothing here raises: an exception would break `import torch` itself."""
+"""Attaching during `import torch`. Nothing here raises: an exception would break `import torch` itself."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _warned: set[str] = set()
 
 
 def autoload_from_environment() -> None:
-    """Attaches what OUTBOARD_DRIVER names; on failure warns once, with the cause."""
+    """Attach the driver that OUTBOARD_DRIVER names; a failure warns once, with the cause."""
     name = os.environ.get(VARIABLE)
     if name:
         _attach_or_warn(name, f"{VARIABLE}={name}", f"by {VARIABLE}={name}")
 
 
 def autoload(name: str) -> None:
-    """Attaches a driver for its vendor's entry point of the group `torch.backends`.
+    """Attach a driver for its vendor's entry point of the group `torch.backends`.
 
-    OUTBOARD_DRIVER wins over every vendor, else the first vendor wins. The loser warns once; nothing is raised.
+    OUTBOARD_DRIVER wins over every vendor; otherwise the first vendor wins. The other vendors warn once. Nothing is
+    raised.
     """
     wanted = os.environ.get(VARIABLE)
     if wanted and wanted != name:
@@ -45,7 +46,7 @@ def autoload(name: str) -> None:
 
 
 def _entry_point(module: str) -> str:
-    """Names the entry point of the group `torch.backends` that calls from `module`, and its package."""
+    """Return a name for the entry point of the group `torch.backends` that calls from `module`, with its package."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="torch.backends"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""For which torch the extension was built, and whether it is the one that runs.
+"""The torch that the extension was built for, and the check that this torch is the running one.
 
-Loading an extension that was built for another torch crashes or, worse, misdispatches. `check_torch_version` is
-therefore called before anything of the extension is loaded. The build itself uses this file too, by its path: it
-imports nothing of the package.
+Loading an extension that was built for another torch crashes or, worse, misdispatches. `check_torch_version` therefore
+runs before any part of the extension is loaded. The build uses this file too, by its path: the file imports nothing of
+the package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """What the extension was built for: `torch` is a full version, `python` a minor one, `sanitize` often empty."""
+    """The record of a build: `torch` is a full version, `python` a minor one, `sanitize` often empty."""
 
     torch: str
     python: str
@@ -42,7 +42,7 @@ class BuildInfo:
 
 
 def torch_minor(version: str) -> tuple[int, int]:
-    """Gives the minor line of a torch version: (2, 13) for 2.13.0+cpu."""
+    """Return the minor line of a torch version: (2, 13) for 2.13.0+cpu."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
         raise ValueError(f"{version!r} is no torch version")
@@ -50,7 +50,7 @@ def torch_minor(version: str) -> tuple[int, int]:
 
 
 def check_supported(version: str) -> None:
-    """Raises ImportError for a torch that this release does not know."""
+    """Raise ImportError for a torch that this release does not support."""
     if not OLDEST_TORCH <= torch_minor(version) <= NEWEST_TORCH:
         oldest, newest = (f"{major}.{minor}" for major, minor in (OLDEST_TORCH, NEWEST_TORCH))
         raise ImportError(
@@ -60,7 +60,7 @@ def check_supported(version: str) -> None:
 
 
 def build_info() -> BuildInfo | None:
-    """Gives the record of the build, None if the extension was not built. A damaged record raises ImportError."""
+    """Return the record of the build, or None if the extension is not built. A damaged record raises ImportError."""
     path = _PACKAGE / "_build_info.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def build_info() -> BuildInfo | None:
 
 
 def rebuild_command() -> str:
-    """Gives the shell command that builds the extension for the torch and the Python that run."""
+    """Return the shell command that builds the extension for the running torch and Python."""
     source = _PACKAGE.parent
     if (source / "CMakeLists.txt").is_file() and (source / "scripts" / "build").is_file():
         return f"{source / 'scripts' / 'build'} --python {sys.executable}"
@@ -83,9 +83,9 @@ def rebuild_command() -> str:
 
 
 def check_torch_version() -> None:
-    """Raises ImportError unless the extension was built for the torch and the Python that run.
+    """Raise ImportError unless the extension was built for the running torch and Python.
 
-    Call it before the extension is loaded: afterwards is too late.
+    Call this function before the extension is loaded: afterwards is too late.
     """
     import torch
 
@@ -93,7 +93,7 @@ def check_torch_version() -> None:
 
 
 def installed_torch() -> str:
-    """Return the version of the torch that runs or would be imported, if its files tell it without importing it."""
+    """Return the version of the imported or importable torch, if its files state the version without an import."""
     spec = importlib.util.find_spec("torch") if "torch" not in sys.modules else None
     if spec is not None and spec.origin is not None:
         text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def installed_torch() -> str:
 
 
 def check_built_for(running: str) -> None:
-    """Raise ImportError unless the extension was built for this version of torch and the Python that runs."""
+    """Raise ImportError unless the extension was built for this version of torch and the running Python."""
     check_supported(running)
     built = build_info()
     if built is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which provider ran which operator how often."""
+"""Counts of calls by operator and provider."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Coverage", "CoverageRow", "coverage", "reset_coverage"]
 
 
 class CoverageRow(NamedTuple):
-    """One operator at one provider: "native", "compiled", "host", "fallback" or, of collectives alone, "staged"."""
+    """One operator at one provider: "native", "compiled", "host", "fallback" or, for collectives only, "staged"."""
 
     op: str
     provider: str
@@ -23,8 +23,8 @@ class Coverage(Sequence[CoverageRow]):
     Attributes
     ----------
     reasons : mapping of str to tuple of str
-        Why calls of an operator that the host or the fallback ran got no generated kernel, and what to do. Empty where
-        nobody generates kernels.
+        For operators that the host or the fallback ran: why their calls have no generated kernel, and what to do. Empty
+        if the device has no kernel generator.
     """
 
     def __init__(self, rows: Sequence[CoverageRow], reasons: Sequence[tuple[str, str]] = ()) -> None:
@@ -56,11 +56,11 @@ class Coverage(Sequence[CoverageRow]):
     __hash__ = None  # type: ignore[assignment]
 
     def calls(self, op: str | None = None, provider: str | None = None) -> int:
-        """Adds up the calls of an operator, of a provider, or of both."""
+        """Add up the calls of an operator, of a provider, or of both."""
         return sum(row.calls for row in self if op in (None, row.op) and provider in (None, row.provider))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Gives the rows as dicts, for JSON."""
+        """Return the rows as dicts, for JSON."""
         return [row._asdict() for row in self]
 
     def __rich__(self) -> Any:
@@ -85,7 +85,7 @@ class Coverage(Sequence[CoverageRow]):
     def __str__(self) -> str:
         from rich.console import Console
 
-        # Wide enough that no operator's name is cut, wherever it is printed to.
+        # Wide enough that no operator's name is cut, whatever the output is.
         rest = 110 if self.reasons else 60
         console = Console(width=rest + max((len(row.op) for row in self), default=0), color_system=None)
         with console.capture() as capture:
@@ -97,7 +97,10 @@ class Coverage(Sequence[CoverageRow]):
 
 
 def coverage() -> Coverage:
-    """Gives what ran where since the start or the last `reset_coverage`; empty before a driver is attached."""
+    """Return the calls by operator and provider since the start or the last `reset_coverage`.
+
+    The list is empty before a driver is attached.
+    """
     from torch_outboard._attach import attached_driver
 
     if attached_driver() is None:
@@ -109,7 +112,7 @@ def coverage() -> Coverage:
 
 
 def reset_coverage() -> None:
-    """Sets all counters of `coverage` to 0."""
+    """Set all counters of `coverage` to 0."""
     from torch_outboard._attach import attached_driver
 
     if attached_driver() is not None:

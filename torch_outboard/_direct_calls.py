@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calls of a Python driver's own methods, below torch-outboard, while a graph is captured."""
+"""Guards on direct calls of a Python driver's methods while a graph is captured."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch_outboard.driver import Driver
 
 __all__ = ["refuse_in_captures"]
 
-# What queues work on a stream.
+# The entries that queue work on a stream.
 _ENTRIES = ("copy_async", "fill_async", "copy_nd_async", "host_callback", "kernel_launch", "graph_launch")
 
 
 def refuse_in_captures(driver: Driver, entries: dict[str, Callable[..., Any] | int]) -> None:
-    """Make the attached driver's methods that queue work raise CaptureError on a stream that the core records.
+    """Make the attached driver's queuing methods raise CaptureError on a stream that the core records.
 
-    The work would run at once and be missing in the graph. The core calls `entries`, which stay as they are, and what
-    the driver calls within an entry goes through.
+    The work would run at once and be missing from the graph. The core calls `entries`, which stay unchanged. Calls that
+    the driver makes within an entry pass.
     """
     for name in _ENTRIES:
         if callable(entries.get(name)):

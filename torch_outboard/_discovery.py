@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Finding drivers: entry points of the group `torch_outboard.drivers`, or "package.module:Class"."""
+"""Discovery of drivers: entry points of the group `torch_outboard.drivers`, or "package.module:Class"."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "FoundDriver", "attaches_itself", "find_driver", "found_drivers"]
 
 GROUP = "torch_outboard.drivers"
-# Entry points of torch's, called while torch is imported, and the module of ours.
+# torch's group of entry points, which `import torch` calls, and the module of our entry point.
 AUTOLOAD_GROUP = "torch.backends"
 AUTOLOAD_MODULE = "torch_outboard_autoload"
 
 
 @dataclass(frozen=True)
 class FoundDriver:
-    """A driver that an installed distribution offers; loading it imports the distribution's module."""
+    """A driver of an installed distribution; loading the driver imports the distribution's module."""
 
     name: str
     target: str  # "package.module:Class"
     distribution: str
 
     def load(self) -> type[Driver]:
-        """Imports the class; RegistrationError with the cause if that fails."""
+        """Import the class; raise RegistrationError with the cause if the import fails."""
         return _load(self.name, self.target)
 
 
 def found_drivers() -> dict[str, FoundDriver]:
-    """Gives the drivers of installed distributions by name, without importing any."""
+    """Return the drivers of installed distributions by name, without importing any."""
     from importlib.metadata import entry_points
 
     found: dict[str, FoundDriver] = {}
@@ -49,7 +49,7 @@ def found_drivers() -> dict[str, FoundDriver]:
 
 
 def attaches_itself() -> bool:
-    """Return whether a driver may attach itself while torch is imported: by OUTBOARD_DRIVER, or by an entry point."""
+    """Return whether OUTBOARD_DRIVER or an entry point may attach a driver during `import torch`."""
     from importlib.metadata import entry_points
 
     return bool(os.environ.get("OUTBOARD_DRIVER")) or any(
@@ -58,7 +58,10 @@ def attaches_itself() -> bool:
 
 
 def find_driver(name: str) -> type[Driver]:
-    """Gives the class of a driver by its name, that of its devices, or by "package.module:Class"."""
+    """Return the class of a driver by its name, by its devices' name, or by "package.module:Class".
+
+    An unknown name raises RegistrationError.
+    """
     if ":" in name:
         return _load(name, name)
     found = found_drivers()
@@ -73,7 +76,7 @@ def find_driver(name: str) -> type[Driver]:
 
 
 def _by_device(name: str, found: Iterable[FoundDriver]) -> type[Driver] | None:
-    """Gives the driver whose devices are called that; those that can't be loaded are passed over."""
+    """Return the driver whose devices have this name, or None; skip drivers that cannot be loaded."""
     for one in found:
         with contextlib.suppress(RegistrationError):
             driver = one.load()

@@ -4,13 +4,13 @@
     RuntimeError
     └── OutboardError
         ├── DriverError(code)        an entry of the driver failed
-        ├── NotSupportedError        the driver has no such entry, or torch-outboard no such function (yet);
+        ├── NotSupportedError        the driver lacks the entry, or torch-outboard the function;
         │                            also a NotImplementedError
-        ├── CaptureError             a graph cannot be captured, or something cannot be captured in one
-        └── RegistrationError        a driver description that cannot be attached
+        ├── CaptureError             a graph cannot be captured, or a call cannot be captured in one
+        └── RegistrationError        a driver description cannot be attached
 
-Beside these: `torch.OutOfMemoryError` when a device has no more memory, `torch.AcceleratorError` once a device is lost
-and for a device that is not there, `ValueError` for another argument that is wrong.
+Other errors: `torch.OutOfMemoryError` if a device has no more memory, `torch.AcceleratorError` for a lost device and
+for an invalid device index, `ValueError` for any other invalid argument.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class OutboardError(RuntimeError):
 class DriverError(OutboardError):
     """An entry of the driver failed.
 
-    A driver written in Python raises it to choose the status; any other exception becomes `Status.INTERNAL`,
-    MemoryError `Status.OUT_OF_MEMORY` and NotImplementedError `Status.UNIMPLEMENTED`.
+    A driver written in Python raises this exception to choose the status. Any other exception becomes
+    `Status.INTERNAL`, MemoryError `Status.OUT_OF_MEMORY` and NotImplementedError `Status.UNIMPLEMENTED`.
 
     Attributes
     ----------
     code : Status or int
-        The driver's status; an int if it is none that driver.h names.
+        The driver's status; an int if driver.h does not name the status.
     entry : str or None
-        The entry that failed, where known.
+        The failed entry, if known.
     device : int or None
-        The device that it failed on, where known.
+        The device on which the entry failed, if known.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class DriverError(OutboardError):
 
 
 class NotSupportedError(OutboardError, NotImplementedError):
-    """What was asked for is not there, neither in the driver nor as a default."""
+    """Neither the driver nor a default implements the requested function."""
 
 
 class CaptureError(OutboardError):
-    """A graph cannot be captured or replayed like this, or a call cannot be captured; the message names the call."""
+    """A graph cannot be captured or replayed in this way, or a call cannot be captured; the message names the call."""
 
 
 class RegistrationError(OutboardError):
@@ -106,12 +106,12 @@ def _status(code: int) -> int:
         return code
 
 
-# The core's own wording, in raise_status (csrc/core/error.cpp).
+# The core's wording, in raise_status (csrc/core/error.cpp).
 _ENTRY = re.compile(r"driver '[^']*': (\w+)(?: on device (\d+))? failed with ")
 
 
 def from_core(kind: int, code: int, message: str) -> OutboardError:
-    """Makes the exception for an error of the C++ core; `kind` is outboard::ErrorKind."""
+    """Return the exception for an error of the C++ core; `kind` is outboard::ErrorKind."""
     if kind == 1:
         return NotSupportedError(message)
     if kind == 2:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where C++ extensions find torch-outboard's headers and its library."""
+"""The paths of torch-outboard's headers and library, for C++ extensions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def include_paths() -> list[str]:
-    """Gives the folders for `#include <torch_outboard/runtime.h>`; FileNotFoundError if the headers are not there."""
-    # In a wheel within the package, in a source tree beside it.
+    """Return the folders for `#include <torch_outboard/runtime.h>`; raise FileNotFoundError without the headers."""
+    # A wheel has the headers in the package, a source tree beside the package.
     for folder in (_PACKAGE / "include", _PACKAGE.parent / "include"):
         if (folder / "torch_outboard" / "runtime.h").is_file():
             return [str(folder)]
@@ -20,12 +20,12 @@ def include_paths() -> list[str]:
 
 
 def header_path(name: str) -> Path:
-    """Gives a header of torch_outboard's by its whole path, for code whose compiler's flags are somebody else's."""
+    """Return the absolute path of a header of torch_outboard, for code whose compiler flags are set elsewhere."""
     return Path(include_paths()[0]) / "torch_outboard" / name
 
 
 def library_paths() -> list[str]:
-    """Gives the folders for `-ltorch_outboard`; FileNotFoundError if the library was not built."""
+    """Return the folders for `-ltorch_outboard`; raise FileNotFoundError if the library is not built."""
     if not any((_PACKAGE / "lib").glob("libtorch_outboard.*")):
         raise FileNotFoundError("torch_outboard's library is not there: build it with scripts/build, or reinstall")
     return [str(_PACKAGE / "lib")]

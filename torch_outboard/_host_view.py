@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Device memory for libraries that know the CPU only."""
+"""Device memory as CPU tensors, for libraries that know only the CPU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ __all__ = ["host_view"]
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
-    """Gives a CPU tensor over the memory of a device tensor, with no copy: `host_view(x).numpy()`.
+    """Return a CPU tensor over the memory of a device tensor, without a copy: `host_view(x).numpy()`.
 
-    It waits for the device's current stream. What is queued later is not waited for: before the host reads what the
-    device writes, or the device what the host writes, synchronise. The memory lives as long as either tensor.
+    The call waits for the device's current stream, and not for work queued later. Synchronise before the host reads
+    what the device writes, or the device reads what the host writes. The memory lives as long as either tensor.
 
-    NotSupportedError where the host cannot reach the driver's memory; use `tensor.cpu()` there. ValueError for a tensor
-    of another device or one that is not dense, RuntimeError for one that requires grad.
+    Raises
+    ------
+    NotSupportedError
+        The host cannot reach the driver's memory; use `tensor.cpu()`.
+    ValueError
+        The tensor is on another device or is not dense.
+    RuntimeError
+        The tensor requires grad.
     """
     from torch_outboard import _C
 

@@ -12,32 +12,32 @@ __all__ = ["register_kernel"]
 
 
 def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
-    """Makes a function the device's kernel of an operator, before every other provider.
+    """Register a function as the device's kernel of an operator, before every other provider.
 
-    It is called below autograd, on the operator's device, with all arguments of the operator's schema: keyword-only
-    ones (`out` among them, of the result's size) as keywords, the others by position. It queues its work on the current
-    stream by torch's operators or `torch_outboard.launch`, which a graph records. In a capture, a kernel that queues
-    nothing, or asks for the driver's handle of the stream, raises CaptureError.
+    The kernel is called below autograd, on the operator's device, with all arguments of the operator's schema.
+    Keyword-only arguments are passed as keywords (`out` among them, of the result's size), the others by position. The
+    kernel queues its work on the current stream by torch's operators or `torch_outboard.launch`, which a graph records.
+    In a capture, a kernel that queues nothing, or asks for the driver's handle of the stream, raises CaptureError.
 
-    A kernel of one form serves the others: one for "aten::add.Tensor", "aten::add.out" or "aten::add_.Tensor" is called
-    for `x + y`, `torch.add(x, y, out=z)` and `x.add_(y)`. Of several the called form's own comes first, then that of
-    the out= form, which needs no copy; for a call in place its `out` is `self`. Calls with sparse, quantized or nested
-    tensors pass by.
+    A kernel of one form serves the others: a kernel for "aten::add.Tensor", "aten::add.out" or "aten::add_.Tensor" is
+    called for `x + y`, `torch.add(x, y, out=z)` and `x.add_(y)`. If several are registered, the called form's own
+    kernel comes first, then the kernel of the out= form, which needs no copy; for a call in place its `out` is `self`.
+    Calls with sparse, quantized or nested tensors skip the kernel.
 
     Parameters
     ----------
     op : str
         The operator with its overload: "aten::relu", "aten::add.out".
     kernel : callable
-        Gives the operator's result; None stands for the arguments that the operator writes to. NotImplemented hands
-        the call to the next provider; arguments must be unchanged then.
+        Returns the operator's result; None stands for the arguments that the operator writes to. NotImplemented hands
+        the call to the next provider; the arguments must be unchanged then.
 
     Raises
     ------
     RegistrationError
         No driver is attached.
     ValueError
-        There is no such operator; the message lists the overloads that there are.
+        There is no such operator; the message lists the existing overloads.
     """
     from torch_outboard import _C
 

@@ -29,9 +29,9 @@ class Kernel:
     Attributes
     ----------
     name : str
-        What the program, the profiler and errors call it.
+        The kernel's name in the program, the profiler and errors.
     signature : str
-        The types of its parameters, as given to `build_kernel`.
+        The types of its parameters, as passed to `build_kernel`.
     """
 
     __slots__ = ("_launch", "name", "signature")
@@ -54,8 +54,8 @@ def build_kernel(
 ) -> Kernel:
     """Build a kernel from its source, for `launch`.
 
-    Waits for the driver's compiler, or takes the program from the disk (docs/kernels.md). A launch on another device
-    builds the kernel for that one first.
+    The call waits for the driver's compiler, or reads the program from the disk (docs/kernels.md). A launch on another
+    device builds the kernel for that device first.
 
     Parameters
     ----------
@@ -64,22 +64,22 @@ def build_kernel(
     name : str
         The kernel's name in the program.
     language : str
-        What the driver calls the language: "opencl_c", "cuda", …
+        The driver's name for the language: "opencl_c", "cuda", …
     signature : str
         A type for each parameter, separated by commas: "const float32*, float32*, int32". With `T*` the kernel gets the
-        address of a tensor of the dtype T (`void*`: of any dtype); `const` says that it only reads, which the stream
-        sanitizer relies on. A tensor is contiguous; `strided T*` takes any strides. `T` is a number by value, `local`
-        local (shared) memory, whose bytes the launch gives.
+        address of a tensor of the dtype T (`void*`: of any dtype). `const` declares that the kernel only reads, which
+        the stream sanitizer relies on. A tensor is contiguous; `strided T*` takes any strides. `T` is a number by
+        value. `local` is local (shared) memory, whose size in bytes the launch passes.
     options : str
         Options of the driver's compiler.
     device : torch.device, str or int, optional
-        The first device to build for; the current one by default.
+        The first device to build for; the current device by default.
 
     Raises
     ------
     ValueError
         The driver refuses the program (the message is the build log), the program has no kernel of that name, or the
-        signature makes no sense.
+        signature is invalid.
     NotSupportedError
         The driver builds no programs.
     RegistrationError
@@ -111,41 +111,41 @@ def launch(
     """Queue a launch of a kernel, on the current stream of its tensors' device, and return.
 
     While the stream captures, the launch goes into the graph instead and runs at each replay. The stream sanitizer and
-    the profiler see it under the kernel's name. Tensors need not be kept until the launch is done; those of a graph
-    must live as long as the graph. Autograd knows of a launch only that it writes to tensors in place: for gradients
-    register the kernel as an operator's (`register_kernel`, torch.library.custom_op).
+    the profiler see it under the kernel's name. The caller may drop the tensors before the launch is done; the tensors
+    of a graph must live as long as the graph. Autograd sees a launch only as a write in place. For gradients, register
+    the kernel as an operator's (`register_kernel`, torch.library.custom_op).
 
     Parameters
     ----------
     kernel : Kernel
     args : sequence
-        One a parameter: a tensor, a number, or the bytes of local memory.
+        One for each parameter: a tensor, a number, or the bytes of local memory.
     grid, block : int or sequence of up to three int
-        Blocks of the launch, threads of a block. Without a block in some dimension nothing is launched.
+        Blocks of the launch, threads of a block. If the grid is 0 in a dimension, nothing is launched.
     shared_memory : int
-        Bytes of dynamic shared memory of a block, for languages where that is no argument.
+        Bytes of dynamic shared memory of a block, for languages in which it is not an argument.
     cluster : int or sequence of up to three int, optional
         Blocks of a cluster.
     cooperative : bool
         All blocks run at once and may wait for each other.
     follows_addresses : bool
-        The kernel uses addresses that it finds in memory.
+        The kernel uses addresses that it reads from memory.
     stream : torch.Stream, optional
         Another stream of the device.
 
     Raises
     ------
     TypeError
-        Another number of arguments, or an argument of another kind.
+        The number of arguments or the kind of an argument is wrong.
     ValueError
-        A tensor of another kind of device, dtype or layout than declared, a grid or block that no launch has, a
-        stream of another device; also what the driver refuses as an invalid argument.
+        A tensor is on another kind of device, or its dtype or layout differs from the signature. The grid or the block
+        is invalid, the stream belongs to another device, or the driver refuses an argument as invalid.
     OverflowError
-        A number that its dtype doesn't hold.
+        A number does not fit its dtype.
     RuntimeError
-        Tensors of two devices.
+        The tensors are on two devices.
     NotSupportedError
-        The driver launches no kernels, or the device doesn't follow addresses.
+        The driver launches no kernels, or the device does not follow addresses.
     CaptureError
         The stream's capture has failed before.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Old names of modules, for those who import them."""
+"""Old names of modules that have moved."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["forward"]
 
 
 def forward(old: str, new: ModuleType) -> None:
-    """Let the name `old` stand for a module that has moved. The importer gets a DeprecationWarning.
+    """Forward the name `old` to a module that has moved. The importer gets a DeprecationWarning.
 
-    Call it in the module that is imported by its old name, on its top level.
+    Call this function at the top level of the module with the old name.
     """
     message = f"{old} is {new.__name__} now; the old name goes after the next release"
     warnings.warn(message, DeprecationWarning, stacklevel=3)

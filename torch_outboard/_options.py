@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Options of a driver: declared with type, default and documentation; given to attach or by environment variables."""
+"""Options of a driver: declared with type, default and documentation; passed to attach or by environment variables."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Option:
     Parameters
     ----------
     type : bool, int, float or str
-        What its value is converted to.
+        The type to which its value is converted.
     default : value or None
-        Used if neither attach nor the environment gives one; None leaves the choice to the driver.
+        The value if neither attach nor the environment sets the option; None leaves the choice to the driver.
     doc : str
         One sentence for `outboard info`.
     choices : tuple of str
         The legal values of a str option, if they are few.
     is_in_environment : bool
-        False if the driver itself reads the environment for it.
+        False if the driver itself reads the environment for this option.
     """
 
     type: type[bool] | type[int] | type[float] | type[str]
@@ -49,7 +49,7 @@ class Option:
     is_in_environment: bool = True
 
     def convert(self, value: object) -> OptionValue:
-        """Gives the value as the declared type; ValueError or TypeError if it is none."""
+        """Return the value as the declared type; raise ValueError or TypeError if the value does not convert."""
         if self.type is bool:
             return _to_bool(value)
         if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -79,7 +79,7 @@ def _to_int(value: int | float | str) -> int:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Gives ' Did you mean …?', or what there is if nothing is near."""
+    """Return ' Did you mean …?', or the list of known names if none is near."""
     import difflib
 
     matches = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
@@ -89,16 +89,19 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def environment_name(driver: str, option: str) -> str:
-    """Names the variable that sets an option: OUTBOARD_MYCHIP_DEVICES for `devices` of `mychip`."""
+    """Return the variable that sets an option: OUTBOARD_MYCHIP_DEVICES for `devices` of `mychip`."""
     return f"OUTBOARD_{driver}_{option}".upper()
 
 
 def resolve_options(
     driver: str, declared: Mapping[str, Option], given: Mapping[str, object]
 ) -> dict[str, OptionValue | None]:
-    """Gives each declared option its value: from attach, else from the environment, else the default.
+    """Return the value of each declared option: from attach, else from the environment, else the default.
 
-    RegistrationError for an option that the driver doesn't declare, or a value of the wrong type.
+    Raises
+    ------
+    RegistrationError
+        The driver does not declare an option, or a value has the wrong type.
     """
     for name in given:
         if name not in declared:
@@ -130,5 +133,5 @@ def _reason(error: Exception, option: Option, value: object) -> str:
 
 
 def to_text(value: OptionValue) -> str:
-    """Gives the value as a driver library reads it; true and false as 1 and 0."""
+    """Return the value as a driver library reads it; true and false as 1 and 0."""
     return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Device properties, as drivers give them and as users see them."""
+"""Device properties, as drivers return them and as users see them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DTYPES: dict[torch.dtype, int] = {
 
 
 def dtype_bits(dtypes: Iterable[torch.dtype]) -> int:
-    """Gives the bits of ob_device_properties.dtypes for dtypes."""
+    """Return the bits of ob_device_properties.dtypes for dtypes."""
     bits = 0
     for dtype in dtypes:
         if dtype not in DTYPES:
@@ -49,24 +49,25 @@ def dtype_bits(dtypes: Iterable[torch.dtype]) -> int:
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What `torch.<name>.get_device_properties` gives. 0 and "" mean that the driver doesn't say.
+    """The result of `torch.<name>.get_device_properties`. 0 and "" mean that the driver does not report the value.
 
     Attributes
     ----------
     total_memory : int
         Bytes.
     dtypes : frozenset of torch.dtype
-        What kernels may use.
+        The dtypes that kernels may use.
     major, minor : int
-        Compute capability, or the driver's own counting.
+        Compute capability, or the driver's own numbering.
     clock_rate : int
         kHz.
     machine : str
-        "cpu" or "gpu": how kernels for it are best written.
+        "cpu" or "gpu": the kind of machine that generated kernels are written for.
     addresses_host_memory : bool
         Whether kernels use pinned memory by the host's addresses.
     follows_addresses : bool
-        Whether kernels use addresses that they find in memory, so that operators over lists of tensors are one launch.
+        Whether kernels use addresses that they read from memory, so that operators over lists of tensors are one
+        launch.
     """
 
     name: str = ""
@@ -102,7 +103,7 @@ class DeviceProperties:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> DeviceProperties:
-        """Makes it of what the core gives."""
+        """Return the properties in the core's table."""
         bits = table["dtypes"]
         dtypes = frozenset(dtype for dtype, number in DTYPES.items() if bits == 0 or bits >> number & 1)
         return cls(**{**table, "dtypes": dtypes, "machine": _name_of_machine(table["machine"])})
@@ -120,9 +121,9 @@ _FIELDS = [field.name for field in dataclasses.fields(DeviceProperties)]
 
 
 def to_table(properties: object) -> dict[str, Any]:
-    """Gives a Python driver's answer as the core reads it: a dict, or DeviceProperties.
+    """Return a Python driver's answer as the core reads it; the answer is a dict or DeviceProperties.
 
-    TypeError or ValueError, which becomes the driver's failure, for anything else or for an unknown key.
+    Any other answer raises TypeError and an unknown key raises ValueError; both become a failure of the driver.
     """
     if isinstance(properties, DeviceProperties):
         table = {name: getattr(properties, name) for name in _FIELDS}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Files that are kept for later processes: written whole or not at all, with a hash by which damage is found.
+"""Files that are kept for later processes: written whole or not at all, with a hash that reveals damage.
 
-Whatever lies on disk may run in this process, so it is read by one function, which takes only what nobody else may
-have written. csrc/core/private_files.h has the rules, for Python and C++ alike.
+A file on disk may run as code in this process. One function therefore reads all of them, and it accepts only files that
+no other user can have written. csrc/core/private_files.h has the rules, for Python and C++ alike.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ __all__ = [
 
 
 def read_private(path: Path, trusted: int = -1) -> bytes | None:
-    """Return what a file has, or None if there is none.
+    """Return the content of a file, or None if there is no such file.
 
-    OSError, PermissionError if another user may have written it: its text says what to do. The files of one more user
-    may be `trusted`.
+    If another user may have written the file, PermissionError says what to do; other failures raise OSError. The files
+    of one more user may be `trusted`.
     """
     return _C.read_private(path, trusted)
 
 
 def make_private_folders(*paths: Path) -> None:
-    """Make folders that only their user may write, the outer ones first. OSError if that can't be."""
+    """Make folders that only their user may write, the outer ones first; raise OSError on failure."""
     for path in paths:
         _C.make_private_folder(path)
 
 
 def reason_of(error: OSError) -> str:
-    """Return what an error says, without its number where it says all by itself."""
+    """Return an error's text, without its number where the text suffices."""
     return error.strerror if error.filename is None and error.strerror else str(error)
 
 
 def absolute_path(path: str) -> Path:
-    """Return a path that begins where the process was when this package was imported, if it is relative."""
+    """Return the path as an absolute one; a relative path starts at the working directory at this package's import."""
     return Path(_C.absolute_path(path))
 
 
@@ -61,18 +61,18 @@ def printable_path(path: Path | str) -> str:
 
 
 def sealed(content: bytes) -> bytes:
-    """Return a content behind the hash of it, by which damage is found."""
+    """Return the content behind its hash, which reveals damage."""
     return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
 def unsealed(content: bytes) -> bytes | None:
-    """Return what was sealed, or None if this isn't what was written."""
+    """Return the content that was sealed, or None if the file is damaged."""
     digest, _, rest = content.partition(b"\n")
     return rest if hashlib.sha256(rest).hexdigest().encode() == digest else None
 
 
 def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
-    """Return the JSON object that was sealed, or None if it is damaged or has other names than these."""
+    """Return the JSON object that was sealed, or None if it is damaged or its names differ from these."""
     rest = unsealed(content)
     try:
         found = None if rest is None else json.loads(rest)
@@ -82,7 +82,7 @@ def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it, so that no process sees a part. OSError leaves none behind."""
+    """Write a file under a temporary name and rename it, so that no process sees a part. On OSError, leave no file."""
     file, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
     try:
         with os.fdopen(file, "wb") as stream:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a driver says of Triton's kernels for its devices."""
+"""A driver's description of Triton's kernels for its devices."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ __all__ = ["TritonTarget"]
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """What Triton compiles for, and what its launcher would know.
+    """The target that Triton compiles for, and what Triton's launcher would know of it.
 
-    It is all that a vendor says for `code_generator = "triton"`.
+    A vendor with `code_generator = "triton"` describes nothing else.
 
     Attributes
     ----------
     backend : str
         The back end in Triton, by the name of its GPUTarget, such as "cuda".
     arch : int or str
-        The chip, as that back end wants it.
+        The chip, as that back end expects it.
     language : str
-        Of the binary: the name of the back end's last stage, and a language that the driver's `program_build` takes.
+        The binary's language: the name of the back end's last stage, and a language that the driver's `program_build`
+        takes.
     warp_size : int
-        Threads of a warp; a block has as many times num_warps.
+        Threads of a warp; a block has num_warps times as many.
     hidden : tuple of str
-        Pointers that the back end adds behind a kernel's own arguments, in their order, by the names that its metadata
-        knows them by: for "global_scratch" it has `global_scratch_size`, in bytes for each block of the grid, and
-        `global_scratch_align`. One of 0 bytes is passed as 0, one that the metadata hasn't got is none.
+        Pointers that the back end adds after a kernel's own arguments, in order, by their names in the back end's
+        metadata. For "global_scratch" the metadata has `global_scratch_size`, in bytes for each block of the grid, and
+        `global_scratch_align`. A pointer to 0 bytes is passed as 0. A pointer that the metadata lacks is left out.
     options : tuple of pairs
         More options for the back end, by their names.
     module : str
-        Imported before anything is compiled, in worker processes too: it may make the back end known to Triton. A back
-        end of an installed package needs none.
+        Imported before the first compilation, in worker processes too: the module may register the back end with
+        Triton. An installed package's back end needs no module.
     """
 
     backend: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Environment variables that are read by nobody, though they look like ours."""
+"""Warnings for unknown environment variables that look like torch-outboard's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_outboard._options import Option, environment_name, nearest
 __all__ = ["warn_of_unknown_variables"]
 
 _PREFIX = "OUTBOARD_"
-# What the package itself reads.
+# The variables that the package itself reads.
 VARIABLES = (
     "OUTBOARD_BLOCKING",
     "OUTBOARD_DRIVER",
@@ -26,9 +26,9 @@ VARIABLES = (
 
 
 def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> None:
-    """Warns of variables that look like the package's or the attached driver's and are none: they would do nothing.
+    """Warn of unknown variables that look like the package's or the attached driver's: they have no effect.
 
-    Those of other drivers, OUTBOARD_<NAME>_<OPTION>, are nobody's business here.
+    Variables of other drivers, OUTBOARD_<NAME>_<OPTION>, are not checked.
     """
     own = [environment_name(driver, name) for name in declared]
     for variable in sorted(os.environ):
@@ -41,7 +41,7 @@ def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> No
 
 
 def _meant(variable: str, driver: str, own: list[str]) -> list[str]:
-    """Gives what a variable with another beginning than the driver's may have been meant as; empty for other things."""
+    """Return the known variables that an unknown one may stand for, or an empty list."""
     import difflib
 
     near = difflib.get_close_matches(variable, VARIABLES, n=1, cutoff=0.85)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Autocast policies: what torch.autocast does to an operator on the attached device.
 
-A driver opts in by its attribute `autocast`; it then has torch's own lists, as CUDA has. Here they are changed while
-the process runs:
+A driver opts in by its attribute `autocast` and then has torch's own lists, as CUDA has. The functions here change the
+lists while the process runs:
 
     torch_outboard.amp.set_policy("aten::softmax", "lower_precision_fp")
     torch_outboard.amp.set_policy("mylib::attention", "lower_precision_fp")
@@ -37,24 +37,24 @@ _DTYPES = (torch.float16, torch.bfloat16)
 
 
 def set_policy(op: Any, policy: str) -> None:
-    """Gives an operator a policy under torch.autocast, from the next call on, in every thread.
+    """Set an operator's policy under torch.autocast, from the next call on, in every thread.
 
-    What torch.compile has compiled keeps the policy it was traced with. Only floating-point tensors on the device are
-    cast, float64 excepted, as everywhere in autocast.
+    Code that torch.compile has compiled keeps the policy it was traced with. Autocast casts only floating-point tensors
+    on the device, and never float64.
 
     Parameters
     ----------
     op : str, OpOverload, OpOverloadPacket or CustomOpDef
-        "aten::softmax" means every overload that can have the policy, "aten::softmax.int" and
-        torch.ops.aten.softmax.int one of them; "aten::mm.default" is the one without a name.
+        "aten::softmax" means every overload that can have the policy. "aten::softmax.int" and
+        torch.ops.aten.softmax.int mean one of them; "aten::mm.default" is the overload without a name.
     policy : str
-        A key of POLICIES, or "default" for what torch's lists say ("fallthrough" for an operator that none names).
+        A key of POLICIES, or "default" for the policy of torch's lists ("fallthrough" for an operator in no list).
 
     Raises
     ------
     ValueError
-        There is no such operator or policy, the operator writes to its arguments or takes no tensor, or somebody has
-        registered an autocast kernel for it with torch.
+        There is no such operator or policy, the operator writes to its arguments or takes no tensor, or an autocast
+        kernel is already registered for it with torch.
     NotSupportedError
         The driver has no autocast.
     RegistrationError
@@ -69,21 +69,21 @@ def set_policy(op: Any, policy: str) -> None:
 
 
 def policies() -> dict[str, str]:
-    """Gives the policies in force, by operator; other operators run as they are. Empty without autocast."""
+    """Return the policies in force, by operator; other operators run unchanged. Empty without autocast."""
     from torch_outboard import _C
 
     return {op: policy for op, policy, default in _C.cast_policies() if {policy, default} != {"fallthrough"}}
 
 
 def default_policies() -> dict[str, str]:
-    """Gives the policies of the running torch's own lists, by operator. Empty without autocast."""
+    """Return the policies of the running torch's own lists, by operator. Empty without autocast."""
     from torch_outboard import _C
 
     return {op: default for op, _, default in _C.cast_policies() if default != "fallthrough"}
 
 
 def check_description(driver: Driver) -> dict[str, str]:
-    """Gives the policies by which a driver departs from torch's lists; ValueError if its `autocast` makes no sense."""
+    """Return the driver's changes of torch's lists; raise ValueError if its `autocast` is invalid."""
     try:
         if driver.autocast_dtype is not None and driver.autocast_dtype not in _DTYPES:
             raise ValueError(f"`autocast_dtype` is {' or '.join(map(str, _DTYPES))}, not {driver.autocast_dtype!r}")
@@ -97,7 +97,7 @@ def check_description(driver: Driver) -> dict[str, str]:
 
 
 def register(driver: Driver, overrides: dict[str, str]) -> None:
-    """Registers the policies of a driver that has opted in."""
+    """Register the policies of a driver that has opted in."""
     from torch_outboard import _C
 
     if driver.autocast is None:
@@ -106,12 +106,12 @@ def register(driver: Driver, overrides: dict[str, str]) -> None:
     for op, policy in overrides.items():
         _C.set_cast_policy(op, policy)
     if driver.autocast_dtype is not None:
-        # Torch keeps it by thread: other threads have float16 until they name another.
+        # torch keeps this dtype by thread: other threads have float16 until they set another dtype.
         torch.set_autocast_dtype(driver.name, driver.autocast_dtype)
 
 
 def _overloads_for(op: Any, policy: str) -> list[str]:
-    """Gives the overloads that `op` means and that can have the policy; ValueError if there are none."""
+    """Return the overloads that `op` means and that can have the policy; raise ValueError if there are none."""
     from torch_outboard import _C
 
     if not isinstance(policy, str):
@@ -133,7 +133,7 @@ def _overloads_for(op: Any, policy: str) -> list[str]:
 
 
 def _names_of(op: Any) -> list[str]:
-    """Gives the names of the overloads that `op` may mean."""
+    """Return the names of the overloads that `op` may mean."""
     if isinstance(op, torch._ops.OpOverload):
         return [op._name]
     if isinstance(op, torch._ops.OpOverloadPacket):
@@ -157,7 +157,7 @@ def _names_of(op: Any) -> list[str]:
 def _unknown(op: str, known: list[str]) -> ValueError:
     import difflib
 
-    # All of the names would be thousands, and those of another namespace are nearer than they look.
+    # All namespaces have thousands of names, and names of other namespaces would be misleading matches.
     matches = difflib.get_close_matches(op if "::" in op else f"aten::{op}", known, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, matches))}?" if matches else "Names are namespace::name.overload."
     return ValueError(f"there is no operator {op!r}. {hint}")

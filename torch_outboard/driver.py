@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The contract's Python face: a driver is a subclass of `Driver`.
+"""The contract in Python: a driver is a subclass of `Driver`.
 
-An entry is written in one of three ways, and may move from the first to the last one at a time:
+An entry is written in one of three ways. Each entry may move from the first way to the last one on its own:
 
 1. a method of the subclass, with the arguments below. A failure is an exception: `DriverError(message, code)` chooses
-   the status, MemoryError and NotImplementedError have theirs, everything else is `Status.INTERNAL`;
-2. the address of a C function with the signature of driver.h, as an int or a ctypes function, assigned to the
-   entry's name. It gets `self_address` as its `self`;
-3. nothing at all, if `library` names a shared library that exports `ob_driver_table`. A method or an address beside it
-   takes the place of the library's own entry.
+   the status, MemoryError and NotImplementedError have theirs, any other exception is `Status.INTERNAL`;
+2. the address of a C function with the signature of driver.h, as an int or a ctypes function, assigned to the entry's
+   name. The function gets `self_address` as its `self`;
+3. nothing, if `library` names a shared library that exports `ob_driver_table`. A method or an address beside it
+   replaces the library's own entry.
 
 include/torch_outboard/driver.h says for each entry what it must do, who owns what, which threads call it and whether it
-may wait; here stand only the arguments and the results. An entry that a subclass leaves alone (or sets to None) is
-missing. Methods are called from any thread, without torch-outboard holding a lock, and hold Python's interpreter lock:
-one that waits must wait in a way that gives it up.
+may wait. This file lists only the arguments and the results. An entry that a subclass does not define (or sets to None)
+is missing. Methods are called from any thread. torch-outboard holds no lock during a call, but the thread holds
+Python's interpreter lock: a method that waits must release it meanwhile.
 """
 
 from __future__ import annotations
@@ -45,46 +45,46 @@ def _optional(method: _Entry) -> _Entry:
 
 
 class Driver:
-    """Describes one kind of device.
+    """The description of one kind of device.
 
     Attributes
     ----------
     name : str
-        What the device is called in torch: "mychip" gives torch.device("mychip") and torch.mychip. Lower-case letters
-        and underscores, since torch parses nothing else.
+        The name of the device in torch: "mychip" gives torch.device("mychip") and torch.mychip. Lower-case letters and
+        underscores, since torch parses nothing else.
     options : mapping of str to Option
-        What `attach` accepts beside the name; also read from the environment, as OUTBOARD_<NAME>_<OPTION>.
+        The options that `attach` accepts beside the name; also read from the environment, as OUTBOARD_<NAME>_<OPTION>.
     library : path or None
-        A shared library that exports `ob_driver_table`; it is given the options as text.
+        A shared library that exports `ob_driver_table`; it gets the options as text.
     abi : tuple of int
         The contract's version that entries bound by address were compiled for.
     self_address : int
         The `self` of entries bound by address.
     probe_opens : bool
-        Whether `device_count` opens the runtime and doesn't survive a fork.
+        Whether `device_count` opens the runtime and does not survive a fork.
     kernels : mapping of str to callable
         Kernels for operators: {"aten::relu": fn}. See `torch_outboard.register_kernel`.
-    code_generator : str, type or None, or a method that gives one for a device's index
-        Who generates kernels for torch.compile: "cpp" if the host can reach the device's memory, "triton" where
-        `triton_target` says what for, or a subclass of torch_outboard.compile.CodeGenerator. Without one torch.compile
-        raises for this device. A method is asked once a device, when something is compiled.
+    code_generator : str, type or None, or a method that returns one of them for a device's index
+        The generator of kernels for torch.compile: "cpp" if the host can reach the device's memory, "triton" if
+        `triton_target` describes the target, or a subclass of torch_outboard.compile.CodeGenerator. Without a generator
+        torch.compile raises for this device. A method is called once for each device, at its first compilation.
     kernel_generator : str, type or None
-        Who generates kernels for operators of eager code: "opencl_c", or a subclass of
-        torch_outboard.compile.simt.generator.SimtGenerator with a dialect that the device builds. It is used on devices
-        whose memory the host can't reach, and on all with `providers` or OUTBOARD_PROVIDERS.
+        The generator of kernels for operators of eager code: "opencl_c", or a subclass of
+        torch_outboard.compile.simt.generator.SimtGenerator with a dialect that the device builds. It serves devices
+        whose memory the host cannot reach, and all devices with `providers` or OUTBOARD_PROVIDERS.
     kernel_packs : sequence of paths
-        Folders that `outboard kernels pack` made, with kernels for operators of eager code that need not be generated
-        then. A relative path begins at the folder of the module whose class names it.
+        Folders that `outboard kernels pack` wrote, with kernels for operators of eager code that then need not be
+        generated. A relative path starts at the folder of the module that defines the class.
     providers : sequence of str or None
-        The chain of providers that operators are asked of: some of "native", "compiled" and "host", in this order;
-        OUTBOARD_PROVIDERS wins. None is all, "compiled" only on devices whose memory the host can't reach.
+        The chain of providers that operators ask: some of "native", "compiled" and "host", in this order;
+        OUTBOARD_PROVIDERS wins. None means all of them, "compiled" only on devices whose memory the host cannot reach.
     test_programs : torch_outboard.testing.programs.TestPrograms or None
         Texts in the driver's language that `outboard test` builds. A driver whose generator has a dialect needs none.
     autocast : None, "default" or mapping of str to str
-        What torch.autocast does: nothing (it warns and disables itself), what it does on CUDA, or that with the changes
-        in the mapping: {"aten::softmax": "lower_precision_fp"}. See `torch_outboard.amp.set_policy`.
+        The effect of torch.autocast. None: autocast warns and disables itself. "default": as on CUDA. A mapping: as on
+        CUDA with these changes, {"aten::softmax": "lower_precision_fp"}. See `torch_outboard.amp.set_policy`.
     autocast_dtype : torch.dtype or None
-        What torch.autocast takes if it is given no dtype, in the thread that attaches; None is torch's own, float16.
+        The default dtype of torch.autocast, in the thread that attaches; None is torch's own, float16.
     """
 
     name: ClassVar[str] = ""
@@ -105,30 +105,30 @@ class Driver:
     option_values: dict[str, OptionValue | None]
 
     def __init__(self, **options: object) -> None:
-        """Resolves the options into `option_values`. It opens nothing: that is `device_open`'s."""
+        """Resolve the options into `option_values`. This opens nothing; `device_open` opens a device."""
         self.option_values = resolve_options(type(self).name, type(self).options, options)
 
     def triton_target(self, device: int) -> TritonTarget:
-        """Gives what Triton compiles for a device's kernels; asked with `code_generator = "triton"` alone."""
+        """Return Triton's target for a device's kernels; called only with `code_generator = "triton"`."""
         raise NotSupportedError(
             f"the driver {self.name!r} names the code generator 'triton' and has no `triton_target`, which says what "
             "Triton compiles for"
         )
 
     def libraries(self) -> Mapping[str, str]:
-        """Gives the libraries of the vendor that operators use, each with its file, for `outboard info`."""
+        """Return the vendor's libraries that operators use, each with its file, for `outboard info`."""
         return {}
 
     # -- Required ------------------------------------------------------------------------------------------------------
 
     @_required
     def device_count(self) -> int:
-        """Gives the number of devices; cheap, opens nothing."""
+        """Return the number of devices; must be cheap and open nothing."""
         raise NotImplementedError
 
     @_required
     def device_properties(self, device: int) -> Any:
-        """Gives a dict of the fields of ob_device_properties, or DeviceProperties; what is left out is unknown.
+        """Return a dict of the fields of ob_device_properties, or DeviceProperties; a missing field is unknown.
 
         `dtypes` may also be an iterable of torch.dtype.
         """
@@ -136,86 +136,86 @@ class Driver:
 
     @_required
     def mem_alloc(self, device: int, bytes: int) -> int:
-        """Gives the address of new device memory, a multiple of 512."""
+        """Return the address of new device memory, a multiple of 512."""
         raise NotImplementedError
 
     @_required
     def mem_free(self, device: int, address: int) -> None:
-        """Frees what mem_alloc gave."""
+        """Free memory of mem_alloc."""
         raise NotImplementedError
 
     @_required
     def copy_async(
         self, device: int, stream: int, dst: int, src: int, bytes: int, dst_device: int, src_device: int
     ) -> None:
-        """Queues a copy between addresses; a device of -1 is the host."""
+        """Queue a copy between addresses; the device -1 is the host."""
         raise NotImplementedError
 
     @_required
     def stream_create(self, device: int, priority: int) -> int:
-        """Gives a new stream's handle."""
+        """Return a new stream's handle."""
         raise NotImplementedError
 
     @_required
     def stream_destroy(self, device: int, stream: int) -> None:
-        """Destroys a stream; what is queued on it completes."""
+        """Destroy a stream; the work queued on it completes."""
         raise NotImplementedError
 
     @_required
     def stream_synchronize(self, device: int, stream: int) -> None:
-        """Waits for all that is queued, and raises the first failure of it, once."""
+        """Wait for all queued work of the stream, and raise its first failure, once."""
         raise NotImplementedError
 
     @_required
     def event_create(self, device: int, flags: int) -> int:
-        """Gives a new event's handle, never 0."""
+        """Return a new event's handle, never 0."""
         raise NotImplementedError
 
     @_required
     def event_destroy(self, device: int, event: int) -> None:
-        """Destroys an event, whatever waits for it."""
+        """Destroy an event, even if something waits for it."""
         raise NotImplementedError
 
     @_required
     def event_record(self, device: int, stream: int, event: int) -> None:
-        """Queues a mark on the stream."""
+        """Queue a mark on the stream."""
         raise NotImplementedError
 
     @_required
     def event_query(self, device: int, event: int) -> bool:
-        """Whether the latest record is done; True if there was none."""
+        """Return whether the latest record is done; True without a record."""
         raise NotImplementedError
 
     @_required
     def stream_wait_event(self, device: int, stream: int, event_device: int, event: int) -> None:
-        """Queues a wait for the event's latest record at the time of this call."""
+        """Queue a wait for the event's latest record at the time of this call."""
         raise NotImplementedError
 
     # -- Optional ------------------------------------------------------------------------------------------------------
 
     @_optional
     def destroy(self) -> None:
-        """Called once, when nothing will be called any more."""
+        """Release the driver: no other entry is called afterwards."""
         raise NotImplementedError
 
     @_optional
     def device_open(self, device: int) -> None:
-        """Opens a device before its first use."""
+        """Open a device before its first use."""
         raise NotImplementedError
 
     @_optional
     def device_close(self, device: int) -> None:
-        """Closes a device."""
+        """Close a device."""
         raise NotImplementedError
 
     @_optional
     def device_synchronize(self, device: int) -> None:
-        """Waits for all work of the device."""
+        """Wait for all work of the device."""
         raise NotImplementedError
 
     @_optional
     def fill_async(self, device: int, stream: int, dst: int, pattern: bytes, count: int) -> None:
-        """Queues `count` repetitions of a pattern of 1, 2, 4, 8 or 16 bytes."""
+        """Queue `count` repetitions of a pattern of 1, 2, 4, 8 or 16 bytes."""
         raise NotImplementedError
 
     @_optional
@@ -232,122 +232,122 @@ class Driver:
         dst_strides: tuple[int, ...],
         src_strides: tuple[int, ...],
     ) -> None:
-        """Queues a strided copy; sizes and strides count elements."""
+        """Queue a strided copy; sizes and strides count elements."""
         raise NotImplementedError
 
     @_optional
     def mem_info(self, device: int) -> tuple[int, int]:
-        """Gives free and total bytes."""
+        """Return the free and the total bytes."""
         raise NotImplementedError
 
     @_optional
     def host_alloc(self, bytes: int) -> int:
-        """Gives the address of host memory that copies reach without a detour."""
+        """Return the address of host memory that the device copies from and to directly."""
         raise NotImplementedError
 
     @_optional
     def host_free(self, pointer: int) -> None:
-        """Frees what host_alloc gave."""
+        """Free memory of host_alloc."""
         raise NotImplementedError
 
     @_optional
     def host_register(self, pointer: int, bytes: int) -> None:
-        """Makes existing host memory as good as host_alloc's."""
+        """Pin existing host memory, so that it serves like memory of host_alloc."""
         raise NotImplementedError
 
     @_optional
     def host_unregister(self, pointer: int) -> None:
-        """Undoes host_register."""
+        """Undo host_register."""
         raise NotImplementedError
 
     @_optional
     def host_address(self, device: int, address: int, bytes: int) -> int | None:
-        """Gives the address through which the host touches device memory, None if there is none."""
+        """Return the address at which the host reaches device memory, or None if there is none."""
         raise NotImplementedError
 
     @_optional
     def stream_query(self, device: int, stream: int) -> bool:
-        """Whether all work of the stream is done."""
+        """Return whether all work of the stream is done."""
         raise NotImplementedError
 
     @_optional
     def event_synchronize(self, device: int, event: int) -> None:
-        """Waits for the event's latest record."""
+        """Wait for the event's latest record."""
         raise NotImplementedError
 
     @_optional
     def event_elapsed(self, device: int, start: int, end: int) -> float:
-        """Gives the milliseconds between two recorded timing events."""
+        """Return the milliseconds between two recorded timing events."""
         raise NotImplementedError
 
     @_optional
     def event_timestamp(self, device: int, event: int) -> int:
-        """Gives the nanoseconds of CLOCK_MONOTONIC at which a timing event was reached."""
+        """Return the nanoseconds of CLOCK_MONOTONIC at which a timing event was reached."""
         raise NotImplementedError
 
     @_optional
     def peer_access(self, device: int, peer: int) -> bool:
-        """Whether the device reaches the peer's memory without the host."""
+        """Return whether the device reaches the peer's memory without the host."""
         raise NotImplementedError
 
     @_optional
     def mem_reserve(self, device: int, bytes: int) -> int:
-        """Gives the address of address space without memory."""
+        """Return the address of reserved address space without memory."""
         raise NotImplementedError
 
     @_optional
     def mem_release(self, device: int, address: int, bytes: int) -> None:
-        """Gives back what mem_reserve gave."""
+        """Release address space of mem_reserve."""
         raise NotImplementedError
 
     @_optional
     def mem_map(self, device: int, address: int, bytes: int) -> None:
-        """Puts memory behind a part of reserved address space."""
+        """Map memory to a part of reserved address space."""
         raise NotImplementedError
 
     @_optional
     def mem_unmap(self, device: int, address: int, bytes: int) -> None:
-        """Takes the memory away again."""
+        """Unmap memory from a part of reserved address space."""
         raise NotImplementedError
 
     @_optional
     def ipc_export(self, device: int, address: int) -> bytes:
-        """Gives a handle by which another process opens one allocation."""
+        """Return a handle by which another process opens one allocation."""
         raise NotImplementedError
 
     @_optional
     def ipc_open(self, device: int, handle: bytes) -> int:
-        """Gives the address of another process's allocation in this one."""
+        """Return the address in this process of another process's allocation."""
         raise NotImplementedError
 
     @_optional
     def ipc_close(self, device: int, address: int) -> None:
-        """Ends the use of what ipc_open gave."""
+        """Close an allocation that ipc_open opened."""
         raise NotImplementedError
 
     @_optional
     def host_callback(self, device: int, stream: int, work: Callable[[], None]) -> None:
-        """Queues a call of `work`, which must be called exactly once, on any thread."""
+        """Queue a call of `work`, which the driver must call exactly once, on any thread."""
         raise NotImplementedError
 
     @_optional
     def program_build(self, device: int, language: str, code: bytes, options: str) -> int:
-        """Gives a program's handle, never 0; a failure's message is the build log."""
+        """Return a program's handle, never 0; the message of a failure is the build log."""
         raise NotImplementedError
 
     @_optional
     def program_binary(self, device: int, program: int) -> bytes | None:
-        """Gives what program_build takes again in the language "binary"; None if there is nothing to keep."""
+        """Return a binary that program_build takes in the language "binary", or None if there is none to keep."""
         raise NotImplementedError
 
     @_optional
     def program_destroy(self, device: int, program: int) -> None:
-        """Destroys a program and its kernels."""
+        """Destroy a program and its kernels."""
         raise NotImplementedError
 
     @_optional
     def kernel_get(self, device: int, program: int, name: str) -> int:
-        """Gives a kernel's handle, never 0."""
+        """Return a kernel's handle, never 0."""
         raise NotImplementedError
 
     @_optional
@@ -364,58 +364,61 @@ class Driver:
         is_cooperative: bool,
         follows_addresses: bool,
     ) -> None:
-        """Queues a launch; an argument is (0, device address), (1, value as bytes) or (2, bytes of local memory).
+        """Queue a launch; an argument is (0, device address), (1, value as bytes) or (2, bytes of local memory).
 
-        A method of version 1.1, which ends before `follows_addresses`, is called without it.
+        A method written for version 1.1, whose parameters end before `follows_addresses`, is called without it.
         """
         raise NotImplementedError
 
     @_optional
     def graph_capture_begin(self, device: int, stream: int) -> None:
-        """Begins to capture what is queued on the stream."""
+        """Begin to capture the work queued on the stream."""
         raise NotImplementedError
 
     @_optional
     def graph_capture_end(self, device: int, stream: int) -> int:
-        """Gives the captured graph's handle, never 0."""
+        """Return the captured graph's handle, never 0."""
         raise NotImplementedError
 
     @_optional
     def graph_instantiate(self, device: int, graph: int) -> int:
-        """Gives an executable's handle, never 0."""
+        """Return an executable's handle, never 0."""
         raise NotImplementedError
 
     @_optional
     def graph_launch(self, device: int, stream: int, executable: int) -> None:
-        """Queues a replay."""
+        """Queue a replay."""
         raise NotImplementedError
 
     @_optional
     def graph_destroy(self, device: int, graph: int) -> None:
-        """Destroys a graph."""
+        """Destroy a graph."""
         raise NotImplementedError
 
     @_optional
     def graph_executable_destroy(self, device: int, executable: int) -> None:
-        """Destroys an executable."""
+        """Destroy an executable."""
         raise NotImplementedError
 
     @_optional
     def activity_enable(self, kinds: int) -> None:
-        """Starts records of the kinds, or stops them with 0."""
+        """Start to record activities of the kinds; 0 stops all."""
         raise NotImplementedError
 
     @_optional
     def activity_correlate(self, correlation: int) -> None:
-        """Sets the number that this thread's work gets from now on."""
+        """Set the correlation number of the work that this thread queues from now on."""
         raise NotImplementedError
 
     @_optional
     def activity_read(self, capacity: int) -> list[tuple[int, int, int, int, int, int, int, int, int, str]]:
-        """Gives done records: (kind, device, stream, correlation, start, end, bytes, src_device, dst_device, name)."""
+        """Return finished records.
+
+        A record is (kind, device, stream, correlation, start, end, bytes, src_device, dst_device, name).
+        """
         raise NotImplementedError
 
-    # Only as the address of a C function: Python drivers raise exceptions, and bring kernels as `kernels`.
+    # Only as the address of a C function: Python drivers raise exceptions, and pass kernels as `kernels`.
     last_error: ClassVar[int | None] = None
     kernel_register: ClassVar[int | None] = None
 
@@ -423,15 +426,18 @@ class Driver:
 REQUIRED_ENTRIES = tuple(_REQUIRED)
 OPTIONAL_ENTRIES = (*_OPTIONAL, "last_error", "kernel_register")
 
-# Typing errors in a subclass would otherwise make an entry silently missing.
+# Otherwise a typing error in a subclass would silently remove an entry.
 _KNOWN = {*REQUIRED_ENTRIES, *OPTIONAL_ENTRIES}
 _PREFIXES = tuple({name.split("_")[0] + "_" for name in _KNOWN if "_" in name})
 
 
 def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
-    """Gives the entries that a driver brings itself: bound methods and addresses.
+    """Return the entries that a driver defines itself: bound methods and addresses.
 
-    RegistrationError if a required one is missing and there is no library, or a name looks like a misspelt entry.
+    Raises
+    ------
+    RegistrationError
+        A required entry is missing and there is no library, or a name looks like a misspelt entry.
     """
     entries: dict[str, Callable[..., Any] | int] = {}
     for name in (*REQUIRED_ENTRIES, *OPTIONAL_ENTRIES):
@@ -453,7 +459,7 @@ def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
 
 
 def _of_any_version(launch: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a kernel_launch that takes what the contract's newest version passes, for a method of an earlier one."""
+    """Return a kernel_launch that takes the newest version's arguments and passes the method only its own."""
     import inspect
 
     try:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The stream sanitizer: finds accesses to one storage on different streams that nothing orders.
 
-OUTBOARD_SANITIZER=1 turns it on when a driver is attached, `enable` later. It sees what torch's operators do, on every
-thread, and the events and waits between; not what a graph replays, nor what runs outside torch.
+OUTBOARD_SANITIZER=1 turns it on when a driver is attached; `enable` turns it on later. The sanitizer sees torch's
+operators on every thread, and the events and waits between them. It does not see the operators of a graph's replay, or
+work outside torch.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Race:
 
 @dataclass
 class _History:
-    """What is known of one storage since its last write."""
+    """The accesses to one storage since its last write."""
 
     write: Access | None = None
     reads: dict[_Stream, Access] = field(default_factory=dict)
@@ -74,13 +75,13 @@ def _merge(into: _Clock, other: _Clock) -> None:
 
 
 class _Sanitizer:
-    """Vector clocks over streams. One lock: what it costs is that of a debugging tool."""
+    """Vector clocks over streams, under one lock: this class is a debugging tool, and its cost is accepted."""
 
     def __init__(self, is_raising: bool) -> None:
         self.is_raising = is_raising
         self.lock = threading.RLock()
         self.clocks: dict[_Stream, _Clock] = {}
-        self.host: _Clock = {}  # what the host has waited for: all that it queues from then on comes after
+        self.host: _Clock = {}  # the work that the host has waited for: later queued work is ordered after it
         self.events: dict[tuple[int, int], _Clock] = {}
         self.storages: dict[tuple[int, int], _History] = {}
         self.races: list[Race] = []
@@ -112,13 +113,13 @@ class _Sanitizer:
         op = op.partition("/")[0]  # a generated kernel has a number behind it; the operator is noted by its name too
         clock = self.clock_of(stream)
         clock[stream] += 1
-        caller = sys._getframe(1).f_back  # none in a thread of autograd's
+        caller = sys._getframe(1).f_back  # None in autograd's threads
         stack = traceback.StackSummary()
         if caller is not None:
             stack = traceback.StackSummary.extract(traceback.walk_stack(caller), lookup_lines=False)
             stack.reverse()
         found: list[Race] = []
-        # A storage that is read and written by one operator is written.
+        # A storage that one operator reads and writes counts as written.
         touched: dict[int, bool] = {}
         for storage, is_write in accesses:
             touched[storage] = is_write or touched.get(storage, False)
@@ -137,7 +138,7 @@ class _Sanitizer:
         return found
 
     def note(self, race: Race) -> list[Race]:
-        """Keeps a race unless one between the same two places in the code is known."""
+        """Store a race unless a race between the same two places in the code is known."""
         key = tuple(
             (access.op, tuple((frame.filename, frame.lineno) for frame in access.stack))
             for access in (race.first, race.second)
@@ -167,7 +168,7 @@ _active: _Sanitizer | None = None
 
 
 def enable(is_raising: bool = False) -> None:
-    """Starts to watch, with nothing known; a race is printed to stderr, or raised as `StreamRaceError`."""
+    """Start to watch, with no accesses known; a race is printed to stderr, or raised as `StreamRaceError`."""
     from torch_outboard import _C
 
     global _active
@@ -176,12 +177,12 @@ def enable(is_raising: bool = False) -> None:
 
 
 def disable() -> None:
-    """Ends it; `races` still gives what was found."""
+    """Stop to watch; `races` still returns the races found."""
     from torch_outboard import _C
 
     _C.set_trace(None)
 
 
 def races() -> list[Race]:
-    """Gives the races found since `enable`, each pair of places once."""
+    """Return the races found since `enable`, each pair of places once."""
     return [] if _active is None else list(_active.races)

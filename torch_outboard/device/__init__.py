@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds torch.<name>. To be imported only once the extension is known to fit the torch that runs."""
+"""The builder of torch.<name>. Import it only after the extension's torch was checked against the running torch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from torch_outboard.driver import Driver
 __all__ = ["build_module"]
 
 _PARTS = (devices, streams, graphs, memory, memory_history, memory_pools, random, unsupported)
-# What is reachable as torch.<name>.<part>, as under torch.cuda.
+# The modules that are reachable as torch.<name>.<part>, as under torch.cuda.
 _SUBMODULES = {"amp": amp, "memory": memory, "random": random, "streams": streams, "graphs": graphs}
-# Names with an underscore that torch asks for.
+# Names with an underscore that torch reads.
 _PRIVATE = {
     devices: (
         "_DeviceGuard",
@@ -42,9 +42,9 @@ _PRIVATE = {
 
 
 def build_module(driver: Driver) -> ModuleType:
-    """Makes the module torch.<name>; registering it with torch is for `attach`."""
+    """Build the module torch.<name>; `attach` registers it with torch."""
     _context.set_name(driver.name)
-    # Dynamo takes the device's name from the module's, and wants a module proper.
+    # Dynamo takes the device's name from the module's name, and needs a real module.
     module = ModuleType(f"torch.{driver.name}", f"The {driver.name} device, by torch-outboard.")
     public: list[str] = ["default_generators"]
     for part in _PARTS:
@@ -57,7 +57,7 @@ def build_module(driver: Driver) -> ModuleType:
         setattr(module, name, submodule)
         sys.modules[f"{module.__name__}.{name}"] = submodule
         public.append(name)
-    # The rest of amp stays in torch.<name>.amp, as under torch.cuda; this one torch.autocast asks for.
+    # The rest of amp stays in torch.<name>.amp, as under torch.cuda; torch.autocast reads this function here.
     module.get_amp_supported_dtype = amp.get_amp_supported_dtype  # type: ignore[attr-defined]
     public.append("get_amp_supported_dtype")
     module._utils = _utils  # type: ignore[attr-defined]

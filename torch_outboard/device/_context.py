@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the parts of torch.<name> share: one device type a process, so module-level state is enough."""
+"""State shared by the parts of torch.<name>: a process has one device type, so module-level state is enough."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ is_initialized: bool = False
 
 
 def set_name(device_name: str) -> None:
-    """Sets the name, once, before any part is used."""
+    """Set the name, once, before any part is used."""
     global name
     name = device_name
 
 
 def mark_initialized() -> None:
-    """Records that the device is in use, without opening anything."""
+    """Record that the device is in use, without opening anything."""
     global is_initialized
     is_initialized = True
 
 
 def not_supported(function: str, why: str) -> NoReturn:
-    """Raises NotSupportedError for a function of torch.<name> that is not there."""
+    """Raise NotSupportedError for a function that torch.<name> lacks."""
     raise NotSupportedError(f"torch.{name}.{function} is not supported: {why}")
 
 
 def device_index(device: torch.device | int | str | None, *, is_optional: bool = True) -> int:
-    """Gives the index that a device argument means; the current device for None or a device without one.
+    """Return the index that a device argument means; None or a device without an index means the current device.
 
-    ValueError for a device of another type. Whether there is such a device is for the core to say.
+    A device of another type raises ValueError. The core checks whether the device exists.
     """
     if isinstance(device, int):
         return device

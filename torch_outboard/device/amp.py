@@ -16,23 +16,23 @@ __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "get_amp_suppor
 
 
 class _NoDtypes(list[torch.dtype]):
-    """No dtypes, with the reason: torch.autocast looks in it when it is to be enabled, and disables itself."""
+    """An empty list of dtypes, with the reason: torch.autocast searches it when enabled, and disables itself."""
 
     def __init__(self, why: str) -> None:
         super().__init__()
         self.why = why
 
     def __contains__(self, dtype: object) -> bool:
-        # Above this are autocast.__init__ and whoever calls it.
+        # The frames above are autocast.__init__ and its caller.
         warnings.warn(f"{self.why}: autocast is disabled, and everything runs in its own dtype.", stacklevel=3)
         return False
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Gives the dtypes that torch.autocast may use on the current device: those of the driver's properties.
+    """Return the dtypes that torch.autocast may use on the current device, from the driver's properties.
 
-    There are none if the driver has not opted into autocast or there is no device. torch.autocast then warns, with the
-    reason, and disables itself.
+    The list is empty if the driver has not opted into autocast or there is no device. torch.autocast then warns, with
+    the reason, and disables itself.
     """
     if not _C.has_autocast():
         return _NoDtypes(
@@ -47,9 +47,9 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 def autocast(
     enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool | None = None
 ) -> torch.amp.autocast:
-    """Gives torch.autocast for the device, a context manager and a decorator.
+    """Return torch.autocast for the device, a context manager and a decorator.
 
-    Without a dtype it takes the thread's default, or what the device has if it lacks that.
+    Without a dtype it takes the thread's default, or a dtype that the device supports if it lacks the default.
     """
     name = _context.name
     if dtype is None:
@@ -61,19 +61,19 @@ def autocast(
 
 
 def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: torch.dtype | None = None) -> Any:
-    """Gives torch.amp.custom_fwd for the device."""
+    """Return torch.amp.custom_fwd for the device."""
     return torch.amp.custom_fwd(fwd, device_type=_context.name, cast_inputs=cast_inputs)
 
 
 def custom_bwd(bwd: Callable[..., Any] | None = None) -> Any:
-    """Gives torch.amp.custom_bwd for the device."""
+    """Return torch.amp.custom_bwd for the device."""
     return torch.amp.custom_bwd(bwd, device_type=_context.name)
 
 
 class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler for the device.
 
-    ValueError for a scale that is not positive, which torch.amp.GradScaler takes: no step would ever be made with it.
+    A scale that is not positive raises ValueError. torch.amp.GradScaler accepts one, and then skips every step.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(_context.name, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """Does what torch.amp.GradScaler.update does. A scale in a tensor isn't looked at: that would wait for it."""
+        """Update the scale as torch.amp.GradScaler does. A scale in a tensor is not checked: reading it would wait."""
         if self.is_enabled() and isinstance(new_scale, int | float):
             _check_scale("new_scale", new_scale)
         super().update(new_scale)

@@ -39,22 +39,25 @@ _properties: dict[int, DeviceProperties] = {}
 
 
 def is_available() -> bool:
-    """Whether there is a device; opens none."""
+    """Return whether there is a device; opens none."""
     return _C.device_count() > 0
 
 
 def device_count() -> int:
-    """Gives the number of devices; opens none."""
+    """Return the number of devices; opens none."""
     return _C.device_count()
 
 
 def is_initialized() -> bool:
-    """Whether the device is in use in this process."""
+    """Return whether the device is in use in this process."""
     return (_context.is_initialized or _C.any_device_opened()) and not _C.in_bad_fork()
 
 
 def init() -> None:
-    """Does what the first use does, which opens no device either; raises in a forked child of a process that did."""
+    """Mark the device as in use, as its first use does, without opening a device.
+
+    In a forked child of a process that has used the device, this raises an error.
+    """
     _lazy_init()
 
 
@@ -69,12 +72,12 @@ def _is_in_bad_fork() -> bool:
 
 
 def current_device() -> int:
-    """Gives the index of this thread's current device."""
+    """Return the index of this thread's current device."""
     return torch.accelerator.current_device_index()
 
 
 def set_device(device: torch.device | int | str) -> None:
-    """Makes a device this thread's current one; a negative index changes nothing."""
+    """Make a device this thread's current one; a negative index changes nothing."""
     index = device_index(device)
     if index >= 0:
         torch.accelerator.set_device_index(index)
@@ -90,7 +93,7 @@ def _maybe_exchange_device(device: int) -> int:
 
 
 class _DeviceGuard:
-    """Selects a device by index for a scope."""
+    """A scope that selects a device by its index."""
 
     def __init__(self, index: int) -> None:
         self.idx = index
@@ -106,7 +109,7 @@ class _DeviceGuard:
 
 
 class device:
-    """Selects a device for a scope; None and a negative index change nothing."""
+    """A scope that selects a device; None and a negative index change nothing."""
 
     def __init__(self, device: _Device) -> None:
         self.idx = -1 if device is None else device_index(device)
@@ -122,7 +125,7 @@ class device:
 
 
 class device_of(device):
-    """Selects the device of a tensor or storage for a scope; one of another kind of device changes nothing."""
+    """A scope that selects the device of a tensor or storage; another kind of device changes nothing."""
 
     def __init__(self, obj: torch.Tensor | torch.UntypedStorage | torch.TypedStorage) -> None:
         where = obj.device if isinstance(obj.device, torch.device) else torch.device(obj.device)
@@ -130,7 +133,7 @@ class device_of(device):
 
 
 def get_device_properties(device: _Device = None) -> DeviceProperties:
-    """Gives what the driver says about a device; asked once. It may open the device's runtime."""
+    """Return the driver's properties of a device, which it reports once. This may open the device's runtime."""
     index = device_index(device)
     if index not in _properties:
         _properties[index] = DeviceProperties.from_table(_C.device_properties(index))
@@ -138,44 +141,44 @@ def get_device_properties(device: _Device = None) -> DeviceProperties:
 
 
 def get_device_name(device: _Device = None) -> str:
-    """Gives the device's name."""
+    """Return the device's name."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: _Device = None) -> tuple[int, int]:
-    """Gives the compute capability, major and minor. `torch.accelerator.get_device_capability` gives the dtypes."""
+    """Return the compute capability, major and minor. `torch.accelerator.get_device_capability` returns the dtypes."""
     properties = get_device_properties(device)
     return properties.major, properties.minor
 
 
 def get_arch_list() -> list[str]:
-    """Gives the architectures of the devices, each once."""
+    """Return the architectures of the devices, each once."""
     architectures = (get_device_properties(index).architecture for index in range(device_count()))
     return list(dict.fromkeys(architecture for architecture in architectures if architecture))
 
 
 def get_gencode_flags() -> str:
-    """Gives the flags that kernels were compiled with ahead of time: none are, hence ''."""
+    """Return '': no kernels are compiled ahead of time with CUDA's flags."""
     return ""
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether the current device's kernels may use bfloat16."""
+    """Return whether the current device's kernels may use bfloat16."""
     return torch.bfloat16 in get_device_properties().dtypes
 
 
 def is_tf32_supported() -> bool:
-    """Whether the device has TF32, NVIDIA's rounded float32: no."""
+    """Return False: no device has TF32, NVIDIA's rounded float32."""
     return False
 
 
 def can_device_access_peer(device: torch.device | int | str, peer_device: torch.device | int | str) -> bool:
-    """Whether one device reaches another's memory without the host; opens both."""
+    """Return whether one device reaches another's memory without the host; opens both."""
     return _C.can_access_peer(device_index(device), device_index(peer_device))
 
 
 def synchronize(device: _Device = None) -> None:
-    """Waits for all work of a device, and raises the first failure of it."""
+    """Wait for all work of a device, and raise its first failure."""
     torch.accelerator.synchronize(device_index(device))
 
 
@@ -184,7 +187,7 @@ def _get_device(device: torch.device | int | str) -> torch.device:
 
 
 def _module_getattr(attribute: str) -> Any:
-    """The attributes of torch.<name> that are computed at each access."""
+    """Return an attribute of torch.<name> that is computed at each access."""
     if attribute == "_initialized":
         return is_initialized()
     if attribute == "default_generators":

@@ -27,31 +27,35 @@ _MODES = {"default": 0, "global": 1, "thread_local": 2, "relaxed": 3}
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether a graph is being captured on the current stream of the current device."""
+    """Return whether a graph is being captured on the current stream of the current device."""
     return _C.is_stream_capturing(torch.accelerator.current_device_index())
 
 
 class Graph:
-    """Captured work of a stream, for replay. One thread at a time may use it.
+    """Captured work of a stream, for replay. Only one thread at a time may use a graph.
 
     Parameters
     ----------
     keep_graph : bool
-        A driver's own graph is made executable by `instantiate`, or by the first replay, and kept beside; else at the
-        end of the capture. Without effect where the core captures.
+        Whether to keep a driver's own graph until `instantiate` or the first replay makes it executable; otherwise the
+        end of the capture does so. No effect if the core captures.
     """
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._graph = _C.graph_new(keep_graph)
 
     def capture_begin(self, pool: _PoolId | Graph | None = None, capture_error_mode: str = "global") -> None:
-        """Captures what is queued on the current stream from now on, in place of running it.
+        """Capture the work queued on the current stream from now on, instead of running it.
 
-        The stream may not be the default one, and no other capture may be under way on it: CaptureError. What the
-        captured work allocates comes from `pool`, the id of a memory pool or a graph to share one with.
+        `pool` is the id of a memory pool, or a graph to share one with; the captured work allocates from this pool.
 
         `capture_error_mode` says who may wait for the whole device meanwhile: with "global" no thread, with
-        "thread_local" no call of this thread, with "relaxed" any.
+        "thread_local" no call of this thread, with "relaxed" any thread.
+
+        Raises
+        ------
+        CaptureError
+            The current stream is the default stream, or a capture is under way on it.
         """
         if capture_error_mode not in _MODES:
             raise ValueError(f"capture_error_mode is one of {', '.join(_MODES)}, not {capture_error_mode!r}")
@@ -59,50 +63,56 @@ class Graph:
         _C.graph_capture_begin(self._graph, _pool_id(pool), _MODES[capture_error_mode])
 
     def capture_end(self) -> None:
-        """Ends the capture, on the stream that it began on. CaptureError if something could not be captured."""
+        """End the capture, on the stream that it began on; raise CaptureError if a call could not be captured."""
         _C.graph_capture_end(self._graph)
 
     def instantiate(self) -> None:
-        """Makes the captured graph executable, where the driver captures; see `keep_graph`."""
+        """Make the captured graph executable, if the driver captures; see `keep_graph`."""
         _C.graph_instantiate(self._graph)
 
     def replay(self) -> None:
-        """Queues the captured work on the current stream and returns. Random operators draw fresh numbers."""
+        """Queue the captured work on the current stream and return. Random operators draw fresh numbers."""
         _C.graph_replay(self._graph)
 
     def reset(self) -> None:
-        """Gives up the graph and its memory pool, or a capture under way; waits for the last replay."""
+        """Drop the graph and its memory pool, or a capture under way; waits for the last replay."""
         _C.graph_reset(self._graph)
 
     def pool(self) -> _PoolId:
-        """Gives the id of the memory pool, for other graphs to share: they may then not replay at the same time."""
+        """Return the id of the memory pool, for other graphs to share. Such graphs must not replay at the same time."""
         return _C.graph_pool(self._graph)
 
     def enable_debug_mode(self) -> None:
-        """Does nothing: what `debug_dump` writes is always kept."""
+        """Do nothing: the data for `debug_dump` is always kept."""
 
     def debug_dump(self, debug_path: str | os.PathLike[str]) -> None:
-        """Writes the captured steps to a file, in Graphviz's language. NotSupportedError where the driver captures."""
+        """Write the captured steps to a file, in Graphviz's language.
+
+        Raises
+        ------
+        NotSupportedError
+            The driver captures, not the core.
+        """
         text = _C.graph_describe(self._graph)
         with open(debug_path, "w", encoding="utf-8") as file:
             file.write(text)
 
 
 class graph:
-    """Captures a graph in a `with` block, on a stream of its own.
+    """Captures a graph in a `with` block, on a separate stream.
 
     Parameters
     ----------
     cuda_graph : Graph
-        What is captured into; the name is that of `torch.cuda.graph`'s parameter.
+        The graph to capture into; the name is that of `torch.cuda.graph`'s parameter.
     pool : tuple[int, int] or Graph, optional
         A memory pool to share, from `graph_pool_handle`, `Graph.pool` or a graph.
     stream : torch.Stream, optional
-        The stream to capture on; one that all such blocks share if it is not given.
+        The stream to capture on; by default a stream that all such blocks share.
     capture_error_mode : str
         As for `Graph.capture_begin`.
 
-    It waits for the device before it begins. An exception of the block ends the capture and passes on.
+    The block waits for the device before it begins. An exception in the block ends the capture and propagates.
     """
 
     default_capture_stream: torch.Stream | None = None
@@ -167,7 +177,7 @@ def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: An
 
 @functools.cache
 def _check_optimizers() -> None:
-    # torch does this for its own devices only. From the first capture on: until then no optimizer step pays for it.
+    # torch does this for its own devices only. Before the first capture no optimizer step pays for the hook.
     register_optimizer_step_pre_hook(_refuse_uncapturable)
 
 
@@ -184,25 +194,29 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: _PoolId | None = None,
 ) -> Any:
-    """Gives callables whose forward and backward passes replay graphs.
+    """Return callables whose forward and backward passes replay graphs.
 
     Parameters
     ----------
     callables : a callable or module, or several
-        They run in this order, and their backward passes in the reverse one: they share a memory pool.
+        They share a memory pool, so call them in this order; the backward passes run in the reverse order.
     sample_args : tuple, or a tuple of tuples
-        Tensors of the shapes, types and `requires_grad` that every call will have; for one callable one tuple.
+        Tensors with the shapes, dtypes and `requires_grad` of every call; one tuple for each callable.
     num_warmup_iters : int
         Eager runs before the capture.
     allow_unused_input : bool
-        Whether an input may have no gradient; else RuntimeError.
+        Whether an input may have no gradient; otherwise such an input raises RuntimeError.
     pool : tuple[int, int], optional
         A memory pool to share.
 
-    A graphed callable takes the tensors of `sample_args` and nothing else, and gives the same static tensors each time:
-    clone what is to outlive the next call. A module is changed in place: it replays in the mode, training or not, that
-    it is captured in, and runs eagerly in the other. Modules with hooks or with buffers that require grad, and autocast
-    with its cache on, are refused with RuntimeError.
+    A graphed callable takes the tensors of `sample_args` and nothing else. It returns the same static tensors each
+    time: clone a result that must outlive the next call. A module is changed in place. It replays in the mode of its
+    capture, training or evaluation, and runs eagerly in the other mode.
+
+    Raises
+    ------
+    RuntimeError
+        A module has hooks, or buffers that require grad, or autocast is on with its cache.
     """
     if torch.is_autocast_enabled(_context.name) and torch.is_autocast_cache_enabled():
         raise RuntimeError(
@@ -299,8 +313,8 @@ class _Section:
         return torch.autograd.grad(outputs, inputs, grad_outputs=given, only_inputs=True, allow_unused=allow_unused)
 
     def install(self) -> Callable[..., Any]:
-        """Gives what the user calls: the module itself with another forward, or a function."""
-        # Without its autograd graph: that would keep the parameters' AccumulateGrad nodes on the stream of the capture.
+        """Return the callable for the user: the module itself with another forward, or a function."""
+        # Drop the autograd graph, which would keep the parameters' AccumulateGrad nodes on the capture's stream.
         self.outputs = tuple(output.detach() for output in self.outputs)
         apply = _make_function(self)
 
@@ -334,7 +348,7 @@ def _make_function(section: _Section) -> Callable[..., tuple[Tensor, ...]]:
                 if static.data_ptr() != given.data_ptr():
                     static.copy_(given)
             section.forward.replay()
-            # Marked are the very tensors that are returned.
+            # Mark the returned tensor objects themselves.
             results = tuple(output.detach() for output in section.outputs)
             ctx.mark_non_differentiable(
                 *(result for result, has_grad in zip(results, section.has_grad, strict=True) if not has_grad)
@@ -348,7 +362,7 @@ def _make_function(section: _Section) -> Callable[..., tuple[Tensor, ...]]:
                 if static is not None and static.data_ptr() != given.data_ptr():
                     static.copy_(given)
             section.backward.replay()
-            # These very tensors, no detached ones: `.grad` would take over the memory of a tensor that nobody else
+            # Return these tensors, not detached ones: `.grad` would take over the memory of a tensor that nobody else
             # holds, and the next replay would write there.
             return section.input_gradients
 

@@ -68,17 +68,17 @@ _Device = torch.device | int | str | None
 
 
 def empty_cache() -> None:
-    """Gives the cached memory that nothing uses back to the driver."""
+    """Return unused cached memory to the driver."""
     torch.accelerator.empty_cache()
 
 
 def memory_stats(device: _Device = None) -> OrderedDict[str, Any]:
-    """Gives the allocator's statistics under CUDA's dotted names, as "allocated_bytes.all.current"."""
+    """Return the allocator's statistics under CUDA's dotted names, such as "allocated_bytes.all.current"."""
     return torch.accelerator.memory_stats(device_index(device))
 
 
 def memory_stats_as_nested_dict(device: _Device = None) -> dict[str, Any]:
-    """Gives the statistics with a dict a dot: stats["allocated_bytes"]["all"]["current"]."""
+    """Return the statistics as nested dicts: stats["allocated_bytes"]["all"]["current"]."""
     nested: dict[str, Any] = {}
     for dotted, value in memory_stats(device).items():
         *path, last = dotted.split(".")
@@ -90,77 +90,82 @@ def memory_stats_as_nested_dict(device: _Device = None) -> dict[str, Any]:
 
 
 def memory_allocated(device: _Device = None) -> int:
-    """Gives the bytes that tensors occupy."""
+    """Return the bytes that tensors occupy."""
     return torch.accelerator.memory_allocated(device_index(device))
 
 
 def max_memory_allocated(device: _Device = None) -> int:
-    """Gives the most bytes that tensors occupied since the start or `reset_peak_memory_stats`."""
+    """Return the most bytes that tensors occupied since the start or `reset_peak_memory_stats`."""
     return torch.accelerator.max_memory_allocated(device_index(device))
 
 
 def memory_reserved(device: _Device = None) -> int:
-    """Gives the bytes that the allocator has from the driver."""
+    """Return the bytes that the allocator has reserved from the driver."""
     return torch.accelerator.memory_reserved(device_index(device))
 
 
 def max_memory_reserved(device: _Device = None) -> int:
-    """Gives the most bytes that the allocator had since the start or `reset_peak_memory_stats`."""
+    """Return the most bytes that the allocator had reserved since the start or `reset_peak_memory_stats`."""
     return torch.accelerator.max_memory_reserved(device_index(device))
 
 
 def memory_cached(device: _Device = None) -> int:
-    """The old name of memory_reserved."""
+    """Return `memory_reserved`, whose old name this is."""
     return memory_reserved(device)
 
 
 def max_memory_cached(device: _Device = None) -> int:
-    """The old name of max_memory_reserved."""
+    """Return `max_memory_reserved`, whose old name this is."""
     return max_memory_reserved(device)
 
 
 def reset_peak_memory_stats(device: _Device = None) -> None:
-    """Begins the peaks anew, from what is current."""
+    """Reset the peaks to the current values."""
     torch.accelerator.reset_peak_memory_stats(device_index(device))
 
 
 def reset_accumulated_memory_stats(device: _Device = None) -> None:
-    """Sets the totals of what was ever allocated and freed to 0."""
+    """Reset the totals of allocated and freed memory to 0."""
     torch.accelerator.reset_accumulated_memory_stats(device_index(device))
 
 
 def reset_max_memory_allocated(device: _Device = None) -> None:
-    """The old name of reset_peak_memory_stats, which resets all peaks."""
+    """Reset all peaks, as `reset_peak_memory_stats`, whose old name this is."""
     reset_peak_memory_stats(device)
 
 
 def reset_max_memory_cached(device: _Device = None) -> None:
-    """The old name of reset_peak_memory_stats, which resets all peaks."""
+    """Reset all peaks, as `reset_peak_memory_stats`, whose old name this is."""
     reset_peak_memory_stats(device)
 
 
 def mem_get_info(device: _Device = None) -> tuple[int, int]:
-    """Gives the device's free and total bytes; opens the device."""
+    """Return the device's free and total bytes; opens the device."""
     free, total = torch.accelerator.get_memory_info(device_index(device))
     return free, total
 
 
 def device_memory_used(device: _Device = None) -> int:
-    """Gives the bytes in use on the device, by all processes as far as the driver sees them; opens the device."""
+    """Return the bytes in use on the device, by all processes if the driver sees them; opens the device."""
     free, total = mem_get_info(device)
     return total - free
 
 
 def memory_summary(device: _Device = None, abbreviated: bool = False) -> str:
-    """Gives the statistics as the table that CUDA prints; abbreviated without the small and the large pool."""
+    """Return the statistics as the table that CUDA prints; an abbreviated table omits the small and the large pool."""
     index = device_index(device)
     return summary_table(f"device {_context.name}:{index}", memory_stats(index), abbreviated=abbreviated)
 
 
 def set_per_process_memory_fraction(fraction: float, device: _Device = None) -> None:
-    """Limits what this process may have of a device's memory; beyond it, allocations are out of memory.
+    """Limit this process to a fraction of a device's memory; beyond it, allocations raise out of memory.
 
-    What is reserved already stays. ValueError outside 0 to 1, and where the driver does not say how much there is.
+    Memory that is already reserved stays reserved.
+
+    Raises
+    ------
+    ValueError
+        The fraction is outside 0 to 1, or the driver does not report the total memory.
     """
     if not isinstance(fraction, (int, float)) or isinstance(fraction, bool):
         raise TypeError(f"a memory fraction is a float, not {type(fraction).__name__}")
@@ -168,34 +173,35 @@ def set_per_process_memory_fraction(fraction: float, device: _Device = None) -> 
 
 
 def get_per_process_memory_fraction(device: _Device = None) -> float:
-    """Gives the fraction of the device's memory that this process may have; 1.0 unless it was set."""
+    """Return the fraction of the device's memory that this process may have; 1.0 unless it was set."""
     return _C.memory_fraction(device_index(device))
 
 
 class ObserverHandle:
-    """What `attach_out_of_memory_observer` gives; `remove` detaches the observer, once or more often."""
+    """The handle of an observer, from `attach_out_of_memory_observer`."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     def remove(self) -> None:
-        """Detaches the observer; a call of it that is under way goes on."""
+        """Detach the observer. A running call of it continues; further calls of `remove` do nothing."""
         _C.detach_out_of_memory_observer(self._number)
 
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], object]) -> ObserverHandle:
-    """Calls `observer(device, requested, device_total, device_free)` when an allocation finds no memory.
+    """Call `observer(device, requested, device_total, device_free)` when an allocation finds no memory.
 
-    It runs on the allocating thread, after the cache was emptied and before `torch.OutOfMemoryError`: if it frees
-    tensors, the allocation is tried once more. An exception of the observer takes the error's place.
+    The observer runs on the allocating thread, after the cache was emptied and before `torch.OutOfMemoryError`. If it
+    frees tensors, the allocation is tried once more. An exception of the observer replaces the error.
     """
     return ObserverHandle(_C.attach_out_of_memory_observer(observer))
 
 
 def caching_allocator_alloc(size: int, device: _Device = None, stream: torch.Stream | int | None = None) -> int:
-    """Allocates memory of the device for another library and gives its address.
+    """Allocate memory of the device for another library and return its address.
 
-    `stream` is the stream that uses it, or its id; the current one for None. `caching_allocator_delete` frees it.
+    `stream` is the stream that uses the memory, or its id; None means the current stream. `caching_allocator_delete`
+    frees the memory.
     """
     index = device_index(device)
     if size < 0:
@@ -210,22 +216,22 @@ def caching_allocator_alloc(size: int, device: _Device = None, stream: torch.Str
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Frees what `caching_allocator_alloc` gave; ValueError for any other address, also for the second time."""
+    """Free memory of `caching_allocator_alloc`; raise ValueError for any other address and for a second call."""
     _C.raw_free(mem_ptr)
 
 
 def caching_allocator_enable(value: bool = True) -> None:
-    """Turns caching on or off, for all devices; with it off each allocation has memory of its own from the driver.
+    """Turn caching on or off, for all devices; without caching, the driver allocates memory for each allocation.
 
-    Memory that is freed meanwhile goes back to the driver at the next allocation on its stream, the next
-    synchronisation or `empty_cache`.
+    Memory that is freed meanwhile returns to the driver at the next allocation on its stream, the next synchronisation
+    or `empty_cache`.
     """
     _C.enable_caching(value)
 
 
 @contextlib.contextmanager
 def caching_allocator_disabled() -> Iterator[None]:
-    """Turns caching off for the duration of a `with` statement, in all threads."""
+    """Turn caching off for the duration of a `with` statement, in all threads."""
     was_enabled = _C.is_caching_enabled()
     _C.enable_caching(False)
     try:
@@ -235,7 +241,7 @@ def caching_allocator_disabled() -> Iterator[None]:
 
 
 def host_memory_stats() -> OrderedDict[str, Any]:
-    """Gives the statistics of pinned host memory under CUDA's dotted names, as "active_bytes.current"."""
+    """Return the statistics of pinned host memory under CUDA's dotted names, such as "active_bytes.current"."""
     flat: OrderedDict[str, Any] = OrderedDict()
     for group, entry in sorted(host_memory_stats_as_nested_dict().items()):
         if isinstance(entry, dict):
@@ -246,15 +252,15 @@ def host_memory_stats() -> OrderedDict[str, Any]:
 
 
 def host_memory_stats_as_nested_dict() -> dict[str, Any]:
-    """Gives the statistics of pinned host memory: stats["active_bytes"]["current"]; times in microseconds."""
+    """Return the statistics of pinned host memory: stats["active_bytes"]["current"]; times are in microseconds."""
     return _C.host_memory_stats()
 
 
 def reset_peak_host_memory_stats() -> None:
-    """Begins the peaks of pinned memory anew, from what is current."""
+    """Reset the peaks of pinned memory to the current values."""
     _C.reset_host_memory_stats(True)
 
 
 def reset_accumulated_host_memory_stats() -> None:
-    """Sets the totals of what was ever pinned and freed to 0."""
+    """Reset the totals of pinned and freed memory to 0."""
     _C.reset_host_memory_stats(False)

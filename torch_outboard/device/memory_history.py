@@ -44,24 +44,24 @@ def _record_memory_history(
     clear_history: bool = False,
     skip_actions: Sequence[str] | None = None,
 ) -> None:
-    """Records what the allocators of all devices do, with stacks, until it is called with None.
+    """Record the actions of all devices' allocators, with stacks, until this function is called with None.
 
     Parameters
     ----------
     enabled : {"all", "state", None}
-        With "state" only the stacks of live memory are kept, no history.
+        "state" keeps only the stacks of live memory, and no history.
     context : {"all", "alloc", "state", None}
-        Whose stacks: of all entries, of allocations and live memory, of live memory, of nothing.
+        The entries that have stacks: all entries, allocations and live memory, live memory, none.
     stacks : {"all", "python"}
-        With "python" no C++ frames, which take longest to put into words.
+        "python" omits C++ frames, which take the longest to symbolise.
     max_entries : int
-        The newest that are kept, on each device.
+        The number of newest entries to keep, on each device.
     device : optional
-        Taken for torch.cuda's sake; must be a device, and changes nothing.
+        Accepted for compatibility with torch.cuda; must be a device, and changes nothing.
     clear_history : bool
-        Forgets what was recorded before.
+        Whether to drop the earlier records.
     skip_actions : list of str, optional
-        Kinds of entries that are not recorded, as "free_completed".
+        Kinds of entries that are not recorded, such as "free_completed".
     """
     if enabled not in (None, "state", "all"):
         raise ValueError(f"enabled is 'all', 'state' or None, not {enabled!r}")
@@ -90,7 +90,7 @@ def _record_memory_history(
 
 
 def _snapshot(device: _Device = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """Gives the segments of all devices and what `_record_memory_history` has recorded, as torch.cuda does."""
+    """Return the segments of all devices and the records of `_record_memory_history`, as torch.cuda does."""
     if device is not None:
         device_index(device)
     snapshot = _C.memory_snapshot(True)
@@ -103,17 +103,17 @@ def _snapshot(device: _Device = None, augment_with_fx_traces: bool = False) -> d
 def _dump_snapshot(
     filename: str | os.PathLike[str] = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
 ) -> None:
-    """Writes `_snapshot()` to a file, for `outboard memory`, torch.cuda._memory_viz or pytorch.org/memory_viz."""
+    """Write `_snapshot()` to a file, for `outboard memory`, torch.cuda._memory_viz or pytorch.org/memory_viz."""
     snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
     with open(filename, "wb") as file:
         pickle.dump(snapshot, file)
 
 
 def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: bool = True) -> list[dict[str, Any]]:
-    """Gives the segments of all devices, or of one memory pool, with their blocks.
+    """Return the segments of all devices, or of one memory pool, with their blocks.
 
-    Without `include_traces` what was recorded is not gathered, and the history has no entry of this snapshot: with a
-    long history that takes far less time.
+    Without `include_traces` the records are not gathered, and the history has no entry of this snapshot. With a long
+    history this takes far less time.
     """
     segments: list[dict[str, Any]] = _C.memory_snapshot(include_traces)["segments"]
     if mempool_id is None:
@@ -122,12 +122,12 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: b
 
 
 def _save_segment_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
-    """Writes torch's flame graph of the segments; it fetches a script from the network."""
+    """Write torch's flame graph of the segments; this fetches a script from the network."""
     with open(filename, "w") as file:
         file.write(_memory_viz.segments(snapshot or _snapshot()))
 
 
 def _save_memory_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
-    """Writes torch's flame graph of the memory by stacks; it fetches a script from the network."""
+    """Write torch's flame graph of the memory by stacks; this fetches a script from the network."""
     with open(filename, "w") as file:
         file.write(_memory_viz.memory(snapshot or _snapshot()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Private memory pools of torch.<name>, and allocators of two functions in place of the driver's memory."""
+"""Private memory pools of torch.<name>, and allocators of two functions that replace the driver's memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Device = torch.device | int | str | None
 class PluggableAllocator:
     """An allocator of two C functions in a shared library, for `MemPool` and `change_current_allocator`.
 
-    `void* alloc(ptrdiff_t size, int device, void* stream)` gives memory that the driver knows, aligned to 512 bytes, or
-    null if there is none. `void free(void* pointer, ptrdiff_t size, int device, void* stream)` is called once no work
-    uses the memory. `stream` is the driver's handle. They may be called from any thread.
+    `void* alloc(ptrdiff_t size, int device, void* stream)` returns memory that the driver knows, aligned to 512 bytes,
+    or null if there is none. `void free(void* pointer, ptrdiff_t size, int device, void* stream)` is called once no
+    work uses the memory. `stream` is the driver's handle. Any thread may call them.
     """
 
     def __init__(self, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str) -> None:
@@ -38,7 +38,10 @@ class PluggableAllocator:
 
     @classmethod
     def from_functions(cls, alloc: Any, free: Any) -> PluggableAllocator:
-        """Makes one of two ctypes functions. An exception in a Python callback is lost and counts as null."""
+        """Build an allocator from two ctypes functions.
+
+        An exception in a Python callback is lost and counts as null.
+        """
         self = cls.__new__(cls)
         addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (alloc, free)]
         self._keep = (alloc, free)
@@ -47,35 +50,38 @@ class PluggableAllocator:
         return self
 
     def allocator(self) -> PluggableAllocator:
-        """Gives itself: what in-tree devices pass to `MemPool` is `.allocator()`."""
+        """Return the allocator itself: code for in-tree devices passes `.allocator()` to `MemPool`."""
         return self
 
 
-# The functions are called for as long as there is memory of theirs.
+# The functions are called as long as memory of theirs exists.
 _kept: list[object] = []
 
 
 def change_current_allocator(allocator: PluggableAllocator) -> None:
-    """Takes all memory of all devices from an allocator, with nothing cached.
+    """Take all memory of all devices from an allocator, without caching.
 
-    ValueError once memory was allocated.
+    Raises
+    ------
+    ValueError
+        Memory was already allocated.
     """
     _C.change_current_allocator(_source_of(allocator))
 
 
 class MemPool:
-    """A memory pool of its own: what is allocated in `use_mem_pool` comes from there and goes back there.
+    """A private memory pool: allocations in `use_mem_pool` come from the pool, and their memory returns to it.
 
     Parameters
     ----------
     allocator : PluggableAllocator, optional
-        Where its memory comes from; the driver if it is not given.
+        The source of the pool's memory; the driver by default.
     use_on_oom : bool
-        Its free memory may serve other allocations that find none.
+        Whether free memory of the pool may serve other allocations that find none.
     no_split : bool
-        Its segments are never split.
+        Whether segments of the pool are never split.
 
-    Its free memory stays reserved while it is in use; the memory of live tensors outlives it.
+    Free memory stays reserved while the pool is in use. The memory of live tensors outlives the pool.
     """
 
     def __init__(
@@ -89,20 +95,20 @@ class MemPool:
 
     @property
     def id(self) -> tuple[int, int]:
-        """The id, as it stands in snapshots."""
+        """The id, as in snapshots."""
         return self._id
 
     @property
     def device(self) -> torch.device:
-        """The device that was current when the pool was made."""
+        """The device that was current when the pool was created."""
         return torch.device(_context.name, self._first)
 
     def use_count(self) -> int:
-        """Gives the uses on the device that was current when the pool was made: this object, and `use_mem_pool`."""
+        """Return the number of uses on the pool's `device`: this object, and each `use_mem_pool`."""
         return _C.pool_use_count(self._first, self._id)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-        """Gives the segments of the pool on all devices."""
+        """Return the segments of the pool on all devices."""
         return memory_snapshot(self._id, include_traces)
 
     def _use_on(self, index: int) -> None:
@@ -113,7 +119,7 @@ class MemPool:
             self._devices.add(index)
 
     def __del__(self) -> None:
-        # Also after an __init__ that raised. What is free then goes back to the driver.
+        # This also runs after an __init__ that raised. Free memory then returns to the driver.
         devices = self.__dict__.get("_devices", set())
         while devices:
             _C.release_pool(devices.pop(), self._id)
@@ -123,7 +129,7 @@ class MemPool:
 
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: _Device = None) -> Iterator[None]:
-    """Sends what this thread allocates on the device to the pool; other threads, as of a backward pass, go on."""
+    """Allocate from the pool what this thread allocates on the device; other threads, as in a backward pass, do not."""
     index = device_index(device)
     pool._use_on(index)
     _C.begin_allocate_thread_to_pool(index, pool.id)
@@ -135,7 +141,7 @@ def use_mem_pool(pool: MemPool, device: _Device = None) -> Iterator[None]:
 
 
 def graph_pool_handle() -> tuple[int, int]:
-    """Gives the id of a new memory pool, for graphs to share."""
+    """Return the id of a new memory pool, for graphs to share."""
     return _C.new_mempool_id()
 
 

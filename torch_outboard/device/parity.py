@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How torch.<name> differs from torch.cuda and torch.xpu, name by name. docs/api.md is written from this list."""
+"""The differences of torch.<name> from torch.cuda and torch.xpu, name by name; the source of docs/api.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEGACY = "a type of torch's legacy tensors; torch.Tensor and torch.UntypedStora
 _CUDA = "CUDA's own; the driver contract has no such thing"
 _CUDA_GRAPHS = "what CUDA's own graphs can be asked, from torch 2.15 on"
 
-# Of torch.cuda or torch.xpu, not of torch.<name>, and why.
+# Names of torch.cuda or torch.xpu that torch.<name> lacks, and why.
 ABSENT: dict[str, str] = {
     **{
         f"{dtype}{kind}": _LEGACY
@@ -49,7 +49,7 @@ ABSENT: dict[str, str] = {
     "tunable": _CUDA,
 }
 
-# Of torch.<name> only.
+# Names of torch.<name> only.
 OURS: dict[str, str] = {
     "Graph": "torch.cuda.CUDAGraph and torch.xpu.XPUGraph have the device in their names",
     "attach_out_of_memory_observer": "a private function of torch.cuda, here a public one",
@@ -66,14 +66,14 @@ def _in_tree() -> list[ModuleType]:
 
 
 def differences(module: ModuleType) -> tuple[set[str], set[str]]:
-    """Gives the names that torch.cuda or torch.xpu have and the module has not, and the other way round."""
+    """Return the names that torch.cuda or torch.xpu have and the module lacks, and the opposite."""
     theirs = {name for other in _in_tree() for name in other.__all__}
     ours = set(module.__all__)
     return theirs - ours, ours - theirs
 
 
 def unexplained(module: ModuleType) -> list[str]:
-    """Gives, as sentences, the differences that the lists don't explain, and explanations of what is no difference."""
+    """Return, as sentences, the differences that the lists do not explain, and explanations without a difference."""
     absent, ours = differences(module)
     found = [f"{name} is of torch.cuda or torch.xpu, and not in ABSENT" for name in absent if name not in ABSENT]
     found += [f"{name} is of torch.<name> only, and not in OURS" for name in ours if name not in OURS]

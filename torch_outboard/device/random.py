@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Random numbers of torch.<name>: a Philox generator a device. Seeding and states open no device."""
+"""Random numbers of torch.<name>: one Philox generator for each device. Seeding and states open no device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _generators: tuple[torch.Generator, ...] = ()
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
-    """Gives the devices' default generators, by index; torch.<name>.default_generators."""
+    """Return the devices' default generators, by index; torch.<name>.default_generators."""
     global _generators
     if not _generators:
         _generators = tuple(_C.default_generator(index) for index in range(_C.device_count()))
@@ -40,49 +40,49 @@ def _get_generator(device: torch.device) -> torch.Generator:
 
 
 def get_rng_state(device: _Device = None) -> torch.Tensor:
-    """Gives a device's state as 16 bytes on the CPU, as on CUDA: seed, then offset."""
+    """Return a device's state as 16 bytes on the CPU, as on CUDA: seed, then offset."""
     return _C.default_generator(device_index(device)).get_state()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """Gives the states of all devices."""
+    """Return the states of all devices."""
     return [generator.get_state() for generator in default_generators()]
 
 
 def set_rng_state(new_state: torch.Tensor, device: _Device = None) -> None:
-    """Sets a device's state."""
+    """Set a device's state."""
     _C.default_generator(device_index(device)).set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """Sets the states of devices 0, 1, …."""
+    """Set the states of devices 0, 1, …."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the current device's generator."""
+    """Seed the current device's generator."""
     _C.default_generator(device_index(None)).manual_seed(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds all devices' generators; torch.manual_seed calls this."""
+    """Seed all devices' generators; torch.manual_seed calls this."""
     for generator in default_generators():
         generator.manual_seed(int(seed))
 
 
 def seed() -> None:
-    """Seeds the current device's generator from the system's randomness."""
+    """Seed the current device's generator from the system's randomness."""
     _C.default_generator(device_index(None)).seed()
 
 
 def seed_all() -> None:
-    """Seeds all devices' generators with one number of the system's randomness."""
+    """Seed all devices' generators with one number of the system's randomness."""
     generators = default_generators()
     if generators:
         manual_seed_all(generators[0].seed())
 
 
 def initial_seed() -> int:
-    """Gives the seed of the current device's generator."""
+    """Return the seed of the current device's generator."""
     return _C.default_generator(device_index(None)).initial_seed()

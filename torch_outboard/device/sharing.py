@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Storages that processes share, memory of other libraries as tensors, and host memory that is pinned where it lies.
+"""Storages that processes share, tensors over memory of other libraries, and pinning of existing host memory.
 
-A sender gives the driver's handle of the segment and keeps the storage until the receiver is done. Both meet in a file
-of the sender with one byte a message: the receiver locks the byte for as long as it uses the memory, and sets it, so
-that the sender can tell a message that is under way from one that has ended. The system drops the locks of a process
-that dies.
+A sender sends the driver's handle of the segment, and keeps the storage until the receiver is done. Both use a file of
+the sender with one byte for each message. The receiver locks the byte as long as it uses the memory, and sets the byte:
+so the sender can distinguish a message that is under way from one that has ended. The system drops the locks of a
+process that dies.
 
-The sender has a lock in it too, of a byte beyond all messages: the next process that sends removes the files of senders
-that were killed.
+The sender also locks one byte of the file, beyond all messages. The next sending process therefore finds the files of
+killed senders, and removes them.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _RECEIVED = b"\1"
 _PREFIX = "torch_outboard-sent-"
 _SENDER = 1 << 62  # the byte that a sender locks as long as it lives
 
-# Guards the tables below. No driver entry is called with it held; reentrant, since a collection of garbage may come in.
+# Guards the tables below. No driver entry is called under this lock. Reentrant, since garbage collection may call in.
 _lock = threading.RLock()
 
 
 class _Sent:
-    """The storages that other processes may be using, and the file in which they say so."""
+    """The storages that other processes may be using, and the file that records the end of each use."""
 
     def __init__(self) -> None:
         _sweep(tempfile.gettempdir())
         self.file, self.path = _new_file()
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.free: list[int] = []
-        # Runs in processes of multiprocessing too, which leave without atexit.
+        # Also runs in processes of multiprocessing, which exit without atexit.
         util.Finalize(None, _remove, args=(self.path, os.getpid()), exitpriority=0)
         _C.attach_out_of_memory_observer(lambda *_: self.collect())
 
@@ -67,13 +67,13 @@ class _Sent:
         return slot
 
     def take(self, slot: int) -> torch.UntypedStorage:
-        """Gives back what this process sent to itself."""
+        """Return a storage that this process sent to itself."""
         with _lock:
             self.free.append(slot)
             return self.storages.pop(slot)
 
     def collect(self) -> None:
-        ended = []  # dropped after the lock
+        ended = []  # destroyed after the lock is released
         with _lock:
             for slot in [slot for slot in self.storages if self._has_ended(slot)]:
                 ended.append(self.storages.pop(slot))
@@ -91,7 +91,7 @@ class _Sent:
 
 
 class _Segment:
-    """Memory of another process, mapped here once however many storages lie in it."""
+    """Memory of another process, mapped here once for all the storages in it."""
 
     def __init__(self, key: tuple[int, bytes], address: int) -> None:
         self.key = key
@@ -100,7 +100,7 @@ class _Segment:
 
 
 class _File:
-    """A file of another process that sends, open for as long as this process has a lock in it."""
+    """The file of a sending process, open as long as this process has a lock in it."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -120,7 +120,7 @@ class _File:
 
 
 class _Lease:
-    """What a received storage owns. It ends on any thread, inside anything: what is to be done waits for `_settle`."""
+    """The owner object of a received storage. It ends on any thread, inside any call: `_settle` does the work later."""
 
     def __init__(self, segment: _Segment, file: _File, slot: int) -> None:
         self.parts = (segment, file, slot)
@@ -131,13 +131,13 @@ class _Lease:
 
 _sent: _Sent | None = None
 _segments: dict[tuple[int, bytes], _Segment] = {}
-# Of senders, once each, and closed with the last use: to close one drops all locks that this process has in the file.
+# One for each sender, closed with the last use: closing a file drops all locks that this process has in it.
 _files: dict[str, _File] = {}
 _ended: deque[tuple[_Segment, _File, int]] = deque()
 
 
 def _new_file() -> tuple[int, str]:
-    """Make the file of this process, and lock it."""
+    """Create the file of this process, and lock it."""
     while True:
         file, path = tempfile.mkstemp(prefix=_PREFIX)
         fcntl.lockf(file, fcntl.LOCK_EX, 1, _SENDER)
@@ -150,7 +150,7 @@ def _sweep(folder: str) -> None:
     """Remove the files of senders that have ended without removing them."""
     with _lock, contextlib.suppress(OSError), os.scandir(folder) as found:
         for one in found:
-            # To open and close a file that is in use here would drop this process's locks.
+            # Opening and closing a file that is in use here would drop this process's locks.
             if one.name.startswith(_PREFIX) and one.path not in _files:
                 _remove_if_left(one.path)
 
@@ -174,7 +174,7 @@ def _remove(path: str, process: int) -> None:
 
 
 def _settle() -> None:
-    """Ends the use of what was received and dropped: waits for the device, since queued work may still use it."""
+    """Release received storages that were dropped; waits for the device, since queued work may still use them."""
     ended = []
     with contextlib.suppress(IndexError):
         while True:
@@ -203,9 +203,9 @@ def _settle() -> None:
 
 
 def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., torch.UntypedStorage], tuple[Any, ...]]:
-    """Pickles a storage of the device for another process, as torch.multiprocessing does for the CPU's.
+    """Reduce a storage of the device for pickling to another process, as torch.multiprocessing does on the CPU.
 
-    Waits for the device. The storage is kept until the receiver has dropped it or has ended.
+    The call waits for the device. The storage is kept until the receiver has dropped it or has ended.
     """
     index = storage.device.index
     if storage.nbytes() == 0:
@@ -263,7 +263,7 @@ def _rebuild(
 
 
 def _locked(path: str, slot: int) -> _File:
-    """Return the file of a sender, with a message locked; `_give_back` ends that."""
+    """Return the file of a sender, with a message locked; `_give_back` unlocks the message."""
     with _lock:
         file = _files.get(path) or _File(path)
         _files[path] = file
@@ -308,10 +308,10 @@ def _segment_of(index: int, handle: bytes) -> _Segment:
 
 
 def ipc_collect() -> None:
-    """Frees shared memory that has been dropped: here by its receivers, and elsewhere what was received from them.
+    """Free dropped shared memory: storages that receivers have dropped, and received storages dropped here.
 
-    Each send and each receipt does so too, and an allocation that finds no memory. Waits for the device if something
-    that was received has been dropped.
+    Each send, each receipt and each allocation that finds no memory does the same. The call waits for the device if a
+    received storage was dropped.
     """
     _settle()
     if _sent is not None:
@@ -326,7 +326,7 @@ def from_blob(
     device: _Device = None,
     owner: object = None,
 ) -> torch.Tensor:
-    """Makes a tensor over memory that is there already, without a copy.
+    """Return a tensor over existing memory, without a copy.
 
     Parameters
     ----------
@@ -335,12 +335,12 @@ def from_blob(
     size, stride : sequence of int
         In elements; without strides the tensor is contiguous.
     dtype : torch.dtype, optional
-        torch's default type if it is not given.
+        torch's default dtype if it is omitted.
     device : optional
-        Where the memory lies. Without it the address must lie in the allocator's memory, else ValueError.
+        The device of the memory. Without it the address must lie in the allocator's memory; otherwise ValueError.
     owner : object, optional
-        Kept for as long as the tensor's storage lives. The allocator knows nothing of the tensor: the memory must
-        outlive it, `record_stream` is ignored, and its storage can't be resized.
+        Kept as long as the tensor's storage lives. The allocator does not know the tensor: the memory must outlive it,
+        `record_stream` is ignored, and its storage cannot be resized.
     """
     index = _C.device_of_address(address) if device is None else device_index(device)
     dtype = torch.get_default_dtype() if dtype is None else dtype
@@ -358,11 +358,17 @@ _registered: dict[int, torch.UntypedStorage] = {}
 
 
 def host_register(tensor: torch.Tensor) -> None:
-    """Pins the memory of a CPU tensor where it lies: all of its storage, for views too.
+    """Pin the memory of a CPU tensor in place: all of its storage, for views too.
 
-    From then on it is as good as what `pin_memory` gives: `is_pinned` is true, and non-blocking copies don't wait. The
-    storage is kept until `host_unregister`, and must not be resized before. NotSupportedError where the driver can't;
-    ValueError for memory that is pinned already.
+    Afterwards the memory serves like memory of `pin_memory`: `is_pinned` is true, and non-blocking copies do not wait.
+    The storage is kept until `host_unregister`, and must not be resized before.
+
+    Raises
+    ------
+    NotSupportedError
+        The driver cannot pin existing memory.
+    ValueError
+        The memory is already pinned.
     """
     storage = _host_storage(tensor)
     _C.host_register(storage.data_ptr(), storage.nbytes())
@@ -370,7 +376,7 @@ def host_register(tensor: torch.Tensor) -> None:
 
 
 def host_unregister(tensor: torch.Tensor) -> None:
-    """Undoes `host_register` once all devices have done what was queued; ValueError for what is not registered."""
+    """Undo `host_register` once all devices have done their queued work; raise ValueError if nothing is registered."""
     storage = _host_storage(tensor)
     _C.host_unregister(storage.data_ptr())
     _registered.pop(storage.data_ptr(), None)

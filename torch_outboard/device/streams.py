@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Streams and events of torch.<name>: torch's own torch.Stream and torch.Event.
 
-Dynamo, `elapsed_time` and FSDP know these types and no subclass of them. `Stream` and `Event` here are therefore names
-that construct torch's objects; isinstance tells whether one belongs to this device.
+Dynamo, `elapsed_time` and FSDP know these types but no subclass of them. `Stream` and `Event` here are therefore names
+that construct torch's objects; isinstance checks the type and the device.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 
 _Device = torch.device | int | str | None
 
-# The number of PrivateUse1 among torch's device types, as torch.Stream wants it.
+# The number of PrivateUse1 among torch's device types, as torch.Stream expects it.
 _DEVICE_TYPE = 20
 
 
 class _Names(type):
-    """The type of a class that stands for another: isinstance asks for torch's class and this device."""
+    """The type of a class that stands for a class of torch: isinstance checks torch's class and this device."""
 
     _stands_for: type
 
@@ -50,17 +50,17 @@ class _Names(type):
         )
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        # Dynamo asks this itself, for isinstance, and in code that it traces, for whether __init__ of what __new__ gave
-        # is to be called; that CPython decides by the true type.
+        # Dynamo calls this for isinstance. In traced code it also decides by this whether to call __init__ of the
+        # result of __new__, which CPython decides by the true type.
         if torch.compiler.is_dynamo_compiling():
             return False
         return issubclass(subclass, cls._stands_for) or type.__subclasscheck__(cls, subclass)
 
 
 class Stream(metaclass=_Names):
-    """Gives a torch.Stream: the next of the device's pool of 32 streams a priority, -1 being above 0.
+    """A torch.Stream: the next of the device's pool of 32 streams for each priority, where -1 is above 0.
 
-    By `stream_id` it gives an existing one, as `torch.Stream(stream_id, device_index, device_type)` does.
+    With `stream_id` it is an existing stream, as `torch.Stream(stream_id, device_index, device_type)` is.
     """
 
     _stands_for = torch.Stream
@@ -74,7 +74,7 @@ class Stream(metaclass=_Names):
 
 
 class ExternalStream(metaclass=_Names):
-    """Gives a torch.Stream for a driver's stream handle that somebody else owns and keeps alive."""
+    """A torch.Stream for a driver's stream handle that the caller owns and keeps alive."""
 
     _stands_for = torch.Stream
 
@@ -83,9 +83,10 @@ class ExternalStream(metaclass=_Names):
 
 
 class Event(metaclass=_Names):
-    """Gives a torch.Event; it belongs to the device of its first record.
+    """A torch.Event; it belongs to the device of its first record.
 
-    `elapsed_time` needs `enable_timing` on both events. `external` events are those of other APIs: there are none.
+    `elapsed_time` needs `enable_timing` on both events. `external=True`, an event of another API, raises
+    NotSupportedError.
     """
 
     _stands_for = torch.Event
@@ -99,7 +100,7 @@ class Event(metaclass=_Names):
 
 
 class StreamContext:
-    """Makes a stream the current one for a scope, on its device; None changes nothing."""
+    """A scope with a current stream, on the stream's device; None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -107,7 +108,7 @@ class StreamContext:
 
     def __enter__(self) -> torch.Stream | None:
         if self.stream is not None:
-            # Of the stream's device, so that leaving restores both that and the device that was current.
+            # The stream's device too, so that leaving restores its stream and the device that was current.
             before = torch.accelerator.current_device_index()
             self._previous.append((before, torch.accelerator.current_stream(self.stream.device)))
             torch.accelerator.set_stream(self.stream)
@@ -123,29 +124,29 @@ class StreamContext:
 
 
 def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
-    """Gives a context manager in which the stream is the current one; None changes nothing."""
-    # The stream is a context manager itself, and the one that Dynamo follows.
+    """Return a context manager in which the stream is current; None changes nothing."""
+    # The stream itself is a context manager, and Dynamo traces it.
     return contextlib.nullcontext() if stream is None else stream
 
 
 def current_stream(device: _Device = None) -> torch.Stream:
-    """Gives this thread's current stream of a device."""
+    """Return this thread's current stream of a device."""
     return torch.accelerator.current_stream(device_index(device))
 
 
 def default_stream(device: _Device = None) -> torch.Stream:
-    """Gives the device's default stream."""
+    """Return the device's default stream."""
     return torch.Stream(stream_id=0, device_index=_checked(device), device_type=_DEVICE_TYPE)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Makes a stream this thread's current one, and its device the current device; None changes nothing."""
+    """Make a stream this thread's current one, and its device the current device; None changes nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 
 
 def get_stream_from_external(data_ptr: int, device: _Device = None) -> torch.Stream:
-    """Gives a torch.Stream for a driver's stream handle; the same handle gives an equal stream."""
+    """Return a torch.Stream for a driver's stream handle; the same handle returns an equal stream."""
     index = _checked(device)
     return torch.Stream(stream_id=_C.external_stream(index, data_ptr), device_index=index, device_type=_DEVICE_TYPE)
 

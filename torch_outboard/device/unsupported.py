@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch.<name> doesn't have yet, or can't have: each says so when it is called."""
+"""Functions that torch.<name> does not support yet, or cannot support: each raises an error that says so."""
 
 from __future__ import annotations
 
