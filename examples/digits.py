@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Trains a small convolutional network on scanned digits, on an attached device and again on the CPU.
 
-The data are the 1,797 digits of 8 x 8 pixels that scikit-learn carries. Both runs start from the same weights and see
-the same batches with the same number of threads, so that their losses can be compared step by step.
+The data are the 1,797 digits of 8 x 8 pixels that scikit-learn includes. Both runs start from the same weights and see
+the same batches with the same number of threads. Their losses can therefore be compared step by step.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 ACCURACY_BAR = 0.97
 LOSS_BAR = 1e-4
-# Kernels of the driver's own and compiled ones round otherwise than the CPU's, and training multiplies that: with these
-# only so many losses are to agree.
+# The driver's own kernels and compiled kernels round differently from the CPU's, and training multiplies the
+# difference. With such kernels only the losses of this many first steps must agree.
 FIRST_STEPS = 5
 SEED = 20
 
 
 class DigitsNet(nn.Module):
-    """Two convolutions with batch normalisation and two linear layers; nothing in it is random once it is made."""
+    """Two convolutions with batch normalisation and two linear layers; after construction nothing is random."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Data:
 
 @dataclass
 class Run:
-    """What a training run leaves behind."""
+    """The results of a training run."""
 
     model: nn.Module
     losses: list[float] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Run:
 
 
 def load_data() -> Data:
-    """Gives the digits, pixels in [0, 1], every fifth of a fixed shuffle held out."""
+    """Return the digits with pixels in [0, 1]; every fifth digit of a fixed shuffle is held out."""
     images, labels = load_digits(return_X_y=True)
     images = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     labels = torch.tensor(labels, dtype=torch.int64)
@@ -80,7 +80,7 @@ def load_data() -> Data:
 
 
 def batches_on(device: torch.device, loader: DataLoader) -> Iterator[list[Tensor]]:
-    """Yields the loader's batches on `device`; the next one is copied on a side stream while the last is in use."""
+    """Yield the loader's batches on `device`; a side stream copies the next batch while the last one is in use."""
     if device.type == "cpu":
         yield from loader
         return
@@ -100,16 +100,16 @@ def batches_on(device: torch.device, loader: DataLoader) -> Iterator[list[Tensor
         current = torch.accelerator.current_stream(device)
         current.wait_stream(side)
         for tensor in batch:
-            # The blocks belong to the side stream: they may not be used again before this stream is done with them.
+            # The blocks belong to the side stream: the allocator must not reuse them before this stream is done.
             tensor.record_stream(current)
-        # Only after the wait above, which would else wait for this copy too.
+        # Only after the wait above, which would otherwise wait for this copy too.
         following = fetch()
         yield batch
         batch = following
 
 
 class Trainer:
-    """Model, optimiser, schedule and order of the batches: all that a checkpoint must hold."""
+    """Model, optimiser, schedule and order of the batches: the state that a checkpoint saves."""
 
     def __init__(self, data: Data, device: torch.device, options: argparse.Namespace, seed: int) -> None:
         self.device = device
@@ -125,23 +125,23 @@ class Trainer:
             num_workers=options.workers,
             pin_memory=device.type != "cpu",
         )
-        # Weights are made on the CPU, so that every device starts from the same numbers.
+        # Weights are drawn on the CPU, so that every device starts from the same numbers.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = DigitsNet()
         self.model.to(device)
-        # Shares the model's weights; the reference on the CPU stays eager, so that the comparison means something.
+        # Shares the model's weights. The reference on the CPU stays eager, so that the two runs are independent.
         is_compiled = options.compile and device.type != "cpu"
         dynamic = True if options.dynamic else None
         self.forward = torch.compile(self.model, dynamic=dynamic) if is_compiled else self.model
-        # The optimiser picks another formula for each kind of device by itself; both runs shall use one.
+        # By default the optimiser picks a formula for each kind of device; both runs must use the same one.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, weight_decay=1e-2, foreach=True)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, options.lr, total_steps=options.epochs * len(self.loader)
         )
 
     def train_epoch(self, on_step: Callable[[], None]) -> float:
-        """Trains one epoch, waits for it and gives its mean loss."""
+        """Train one epoch, wait for it and return its mean loss."""
         losses = []
         for images, labels in batches_on(self.device, self.loader):
             self.optimizer.zero_grad(set_to_none=True)
@@ -181,7 +181,7 @@ class Trainer:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: TensorDataset, device: torch.device) -> float:
-    """Gives the share of digits that `model` names right."""
+    """Return the share of digits that `model` classifies correctly."""
     model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
     loader = DataLoader(data, 128, pin_memory=device.type != "cpu")
@@ -191,7 +191,7 @@ def evaluate(model: nn.Module, data: TensorDataset, device: torch.device) -> flo
 
 
 def train(data: Data, device: torch.device, options: argparse.Namespace, console: Console) -> Run:
-    """Trains, with a checkpoint saved half-way and resumed in a fresh trainer, and evaluates on held-out data."""
+    """Train and evaluate on held-out data; halfway, save a checkpoint and resume it in a fresh trainer."""
     start = time.perf_counter()
     trainer = Trainer(data, device, options, SEED)
     columns = (TextColumn("{task.description:>5}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -204,7 +204,7 @@ def train(data: Data, device: torch.device, options: argparse.Namespace, console
         for epoch in range(options.epochs):
             if epoch == options.epochs // 2:
                 trainer.save(checkpoint)
-                # Other weights and another order of the batches: what was not restored would show.
+                # Other weights and another order of the batches: state that is not restored would change the losses.
                 trainer = Trainer(data, device, options, SEED + 1)
                 trainer.load(checkpoint)
             loss = trainer.train_epoch(lambda: progress.advance(task))
@@ -214,13 +214,13 @@ def train(data: Data, device: torch.device, options: argparse.Namespace, console
 
 
 def largest_difference(run: Run, reference: Run, steps: int | None = None) -> float:
-    """Gives how far the losses of the first steps are apart; NaN if any of them is."""
+    """Return the largest difference between the losses of the first steps; NaN if any of the losses is NaN."""
     ours, theirs = (torch.tensor(losses[:steps], dtype=torch.float64) for losses in (run.losses, reference.losses))
     return (ours - theirs).abs().max().item()
 
 
 def add_comparison(table: Table, run: Run, reference: Run) -> None:
-    """Adds the rows that compare the two runs."""
+    """Add the rows that compare the two runs."""
     weights = zip(run.model.state_dict().values(), reference.model.state_dict().values(), strict=True)
     weights_equal = all(torch.equal(ours.cpu(), theirs.cpu()) for ours, theirs in weights)
     table.add_row("final loss", f"{run.losses[-1]:.6f}", f"{reference.losses[-1]:.6f}")
@@ -233,7 +233,7 @@ def add_comparison(table: Table, run: Run, reference: Run) -> None:
 
 
 def failures_of(run: Run, reference: Run, *, is_rounding: bool) -> list[str]:
-    """Says what is wrong with a run, by its accuracy and its losses; `is_rounding` if its kernels aren't the CPU's."""
+    """Return the failures of a run's accuracy and losses; `is_rounding` means that its kernels are not the CPU's."""
     failures = []
     if run.accuracy < ACCURACY_BAR:
         failures.append(f"held-out accuracy {run.accuracy:.4f} is below {ACCURACY_BAR}")
@@ -248,7 +248,7 @@ def failures_of(run: Run, reference: Run, *, is_rounding: bool) -> list[str]:
 
 
 def add_operators(table: Table) -> None:
-    """Adds how many operators, and how many calls of them, each provider ran."""
+    """Add the number of operators and of calls that each provider ran."""
     import torch_outboard
 
     operators: dict[str, set[str]] = {}
@@ -262,7 +262,7 @@ def add_operators(table: Table) -> None:
 
 
 def ran_device_kernels(device: torch.device) -> bool:
-    """Whether any kernel was none of the CPU's: one of the driver's own, or a generated one."""
+    """Return whether a kernel of the driver or a generated kernel ran."""
     if device.type == "cpu":
         return False
     import torch_outboard
@@ -271,7 +271,7 @@ def ran_device_kernels(device: torch.device) -> bool:
 
 
 def add_memory(table: Table, device: torch.device) -> None:
-    """Adds the allocator's statistics of `device`."""
+    """Add the allocator's statistics of `device`."""
     stats = torch.get_device_module(device).memory_stats(device)
     mib = 1 << 20
     table.add_section()
@@ -283,7 +283,7 @@ def add_memory(table: Table, device: torch.device) -> None:
 
 
 def split_device(text: str) -> tuple[str, str]:
-    """Gives the driver and the index: "sim:1" has one, "package.module:Class" has none."""
+    """Return the driver and the index: "sim:1" has an index, "package.module:Class" has none."""
     driver, _, index = text.rpartition(":")
     return (driver, index) if driver and index.isdigit() else (text, "")
 
@@ -331,7 +331,7 @@ def main(argv: list[str] | None = None) -> int:
 
         driver, index = split_device(options.device)
         torch_outboard.attach(driver, **dict(options.driver_option))
-        # Its devices may be called otherwise: torch keeps some names for itself.
+        # The device's name may differ from the driver's: torch reserves some names.
         device = torch.device(torch_outboard.attached_driver().name, int(index or 0))
     data = load_data()
     compiled = contextlib.nullcontext()

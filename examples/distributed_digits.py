@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trains on scanned digits with several processes, each with a device: DDP, or FSDP2 with --fsdp.
+"""Trains on scanned digits with several processes, each with its own device: DDP, or FSDP2 with --fsdp.
 
     torchrun --nproc-per-node=2 examples/distributed_digits.py
     torchrun --nproc-per-node=2 examples/distributed_digits.py --fsdp --checkpoint=/tmp/digits
 
-With --checkpoint each epoch is saved; a second start with the same folder goes on where the first one ended, also with
-another number of processes.
+--checkpoint saves each epoch. A second start with the same folder resumes after the last saved epoch. The number of
+processes may differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEED = 20
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """Returns the digits, pixels in [0, 1], every fifth of a fixed shuffle held out."""
+    """Return the digits with pixels in [0, 1]; every fifth digit of a fixed shuffle is held out."""
     images, labels = load_digits(return_X_y=True)
     images = torch.tensor(images, dtype=torch.float32) / 16
     labels = torch.tensor(labels, dtype=torch.int64)
@@ -53,7 +53,7 @@ def make_model(device: torch.device, is_sharded: bool) -> nn.Module:
 
 
 class Checkpoint:
-    """The model, the optimizer and the next epoch, in a folder that all ranks see; none if `folder` is None."""
+    """The model, the optimizer and the next epoch, in a folder that all ranks see; disabled if `folder` is None."""
 
     def __init__(self, folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.folder, self.model, self.optimizer = folder, model, optimizer
@@ -67,7 +67,7 @@ class Checkpoint:
             checkpoint.save(self.state(epoch), checkpoint_id=self.folder)
 
     def load(self) -> int:
-        """Returns the epoch to go on with."""
+        """Load the checkpoint, if there is one, and return the epoch to start with."""
         if not self.folder or not (self.folder / ".metadata").exists():
             return 0
         state = self.state(0)
@@ -77,7 +77,7 @@ class Checkpoint:
 
 
 def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader, device: torch.device) -> Tensor:
-    """Returns the mean loss of all ranks."""
+    """Train one epoch and return the mean loss of all ranks."""
     losses = []
     for images, labels in loader:
         loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
@@ -91,7 +91,7 @@ def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Data
 
 
 def accuracy(model: nn.Module, held_out: TensorDataset, device: torch.device) -> float:
-    """Returns the part of the held-out digits that is recognised; each rank looks at all of them."""
+    """Return the share of the held-out digits that the model classifies correctly; each rank checks all of them."""
     images, labels = (tensor.to(device) for tensor in held_out.tensors)
     with torch.no_grad():
         return (model(images).argmax(1) == labels).float().mean().item()

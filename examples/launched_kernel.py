@@ -52,7 +52,7 @@ torch.library.register_autograd("outboard_examples::swish", _gradient, setup_con
 
 
 def register(language: str) -> None:
-    """Make the text in `language` the kernel of the operator on the attached driver's devices."""
+    """Build the text in `language` and register it as the operator's kernel on the attached driver's devices."""
     kernel = torch_outboard.build_kernel(
         SOURCES[language], "swish", language=language, signature="const float32*, float32*, float32, int64"
     )

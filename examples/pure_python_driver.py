@@ -6,7 +6,7 @@
     torch.ones(3, device="python") + 1
 
 A driver for real hardware has the same shape: each method calls the vendor's runtime, and `copy_async` queues instead
-of copying. Entries that turn out to be hot move to C one at a time; see torch_outboard/driver.py.
+of copying. A slow entry can move to C on its own; see torch_outboard/driver.py.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ class PythonDriver(Driver):
     def device_properties(self, device):
         return DeviceProperties(name=f"Pure Python {device}", total_memory=self.memory, is_integrated=True)
 
-    # Memory. Other objects than the blocks themselves never hold on to it, so mem_free frees at once.
+    # Memory. Only `blocks` refers to the buffers, so mem_free frees them at once.
 
     def mem_alloc(self, device, bytes):
         if self.used[device] + bytes > self.memory:
@@ -72,7 +72,7 @@ class PythonDriver(Driver):
         else:
             ctypes.memmove(dst, pattern * count, len(pattern) * count)
 
-    # Streams. Work is done when it is queued, so they are names only, and always idle.
+    # Streams. Work is done when it is queued: streams are only names, and always idle.
 
     def stream_create(self, device, priority):
         return next(self.handles)

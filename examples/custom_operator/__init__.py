@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A custom operator in C++ for every driver: builds softclip.cpp with torch's own cpp_extension.
+"""A custom operator in C++ for every driver: builds softclip.cpp with torch's cpp_extension.
 
 OUTBOARD_DRIVER=sim python -m examples.custom_operator
 """
@@ -17,7 +17,7 @@ __all__ = ["build", "softclip"]
 
 
 def build(folder: str | None = None) -> None:
-    """Compiles the operator, unless that was done before, and loads it. `folder` is where to."""
+    """Compile the operator, unless it is already compiled, and load it; `folder` is the build folder."""
     libraries = torch_outboard.library_paths()
     cpp_extension.load(
         "outboard_softclip",
@@ -33,5 +33,5 @@ def build(folder: str | None = None) -> None:
 
 
 def softclip(x: torch.Tensor, limit: float) -> torch.Tensor:
-    """Gives limit * tanh(x / limit); ValueError unless limit is positive."""
+    """Return limit * tanh(x / limit); raise ValueError unless limit is positive."""
     return torch.ops.outboard_example.softclip(x, limit)

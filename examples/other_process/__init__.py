@@ -5,10 +5,11 @@
     torch_outboard.attach("other_process:OtherProcessDriver", devices=2)
     torch.ones(3, device="other_process") + 1
 
-A driver for hardware behind a queue of commands, for a simulator, for a machine elsewhere has this shape: work is sent
-and not waited for, and a question is sent and answered. link.py is the connection, device.py the other end. Mistakes
-are found on this side, since they must fail in the call that makes them. A query never waits: it looks at what has been
-answered.
+Drivers for hardware behind a command queue, for a simulator or for a remote machine have the same structure. Work is
+sent and not waited for; a question is sent and answered. link.py is the connection, device.py the other end.
+
+This side checks arguments, because a mistake must fail in the call that makes it. A query never waits: it reads the
+answers that have arrived.
 """
 
 import ctypes
@@ -26,7 +27,7 @@ HOST = -1
 
 
 def known(table, handle, kind):
-    """Gives what the table has for a handle."""
+    """Return the table's entry for a handle; raise DriverError for an unknown handle."""
     try:
         return table[handle]
     except KeyError:
@@ -34,7 +35,7 @@ def known(table, handle, kind):
 
 
 def is_within(sizes, address, bytes):
-    """Whether one of these pieces of memory, sizes by addresses, has all of these bytes."""
+    """Return whether all these bytes lie within one allocation; `sizes` maps addresses to bytes."""
     return any(base <= address and address + bytes <= base + size for base, size in sizes.items())
 
 
@@ -52,7 +53,7 @@ class OtherProcessDriver(Driver):
         self.link = None
         self.handles = itertools.count(1)  # of streams and events, never 0
         self.blocks = {}  # address -> bytes
-        self.pinned = {}  # address of host memory -> the memory, which the devices have too
+        self.pinned = {}  # address of host memory -> the memory, which the devices map too
         self.streams = {}  # handle -> Stream
         self.events = {}  # handle -> Answer to the latest mark, None before the first
 
@@ -118,7 +119,7 @@ class OtherProcessDriver(Driver):
         if host is None or self.is_pinned(host, bytes):
             queue.tell(Op.COPY, dst, src, bytes)
         elif src_device == HOST:
-            # Read at once: whoever wrote it is done, since a copy to such memory is waited for.
+            # Read at once: earlier writes are done, since the host waits for each copy to such memory.
             queue.tell(Op.WRITE, dst, data=ctypes.string_at(src, bytes))
         else:
             queue.ask(Op.READ, src, bytes, then=lambda data: ctypes.memmove(dst, data, len(data)))
@@ -157,7 +158,7 @@ class OtherProcessDriver(Driver):
         if mark is not None:
             queue.tell(Op.WAIT, mark.number)
 
-    # Events. A mark is a request that is answered when the stream gets there: who asks for it sends nothing.
+    # Events. A mark is a request that is answered when the stream reaches it: a query sends nothing.
 
     def event_create(self, device, flags):
         event = next(self.handles)

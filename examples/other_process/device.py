@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The devices: a process that owns their memory and works off their streams. It knows nothing of torch.
+"""The devices: a process that owns their memory and executes their streams. It knows nothing of torch.
 
     python device.py SOCKET BYTES
 
-A request is a header of numbers, and data behind it; so is an answer, which goes back under the request's number.
-Requests are taken one at a time, in the order in which they were sent. The work of a stream is done by a thread of its
-own, so nothing waits for it here. The process ends when the socket does, however the other one has ended.
+A request is a header of numbers with data behind it. An answer has the same form, and carries the request's number. The
+process takes requests one at a time, in the order in which they were sent. Each stream has its own thread for its work,
+so a request never waits for a stream here. The process ends when its socket closes, however the other process has
+ended.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ import time
 
 
 class Op(enum.IntEnum):
-    """What is asked for. The numbers that each takes stand behind it, and what it answers."""
+    """The operations of requests. The comment names the numbers that each takes, and its answer behind a colon."""
 
     MEM_ALLOC = 1  # device, bytes: the address
     MEM_FREE = 2  # address
@@ -35,8 +36,8 @@ class Op(enum.IntEnum):
     FILL = 10  # stream, address, count, and the pattern
     MARK = 11  # stream: when it was reached, in nanoseconds of CLOCK_MONOTONIC, which processes share
     WAIT = 12  # stream, number of a MARK
-    HOST_MAP = 13  # address, bytes, and the path of host memory that the devices are to reach by its address there
-    # Of programs, for drivers that launch kernels.
+    HOST_MAP = 13  # address, bytes, and the path of host memory that the devices use by that address
+    # Requests for programs, for drivers that launch kernels.
     PROGRAM_LOAD = 14  # program, and the library: nothing
     PROGRAM_DESTROY = 15  # program
     KERNEL_GET = 16  # program, kernel, and the function's name: 1, or 0 if there is none
@@ -45,17 +46,17 @@ class Op(enum.IntEnum):
 
 REQUEST = struct.Struct("=IIQQQQQ")  # Op, bytes of the data, number (0: nobody waits for an answer), four numbers
 ANSWER = struct.Struct("=IIQQ")  # status, bytes of the data or of the failure's text, number of the request, a number
-ARGUMENT = struct.Struct("=II")  # 0 for an address or 1 for a value, bytes of it
+ARGUMENT = struct.Struct("=II")  # 0 for an address or 1 for a value, and its size in bytes
 
 # Of driver.h.
 OK, OUT_OF_MEMORY, INTERNAL = 0, 8, 13
 HOST = -1
 
-SPACING = 1 << 21  # addresses of allocations are multiples of it, and never come twice
+SPACING = 1 << 21  # addresses of allocations are multiples of it, and are never reused
 
 
 def receive(reader, header):
-    """Gives the next message's numbers and its data; None once the other side has ended."""
+    """Return the next message's numbers and data, or None once the other side has ended."""
     try:
         head = reader.read(header.size)
         if len(head) == header.size:
@@ -69,7 +70,7 @@ def receive(reader, header):
 
 
 class Stream:
-    """A queue, and the thread that works it off. The first failure is kept for whoever synchronizes."""
+    """A queue with a thread that executes it. The next synchronization raises the first failure."""
 
     def __init__(self):
         self.work = queue.SimpleQueue()
@@ -94,20 +95,20 @@ class Devices:
         self.connection = connection
         self.sending = threading.Lock()
         self.memory = memory  # bytes of each device
-        self.blocks = {}  # address -> (device, memory); never changed but replaced, since streams look into it
+        self.blocks = {}  # address -> (device, memory); replaced and never changed, since streams read it
         self.next_address = SPACING
         self.streams = {}
         self.programs = {}  # program -> its library
         self.kernels = {}  # kernel -> its function
-        self.running = threading.Lock()  # one kernel at a time: additions to memory are plain ones
-        self.marks = {}  # number -> threading.Event, of those that are not reached
+        self.running = threading.Lock()  # one kernel at a time: additions to memory are not atomic
+        self.marks = {}  # number -> threading.Event, of marks that are not reached
 
     def serve(self):
         reader = self.connection.makefile("rb")
         while (request := receive(reader, REQUEST)) is not None:
             (op, _, number, *numbers), data = request
             if number == 0:
-                self.take(op, number, numbers, data)  # that this fails is a mistake of the driver's: see main
+                self.take(op, number, numbers, data)  # a failure is a bug in the driver: see main
             else:
                 self.answer_or_fail(number, self.take, op, number, numbers, data)
 
@@ -152,7 +153,7 @@ class Devices:
                 stream.work.put(self.work(op, stream, number, (b, c, d), data))
 
     def work(self, op, stream, number, numbers, data):
-        """Gives what the stream has to do."""
+        """Return the function that the stream has to call."""
         a, b, c = numbers
         match op:
             case Op.SYNCHRONIZE:
@@ -169,7 +170,7 @@ class Devices:
                 self.marks[number] = threading.Event()
                 return lambda: self.reach(number)
             case Op.WAIT:
-                mark = self.marks.get(a)  # of this moment: it may be reached already
+                mark = self.marks.get(a)  # looked up now; None if it is already reached
                 return mark.wait if mark is not None else lambda: None
             case Op.LAUNCH:
                 return lambda: self.launch(self.kernels[a], b, data)
@@ -179,7 +180,7 @@ class Devices:
         self.answer(number, time.monotonic_ns())
         self.marks.pop(number).set()
 
-    # Memory. What is asked of it waits for no stream.
+    # Memory. These requests wait for no stream.
 
     def allocate(self, device, bytes):
         if bytes > self.free_bytes(device):
@@ -192,12 +193,12 @@ class Devices:
         return self.memory - sum(len(memory) for owner, memory in self.blocks.values() if owner == device)
 
     def view(self, address, bytes):
-        """Gives the memory at an address, which may lie inside an allocation."""
+        """Return the memory at an address, which may lie inside an allocation."""
         memory, offset = self.find(address, bytes)
         return memoryview(memory)[offset : offset + bytes]
 
     def find(self, address, bytes):
-        """Gives the allocation that has this memory, and where in it."""
+        """Return the allocation that contains this memory, and the offset in it."""
         for base, (_, memory) in self.blocks.items():
             if base <= address and address + bytes <= base + len(memory):
                 return memory, address - base
@@ -207,13 +208,13 @@ class Devices:
         self.view(address, len(data))[:] = data
 
     def read(self, number, address, bytes):
-        data = b""  # if there is no such memory, which the stream's next synchronization tells
+        data = b""  # if there is no such memory, which the stream's next synchronization reports
         try:
             data = self.view(address, bytes).tobytes()
         finally:
             self.answer(number, data=data)
 
-    # Programs are libraries. Addresses are translated to this process's as kernels are launched.
+    # Programs are libraries. A launch translates the device's addresses to addresses of this process.
 
     def launch(self, function, items, data):
         arguments, at = [], 0
@@ -244,9 +245,9 @@ def main(handle, memory):
     try:
         devices.serve()
     except BrokenPipeError:
-        pass  # an answer for nobody
+        pass  # no process reads the answer
     except Exception as error:
-        # Last words: the driver tells them to whoever uses its devices next.
+        # Last words: the driver reports them to the next call that uses its devices.
         devices.answer(0, data=f"{type(error).__name__}: {error}".encode(), status=INTERNAL)
         raise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The connection to the process with the devices: what is told, what is asked, and the order of a stream."""
+"""The connection to the process with the devices: requests with and without an answer, and the order of each stream."""
 
 import itertools
 import queue
@@ -18,7 +18,7 @@ DEVICE_PROGRAM = Path(__file__).with_name("device.py")
 
 
 class Answer:
-    """What comes back for a request, once it has come. `then` is called with the data before anyone is woken."""
+    """The answer to a request, once it has arrived. `then` is called with the data before a waiting thread wakes."""
 
     def __init__(self, number, then):
         self.number = number
@@ -45,16 +45,17 @@ class Answer:
 class Link:
     """The connection, for any thread.
 
-    A thread sends and another receives, so that no caller waits to be understood, and Ctrl-C cuts no message in two.
+    One thread sends and another one receives. No caller waits until the devices read a request, and Ctrl-C cuts no
+    message in two.
     """
 
     def __init__(self, memory):
         self.connection, theirs = socket.socketpair()
         command = [sys.executable, "-I", str(DEVICE_PROGRAM), str(theirs.fileno()), str(memory)]
-        # A group of its own: Ctrl-C is for this process, and the other one ends with it.
+        # A separate process group: Ctrl-C interrupts this process only, and the other one ends with it.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
         theirs.close()
-        self.lock = threading.Lock()  # of the three below
+        self.lock = threading.Lock()  # guards the three below
         self.numbers = itertools.count(1)
         self.pending = {}  # number -> Answer
         self.loss = None  # why the devices are lost
@@ -63,11 +64,11 @@ class Link:
             threading.Thread(target=work, daemon=True).start()
 
     def tell(self, op, *numbers, data=b""):
-        """Sends what is not answered."""
+        """Send a request that is not answered."""
         self._post(0, op, numbers, data)
 
     def ask(self, op, *numbers, data=b"", then=None):
-        """Sends what is answered, and gives the Answer to come."""
+        """Send a request that is answered, and return the Answer to come."""
         with self.lock:
             answer = Answer(next(self.numbers), then)
             self.pending[answer.number] = answer
@@ -91,7 +92,7 @@ class Link:
                 self.connection.sendall(head)
                 self.connection.sendall(data)
         except OSError:
-            pass  # _receive tells the loss
+            pass  # _receive reports the loss
 
     def _receive(self):
         reader, last_words = self.connection.makefile("rb"), ""
@@ -113,11 +114,11 @@ class Link:
 
 
 class Stream:
-    """What one stream's work is sent by. It knows whether the last of it is done without asking, so it never waits."""
+    """The sender of one stream's work. It knows without a request whether the last work is done: queries never wait."""
 
     def __init__(self, link, handle):
         self.link, self.handle = link, handle
-        self.lock = threading.Lock()  # `last` is of what was sent last
+        self.lock = threading.Lock()  # guards `last`, the newest work
         self.last = None  # its Answer, None if it has none
         link.tell(Op.STREAM_CREATE, handle)
 

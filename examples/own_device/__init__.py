@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver for the common chip: asynchronous, memory out of the host's reach, kernels in a language of its own.
+"""A driver for the common chip: asynchronous, memory out of the host's reach, kernels in its own language.
 
     import torch_outboard
     torch_outboard.attach("own_device:OwnDeviceDriver")
     torch.ones(3, device="own_device").softmax(0)
 
-Memory, streams and events are those of devices in another process. What it adds is here: a program is built on this
-side, by what stands for a vendor's compiler; the devices get the binary, and launches are sent like any work.
+The base class has memory, streams and events, on devices in another process. This class adds programs and launches. A
+stand-in for a vendor's compiler builds a program on this side. The devices get the binary, and a launch is sent like
+other work.
 """
 
 import platform
@@ -28,12 +29,12 @@ class OwnDeviceDriver(OtherProcessDriver):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.programs = {}  # program -> its binary, until program_binary has handed it out
+        self.programs = {}  # program -> its binary, until program_binary has returned it
         self.entries = {}  # kernel -> its name
 
     def device_properties(self, device):
-        # Programs on disk are for devices that say the same of themselves. Kernels are best written as for a CPU: an
-        # item after the other, with vectors. For "gpu" items share rows.
+        # A stored program is used by devices with equal properties. "cpu": one item after the other computes, with
+        # vectors. With "gpu" items share rows.
         return DeviceProperties(
             name=f"Own device {device}",
             architecture=platform.machine(),

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver for devices with a language of their own, in which kernels are generated for operators.
+"""A driver for devices with a language of their own, whose operators run as generated kernels.
 
     import torch_outboard
     torch_outboard.attach("own_kernels:OwnKernelsDriver")
     torch.ones(3, device="own_kernels").softmax(0)
 
-What it adds to memory, streams and events is here: programs are built and launched, `dialect.py` says how the language
-spells what the generator writes, and `compiler.py` stands for a vendor's compiler. The host reaches no memory of these
-devices, so what has no kernel goes through copies to the CPU; under OUTBOARD_FALLBACK=error it is an error.
+The base class has memory, streams and events. This class adds programs and launches. `dialect.py` tells the generator
+how the language spells its constructs, and `compiler.py` stands for a vendor's compiler. The host cannot reach the
+memory of these devices. An operator without a kernel therefore runs on copies on the CPU; under OUTBOARD_FALLBACK=error
+it is an error.
 """
 
 import itertools
@@ -26,7 +27,7 @@ class OwnKernelsDriver(PythonDriver):
     kernel_generator = OwnKernelsGenerator  # of operators that are called
     code_generator = OwnKernelsGenerator  # of what torch.compile compiles
 
-    # The host's addresses are none of the device's.
+    # The host's addresses are not valid on the device.
     host_address = Driver.host_address
 
     def __init__(self, **options):
@@ -37,7 +38,7 @@ class OwnKernelsDriver(PythonDriver):
         self.running = threading.Lock()
 
     def device_properties(self, device):
-        # An item after the other, with vectors: kernels are best written as for a CPU. For "gpu" items share rows.
+        # "cpu": one item after the other computes, with vectors. With "gpu" items share rows.
         return DeviceProperties(name=f"Own kernels {device}", total_memory=self.memory, machine="cpu")
 
     def program_build(self, device, language, code, options):
@@ -60,5 +61,5 @@ class OwnKernelsDriver(PythonDriver):
         name, function = self.entries[kernel]
         items = items_of(name, grid, block, args, shared_memory)
         given = [value.to_bytes(8, "little") if kind == ADDRESS else value for kind, value in args]
-        with self.running:  # one at a time: additions to memory are plain ones
+        with self.running:  # one at a time: additions to memory are not atomic
             compiler.launch(function, items, given)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What stands for a vendor's compiler and its launches: a small language, which the host's C compiler takes.
+"""A stand-in for a vendor's compiler and launches: a small language that the host's C compiler compiles.
 
-Nothing here is told to PyTorch. Replace it by your compiler, and keep what the driver calls. language.h has the words.
+PyTorch does not see this module. Replace it by your compiler, and keep the functions that the driver calls. language.h
+defines the words of the language.
 """
 
 import ctypes
@@ -18,20 +19,28 @@ void run_%(name)s(wide items, void* const* arguments) {
 }
 """
 KERNEL = re.compile(r"^kernel void (\w+)\(([^)]*)\)", re.MULTILINE)
-# What computes in another way than it is written stays off.
+# Without flags that change the results of the code as written.
 FLAGS = ("-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fPIC", "-shared", "-w", "-lm")
 
 
 class BuildError(Exception):
-    """The text is no program; the message is what the compiler says."""
+    """The text is not a valid program; the message is the compiler's output."""
 
 
 def build(text, options):
-    """Gives what the compiler makes of a program. BuildError if it refuses the text, OSError if it can't be run."""
+    """Return the library of a program.
+
+    Raises
+    ------
+    BuildError
+        The compiler refuses the text.
+    OSError
+        The compiler cannot run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         library, messages = compiled(folder, text + "".join(entry(*found) for found in KERNEL.findall(text)))
         if library is None:
-            # If it builds nothing at all, as with a full disk, no text is to blame.
+            # If even an empty text does not build, as with a full disk, the text is not to blame.
             nothing, why = compiled(folder, "")
             if nothing is None:
                 raise OSError(why)
@@ -40,7 +49,7 @@ def build(text, options):
 
 
 def compiled(folder, text):
-    """Gives the library and what the compiler says; None for the library if there is none."""
+    """Return the library, or None if it does not build, and the compiler's messages."""
     source, library = Path(folder, "program.c"), Path(folder, "program.so")
     source.write_text(text)
     command = [os.environ.get("CC", "cc"), "-include", str(WORDS), str(source), "-o", str(library), *FLAGS]
@@ -49,14 +58,14 @@ def compiled(folder, text):
 
 
 def entry(name, parameters):
-    """Gives a C function that runs a kernel's items, with the places of its arguments."""
+    """Return the source of a C function that runs a kernel's items, with pointers to its arguments."""
     kinds = [re.sub(r"\w+\s*$", "", one) for one in parameters.split(",")]
     values = ", ".join(f"*({kind}*)arguments[{place}]" for place, kind in enumerate(kinds))
     return ENTRY % {"name": name, "values": values}
 
 
 def load(library):
-    """Gives a program that can be run. OSError if it is none."""
+    """Load a library as a program; raise OSError if it is not a library."""
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(library)
         file.flush()
@@ -64,12 +73,12 @@ def load(library):
 
 
 def find(program, name):
-    """Gives a kernel of a program by its name, or None."""
+    """Return the program's kernel of this name, or None."""
     return getattr(program, f"run_{name}", None)
 
 
 def launch(function, items, values):
-    """Runs so many items of a kernel, given the bytes of each argument."""
+    """Run a number of items of a kernel; `values` are the bytes of each argument."""
     held = [ctypes.create_string_buffer(one, len(one)) for one in values]
     places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
     function(ctypes.c_int64(items), places)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How the language of the devices spells what the generator writes: all that it must know of a language.
+"""The spelling of the generator's constructs in the language of the devices: all that the generator must know of it.
 
-Kernels are one text for all languages, in the part of C that they share, with macros for the rest;
-`torch_outboard.codegen.dialect.Dialect` says what each must be. Begin with the header, call an operator, and read
-what your compiler says of it. What is left out here, groups of items that share memory, makes other devices fast: see
-the dialects of OpenCL C and CUDA C++ beside that module.
+Kernels are one text for all languages: the part of C that the languages share, with macros for the rest.
+`torch_outboard.codegen.dialect.Dialect` defines each construct. To port it, begin with the header, call an operator,
+and read the errors of your compiler. This dialect omits groups of items that share memory, which make other devices
+fast. For groups, see the dialects of OpenCL C and CUDA C++ beside that module.
 """
 
 from torch_outboard.codegen.dialect import Dialect
@@ -12,7 +12,7 @@ from torch_outboard.compile.simt.generator import SimtGenerator
 
 LANGUAGE = "own_kernels_c"
 
-# Types, what stands before a pointer to the device's memory, functions that are generic in their type, bits of numbers.
+# Types, the qualifier of pointers to device memory, functions that are generic in their type, bits of numbers.
 HEADER = """\
 typedef tiny ob_i8;
 typedef small ob_i16;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `program_build` and `kernel_launch` say of what they are given, before the device hears of it."""
+"""Checks and errors of `program_build` and `kernel_launch`, before the device gets a request."""
 
 from torch_outboard import DriverError, Status
 
@@ -11,7 +11,7 @@ LIMIT = 1024  # items of a group
 
 
 def compiled(language, code, options):
-    """Gives what the compiler makes of a text. DriverError with the status of driver.h if it makes nothing."""
+    """Return the binary of a program; raise DriverError, with a status of driver.h, if it does not build."""
     if language != LANGUAGE:
         raise DriverError(f"programs are in {LANGUAGE!r}, not in {language!r}", Status.INVALID_ARGUMENT)
     try:
@@ -23,7 +23,7 @@ def compiled(language, code, options):
 
 
 def items_of(name, grid, block, args, shared_memory):
-    """Gives the number of items of a launch. DriverError for a launch that the devices don't do."""
+    """Return the number of items of a launch; raise DriverError for a launch that the devices do not support."""
     if shared_memory or grid[1:] != (1, 1) or block[1:] != (1, 1) or any(kind == LOCAL for kind, _ in args):
         raise DriverError(f"{name}: a launch has one dimension and no memory of groups", Status.INVALID_ARGUMENT)
     if block[0] > LIMIT:

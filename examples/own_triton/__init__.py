@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver for devices with a back end for Triton, by which torch.compile makes kernels.
+"""A driver for devices with a back end for Triton, which compiles the kernels of torch.compile.
 
     import torch, torch_outboard
     torch_outboard.attach("own_triton:OwnTritonDriver")
     torch.compile(lambda x: x.softmax(0) * 2)(torch.ones(3, device="own_triton"))
 
-What it adds to memory, streams and events is here: `triton_target` says what Triton compiles for, and programs are
-built and launched. `backend.py` is the back end, and `interpreter.py` stands for the device: it runs what that makes.
+The base class has memory, streams and events. This class adds `triton_target`, the target that Triton compiles for, and
+programs and launches. `backend.py` is the back end. `interpreter.py` stands for the device: it runs the back end's
+output.
 """
 
 import ctypes
@@ -23,7 +24,7 @@ from . import interpreter
 class OwnTritonDriver(PythonDriver):
     name = "own_triton"
     code_generator = "triton"
-    # Behind a kernel's own arguments there is memory for each block, and a pointer that is null.
+    # After a kernel's own arguments: memory for each block, and a null pointer.
     target = TritonTarget(
         backend="own_triton",
         arch="t1",
@@ -37,10 +38,10 @@ class OwnTritonDriver(PythonDriver):
         super().__init__(**options)
         self.numbers = itertools.count(1)  # of programs and kernels, never 0
         self.programs = {}  # program -> its text
-        self.kernels = {}  # kernel -> (name, what runs it)
+        self.kernels = {}  # kernel -> (name, the function that runs it)
 
     def device_properties(self, device):
-        # By these Inductor decides how work is shared, and Triton's configurations are made.
+        # Inductor distributes work by these properties, and chooses Triton's configurations by them.
         return dataclasses.replace(
             super().device_properties(device),
             multi_processor_count=4,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A back end of Triton's: from its first language to what the device's programs are built of.
+"""A back end of Triton: from Triton's first language to the binary that the device loads.
 
-Here that is the first language itself, as text. A vendor's back end lowers it, in C++, by passes of MLIR.
+This binary is the first language itself, as text. A vendor's back end lowers it, in C++, by passes of MLIR.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import triton.backends
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend
-from triton.language.extra.cuda import libdevice  # names of functions, which the chip has too
+from triton.language.extra.cuda import libdevice  # names of functions that the chip has too
 
 NAME = "own_triton"
 LANGUAGE = "own_triton_ir"
@@ -74,7 +74,7 @@ class OwnTritonBackend(BaseBackend):
         stages["ttir"] = self.simplify
         stages[LANGUAGE] = lambda module, metadata: self.finish(module, metadata, options)
 
-    # Triton's first language, simplified: what it is lowered to from here on is the vendor's.
+    # Triton's first language, simplified. The vendor decides how it is lowered from here.
     @staticmethod
     def simplify(module, metadata):
         manager = ir.pass_manager(module.context)
@@ -86,7 +86,7 @@ class OwnTritonBackend(BaseBackend):
 
     @staticmethod
     def finish(module, metadata, options):
-        """Makes the binary, and says what a launch needs: entry, shared memory, and memory by hidden pointers."""
+        """Return the binary, and record what a launch needs: entry, shared memory, memory of hidden pointers."""
         text = str(module)
         metadata["name"] = re.search(r"tt.func public @(\w+)", text)[1]
         metadata.update(shared=options.shared, spill_size=SPILL, spill_align=8, log_size=0, log_align=1)
@@ -94,7 +94,7 @@ class OwnTritonBackend(BaseBackend):
 
 
 class NoDriver:
-    """Triton asks it whether it launches here. Launches are the driver's of torch-outboard."""
+    """Triton's driver for this back end, which is never active: torch-outboard's driver launches the kernels."""
 
     @staticmethod
     def is_active():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs the text of Triton's first language on the host, slowly: what a device does with a compiled kernel.
+"""An interpreter of Triton's first language on the host: slow, in place of the device that runs a compiled kernel.
 
-It knows what tests and a first look need, and says which operation it lacks.
+The interpreter supports the operations that tests and first experiments need, and names an operation that it lacks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _unsigned(function, left, right):
 
 
 def _shape(kind):
-    """Gives the sizes and the element type of `tensor<8x64xf32>` or `f32`."""
+    """Return the sizes and the element type of `tensor<8x64xf32>` or `f32`."""
     inner = re.fullmatch(r"tensor<(.*)>", kind)
     *sizes, element = re.split(r"x(?![^<]*>)", inner[1]) if inner else [kind]
     if inner and "ptr" in inner[1]:
@@ -87,7 +87,7 @@ class Kernel:
                 self._run(0, values, {"x": x, "y": y, "z": z})
 
     def _run(self, at, values, place):
-        """Runs lines up to the end of their block; gives the line behind it and what the block yields."""
+        """Run lines up to the end of their block; return the line behind the block and the values it yields."""
         while True:
             line = self._lines[at]
             at += 1
@@ -138,7 +138,7 @@ class Kernel:
         return end + 1
 
     def _end(self, at):
-        """Gives the line with the brace that ends a block."""
+        """Return the line of the brace that ends a block."""
         depth = 1
         while True:
             line = self._lines[at]
