@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where benchmarks leave their figures, and what is said of the machine beside them."""
+"""Storage of the benchmarks' figures, with a description of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def about(properties: Any) -> dict[str, object]:
-    """Says when, on which device and beside what figures were taken."""
+    """Return the date, the device, the versions and the load under which figures were taken."""
     import torch  # not for the benchmark of imports
 
     return {

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Recorded allocations of training runs, and a simple allocator to hold beside ours.
+"""Recorded allocations of training runs, and a simple allocator for comparison.
 
     python benchmarks/_traces.py --driver NAME
 
-records them anew, into traces/. A trace is a list of numbers: n > 0 allocates n bytes, n < 0 frees what the -n-th
-allocation gave.
+records new traces into traces/. A trace is a list of numbers: n > 0 allocates n bytes, n < 0 frees the memory of the
+-n-th allocation.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ NAMES = ("digits", "transformer", "transformer_varying")
 
 
 def load(name: str) -> list[int]:
-    """Gives a recorded trace."""
+    """Return a recorded trace."""
     trace: list[int] = json.loads((FOLDER / f"{name}.json").read_text())
     return trace
 
 
 class SimpleAllocator:
-    """Keeps what is freed for the next request of the same power of two; splits and joins nothing."""
+    """An allocator that keeps freed memory for the next request of the same power of two, and never splits or joins."""
 
     def __init__(self) -> None:
         self.cached: Counter[int] = Counter()
@@ -40,7 +40,7 @@ class SimpleAllocator:
         self.allocated = self.reserved = self.max_allocated = 0
 
     def replay(self, trace: list[int]) -> float:
-        """Gives peak reserved over peak allocated; what is allocated counts in whole 512 bytes, as ours does."""
+        """Return peak reserved over peak allocated; allocations count in multiples of 512 bytes, like ours."""
         count = 0
         for number in trace:
             if number < 0:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures allocate and free from Python, against `torch.empty` on the CPU in the same process, and fragmentation.
+"""Measure allocate and free from Python, against `torch.empty` on the CPU in the same process, and fragmentation.
 
     python benchmarks/allocator.py --driver NAME
 
-Both sides take turns; each figure is the median over the rounds. The fragmentation is that of recorded training runs
-(traces/), and a run may keep some of what it allocates, as a cache does. The C++ path alone is compiled and measured
-too, which takes half a minute: not with `--no-native`.
+Both sides alternate; each figure is the median over the rounds. The fragmentation is measured on recorded training runs
+(traces/). One run keeps some of its allocations, as a cache does. The C++ path alone is compiled and measured too,
+which takes half a minute; `--no-native` skips it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def churn_sizes(count: int, seed: int) -> list[int]:
-    """Gives sizes from 1 B to 4 MiB, each power of two as likely as the next."""
+    """Return sizes from 1 B to 4 MiB, uniform in their logarithm."""
     draw = random.Random(seed)
     return [int(2 ** draw.uniform(0, 22)) for _ in range(count)]
 
 
 def time_churn(device: torch.device, sizes: list[int], victims: list[int]) -> float:
-    """Gives the nanoseconds of an allocation and a free, with 64 blocks live and the one to go drawn at random."""
+    """Return the nanoseconds of an allocation and a free, with 64 live blocks of which a random one is replaced."""
     empty, uint8 = torch.empty, torch.uint8
     live = [empty(size, dtype=uint8, device=device) for size in sizes[:LIVE]]
     start = time.perf_counter_ns()
@@ -48,7 +48,7 @@ def time_churn(device: torch.device, sizes: list[int], victims: list[int]) -> fl
 
 
 def time_trace(device: torch.device, trace: list[int]) -> float:
-    """Gives the nanoseconds of an entry of the trace."""
+    """Return the mean nanoseconds of a trace's entry."""
     empty, uint8 = torch.empty, torch.uint8
     live = {}
     count = 0
@@ -63,16 +63,16 @@ def time_trace(device: torch.device, trace: list[int]) -> float:
 
 
 def kept_trace(trace: list[int], every: int) -> list[int]:
-    """Leaves out some frees, as if a part of the activations were cached for good."""
+    """Return the trace without every `every`-th free, as if a part of the activations were cached for good."""
     frees = (number for number, entry in enumerate(trace) if entry < 0)
     kept = set(list(frees)[::every])
     return [entry for number, entry in enumerate(trace) if number not in kept]
 
 
 def replay(device: torch.device, trace: list[int], is_expandable: bool) -> tuple[float, float, float]:
-    """Gives peak reserved over peak allocated, and the MiB in holes at the end, before and after `empty_cache`.
+    """Return peak reserved over peak allocated, and the MiB in holes at the end, before and after `empty_cache`.
 
-    A hole is free memory with live memory beside it in its segment: inactive_split_bytes.
+    A hole is free memory beside live memory in the same segment: inactive_split_bytes.
     """
     module = torch.get_device_module(device)
     torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{is_expandable}")
@@ -102,7 +102,7 @@ def replay(device: torch.device, trace: list[int], is_expandable: bool) -> tuple
 
 
 def fragmentation(device: torch.device) -> dict[str, list[tuple[float, float, float]]]:
-    """Prints what each trace needs with both kinds of segments, beside a simple allocator."""
+    """Print the memory that each trace needs with both kinds of segments, and with a simple allocator."""
     print(f"\n{'peak reserved / peak allocated':32} {'fixed':>8} {'expandable':>11} {'simple':>8}")
     traces = {name: load(name) for name in NAMES}
     results = {}
@@ -121,7 +121,7 @@ def fragmentation(device: torch.device) -> dict[str, list[tuple[float, float, fl
 
 
 def native() -> str:
-    """Compiles and runs native/bench_allocator.cpp."""
+    """Compile and run native/bench_allocator.cpp."""
     sys.path.insert(0, str(ROOT / "tests"))
     from native import allocator_program
 

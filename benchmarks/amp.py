@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What mixed precision costs: autocast by operator, against the CPU's, and the unscaling of gradients.
+"""Measure the costs of mixed precision: autocast by operator, against the CPU's, and the unscaling of gradients.
 
     python benchmarks/amp.py [--driver=NAME] [--rounds=N] [--check]
 
-Everything is measured in one process, the variants in turn in each round; medians of the rounds, and ratios of these.
---check makes a missed bar an error.
+One process measures everything, and the variants alternate in each round. Figures are medians of the rounds, and ratios
+of these. --check makes a missed bar an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def seconds(function: Callable[[], object], calls: int, clock: Callable[[], floa
 
 
 def medians(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Gives every round's times of each variant; the order changes from round to round."""
+    """Return each variant's times, one for each round; the order alternates between rounds."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     names = list(variants)
     for number in range(rounds + 2):
@@ -44,7 +44,7 @@ def medians(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def operators(place: str) -> dict[str, Callable[[], object]]:
-    """Operators with one policy on both sides, small, and in the dtype of that policy: nothing is cast."""
+    """Return small operators with one policy on both sides, in the dtype of that policy: nothing is cast."""
     low = torch.ones(2, 2, device=place, dtype=torch.bfloat16)
     single = torch.ones(2, 2, device=place)
     return {
@@ -57,7 +57,7 @@ def operators(place: str) -> dict[str, Callable[[], object]]:
 
 
 def measure_autocast(device: str, rounds: int, calls: int) -> list[tuple[str, float, float, float]]:
-    """Gives what autocast adds to an operator, on the device and on the CPU, and the ratio."""
+    """Return autocast's added time for an operator, on the device and on the CPU, and the ratio."""
     ours, theirs = operators(device), operators("cpu")
     rows = []
 
@@ -79,7 +79,7 @@ def measure_autocast(device: str, rounds: int, calls: int) -> list[tuple[str, fl
             for enabled in (False, True)
         }
         times = medians(variants, rounds)
-        # The difference within a round, so that what slows a round down is in both.
+        # The difference within a round, so that a slow round affects both sides.
         added = {
             place: statistics.median(
                 on - off for on, off in zip(times[f"{place} True"], times[f"{place} False"], strict=True)
@@ -87,13 +87,13 @@ def measure_autocast(device: str, rounds: int, calls: int) -> list[tuple[str, fl
             for place in (device, "cpu")
         }
         rows.append((name, added[device], added["cpu"], added[device] / added["cpu"]))
-    # A look at one operator is tens of nanoseconds, and so is what disturbs it: the bar is for all of them.
+    # One operator's added time is tens of nanoseconds, as is the noise: the bar is for the sum of all operators.
     ours_added, theirs_added = (sum(row[column] for row in rows) for column in (1, 2))
     return [*rows, (ALL, ours_added, theirs_added, ours_added / theirs_added)]
 
 
 def measure_unscale(device: str, rounds: int, calls: int) -> list[tuple[str, float, float, float]]:
-    """Gives the time of unscaling 200 gradients, of a foreach multiply over them, and the ratio."""
+    """Return the time of unscaling 200 gradients, of a foreach multiply over them, and the ratio."""
     rows = []
     for size in (1 << 10, 1 << 14, 1 << 17):
         grads = [torch.ones(size, device=device) for _ in range(200)]
@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail if a bar is missed")
     options = parser.parse_args()
     if options.driver_option is None:
-        # The default driver runs its work on the calling thread: hand-overs to another cost more than what is measured.
+        # The default driver runs work on the calling thread: handing work to another thread costs more than autocast.
         options.driver_option = ["schedule=inline"] if options.driver == parser.get_default("driver") else []
     torch.set_num_threads(1)
     torch_outboard.attach(options.driver, **dict(option.split("=", 1) for option in options.driver_option))
@@ -162,7 +162,7 @@ def main() -> int:
     is_met = print_rows("What autocast adds to an operator", (driver.name, "cpu"), added, AUTOCAST_BAR)
     unscaled = measure_unscale(driver.name, options.rounds, 5)
     is_met &= print_rows("Unscaling", ("unscale", "foreach mul"), unscaled, UNSCALE_BAR)
-    # What a host provider runs on the device is torch's CPU kernel: its own ratio is what ours can be.
+    # The host provider runs torch's CPU kernel on the device: our ratio cannot be better than that kernel's.
     on_cpu = measure_unscale("cpu", options.rounds, 5)
     print_rows("Unscaling of CPU tensors, to compare", ("unscale", "foreach mul"), on_cpu, None)
     return 0 if is_met or not options.check else 1

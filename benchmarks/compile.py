@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a compiled function costs on the device, against the same function compiled for the CPU.
+"""Measure a compiled function on the device, against the same function compiled for the CPU.
 
     python benchmarks/compile.py [--driver=NAME] [--rounds=N] [--json=PATH] [--check]
 
-Everything is measured in one process, the variants in turn in each round; medians of the rounds, and ratios of these.
-Compilation is measured cold, in an empty cache folder, and warm, from it, each in processes of its own. --check makes a
-missed bar an error.
+One process measures everything, and the variants alternate in each round. Figures are medians of the rounds, and ratios
+of these. Compilation is measured cold, in an empty cache folder, and warm, from that folder; each measurement has its
+own process. --check makes a missed bar an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MILLISECOND = 1e-3
 
 @dataclass
 class Row:
-    """Seconds of one call on the device and on the CPU; `bar` is 0 where there is none."""
+    """Seconds of one call on the device and on the CPU; `bar` is 0 without a bar."""
 
     name: str
     device: float
@@ -157,7 +157,7 @@ print(time.perf_counter() - start)
 
 
 def measure_compilation(driver: str, rounds: int) -> list[Row]:
-    """Times the first step of the transformer, in processes that share a cache folder for each device."""
+    """Time the first step of the transformer, in processes that share a cache folder for each device."""
     times: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds):
         for place in (driver, "cpu") if number % 2 == 0 else ("cpu", driver):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures what a call costs on an attached device, against the same call on plain CPU tensors.
+"""Measure the cost of a call on an attached device, against the same call on plain CPU tensors.
 
-Both run in one process and take turns; each figure is the median over the rounds. A process has one driver, so each
-section, which attaches the driver with its own options, is a child process.
+Both run in one process and alternate; each figure is the median over the rounds. A process has one driver. Each section
+attaches the driver with its own options, and is therefore a child process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RATIO, ABOVE, CALL, DONE = "ratio", "above", "call", "done"
 
 @dataclass(frozen=True)
 class Case:
-    """One statement, its set-up values by name, and the bar for each section."""
+    """One statement, and the bar for each section."""
 
     name: str
     statement: str
@@ -56,7 +56,7 @@ CASES = [
     Case("training step", "step()", {}, 20),
 ]
 
-# What makes the caller wait for its result, and what is made of many small calls.
+# Statements that wait for their result, and statements of many small calls.
 WAITS = [
     Case("item of a done scalar", "scalar.item()", {"waits": (ABOVE, 3.0)}, 1000),
     Case("item behind a queued add", "add(one, other, out=out).item()", {"waits": (ABOVE, 8.0)}, 300),
@@ -74,7 +74,7 @@ SECTIONS = {
     "waits": ({"schedule": "normal"}, WAITS),
 }
 
-# Calls on sizes that were never seen, with the microseconds that one may take above a call on known sizes.
+# Calls on new sizes, and the microseconds that such a call may take above a call on known sizes.
 NEW_SIZE_BAR = 10.0
 NEW_SIZES = {
     "element-wise": "for cut in cuts: neg(cut)",
@@ -84,7 +84,7 @@ NEW_SIZES = {
 
 
 def values_on(device: Any) -> dict[str, Any]:
-    """Gives the names that the statements use, with tensors on `device`."""
+    """Return the names that the statements use, with tensors on `device`."""
     import torch
     from torch import nn
 
@@ -141,7 +141,7 @@ def values_on(device: Any) -> dict[str, Any]:
 
 
 def seconds_per_call(timer: timeit.Timer, loops: int, wait: Callable[[], None]) -> tuple[float, float]:
-    """Gives the seconds until a call returns, and the seconds per call until all are done."""
+    """Return the seconds until a call returns, and the seconds per call until all calls are done."""
     wait()
     start = time.perf_counter()
     returned = timer.timeit(loops)
@@ -156,7 +156,7 @@ def measure_case(
     waits = {"cpu": lambda: None, "device": wait}
     samples: dict[str, list[tuple[float, float]]] = {place: [] for place in timers}
     for number in range(-1, rounds):
-        # The order turns each round, so that neither side always runs on what the other left in the caches.
+        # The order alternates, so that neither side always runs on the caches that the other one left.
         for place in sorted(timers, reverse=bool(number % 2)):
             sample = seconds_per_call(timers[place], case.loops, waits[place])
             if number >= 0:
@@ -176,7 +176,7 @@ def measure_case(
 
 
 def measure_hop(names: dict[str, dict[str, Any]], wait: Callable[[], None], rounds: int) -> dict[str, float]:
-    """Measures one add of one element from the call until the host knows that it is done, with nothing else queued."""
+    """Measure an add of one element from the call until the host knows that the add is done, with an empty queue."""
     values = names["device"]
     timers = {
         "call_to_done_us": timeit.Timer("add(one, other, out=out); wait()", globals={**values, "wait": wait}),
@@ -188,7 +188,7 @@ def measure_hop(names: dict[str, dict[str, Any]], wait: Callable[[], None], roun
 
 
 def measure_new_sizes(wait: Callable[[], None], device: Any, rounds: int) -> dict[str, dict[str, float]]:
-    """Measures calls on sizes that the process has not seen, and the same calls again, until they return."""
+    """Measure calls until they return, with sizes that are new to the process, and again with the same sizes."""
     import torch
 
     count = 100
@@ -224,7 +224,7 @@ def run_section(driver: str, section: str, rounds: int, threads: int) -> dict[st
 
     return {
         "options": options,
-        # Where the call itself runs the kernel, what a new size costs the CPU's libraries would be counted too.
+        # If the call itself runs the kernel, the time would include the cost of new sizes in the CPU's libraries.
         "new_sizes": measure_new_sizes(wait, device, rounds) if section == "queued" else {},
         "cases": {case.name: measure_case(case, names, wait, rounds) for case in cases},
         "hop": measure_hop(names, wait, rounds),
@@ -250,7 +250,7 @@ def machine() -> dict[str, Any]:
 
 
 def verdict(case: Case, section: str, figures: dict[str, float]) -> tuple[str, bool]:
-    """Gives the bar as text and whether it is met."""
+    """Return the bar as text and whether the figures meet the bar."""
     if section not in case.bars:
         return "", True
     kind, limit = case.bars[section]
@@ -265,7 +265,7 @@ def verdict(case: Case, section: str, figures: dict[str, float]) -> tuple[str, b
 
 
 def print_section(section: str, result: dict[str, Any]) -> bool:
-    """Prints a section as a Markdown table and says whether every bar is met."""
+    """Print a section as a Markdown table and return whether every bar is met."""
     all_met = True
     print(f"\n### {section} ({', '.join(f'{key}={value}' for key, value in result['options'].items())})\n")
     print("| case | CPU, µs | device, µs | ratio | done, µs a call | done, ratio | to reach | reached |")
@@ -291,7 +291,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--driver", default="sim")
     parser.add_argument("--rounds", type=int, default=11, help="at least 9")
-    # With more, two teams of threads share the cores, and what is measured is the system's scheduler.
+    # With more threads, two teams share the cores, and the figures would measure the system's scheduler.
     parser.add_argument("--threads", type=int, default=1, help="threads of one operator, on both sides")
     parser.add_argument("--json", type=Path, default=RESULTS / "dispatch.json")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")

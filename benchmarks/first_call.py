@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures the first call of an operator by generated kernels, in fresh processes, from the call to the kernel's end:
+"""Measure the first call of an operator by generated kernels, in fresh processes, from the call to the kernel's end:
 
-- without anything, so that Inductor is imported and the plan built;
-- with plans on disk, and programs where the runtime or the driver keeps them;
+- with nothing stored, so that the process imports Inductor and builds the plan;
+- with plans on disk, and programs in the cache of the runtime or the driver;
 - with a pack, and no program compiled before.
 
-The plans on disk and in the pack were made by calls of other sizes. Each figure is the median over the processes. A
-process has opened its device, copied its arguments there and called one operator before, `neg`, a row of its own.
+The plans on disk and in the pack come from calls of other sizes. Each figure is the median over the processes. Before
+the measured call, a process opens its device, copies its arguments to the device and calls one operator, `neg`, which
+has its own row.
 
     benchmarks/first_call.py --driver nv
 """
@@ -83,7 +84,7 @@ BARS = {"disk": 10.0, "pack": 150.0}
 
 
 class Folders:
-    """Where processes keep what they make: plans, a pack, and programs."""
+    """The folders of the processes' plans, pack and programs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -118,7 +119,7 @@ def run(environment: dict[str, str], driver: str, options: str, rows: int, what:
 
 
 def measure(driver: str, options: str, rounds: int, cases: list[str]) -> dict[str, dict[str, float]]:
-    """Gives the milliseconds of each case for each way of having plans, or not."""
+    """Return the milliseconds of each case, without plans, with plans on disk and with a pack."""
     samples: dict[str, dict[str, list[float]]] = {
         name: {way: [] for way in ("nothing", "disk", "pack")} for name in ("neg", *cases)
     }

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures a training step of GPT-2 small with random weights on a GPU against torch's own CUDA device.
+"""Measure a training step of GPT-2 small with random weights on a GPU against torch's own CUDA device.
 
     benchmarks/gpt2.py --driver nv          # or opencl, with OUTBOARD_OPENCL_PLATFORM=NVIDIA
     benchmarks/gpt2.py --compile --batch 8  # loss and optimizer by torch.compile
 
-Types are those of the weights, or "autocast": weights in float32 under torch.autocast in bfloat16. No operator runs on
-the CPU. Autograd knows one accelerator in a process, so each device has its own; they take turns, from the same weights
-and tokens, and their first losses have to agree. A figure is the median of the steps.
+A type is the weights' dtype, or "autocast": float32 weights under torch.autocast in bfloat16. No operator runs on the
+CPU. Autograd supports one accelerator in a process, so each device has its own process. The processes alternate, from
+the same weights and tokens, and their first losses must agree. A figure is the median of the steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOLERANCE = {"float32": 2e-3, "bfloat16": 3e-2, "autocast": 1e-2}
 
 
 class Training:
-    """A model on a device, its optimizer, its tokens."""
+    """A model on a device, with its optimizer and its tokens."""
 
     def __init__(self, device: torch.device, kind: str, batch: int, is_compiled: bool) -> None:
         config = transformers.GPT2Config(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, use_cache=False)
@@ -77,7 +77,7 @@ class Training:
 
 
 def serve(driver: str, kind: str, batch: int, is_compiled: bool) -> None:
-    """Trains on a device, a step for each line of the input."""
+    """Train on a device, one step for each line of the input."""
     device = torch.device("cuda", 0)
     properties: object = None
     if driver != "cuda":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures the drivers of a real GPU: the CUDA driver beside torch's own CUDA device, in one process; OpenCL after it.
+"""Measure the drivers of a real GPU: the CUDA driver beside torch's own CUDA device, in one process; OpenCL after it.
 
-Host calls are medians over rounds that take turns; copies and fills are timed over a batch and one wait, and what they
-wrote is compared with the CPU's. A case that fails is a line of the table and leaves the others alone.
-benchmarks/gpu.sh runs it where there is a GPU; elsewhere it says so and stops.
+Host calls are medians over alternating rounds. Copies and fills are timed over a batch and one wait, and their results
+are compared with the CPU's. A case that fails becomes a line of the table; the other cases run on. benchmarks/gpu.sh
+runs this script if there is a GPU; otherwise it says so and stops.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ ROUNDS = 3 if IS_QUICK else 31
 
 
 class NotThere(Exception):
-    """A device lacks what a case measures; says what."""
+    """The device lacks something that a case measures; the message says what."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A statement over the names of `Bench.makers`, its number of repetitions, the largest ratio to torch's device."""
+    """A statement over the names of `Bench.makers`, its repetitions, and the largest ratio to torch's device."""
 
     name: str
     statement: str
     loops: int
     bar: float
-    target: str = ""  # what a bulk statement writes; such a one is waited for at the end of a batch
-    expected: str = ""  # what it must have written, on the CPU
+    target: str = ""  # the output of a bulk statement; a batch of these ends with a wait
+    expected: str = ""  # the expected output, on the CPU
     moved: int = 0  # bytes read and written
 
     @property
@@ -139,7 +139,7 @@ OPENCL_BAR = 1.2
 
 
 class Bench:
-    """What the statements use, on one device; each is made when the first case needs it."""
+    """The values that the statements use, on one device; each value is built when the first case needs it."""
 
     def __init__(self, name: str) -> None:
         import torch
@@ -174,7 +174,7 @@ class Bench:
         }
 
     def names(self, *statements: str) -> dict[str, Any]:
-        """Gives what the statements use, ready on the device."""
+        """Return the values that the statements use, ready on the device."""
         wanted = [name for statement in statements for name in compile(statement or "0", "", "eval").co_names]
         values = {name: self.value(name) for name in wanted if name in self.made or name in self.makers}
         self.module.synchronize()
@@ -189,7 +189,7 @@ class Bench:
         return self.torch.arange(math.prod(sizes), dtype=self.torch.float32).reshape(sizes).to(self.device)
 
     def churn(self) -> Callable[[], None]:
-        """Gives eight allocations, each in the place of an older one of another size."""
+        """Return a function that makes eight allocations; each replaces an older one of another size."""
         sizes = [1 << 10, 3 << 20, 5 << 12, 1 << 20, 9 << 18, 700, 1 << 16, 30 << 20]
         kept: list[Any] = [None] * 8
         place, empty, device, dtype = 0, self.torch.empty, self.device, self.torch.uint8
@@ -215,13 +215,13 @@ class Bench:
         return _C.current_raw_stream
 
     def pinned(self) -> Any:
-        # Where CUDA is there, pin_memory=True means its allocator, whatever device is attached.
+        # If CUDA is available, pin_memory=True means CUDA's allocator, whatever device is attached.
         if self.name == THEIRS:
             return self.torch.ones(COUNT, pin_memory=True)
         return self.torch.ones(COUNT).pin_memory()
 
     def graph(self) -> Any:
-        """Captures 100 copies of 1 MB between two blocks, the first of them into `graph_block`."""
+        """Capture 100 copies of 1 MB between two blocks, the first of them into `graph_block`."""
         make = getattr(self.module, "CUDAGraph", None) or getattr(self.module, "Graph", None)
         if make is None or not hasattr(self.module, "graph"):
             raise NotThere(f"torch.{self.name} has no graphs")
@@ -238,7 +238,7 @@ class Bench:
 
 
 def sample(case: Case, timer: timeit.Timer, wait: Callable[[], None]) -> float:
-    """Gives seconds per repetition."""
+    """Return the seconds per repetition."""
     wait()
     start = time.perf_counter()
     timer.timeit(case.loops)
@@ -248,7 +248,7 @@ def sample(case: Case, timer: timeit.Timer, wait: Callable[[], None]) -> float:
 
 
 def check_written(case: Case, bench: Bench) -> None:
-    """A fast copy must also be right."""
+    """Check the result of a copy: a fast copy must also be right."""
     names = bench.names(case.statement, case.target, case.expected)
     exec(case.statement, names)
     bench.module.synchronize()
@@ -259,14 +259,14 @@ def check_written(case: Case, bench: Bench) -> None:
 
 
 def measure(case: Case, benches: dict[str, Bench]) -> dict[str, Any]:
-    """Gives medians, samples and the ratio of ours to theirs."""
+    """Return medians, samples and the ratio of our driver to torch's device."""
     names = {place: bench.names(case.statement) for place, bench in benches.items()}
     if case.is_bulk:
         check_written(case, next(iter(benches.values())))
     timers = {place: timeit.Timer(case.statement, globals=names[place]) for place in benches}
     samples: dict[str, list[float]] = {place: [] for place in benches}
     for number in range(-2, ROUNDS):
-        # The order turns each round, so that neither side always runs on what the other left behind.
+        # The order alternates, so that neither side always runs on the state that the other one left.
         for place in sorted(timers, reverse=bool(number % 2)):
             seconds = sample(case, timers[place], benches[place].module.synchronize)
             if number >= 0:
@@ -280,7 +280,7 @@ def measure(case: Case, benches: dict[str, Bench]) -> dict[str, Any]:
 
 
 def run_section(driver: str) -> int:
-    """Measures one driver, beside torch's own device if that is its hardware's; prints a line of JSON for each case."""
+    """Measure a driver, beside torch's own device on the same hardware; print a line of JSON for each case."""
     import torch
 
     import torch_outboard
@@ -299,7 +299,7 @@ def run_section(driver: str) -> int:
             result = measure(case, benches)
         except NotThere as lack:
             result = {"skipped": str(lack)}
-        except Exception as error:  # the other cases are still worth having; this one fails the run below
+        except Exception as error:  # the other cases still run; this one fails the run below
             traceback.print_exc()
             result = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
             failures += 1
@@ -321,7 +321,7 @@ def is_copy(case: Case) -> bool:
 
 @dataclass
 class Report:
-    """The figures so far, and what they come to."""
+    """The figures so far, the missed bars and the cases that were not measured."""
 
     sections: dict[str, dict[str, Any]]
     misses: list[str]
@@ -357,7 +357,7 @@ class Report:
 
 
 def report_of(sections: dict[str, dict[str, Any]], today: str) -> tuple[str, Report]:
-    """Gives the table and what it comes to as Markdown."""
+    """Return the report as Markdown, and the report."""
     report = Report(sections, [], [])
     about = sections.get(OURS, sections.get(OPENCL, {})).get("about", {})
     note = ", far too few and small to mean anything" if IS_QUICK else ""
@@ -378,7 +378,7 @@ def report_of(sections: dict[str, dict[str, Any]], today: str) -> tuple[str, Rep
 
 
 def measure_in_child(section: str, on_line: Callable[[dict[str, Any]], None]) -> int:
-    """Runs a section in a process of its own and hands on each result when it comes."""
+    """Run a section in a child process and pass on each result as it arrives."""
     command = [sys.executable, __file__, "--section", section]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -417,7 +417,7 @@ def main() -> int:
             found["about"] |= line.pop("about", {})
             if name := line.pop("case", None):
                 found["cases"][name] = line
-            # At once: what stops a later case must not take the earlier ones along.
+            # Write at once: a crash of a later case must not lose the earlier results.
             (options.out / "gpu.json").write_text(json.dumps({"date": today, "sections": sections}, indent=1) + "\n")
             (options.out / "gpu.md").write_text(report_of(sections, today)[0])
 

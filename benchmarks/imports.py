@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures what `import torch_outboard` adds to `import torch`, what the autoload hook adds when it is not used, and
-how long the command `outboard` takes to start.
+"""Measure what `import torch_outboard`, the unused autoload hook and the command `outboard` cost at the start.
 
-Each figure is the median over fresh processes, which take turns.
+The figures are the time that `import torch_outboard` adds to `import torch`, the time that the unused autoload hook
+adds, and the start of the command `outboard`. Each figure is the median over fresh processes, which alternate.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures generated kernels of eager operators against torch's own for the same hardware.
+"""Measure generated kernels of eager operators against torch's own kernels for the same hardware.
 
-On a device that is the CPU those are torch's kernels for the CPU, on a GPU those of torch's CUDA device:
+torch's own kernels are the CPU's if the device is the CPU, and those of torch's CUDA device on a GPU:
 
     benchmarks/kernels.py --driver nv       # or opencl, with OUTBOARD_OPENCL_PLATFORM=NVIDIA
     OUTBOARD_OCL_HOST_ACCESS=0 benchmarks/kernels.py  # a CPU; else torch.compile makes C++ on both sides
 
-Both take turns in one process, in an order that changes each round. A figure is the median of the rounds, the ratio the
-median of the rounds' ratios. On a CPU each call is waited for, on a GPU each twenty.
+Both alternate in one process, in an order that changes each round. A figure is the median of the rounds, the ratio the
+median of the rounds' ratios. On a CPU the host waits for each call, on a GPU for every twenty.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ SQUARE = (1024, 1024)
 
 @dataclass(frozen=True)
 class Case:
-    """A function, the sizes and the type of its arguments, and the ratios to reach on a CPU and on a GPU.
+    """A function, the sizes and the dtype of its arguments, and the ratios to reach on a CPU and on a GPU.
 
-    One that is `compiled` goes through `torch.compile` on both.
+    A `compiled` case goes through `torch.compile` on both.
     """
 
     function: Callable[..., torch.Tensor]
@@ -95,7 +95,7 @@ def attention_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
 
 
 def attention_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """The same by operators: autograd knows one accelerator a process, and there are two."""
+    """Run the same attention by operators: autograd supports one accelerator in a process, and here there are two."""
     aten = torch.ops.aten
     if q.device.type == "cuda":
         out, *kept, _ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
@@ -164,7 +164,7 @@ def measure(case: Case, device: torch.device, other: torch.device, rounds: int) 
         del result
         return elapsed / calls
 
-    for arguments in (ours, theirs):  # makes the kernels
+    for arguments in (ours, theirs):  # builds the kernels
         seconds(arguments)
     pairs = []
     for number in range(rounds):
@@ -179,7 +179,7 @@ def measure(case: Case, device: torch.device, other: torch.device, rounds: int) 
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library keep what is freed, as devices do; else the CPU's figures are of page faults."""
+    """Keep freed memory in the C library, as devices do; otherwise page faults dominate the CPU's figures."""
     mallopt = ctypes.CDLL(None).mallopt
     trim_threshold, mmap_max = -1, -4
     if not (mallopt(trim_threshold, 2**31 - 1) and mallopt(mmap_max, 0)):

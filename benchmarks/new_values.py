@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures a call of generated kernels with a number, or a size, that was never seen, against a known one.
+"""Measure a call of generated kernels with a new number or size against a call with a known one.
 
     OUTBOARD_OCL_HOST_ACCESS=0 benchmarks/new_values.py
 
-Known and new values take turns in one process, a call each, after a thousand new ones. A figure is the median over the
-calls; each call is waited for before the next. To reach are 20 µs more than a known call.
+Known and new values alternate in one process, one call each, after a thousand new values. A figure is the median over
+the calls; the host waits for each call before the next. The bar is 20 µs above a known call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures the OpenCL driver against what lies under it: memcpy, and a bare loop over the OpenCL API.
+"""Measure the OpenCL driver against memcpy and a bare loop over the OpenCL API.
 
-Compiles and runs tests/native/bench_opencl.cpp, in which both sides take turns. The comparison with memcpy
-means something on a device that is a CPU only.
+Compiles and runs tests/native/bench_opencl.cpp, in which both sides alternate. The comparison with memcpy is valid only
+on a device that is a CPU.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures streams, events, guards and waits on an attached device, how they grow, and what a profile costs.
+"""Measure streams, events, guards and waits on an attached device, their growth, and the cost of a profile.
 
-What is compared takes turns in one process, and each figure is the median over the rounds. Each section attaches the
-driver with its own options, so it is a child process. gpu.py compares the same calls with torch's CUDA device where
-there is a GPU.
+The compared sides alternate in one process, and each figure is the median over the rounds. Each section attaches the
+driver with its own options, and is therefore a child process. gpu.py compares the same calls with torch's CUDA device,
+if there is a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dispatch import machine
 
 @dataclass(frozen=True)
 class Case:
-    """One statement, and what torch's CUDA device takes for it on an H200, in nanoseconds."""
+    """One statement, and the nanoseconds of torch's CUDA device for it on an H200."""
 
     name: str
     statement: str
@@ -62,7 +62,7 @@ DIGITS, SMALL = "CNN on 64 digits", "two linear layers, 16 x 32"
 
 
 def alternate(timers: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Gives each one's samples, after one round that counts for nothing; the order turns each round."""
+    """Return the samples of each timer after a warm-up round; the order alternates between rounds."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
     for number in range(-1, rounds):
         for name in sorted(timers, reverse=bool(number % 2)):
@@ -115,7 +115,7 @@ def measure_calls(driver: str, rounds: int) -> dict[str, Any]:
 
 
 def measure_growth(driver: str, rounds: int) -> dict[str, Any]:
-    """Times ten events while ten and while 10,000 are alive, and calls that go round 4 and 256 streams."""
+    """Time ten events with 10 and with 10,000 live events, and calls that rotate over 4 and over 256 streams."""
     import torch
 
     module = torch.get_device_module(torch.device(driver))
@@ -170,7 +170,7 @@ def measure_growth(driver: str, rounds: int) -> dict[str, Any]:
 
 
 def steps_of(driver: str) -> dict[str, tuple[Callable[[], None], int]]:
-    """Gives a step of training of some size, and a small one of nothing but overhead, each with how often to repeat."""
+    """Return a training step of moderate size and a small one that is only overhead, with their repetitions."""
     import torch
     from torch import nn
 
@@ -200,7 +200,7 @@ def steps_of(driver: str) -> dict[str, tuple[Callable[[], None], int]]:
 
 
 def measure_profiler(driver: str, rounds: int) -> dict[str, Any]:
-    """Times steps, until their work is done, with no profile, with one of the CPU, and with one of the device too."""
+    """Time steps until their work is done: without a profile, with the CPU's profile, and with the device's too."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -237,7 +237,7 @@ def measure_profiler(driver: str, rounds: int) -> dict[str, Any]:
 
 
 def change_of_steps(driver: str, is_profiled: bool, rounds: int) -> float:
-    """Gives a step's time after a profile, or after the same steps without one, against its time before."""
+    """Return the ratio of a step's times after and before a profile, or after and before the same steps without one."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -262,9 +262,10 @@ def change_of_steps(driver: str, is_profiled: bool, rounds: int) -> float:
 
 
 def measure_off(driver: str, rounds: int) -> dict[str, float]:
-    """Gives what a profile leaves behind, and what the same time does without one.
+    """Return the slowdown that a profile leaves behind, and the change in the same time without a profile.
 
-    Each process is compared with itself: two that do the same differ by several hundredths, by where their memory lies.
+    Each process is compared with itself: two equal processes differ by several hundredths, because of their memory
+    layout.
     """
     changes: dict[str, list[float]] = {"once": [], "never": []}
     for _ in range(OFF_PROCESSES):

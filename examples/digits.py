@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trains a small convolutional network on scanned digits, on an attached device and again on the CPU.
+"""Train a small convolutional network on scanned digits, on an attached device and again on the CPU.
 
 The data are the 1,797 digits of 8 x 8 pixels that scikit-learn includes. Both runs start from the same weights and see
 the same batches with the same number of threads. Their losses can therefore be compared step by step.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trains on scanned digits with several processes, each with its own device: DDP, or FSDP2 with --fsdp.
+"""Train on scanned digits with several processes, each with its own device: DDP, or FSDP2 with --fsdp.
 
     torchrun --nproc-per-node=2 examples/distributed_digits.py
     torchrun --nproc-per-node=2 examples/distributed_digits.py --fsdp --checkpoint=/tmp/digits
