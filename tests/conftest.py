@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What runs with a driver and what without. tests/README.md says how the suite runs once for each driver.
+"""The choice of tests with and without a driver. tests/README.md says how the suite runs once for each driver.
 
-A process has one driver: `--driver` names it, and what needs one without it is run by tests/test_each_driver.py, in a
-process for each.
+A process has one driver, which `--driver` names. Without the option, tests/test_each_driver.py runs the tests that need
+a driver, in a process for each driver.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _needs_device(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With a driver only what needs one is run, without one only the rest; what takes minutes only when it is named."""
+    """Ignore tests without a driver if there is one, tests that need one if there is none, and unnamed stress tests."""
     if collection_path == STRESS and not any(
         Path(argument.split("::")[0]).resolve().is_relative_to(STRESS) for argument in config.args
     ):
@@ -58,7 +58,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deals tests that run whole suites to the workers that share the tests, first of all, so none is left last."""
+    """Deal the tests that run whole suites to pytest-xdist's workers, before all others, so that none runs last."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:
         return
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def run_compiler(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> RunPython:
-    """As `run_python`, in processes that have imported torch's compiler and share one cache."""
+    """Return a `run_python` whose processes have imported torch's compiler and share one cache."""
     from torch_outboard.testing.fork_server import COMPILER
 
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}

@@ -24,7 +24,7 @@ def seeded() -> None:
 
 @pytest.fixture(params=[torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 def low(request: pytest.FixtureRequest, device: torch.device) -> torch.dtype:
-    """The dtype of autocast regions."""
+    """Return the dtype of autocast regions."""
     if request.param not in torch.get_device_module(device).amp.get_amp_supported_dtype():
         pytest.skip(f"capability: {request.param} among the device's dtypes")
     return request.param
@@ -32,7 +32,7 @@ def low(request: pytest.FixtureRequest, device: torch.device) -> torch.dtype:
 
 @pytest.fixture
 def policies() -> Iterator[object]:
-    """Gives set_policy, and sets back what was changed by it."""
+    """Return set_policy, and reset the changed policies afterwards."""
     changed = []
 
     def set_policy(op: object, policy: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One call of every operator that the cast policies name."""
+"""One call of every operator in the cast policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Make:
-    """Makes the tensors of a call on a device: floating-point ones in the given dtypes, in turn."""
+    """A maker of a call's tensors on a device; floating-point tensors take the given dtypes in turn."""
 
     def __init__(self, device: torch.device | str, dtypes: Sequence[torch.dtype]) -> None:
         self.device = device
@@ -187,7 +187,7 @@ CUDA_ONLY = {
 
 
 def overload(name: str) -> torch._ops.OpOverload:
-    """Gives the operator of a dispatcher's name: "aten::softmax.int", "aten::mm"."""
+    """Return the operator of a dispatcher's name: "aten::softmax.int", "aten::mm"."""
     space, _, rest = name.partition("::")
     base, _, which = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, space), base), which or "default")

@@ -355,7 +355,7 @@ def test_the_shim(device, low, operands):
 
 
 def test_policies_change_while_others_run(device, low, operands, policies):
-    """Each call takes the one policy or the other, whole."""
+    """Each call uses either the old or the new policy, never a mix."""
     a, b = (t.to(low) for t in operands)
     done = threading.Event()
     found: list[set[torch.dtype]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""docs/amp.md says what the running torch's lists say."""
+"""docs/amp.md agrees with the running torch's lists."""
 
 from __future__ import annotations
 

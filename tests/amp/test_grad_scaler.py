@@ -35,7 +35,7 @@ def to_float32(value: float) -> float:
 
 
 class Reference:
-    """What CUDA's kernel computes: the product in double, rounded to float32 once."""
+    """The computation of CUDA's kernel: the product in double, rounded to float32 once."""
 
     def __init__(self, scale: float, growth: float, backoff: float, interval: int) -> None:
         self.scale, self.tracker = to_float32(scale), 0
@@ -141,7 +141,7 @@ def test_an_inf_skips_that_step_and_halves_the_scale(device, optimizer, options)
 
 @pytest.mark.parametrize(("optimizer", "options"), OPTIMIZERS)
 def test_waits_of_a_step(device, needs_queued_calls, optimizer, options):
-    """As on CUDA: one read of found_inf a step, none if the optimizer takes it as a tensor."""
+    """As on CUDA: one read of found_inf for each step, none if the optimizer takes it as a tensor."""
     if not pins():
         pytest.skip("capability: host_alloc, without which copies from the host wait")
     parameters, opt, scaler = make(device, optimizer, **options)
@@ -220,7 +220,7 @@ def test_sparse_gradients(device, bad):
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_sparse_gradients_in_float16_are_coalesced_first(device):
-    """Two finite halves whose sum is not: what is checked is the sum."""
+    """Two finite halves have an infinite sum, and the sum is checked."""
     weight = torch.ones(4, 1, device=device, dtype=torch.float16, requires_grad=True)
     opt = torch.optim.SGD([weight], lr=0.5)
     scaler = torch.amp.GradScaler(device.type, init_scale=4.0)

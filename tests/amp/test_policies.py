@@ -51,7 +51,7 @@ def test_the_table_is_as_listed_at_first(device):
 
 
 class SeeDtypes(TorchDispatchMode):
-    """Ends a call below autocast with the dtypes of its inputs."""
+    """A mode that ends a call below autocast with the dtypes of its inputs."""
 
     class Seen(Exception):
         pass
@@ -63,7 +63,7 @@ class SeeDtypes(TorchDispatchMode):
 
 
 def inputs_and_result(policy: str, low: torch.dtype) -> tuple[list[torch.dtype], torch.dtype]:
-    """Gives dtypes of inputs that the policy must change, and the dtype that it makes of them."""
+    """Return dtypes of inputs that the policy must change, and the dtype after the change."""
     if policy == "lower_precision_fp":
         return [torch.float32], low
     if policy == "promote":
@@ -104,7 +104,7 @@ def test_promotion_of_equal_dtypes_changes_nothing(device, low, name):
 
 @pytest.mark.parametrize("name", sorted(SAMPLES.keys() - OTHER_ON_CPU - CUDA_ONLY - NAMED))
 def test_the_same_as_on_the_cpu(device, name):
-    """float32 inputs, since CPU kernels lack some operators in float16."""
+    """The inputs are float32, since CPU kernels lack some operators in float16."""
     if name not in amp.default_policies():
         pytest.skip(f"torch {torch.__version__} lists no {name}")
     low = torch.bfloat16
@@ -135,7 +135,7 @@ def test_the_values_are_those_of_inputs_cast_by_hand(device, low, name):
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_another_policy_in_place_of_the_listed_one(device, low, name, policies):
-    """Takes the boxed kernels, by which custom operators and those of a driver's own policies run too."""
+    """These calls take the boxed kernels, as custom operators and operators of a driver's own policies do."""
     if name not in amp.default_policies():
         pytest.skip(f"torch {torch.__version__} lists no {name}")
     op, listed = overload(name), amp.default_policies()[name]

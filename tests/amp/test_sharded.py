@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""ShardedGradScaler, with another rank that says what it found."""
+"""ShardedGradScaler, with a second rank that reports a given result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Done(distributed.Work):
 
 
 class TwoRanks(distributed.ProcessGroup):
-    """Adds up what this rank and the other one found; the second rank is `other_found_inf`."""
+    """A group that adds this rank's result and the other rank's, which is `other_found_inf`."""
 
     def __init__(self):
         super().__init__(0, 2)

@@ -22,7 +22,7 @@ def digits():
 
 
 class TransformerNet(nn.Module):
-    """Says which of its tokens, all different, is the largest."""
+    """A network that finds the largest of its tokens, which all differ."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ TASKS = {"digits": digits, "transformer": transformer}
 
 
 def train(task, place, low=None, scaler=None, bad_step=None, steps=STEPS):
-    """Trains, not at `bad_step`, and gives the loss on 512 examples in float32, and each step's scale."""
+    """Train, except at `bad_step`, and return the float32 loss on 512 examples and each step's scale."""
     torch.manual_seed(3)
     model, inputs, labels, rate = TASKS[task]()
     model, inputs, labels = model.to(place), inputs.to(place), labels.to(place)

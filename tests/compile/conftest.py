@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the tests of torch.compile share: a cache of their own, and a comparison with the CPU's eager results."""
+"""Shared parts of the torch.compile tests: a separate cache, and a comparison with the CPU's eager results."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, driver_name: str) -> It
 
 @pytest.fixture(scope="session")
 def run_python(run_python: RunPython) -> RunPython:
-    """As elsewhere, but torch's compiler, whose import takes three seconds, is there already.
+    """Return a `run_python` whose processes have already imported torch's compiler, which takes three seconds.
 
-    In the tests' own process a driver was attached before it was imported, so both orders are tried.
+    In the tests' own process the driver is attached before the compiler's import, so the tests cover both orders.
     """
     return functools.partial(run_python, imports=COMPILER)
 
 
 @pytest.fixture(scope="session")
 def driver_target(request: pytest.FixtureRequest) -> str:
-    """What `attach` takes for the driver, for processes that a test starts."""
+    """Return the driver's argument of `attach`, for processes that a test starts."""
     return request.config.getoption("--driver")
 
 
@@ -79,9 +79,9 @@ def _fresh_dynamo() -> Iterator[None]:
 
 @pytest.fixture
 def compare(device: torch.device) -> Compare:
-    """Compiles a function for the device and compares with the CPU's eager one: results, inputs and their gradients.
+    """Compile a function for the device and compare it with the CPU's eager one: results, inputs and their gradients.
 
-    Numbers and CPU tensors of no dimensions are handed over as they are.
+    Numbers and CPU tensors of no dimensions are passed unchanged.
     """
 
     def run(function: Callable[..., Any], *arguments: Any, tolerance: float = 1e-5, **options: Any) -> None:

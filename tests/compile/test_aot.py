@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""AOTInductor: a model that is compiled into a package, loaded and run."""
+"""AOTInductor: a model is compiled into a package, loaded and run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print("right")
 
 
 class Model(torch.nn.Module):
-    """Parameters, a buffer, a constant on the CPU, a view of a constant, operators with and without a kernel."""
+    """Parameters, a buffer, a constant on the CPU, a view of a constant, and operators with and without a kernel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Model(torch.nn.Module):
 
 
 class Package:
-    """A model on the disk."""
+    """A model's package on the disk."""
 
     def __init__(self, folder: Path, device: torch.device, **settings: Any) -> None:
         self.path = str(folder / "model.pt2")
@@ -92,7 +92,7 @@ def test_values(package: Package, device: torch.device) -> None:
 
 
 def test_the_second_device(package: Package, second_device: torch.device) -> None:
-    """A package runs on any device of the type, constants included; another device is the current one."""
+    """A package runs on any device of the type, constants included, even if another device is current."""
     _check(package, _load(package, device_index=second_device.index), torch.randn(5, 8), second_device)
 
 
@@ -116,7 +116,7 @@ def test_constants_may_be_replaced(package: Package, device: torch.device) -> No
 
 
 def test_constants_outlive_the_model_on_another_stream(package: Package, device: torch.device) -> None:
-    """Their memory is of the stream that the model was loaded on, and isn't given away while this one uses it."""
+    """The constants' memory belongs to the stream that loaded the model; it is not reused while this stream uses it."""
     x = torch.randn(6, 8)
     here = x.to(device)
     for _ in range(3):
@@ -144,7 +144,7 @@ def test_a_package_without_its_constants(device: torch.device, tmp_path: Path) -
 
 
 def test_kernels_are_queued(package: Package, device: torch.device) -> None:
-    """In a capture they are steps of the graph."""
+    """In a capture the kernels are steps of the graph."""
     model = _load(package)
     module = torch.get_device_module(device)
     x = torch.zeros(6, 8, device=device)
@@ -192,7 +192,7 @@ def test_streams_are_refused(device: torch.device, tmp_path: Path, waits_only: b
 
 
 def test_in_another_process(package: Package, run_python: RunPython, driver_target: str, tmp_path: Path) -> None:
-    """Nothing is compiled there, and a model that is deleted leaves what it has queued."""
+    """Nothing is compiled there, and a deleted model's queued work still runs."""
     import torch_outboard
 
     driver = torch_outboard.attached_driver()

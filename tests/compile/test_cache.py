@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What compiled code is kept by, and that it is found again."""
+"""The keys of compiled code in the caches, and hits in later compilations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print(len(builds))
 
 
 def _compile(device: torch.device) -> str:
-    """Compiles the same function anew, and says whether the caches had it."""
+    """Compile the same function anew, and return whether the caches had it."""
     torch._dynamo.reset()
     counters.clear()
     x = torch.ones(5, device=device)

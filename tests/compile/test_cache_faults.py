@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Folders of caches that can't be written, entries that were damaged, and processes that share one."""
+"""Cache folders that cannot be written, damaged entries, and processes that share a cache."""
 
 from __future__ import annotations
 
@@ -92,17 +92,17 @@ assert (torch.ones(2, device=name) + 1).tolist() == [2, 2]
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A folder for these tests, which damage it. Each leaves it whole: filling one takes long."""
+    """Return a cache folder that these tests damage. Each test must repair it, since filling a folder takes long."""
     return {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("damaged"))}
 
 
 def test_a_folder_that_cannot_be_made(run_python: RunPython, driver_target: str, cache: dict[str, str]) -> None:
-    """The error names it, eager code goes on, and so does the compiler with another folder."""
+    """The error names the folder. Eager code still runs, and so does the compiler with another folder."""
     assert "/proc/nowhere" in run_python(CANNOT_WRITE, driver_target, "unwritable", env=cache).stdout
 
 
 def test_a_full_disk(run_python: RunPython, driver_target: str, cache: dict[str, str]) -> None:
-    """The error says so, eager code goes on, and so does the compiler once there is room."""
+    """The error says so. Eager code still runs, and so does the compiler once there is room."""
     assert "File too large" in run_python(CANNOT_WRITE, driver_target, "full", env=cache).stdout
 
 
@@ -133,7 +133,7 @@ def test_a_damaged_entry_is_made_again(
 def test_a_library_that_was_cut_before_its_first_use(
     run_python: RunPython, driver_target: str, cache: dict[str, str]
 ) -> None:
-    """As by a power cut while it was linked: there is no hash of it yet, and to load it would be a bus error."""
+    """As after a power cut during linking: the library has no hash yet, and loading it would be a bus error."""
     run_python(COMPILES, driver_target, env=cache)
     for hash_file in Path(cache["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.so.sha256"):
         hash_file.unlink()
@@ -147,7 +147,7 @@ def test_a_library_that_was_cut_before_its_first_use(
 def test_two_processes_at_once(
     run_python: RunPython, driver_target: str, cache: dict[str, str], tmp_path: Path
 ) -> None:
-    """Of two processes that compile the same graph at once one starts the compiler, and both have the result."""
+    """Of two processes that compile the same graph at once, one starts the compiler and both get the result."""
     run_python(COMPILES, driver_target, env=cache)  # torch's own header and its questions to the compiler
     folder = Path(cache["TORCHINDUCTOR_CACHE_DIR"])
     for path in folder.rglob("*.so.sha256"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""With `cpp_wrapper`, a compiled function is C++ that queues kernels and calls operators."""
+"""`cpp_wrapper`: a compiled function is C++ that queues kernels and calls operators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _cpp_wrapper() -> Iterator[None]:
 
 @pytest.mark.core
 def test_values(compare: Compare) -> None:
-    """Kernels, operators with tensors, numbers, lists, types and nothing as arguments, and views as arguments."""
+    """Kernels, operators with tensors, numbers, lists, types and None as arguments, and views as arguments."""
 
     def function(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> Any:
         products = (F.gelu(x) * y + 1, x @ y.t(), torch.addmm(y, x[:, :32], y, beta=0.5, alpha=2))
@@ -95,7 +95,7 @@ def _(x: torch.Tensor, y: torch.Tensor, scale: float, name: str) -> tuple[torch.
 
 
 def test_an_operator_in_python_and_the_second_device(second_device: torch.device) -> None:
-    """Buffers and kernels are its own, though another device is the current one."""
+    """Buffers and kernels are on the second device, even if another device is current."""
 
     def function(x: torch.Tensor, y: torch.Tensor) -> Any:
         first, second = pair(x.cos(), y, float("inf"), 'a "name"')
@@ -112,7 +112,7 @@ def test_an_operator_in_python_and_the_second_device(second_device: torch.device
 
 
 def test_kernels_are_queued(device: torch.device) -> None:
-    """In a capture they are steps of the graph: nothing runs before a replay."""
+    """In a capture the kernels are steps of the graph: nothing runs before a replay."""
     compiled = torch.compile(lambda x, out: out.copy_(x.cos() * 2), fullgraph=True)
     x, out = torch.zeros(8, device=device), torch.zeros(8, device=device)
     compiled(x, out)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What goes wrong is an error that says what to do."""
+"""Failures of torch.compile raise errors that say what to do."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_driver_without_a_code_generator(run_python: RunPython, driver_target:
 
 
 def test_memory_that_the_host_cannot_reach(run_python: RunPython) -> None:
-    """Known when something is compiled for the device, of each device by itself; attach opens none."""
+    """The compilation detects it, for each device separately; attach opens no device."""
     run_python(OUT_OF_REACH)
 
 
@@ -117,7 +117,7 @@ def test_a_code_generator_without_a_wrapper(kind: str, setting: str) -> None:
 
 
 def test_no_compiler(run_python: RunPython, driver_target: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Inductor's own error names it, and with suppress_errors the eager function takes over."""
+    """Inductor's own error names the compiler, and with suppress_errors the eager function runs."""
     empty = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("empty"))}
     output = run_python(NO_COMPILER, driver_target, env=empty).stdout
     assert "compiler" in output.lower()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""With `fx_wrapper`, a compiled function is a graph of torch.fx that runs and that tools can read."""
+"""`fx_wrapper`: a compiled function is a graph of torch.fx that runs and that tools can read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Y = torch.randn(32, 48)
 
 @pytest.fixture(autouse=True)
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
-    """The graphs that were made, the newest last."""
+    """Return the graphs made so far, the newest last."""
     from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 
     made: list[torch.fx.GraphModule] = []
@@ -120,7 +120,7 @@ def test_random_numbers_follow_the_seed(device: torch.device) -> None:
 
 
 def test_the_second_device(second_device: torch.device, graphs: list[torch.fx.GraphModule]) -> None:
-    """Its index is in the graph, though another device is the current one."""
+    """The device's index is in the graph, even if another device is current."""
     result = torch.compile(lambda x: (x * 2).softmax(-1) @ x.t(), fullgraph=True)(X.to(second_device))
     assert result.device == second_device
     torch.testing.assert_close(result.cpu(), (X * 2).softmax(-1) @ X.t(), atol=1e-3, rtol=1e-4)
@@ -148,7 +148,7 @@ def test_what_a_tool_reads(device: torch.device, graphs: list[torch.fx.GraphModu
 
 
 def test_passes_leave_the_kernels(device: torch.device, graphs: list[torch.fx.GraphModule]) -> None:
-    """They return nothing, and write to their arguments."""
+    """Kernels return nothing and write to their arguments, so passes must not remove them."""
     compiled = torch.compile(lambda x: x.cos() + 1, fullgraph=True)
     x = X.to(device)
     want = compiled(x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Dynamo's device interface, and when torch's compiler is imported."""
+"""Dynamo's device interface, and the time of the import of torch's compiler."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_lookup(device: torch.device) -> None:
 
 @pytest.mark.core
 def test_every_member_is_there(device: torch.device) -> None:
-    """The base class raises NotImplementedError for what a device leaves out."""
+    """The base class raises NotImplementedError for members that a device does not define."""
     interface = get_interface_for_device(device)
     inherited = {"get_device_properties", "raise_if_triton_unavailable", "is_gpu", "get_cpp_device_options"}
     inherited |= {"exposes_streams"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiled functions give what eager ones give."""
+"""Compiled functions return the results of eager functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_reductions(compare: Compare) -> None:
 
 @pytest.mark.core
 def test_the_number_of_the_greatest_element_of_a_transposed_tensor(compare: Compare) -> None:
-    """By rows of the tensor as it is indexed, not as it lies in memory."""
+    """The order is by rows of the indexed tensor, not by its place in memory."""
     compare(lambda x: (x.argmax(), x.t().argmax(), x.t().argmin(), x.argmax(1), x.argmax(0, keepdim=True)), X)
 
 
@@ -76,7 +76,7 @@ def test_factories(compare: Compare) -> None:
 
 @pytest.mark.parametrize("function", [lambda s, x: s * x + 1, lambda s, x: x * s, lambda s, x: (s - x) @ x.t()])
 def test_a_number_on_the_cpu(compare: Compare, function: Any) -> None:
-    """Read at the call, also as the first operand, which Inductor takes for the place of the result."""
+    """The number is read at the call, also as the first operand, whose device Inductor takes for the result's."""
     compare(function, torch.tensor(2.5), X, tolerance=1e-4)
 
 
@@ -98,7 +98,7 @@ def test_views(compare: Compare) -> None:
 
 @pytest.mark.parametrize("view", [X[:, 1:], X.t(), X[::2, ::3], X.view(-1)[1:], X[:1].expand(4, 48)])
 def test_inputs_that_are_views(compare: Compare, view: torch.Tensor) -> None:
-    """Other strides, and an address that is not a multiple of 16."""
+    """Inputs with other strides, and with an address that is not a multiple of 16."""
     compare(lambda x: (x.exp() + 1, x.sum(-1)), view)
 
 
@@ -154,7 +154,7 @@ def test_a_size_as_an_argument_of_a_kernel(device: torch.device) -> None:
 
 @pytest.mark.core
 def test_the_second_device(second_device: torch.device, device: torch.device) -> None:
-    """Buffers and kernels are its own, though another device is the current one."""
+    """Buffers and kernels are on the second device, even if another device is current."""
     function = torch.compile(lambda x: (x * 2).softmax(-1) @ x.t(), fullgraph=True)
     for where in (second_device, device):
         result = function(X.to(where))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Numbers beside tensors keep their values in compiled code too: the compiled half of tests/kernels/test_numbers.py.
 
-Calls that the CPU takes are compiled many in a graph, since a graph alone takes a second. A result is the CPU's eager
-one, or that of torch.compile on the CPU: what Inductor computes otherwise for every device is no fault of a driver's.
-A share of the operators, always the same; OUTBOARD_TEST_SAMPLES=all takes all, as `make stress` does.
+Many calls that the CPU accepts are compiled in one graph, since a graph takes a second. A result must equal the CPU's
+eager result, or that of torch.compile on the CPU: a driver is not at fault for a difference that Inductor makes on
+every device. The tests cover a fixed share of the operators; OUTBOARD_TEST_SAMPLES=all covers all, as `make stress`
+does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def compiled_outcomes(pairs: Sequence[Pair], x: torch.Tensor) -> list[Outcome]:
-    """Return what each call returns in one graph, or the exception of those that can't be compiled."""
+    """Return each call's result in one graph, or the exception of a call that cannot be compiled."""
 
     def together(x: torch.Tensor) -> list[torch.Tensor]:
         return [OPERATORS[name](x, number) for name, number in pairs]
@@ -46,7 +47,7 @@ def compiled_outcomes(pairs: Sequence[Pair], x: torch.Tensor) -> list[Outcome]:
 
 
 def departing(pairs: Sequence[Pair], x: torch.Tensor, expected: Sequence[Outcome]) -> dict[int, str]:
-    """Return how results differ from those expected, by their places."""
+    """Return the differences from the expected results, by their indices."""
     got = []
     for begin in range(0, len(pairs), TOGETHER):
         got += compiled_outcomes(pairs[begin : begin + TOGETHER], x)

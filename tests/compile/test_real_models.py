@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Published architectures with random weights: eager and compiled training on the device follow the CPU's.
 
-ResNet-18 comes from transformers, since timm needs torchvision, which has no build for a CPU's torch.
+ResNet-18 comes from transformers: timm needs torchvision, which has no build for a CPU's torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOLERANCE = 1e-3
 
 
 class Scan(nn.Module):
-    """A selective state-space layer as of Mamba (arXiv 2312.00752), with its recurrence written out step by step."""
+    """A selective state-space layer as in Mamba (arXiv 2312.00752), with its recurrence written out step by step."""
 
     def __init__(self, width: int = 16, states: int = 4) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Recurrent(nn.Module):
 
 
 def resnet(stages: int) -> nn.Module:
-    """ResNet-18 has four stages."""
+    """Return a ResNet-18, which has four stages."""
     config = transformers.ResNetConfig(
         layer_type="basic",
         depths=[2] * stages,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""mode="reduce-overhead": what is captured, that replays give what generated code gives, and what is not captured."""
+"""mode="reduce-overhead": which calls are captured, and replays return the results of generated code."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _replays() -> int:
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Compiles twice: with graphs, and without."""
+    """Compile twice: with graphs, and without."""
     return torch.compile(function, mode="reduce-overhead", **options), torch.compile(function, **options)
 
 
 def _check(device: torch.device, function: Callable[..., Any], *shapes: tuple[int, ...], replays: int = 4) -> None:
-    """Compares on random inputs, keeps all results to the end, and expects that many replays at least."""
+    """Compare on random inputs with all results kept to the end, and expect at least this many replays."""
     graphed, generated = _compile(function)
     results = []
     for _ in range(replays + 2):
@@ -169,7 +169,7 @@ def test_a_training_step(device: torch.device, optimizer: str) -> None:
 
 @pytest.mark.core
 def test_what_is_saved_is_not_overwritten(device: torch.device) -> None:
-    """Two forward passes before their backward passes: the second one must not write where the first one has saved."""
+    """Two forward passes precede their backward passes: the second one must not overwrite what the first one saved."""
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4), nn.Sigmoid()).to(device)
     graphed, generated = _compile(net)
     batches = [torch.randn(5, 4, device=device) for _ in range(4)]
@@ -211,7 +211,7 @@ def test_a_weight_changed_before_the_backward_pass_is_an_error_as_ever(device: t
 
 
 def test_an_input_changed_before_the_backward_pass(device: torch.device) -> None:
-    """It was copied, so that its gradient is still right, unless torch has saved it itself and refuses."""
+    """A copy of the input keeps its gradient right, unless torch itself has saved the input and refuses."""
     graphed, _ = _compile(lambda x, weight: x * weight * weight)
     for _ in range(5):
         x, weight = torch.randn(4, device=device), torch.randn(4, device=device, requires_grad=True)
@@ -438,7 +438,7 @@ def test_the_other_wrappers(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Torch captures none of them beside graph_partition, its default, and says so; torch 2.11 none at all."""
+    """torch captures none of them, only graph_partition, its default, and says so; torch 2.11 captures none at all."""
     from torch._inductor import config
     from torch._inductor.cudagraph_utils import cudagraphs_log
 

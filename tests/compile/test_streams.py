@@ -24,7 +24,7 @@ WRAPPERS = ["python", "cpp_wrapper", "fx_wrapper"]
 
 @pytest.fixture(params=WRAPPERS)
 def wrapper(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What Inductor writes round the kernels."""
+    """Return Inductor's code around the kernels."""
     name: str = request.param
     with config.patch({} if name == "python" else {name: True}):
         yield name
@@ -69,7 +69,7 @@ def test_events(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("wrapper")
 def test_a_stream_made_inside(second_device: torch.device) -> None:
-    """On a device that is not the current one."""
+    """The stream is on a device that is not the current one."""
     device = second_device
     module = torch.get_device_module(device)
 
@@ -112,7 +112,7 @@ def test_an_error_on_another_stream_leaves_the_current_one(device: torch.device,
 
 @pytest.mark.usefixtures("wrapper")
 def test_a_stream_that_is_current_at_the_call(device: torch.device) -> None:
-    """Kernels go to the stream that is current when they are called, not when they were compiled."""
+    """Kernels use the stream that is current at the call, not at the compilation."""
     compiled = torch.compile(lambda x: (x + 1).cos() @ x, fullgraph=True)
     x = X.to(device)
     compiled(x)

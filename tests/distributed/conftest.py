@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs a program of `programs/` as the two ranks of a group, each a process of its own that has imported torch."""
+"""Fixtures that run a program of `programs/` as the two ranks of a group.
+
+Each rank is a process that has already imported torch.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def _servers() -> Iterator[list[ForkServer]]:
 
 @pytest.fixture
 def run_ranks(_servers: list[ForkServer], tmp_path: Path) -> RunRanks:
-    """run_ranks("collectives", *arguments, way=HOST, statuses=(0, 0)) returns what both ranks wrote."""
+    """Return a function that runs a program and returns the output of both ranks.
+
+    run_ranks("collectives", *arguments, way=HOST, statuses=(0, 0))
+    """
 
     def run(program, *arguments, way=HOST, statuses=(0, 0), env=None) -> Answers:
         driver, options, variables = way

@@ -83,7 +83,7 @@ def test_copies_are_refused_where_they_are_forbidden(run_ranks: RunRanks) -> Non
 
 @pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["ddp", "fsdp2"])
 def test_the_digits_are_learned_by_torchrun(tmp_path, options) -> None:
-    """The example resumes from its checkpoint, to the losses of a run that was not interrupted."""
+    """The example resumes from its checkpoint, with the losses of an uninterrupted run."""
     example = str(TESTS.parent / "examples" / "distributed_digits.py")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", example, *options]
 

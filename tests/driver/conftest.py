@@ -17,7 +17,7 @@ from .support import has_entry, mark
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen() -> None:
-    """Keeps what lives anyway, torch and what it imports, out of the collections that tests ask for: 0.3 s each."""
+    """Exclude torch and its imports, which live anyway, from the collections that tests request: 0.3 s each."""
     gc.collect()
     gc.collect()  # what the first freed may have left garbage of its own, which would be kept for good
     gc.freeze()
@@ -25,13 +25,13 @@ def _frozen() -> None:
 
 @pytest.fixture(autouse=True)
 def _marked() -> None:
-    """Lets `support.ran` speak of this test alone."""
+    """Set `support.ran` to report on this test alone."""
     mark()
 
 
 @pytest.fixture(scope="module")
 def programs(device: torch.device) -> TestPrograms:
-    """The tests' programs in a language that the driver builds."""
+    """Return the tests' programs in a language that the driver builds."""
     if not has_entry("program_build"):
         pytest.skip("capability: programs. The driver builds none")
     driver = torch_outboard.attached_driver()

@@ -21,7 +21,7 @@ device = torch.device(NAME, 0)
 
 
 def receive(inbox, outbox):
-    """What the other process does: a command, then what it needs."""
+    """Run the other process: it gets a command, then the command's arguments."""
     kept = []
     while True:
         command, *values = inbox.get(timeout=60)
@@ -163,7 +163,7 @@ def main() -> None:
 
 
 def files_of_senders() -> list[str]:
-    """The files of processes that send, as this process has them open."""
+    """Return the files of sending processes that this process has open."""
     found = []
     for one in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the listing itself

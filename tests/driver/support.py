@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the driver tests share."""
+"""Helpers that the driver tests share."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def module_of(device: torch.device) -> ModuleType:
 
 
 def has_entry(name: str) -> bool:
-    """Says whether the attached driver has an optional entry of the contract."""
+    """Return whether the attached driver has an optional entry of the contract."""
     return _C.entries()[name]
 
 
 def maps_memory(device: torch.device) -> bool:
-    """Says whether the driver gives address space and maps memory into it."""
+    """Return whether the driver reserves address space and maps memory into it."""
     return has_entry("mem_reserve") and _C.device_properties(device.index)["mem_granularity"] != 0
 
 
 def reaches_memory(device: torch.device) -> bool:
-    """Says whether the host reaches the device's memory, so that the CPU's kernels run there, not on copies of it."""
+    """Return whether the host reaches the device's memory, so that the CPU's kernels run there, not on copies of it."""
     return _C.reaches_memory(device.index)
 
 
@@ -44,18 +44,18 @@ def runs_operators(device: torch.device) -> bool:
 
 
 def queues_operators(device: torch.device) -> bool:
-    """Return whether operators are queued in streams, so that callers go on and failures come later."""
+    """Return whether operators are queued in streams, so that calls return at once and failures come later."""
     return generates_kernels(device) or (reaches_memory(device) and has_entry("host_callback"))
 
 
 def skip_unless_graphs_draw(device: torch.device) -> None:
-    """Skip a test of graphs that draw: where kernels are generated, the seed of a replay lies in pinned memory."""
+    """Skip a test of graphs that draw, unless pinned memory exists for the seed of generated kernels' replays."""
     if generates_kernels(device) and not has_entry("host_alloc"):
         pytest.skip("capability: host_alloc, by which a replay of generated kernels gets its seed")
 
 
 def attends(device: torch.device) -> bool:
-    """Says whether attention is one kernel, not made of operators; a driver that brings `bmm` gets the latter."""
+    """Return whether attention is one kernel, not a composite; a driver with its own `bmm` has the composite."""
     torch_outboard.reset_coverage()
     q = torch.zeros(1, 1, 2, 8, device=device)
     torch.nn.functional.scaled_dot_product_attention(q, q, q)
@@ -63,7 +63,7 @@ def attends(device: torch.device) -> bool:
 
 
 def times_events(device: torch.device) -> bool:
-    """Says whether the driver's events have times."""
+    """Return whether the driver's events have times."""
     first, second = (torch.Event(device, enable_timing=True) for _ in range(2))
     first.record()
     second.record()
@@ -77,12 +77,15 @@ def times_events(device: torch.device) -> bool:
 
 
 def pins() -> bool:
-    """Says whether the driver has host memory of its own; without, `pin_memory` gives ordinary memory."""
+    """Return whether the driver allocates host memory; otherwise `pin_memory` returns ordinary memory."""
     return pinned(1).is_pinned()
 
 
 def pinned(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Gives page-locked host memory. A CUDA build of torch with a GPU takes CUDA's for torch.empty(pin_memory=True)."""
+    """Return page-locked host memory.
+
+    A CUDA build of torch with a GPU uses CUDA's memory for torch.empty(pin_memory=True).
+    """
     return torch.empty(shape, dtype=dtype).pin_memory()
 
 
@@ -91,7 +94,7 @@ def reset_waits() -> None:
 
 
 def waits() -> dict[str, int]:
-    """Gives the operators whose host calls made the caller wait since `reset_waits`, and how often."""
+    """Return the operators whose host calls made the caller wait since `reset_waits`, and the number of waits."""
     return _C.waited_operators()
 
 
@@ -99,13 +102,13 @@ _mark: dict[tuple[str, str], int] = {}
 
 
 def mark() -> None:
-    """Makes `ran` speak of what runs from now on; each test begins with one."""
+    """Restart the records of `ran`; each test begins with a mark."""
     _mark.clear()
     _mark.update({(row.op, row.provider): row.calls for row in torch_outboard.coverage()})
 
 
 def ran(*providers: str) -> bool:
-    """Says whether one of these providers ran an operator since the mark."""
+    """Return whether one of these providers ran an operator since the mark."""
     # Also fewer calls than at the mark, since `reset_coverage` starts anew.
     return any(
         row.provider in providers and row.calls != _mark.get((row.op, row.provider), 0)
@@ -114,20 +117,24 @@ def ran(*providers: str) -> bool:
 
 
 def ran_device_kernels() -> bool:
-    """Says whether a kernel ran since the mark that isn't the CPU's own, as the host's and the fallback's are."""
+    """Return whether a kernel ran since the mark that is not the CPU's own.
+
+    The host and the fallback run the CPU's kernels.
+    """
     return ran("native", "compiled")
 
 
 def tolerances(dtype: torch.dtype, tolerance: float = 0.0) -> dict[str, float]:
-    """Gives rtol and atol of results of `dtype`: `tolerance`, and torch's own where kernels of the device ran."""
+    """Return rtol and atol of results of `dtype`: `tolerance`, and torch's own if kernels of the device ran."""
     rtol, atol = torch.testing._comparison.default_tolerances(dtype) if ran_device_kernels() else (0.0, 0.0)
     return {"rtol": max(rtol, tolerance), "atol": max(atol, tolerance)}
 
 
 def assert_same(result: torch.Tensor, expected: torch.Tensor, device: torch.device, tolerance: float = 0.0) -> None:
-    """Asserts that a result is on `device` and has the type, shape and values of a CPU tensor, NaN for NaN.
+    """Assert that a result is on `device` and has the type, shape and values of a CPU tensor, NaN for NaN.
 
-    Bit for bit but for `tolerance`; where kernels of the device ran within torch's tolerance of the dtype.
+    The values are equal bit for bit, except for `tolerance`. If kernels of the device ran, torch's tolerance of the
+    dtype applies.
     """
     assert isinstance(result, torch.Tensor)
     assert result.device == device

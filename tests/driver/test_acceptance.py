@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the CPU's kernel refuses is refused at the call, on every provider; what it takes runs, whatever the meta kernel
-says of it."""
+"""Every provider refuses at the call what the CPU's kernel refuses, and runs what that kernel accepts.
+
+The answers of the meta kernel change neither.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ def test_what_the_cpu_refuses_raises_at_the_call(name: str, device: torch.device
 
 
 def test_gradients_that_nobody_asked_for_are_none(device: torch.device) -> None:
-    """The meta kernel of batch norm's backward promises three gradients, its CPU kernel makes those that are wanted."""
+    """The meta kernel of batch norm's backward promises three gradients; its CPU kernel returns the requested ones."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3).requires_grad_(False), nn.BatchNorm2d(8)).to(device)
     for _ in range(2):
         model(torch.ones(2, 3, 8, 8, device=device)).sum().backward()
@@ -105,7 +107,7 @@ def test_asking_the_cpu_kernel_draws_nothing_and_writes_nothing(device: torch.de
 
 
 def test_dtypes_of_factorizations_are_refused_at_the_call(device: torch.device) -> None:
-    """Zeros and ones can't be factored: the CPU's kernel is asked about identity matrices."""
+    """Zeros and ones cannot be factored, so the CPU's kernel is asked about identity matrices."""
     for factor in (torch.cholesky_inverse, torch.linalg.cholesky):
         with pytest.raises(NotImplementedError):
             factor(torch.eye(3, dtype=torch.bfloat16, device=device))
@@ -113,5 +115,5 @@ def test_dtypes_of_factorizations_are_refused_at_the_call(device: torch.device) 
 
 
 def test_a_result_in_the_memory_of_an_argument(device: torch.device) -> None:
-    """The CPU's kernel returns its argument where there is nothing to do, which the schema does not say."""
+    """If there is nothing to do, the CPU's kernel returns its argument, which the schema does not declare."""
     assert torch.channel_shuffle(torch.ones(1, 0, 3, 3, device=device), 2).shape == (1, 0, 3, 3)

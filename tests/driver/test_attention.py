@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""scaled_dot_product_attention takes the driver's own kernel, a generated one, or the CPU's where it can."""
+"""scaled_dot_product_attention runs the driver's own kernel, a generated one, or the CPU's if it can."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = {
 
 
 def attend(place, *, queries=7, keys=9, dtype=torch.float32, **options):
-    """Gives the result and the gradients of one call."""
+    """Return the result and the gradients of one call."""
     generator = torch.Generator().manual_seed(3)
     shapes = [(2, 4, queries, 8), (2, 4, keys, 8), (2, 4, keys, 8)]
     inputs = [torch.randn(shape, generator=generator, dtype=dtype).to(place).requires_grad_() for shape in shapes]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Bad arguments raise at the call, with the CPU's type and words, though work is queued: also where the same call with
-good arguments has run before, so that its shape is known."""
+"""Bad arguments raise at the call, with the CPU's type and words, even while work is queued.
+
+The same holds after a call with good arguments, whose shape is then known.
+"""
 
 from __future__ import annotations
 

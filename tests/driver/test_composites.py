@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators that torch writes for its own devices, and what no device of this package can make."""
+"""Operators that torch implements for its own devices, and operators that no device of this package supports."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_batch_norm_without_update(device):
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
 def test_histograms_of_integers(device, dtype):
-    """Mixtures of experts count how often each expert is asked, in integers where the device isn't the CPU."""
+    """Mixtures of experts count the requests to each expert; on devices other than the CPU they count in integers."""
     host = torch.tensor([0, 3, 3, 1, 7, 3, 5, 7], dtype=dtype)
     counts = torch.histc(host.to(device), bins=8, min=0, max=7)
     assert_same(counts, torch.bincount(host, minlength=8).to(dtype), device)
@@ -86,7 +86,7 @@ def test_histograms_of_integers(device, dtype):
 
 
 def test_histograms_of_integers_are_traced(device):
-    """By fake tensors, as torch.compile does. Those of the CPU, which counts no integers, are refused as before."""
+    """Fake tensors trace them, as in torch.compile. On the CPU, which counts no integers, they are still refused."""
     host = torch.tensor([0, 3, 3, 1], dtype=torch.int32)
     ours = host.to(device)
     with FakeTensorMode() as mode:

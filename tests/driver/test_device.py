@@ -88,7 +88,7 @@ def test_a_device_of_another_type_is_refused(device):
 
 
 def in_forked_child(work):
-    """Runs `work` in a forked child and gives the text it returned; fails if the child dies or hangs."""
+    """Run `work` in a forked child and return its text; fail if the child dies or hangs."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         # Python 3.12 warns of a fork with threads; that is what is tested.

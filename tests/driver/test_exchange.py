@@ -18,7 +18,7 @@ EXT_DEV = 12
 
 
 class DLTensor(ctypes.Structure):
-    """As dlpack.h declares it."""
+    """The struct as dlpack.h declares it."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -35,7 +35,7 @@ class DLTensor(ctypes.Structure):
 
 
 class Library:
-    """Another library's array on the device: it passes on a capsule that it was given."""
+    """An array of another library on the device, which passes on the capsule that it got."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.device = tensor.__dlpack_device__()

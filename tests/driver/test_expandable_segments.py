@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Segments that grow, where the driver maps memory."""
+"""Segments that grow, if the driver maps memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def expandable(device):
 
 @pytest.fixture
 def stream(device):
-    """A fresh stream's pools hold nothing of other tests."""
+    """Return a fresh stream, whose pools hold nothing of other tests."""
     with module_of(device).stream(torch.Stream(device)):
         yield
 
@@ -41,7 +41,7 @@ def block(device, size):
 
 
 def extremes(tensor):
-    """Gives the least and the greatest element; megabytes are not sorted for it, as by `unique`."""
+    """Return the least and the greatest element, without sorting megabytes, as `unique` would."""
     return tuple(value.item() for value in torch.aminmax(tensor))
 
 
@@ -111,7 +111,7 @@ def test_random_sizes_keep_their_contents(device, stream):
 
 
 def stuck_bytes(device, expandable):
-    """A training run whose sequence length varies: what stays reserved for nothing once the cache is emptied."""
+    """Return the unused bytes that stay reserved after `empty_cache`, in a training run of varying sequence lengths."""
     module = module_of(device)
     torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{expandable}")
     module.empty_cache()

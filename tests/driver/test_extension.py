@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The C++ API, through an extension that is built as a user builds one, and the example operator."""
+"""The C++ API, through an extension that is built as a user builds it, and the example operator."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Making tensors on the device, and views of them."""
+"""Factories of tensors on the device, and views of the tensors."""
 
 from __future__ import annotations
 

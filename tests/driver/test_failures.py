@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Failures of queued work follow what waits for it: told once by each stream that lies behind, and by no other."""
+"""Failures of queued work follow the waits for it: each stream behind the work raises a failure once, no other does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .support import module_of, queues_operators
 
 @pytest.fixture(autouse=True)
 def quiet(device):
-    """Needs work that fails after its call, and begins and ends with nothing left to tell."""
+    """Skip drivers whose operators fail at the call, and drain pending failures before and after the test."""
     if not queues_operators(device):
         pytest.skip("capability: operators that are queued, as generated kernels or by host_address and host_callback")
     tell_all()
@@ -29,7 +29,7 @@ def tell_all():
 
 
 def failed(call):
-    """Whether the call raised what `fail` queued."""
+    """Return whether the call raised the failure that `Failing` queued."""
     try:
         call()
     except IndexError:
@@ -38,7 +38,7 @@ def failed(call):
 
 
 class Failing:
-    """Queues a lookup that fails on a device's stream. A driver that runs work at once fails at the call."""
+    """Queues a lookup that fails, on a device's stream. A driver that runs work at once fails at the call."""
 
     def __init__(self, device, rows=5):
         self.weight = torch.ones(rows, 2, device=device)

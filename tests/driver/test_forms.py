@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators whose CPU kernel is right only for some strides of what it is given, or of what it writes to."""
+"""Operators whose CPU kernel is right only for some strides of its inputs or outputs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_batch_norm_of_a_transposed_input_trains_to_the_cpus_losses(device):
 
 @pytest.mark.parametrize("name", ["log_softmax", "softmax"])
 def test_a_softmax_whose_gradient_is_transposed(device, name):
-    """As the loss of every CTC model makes it."""
+    """The loss of every CTC model makes such a gradient."""
 
     def gradient(where):
         torch.manual_seed(0)

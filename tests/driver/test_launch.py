@@ -18,7 +18,7 @@ SCALE = "const float32*, const float32*, float32*, int32, float32, int64"
 
 @pytest.fixture
 def scale(programs: TestPrograms) -> torch_outboard.Kernel:
-    """out[i] = a * x[i] + b[0] + shift for i < n, of 16 threads a block."""
+    """Return the kernel of out[i] = a * x[i] + b[0] + shift for i < n, with 16 threads a block."""
     return build(programs, programs.scale, "scale", SCALE)
 
 

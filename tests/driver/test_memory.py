@@ -52,7 +52,7 @@ def test_statistics_have_cudas_keys(device):
 
 
 def test_statistics_follow_allocations(device):
-    """By totals, which only grow: what of an earlier test's is freed in between counts as freed alone."""
+    """The test uses totals, which only grow: memory of earlier tests that is freed meanwhile counts only as freed."""
     module = module_of(device)
 
     def total(what):

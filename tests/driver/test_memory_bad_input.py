@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What users get wrong with memory.
+"""Users' errors with memory.
 
-What drivers get wrong, double frees, and frees after the device closed are tested in native/test_allocator.cpp, corrupt
-snapshots in unit/test_memory_command.py, foreign addresses in test_storage.py and test_memory_limits.py.
+native/test_allocator.cpp tests drivers' errors, double frees, and frees after the device closed.
+unit/test_memory_command.py tests corrupt snapshots, and test_storage.py and test_memory_limits.py test foreign
+addresses.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def empty_cache(device):
 
 @pytest.fixture
 def limited(device):
-    """A function that limits the device to so many bytes above what is reserved."""
+    """Return a function that limits the device to a number of bytes above the reserved ones."""
     module = module_of(device)
     total = module.get_device_properties(device).total_memory
     if total == 0:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The allocator against a simple model of it, with random operations.
 
-`OUTBOARD_MODEL_OPERATIONS` says how many, `OUTBOARD_MODEL_SEED` repeats a run: each prints its seed.
+`OUTBOARD_MODEL_OPERATIONS` sets the number of operations, `OUTBOARD_MODEL_SEED` repeats a run: each prints its seed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIZES = st.one_of(st.integers(1, 5000), st.integers(1, 3 * MIB), st.sampled_from
 
 
 class Model(RuleBasedStateMachine):
-    """What is live: an address range, a value that it is filled with, and the stream and pool that it came from."""
+    """The live blocks: for each an address range, a fill value, and the stream and the pool that it came from."""
 
     device: torch.device
     streams: list[torch.Stream]
@@ -61,7 +61,7 @@ class Model(RuleBasedStateMachine):
         assert self.module.memory_allocated(self.device) == self.before
 
     def take(self, size: int, value: int | None) -> None:
-        """Allocates, and checks at once what the new block may not touch. Without a value nothing is written."""
+        """Allocate, and check at once that the block overlaps no block in use. Without a value nothing is written."""
         with self.module.stream(self.streams[self.stream]):
             if self.is_in_pool:
                 with self.module.use_mem_pool(self.pool, self.device):
@@ -89,7 +89,7 @@ class Model(RuleBasedStateMachine):
         self.live.pop()
 
     def park(self, place: int, other: torch.Stream) -> None:
-        """Drops a block that another stream was just given to read."""
+        """Drop a block that another stream has just begun to read."""
         tensor, _, _ = self.live[place]
         for stream in self.streams:
             if stream != other:
@@ -111,7 +111,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2**32 - 1), count=st.integers(50, 400))
     def burst(self, number: int, count: int) -> None:
-        """Many operations of one random number, each with what is cheap to check. Nothing is written."""
+        """Run many operations of one random number, with cheap checks for each. Nothing is written."""
         draw = random.Random(number)
         for _ in range(count):
             Model.operations += 1
@@ -227,7 +227,7 @@ class Model(RuleBasedStateMachine):
 
 
 def operations() -> int:
-    """200,000 in all on a driver that is made for tests, since both runs below are of that length."""
+    """Return the number of operations of each of the two runs: 100,000 on drivers made for tests."""
     driver = torch_outboard.attached_driver()
     assert driver is not None
     return int(os.environ.get("OUTBOARD_MODEL_OPERATIONS", "100000" if "schedule" in driver.options else "4000"))

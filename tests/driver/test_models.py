@@ -20,7 +20,7 @@ FUSED_TOLERANCE = 2e-5
 
 
 def assert_module_agrees(module, inputs, device, tolerance=0.0):
-    """Runs a module forward and backward on the device and on the CPU and compares results and gradients."""
+    """Run a module forward and backward on the device and on the CPU and compare results and gradients."""
     module = module.double() if any(t.dtype == torch.float64 for t in inputs) else module
     outcomes = []
     for place in (torch.device("cpu"), device):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators with a habit of going wrong on a new device: indexing, `out=`, reductions, sparse, complex, foreach."""
+"""Operators that often go wrong on a new device: indexing, `out=`, reductions, sparse, complex, foreach."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def out_dtype(name):
 
 
 def make_out(kind, shape, whole):
-    """Makes an output for a result of `shape`; a stepped one is part of `whole`."""
+    """Make an output for a result of `shape`; a stepped output is part of `whole`."""
 
     def full(*sizes):
         return torch.full(sizes, 99, dtype=whole.dtype, device=whole.device)
@@ -231,7 +231,7 @@ def test_sparse_csr_is_refused_by_name(device):
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_sparse_tensors_of_nothing(device):
-    """The indices have no memory, the values may: those of a gradient are a part of one."""
+    """The indices have no memory, but the values may have: a gradient's values are a part of one."""
 
     def doubled(place):
         x = torch.arange(10.0).reshape(2, 5).to(place).requires_grad_()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What becomes of outputs that are not what a kernel would make: as on the CPU."""
+"""Outputs that differ from the tensors that a kernel would make are handled as on the CPU."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ OUTPUTS: dict[str, Call] = {
 
 
 def outcome(call: Call, device: torch.device) -> tuple[list[torch.Tensor], list[str]]:
-    """Gives the results, and what the call itself warned of."""
+    """Return the results and the call's own warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = call(device)

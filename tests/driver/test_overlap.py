@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arguments that overlap in memory: refused at the call where the CPU refuses them, else accepted."""
+"""Arguments that overlap in memory: refused at the call if the CPU refuses them, otherwise accepted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.profiler sees the device: its work with times, on lanes of its streams, tied to the operators behind it."""
+"""torch.profiler records the device: its work with times, on lanes of its streams, tied to the operators behind it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events"
 
 @functools.cache
 def is_recorded_by_torch(device: torch.device) -> bool:
-    """Whether a torch that is built with CUPTI sees the device's work itself, and tells of it a second time."""
+    """Return whether a torch with CUPTI records the device's work itself, and reports it a second time."""
     if ProfilerActivity.CUDA not in torch.profiler.supported_activities():
         return False
     x = torch.empty(1 << 20, dtype=torch.uint8, device=device)
@@ -54,7 +54,7 @@ def timed_operators(device: torch.device, timed: None) -> None:
 
 
 class Trace:
-    """A trace as it is exported."""
+    """A trace as exported."""
 
     def __init__(self, path: Path) -> None:
         self.events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
@@ -283,7 +283,7 @@ def test_a_named_range_spans_its_work(device, timed_operators, tmp_path):
 
 
 def test_a_profile_that_stops_within_a_range(device, timed, trace_of):
-    """The range's end is never heard of, and the next profile must not go on with it."""
+    """The range's end is never reported, and the next profile must not continue the range."""
     x = torch.ones(1000, device=device)
     first = profile(activities=BOTH)
     first.start()

@@ -133,7 +133,7 @@ def test_a_bad_state_is_refused(device):
 
 
 def test_a_state_may_be_exchanged_beside_draws(device):
-    """What a draw has taken its numbers from lives until it has them, though nobody else holds that state any more."""
+    """The state that a draw reads lives until the draw is done, even without other owners."""
     drawn, exchanged = torch.Generator(device), torch.Generator(device)
     expected = {}
     for seed in range(50):
@@ -234,7 +234,7 @@ def test_the_gradient_of_a_checkpointed_block_sees_the_same_random_numbers(devic
 
 
 def test_every_offset_is_a_state_of_its_own(device):
-    """Through 32 bits, as a CPU generator takes of a seed, these two offsets of seed 0 have the same numbers."""
+    """If only 32 bits counted, as in a CPU generator's seed, these offsets of seed 0 would draw the same numbers."""
     generator = torch.Generator(device).manual_seed(0)
 
     def draw(offset):

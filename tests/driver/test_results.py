@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a call returns is what its schema declares: an argument, a view of one, or memory of its own."""
+"""A call returns what its schema declares: an argument, a view of an argument, or new memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def library():
 
 
 def define(library, schema, kernel, meta=None):
-    """Defines an operator with a CPU kernel, and gives it."""
+    """Define an operator with a CPU kernel, and return it."""
     name = library.define(schema)
     library.impl(name, kernel, "CPU")
     if meta is not None:
@@ -224,7 +224,7 @@ def test_batch_norm_into_given_outputs(device):
 
 
 def test_a_custom_operator_may_be_defined_again(device):
-    """As a notebook does whose cell runs again: another body, then another schema."""
+    """A notebook does so when its cell runs again: with another body, then with another schema."""
     ones = torch.ones(3, device=device)
 
     def scaled(factor):

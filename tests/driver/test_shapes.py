@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What decides the shape and dtype of results: signatures, settings of the process, meta kernels that are wrong."""
+"""The inputs that decide the shape and dtype of results: signatures, settings of the process, wrong meta kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def queue(device: torch.device) -> None:
 
 @pytest.fixture
 def library() -> Iterator[torch.library.Library]:
-    """A namespace of its own, since what a test registers must not meet the next test's."""
+    """Return a separate namespace, since a test's registrations must not meet the next test's."""
     library = torch.library.Library(f"shapes{next(NUMBERS)}", "DEF")
     yield library
     library._destroy()
@@ -51,7 +51,7 @@ def test_the_default_dtype_is_part_of_a_signature(device, default_dtype):
 
 
 def test_a_queued_call_runs_under_its_callers_default_dtype(device, default_dtype):
-    """Not under the one that is set when it runs, mostly after the call and in a lazy schedule always."""
+    """The default at the time of the run does not count; in a lazy schedule the run is always after the call."""
     x = torch.arange(1, 5, device=device)
     results = []
     for dtype in (torch.float64, torch.float32):
@@ -103,7 +103,7 @@ def test_the_category_of_a_number_decides_a_dtype(device):
 
 @pytest.mark.usefixtures("queue")
 def test_numbers_that_change_are_no_new_signatures(device):
-    """A learning rate, a bound of clamp: their shapes are known after the first call."""
+    """A learning rate, a bound of clamp: the shapes are known after the first call."""
     x = torch.ones(8, device=device)
     calls = [
         lambda i: x.clamp(max=i),
@@ -235,7 +235,7 @@ def test_an_interrupt_in_a_meta_kernel_is_not_lost(device, library, schema):
 
 @pytest.fixture
 def late_warning(device):
-    """A call whose kernel warns of what no argument foretells, of strides, each time."""
+    """Yield a call whose kernel warns each time, because of strides, which shape functions do not check."""
     if not reaches_memory(device):
         pytest.skip("capability: memory that the host reaches. Generated kernels don't warn late")
     boundaries = torch.arange(8.0, device=device)[::2]
@@ -314,7 +314,7 @@ NEW_SIZES = {
 
 @pytest.mark.parametrize("name", NEW_SIZES)
 def test_a_new_size_asks_nothing_of_python(device, queue, name):
-    """Torch's kernels of meta tensors in Python take hundreds of microseconds and more."""
+    """torch's kernels of meta tensors in Python take hundreds of microseconds and more."""
     function, arity = NEW_SIZES[name]
     function(*[torch.rand(5, 5, device=device)] * arity)  # what is made once for an operator
     size = 6 + next(NUMBERS)

@@ -55,7 +55,7 @@ def test_a_stream_of_a_device_that_is_not_there(device):
 
 
 def test_a_dropped_stream_and_event_are_not_missed(device):
-    """Nothing of the driver's is destroyed under queued work, whoever holds the Python objects."""
+    """No object of the driver is destroyed under queued work, whoever holds the Python objects."""
     module = module_of(device)
     x = torch.zeros(1 << 12, dtype=torch.int64, device=device)
     torch.accelerator.synchronize(device)

@@ -21,7 +21,7 @@ def count_up(tensor, times):
 
 
 def keep_busy(device):
-    """Queues some milliseconds of work on the current stream, so that what fails to wait for it comes too early."""
+    """Queue some milliseconds of work on the current stream, so that a missing wait reads too early."""
     block = torch.ones(1 << 22, device=device)
     for _ in range(4):
         block.exp_().log_()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a training step may wait for, nothing but `.item()`; what indices wait for."""
+"""The waits of a training step: only `.item()` may wait. And the waits of indices."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_item_waits_for_the_value(device):
 
 
 def indexed(x, i):
-    """Gives x by indices that are numbers, in the forms that lay results out in different ways."""
+    """Yield x by indices that are numbers, in the forms that lay results out in different ways."""
     narrow = i.int()
     yield x[i]
     yield x[:, i]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the CPU warns of comes at the call, also what torch says once a process."""
+"""The CPU's warnings come at the call, also the warnings that torch issues once a process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Wrong arguments: an error at the call, with its type, before any peer is waited for; the group lives on."""
+"""Invalid arguments raise at the call, with their error type, before a wait for a peer; the group still works."""
 
 from __future__ import annotations
 

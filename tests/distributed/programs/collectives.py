@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every collective, for every dtype, on fresh random tensors: against Gloo on the CPU, and against their definition."""
+"""Every collective, for every dtype, on fresh random tensors: against Gloo on the CPU, and against its definition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ draws = torch.Generator().manual_seed(int(sys.argv[1]))
 
 
 def draw(dtype: torch.dtype, *sizes: int) -> list[torch.Tensor]:
-    """Return a CPU tensor for each rank; both ranks draw the same."""
+    """Return a CPU tensor for each rank; both ranks draw the same tensors."""
     if dtype.is_complex:
         return [torch.randn(sizes, generator=draws, dtype=dtype) for _ in range(2)]
     return [torch.randint(-9 if dtype.is_signed else 0, 9, sizes, generator=draws).to(dtype) for _ in range(2)]
@@ -53,7 +53,7 @@ def on(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def reduced(op: Op, tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Return the definition of a reduction over two ranks."""
+    """Return a reduction over two ranks by its definition."""
     a, b = tensors
     if a.dtype == torch.bool:
         return {Op.SUM: a | b, Op.PRODUCT: a & b, Op.MIN: a & b, Op.MAX: a | b, Op.BXOR: a ^ b}[op]
@@ -142,7 +142,7 @@ def check_moves(dtype: torch.dtype) -> None:
 
 
 def check_uneven() -> None:
-    """Splits of different sizes, also of none."""
+    """Check splits of different sizes, also empty ones."""
     rows = draw(torch.float32, 5, 2)
     sent = [[1, 4], [2, 3]][RANK]
     received = [[1, 2], [4, 3]][RANK]
@@ -157,7 +157,7 @@ def check_uneven() -> None:
 
 
 def check_layouts() -> None:
-    """Tensors that are no plain range of memory."""
+    """Check tensors that are not contiguous in memory."""
     whole = draw(torch.float32, 4, 6)
     for what, view in {
         "transposed": lambda x: x.t(),
@@ -236,7 +236,7 @@ def check_functional() -> None:
 
 
 def check_order() -> None:
-    """Collectives and the device's own work keep their order, whoever waits and when."""
+    """Check that collectives and the device's own work keep their order, whoever waits and when."""
     a = draw(torch.float32, 1 << 12)
     x = on(a)
     y = x * 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A peer that dies, or hangs, or an abort: argv[1] says which. Rank 0 tells what it sees, within bounds of time."""
+"""A peer that dies, a peer that hangs, or an abort, as argv[1] says. Rank 0 reports the result within time limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ready = os.environ["TEST_STORE"] + "-ready"
 
 
 def meet(name: str) -> None:
-    """Wait until the other rank has come here too, without the group."""
+    """Wait until the other rank has arrived here too, without the group."""
     Path(f"{ready}-{name}-{RANK}").touch()
     while not os.path.exists(f"{ready}-{name}-{1 - RANK}"):
         time.sleep(0.01)

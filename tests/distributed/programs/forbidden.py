@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""OUTBOARD_FALLBACK=error where the host can't reach the tensors."""
+"""OUTBOARD_FALLBACK=error if the host cannot reach the tensors."""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Groups come and go without leaving threads or memory."""
+"""Groups are created and destroyed without leaking threads or memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ranks that differ, as under TORCH_DISTRIBUTED_DEBUG=DETAIL: the error says in what."""
+"""Ranks whose calls differ, as under TORCH_DISTRIBUTED_DEBUG=DETAIL: the error names the difference."""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""init_process_group as programs write it, and what a group made so can do: argv[1] says how."""
+"""The spellings of init_process_group, and what a group of each can do: argv[1] chooses one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What each program begins with: the driver, the device of the rank, the group."""
+"""The start of each program: the driver, the rank's device, the group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def start(backend: str | None = None, seconds: float = 60) -> torch.device:
 
 
 class raises:
-    """A context that asserts the exact type of an error, and words of its text."""
+    """Return a context that asserts the exact type of an error, and words of its text."""
 
     def __init__(self, kind: type[BaseException], *words: str) -> None:
         self.kind, self.words = kind, words

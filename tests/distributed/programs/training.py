@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two ranks train to the parameters that one process reaches with both halves of each batch."""
+"""Two ranks train to the parameters of one process that trains with both halves of each batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BATCHES = [(torch.randn(8, 16, generator=draws), torch.randn(8, 8, generator=dra
 
 
 def train(model: nn.Module, is_split: bool) -> list[float]:
-    """Return the losses of each step, over the whole batch."""
+    """Return the loss of each step, over the whole batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for inputs, targets in BATCHES:
