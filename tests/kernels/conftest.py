@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tests of the provider 'compiled', for drivers on whose devices it runs."""
+"""Fixtures for the provider 'compiled', on drivers whose devices run it."""
 
 from __future__ import annotations
 

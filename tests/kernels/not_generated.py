@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Entries of torch's operator database, in float32, that need an operator for which no kernel is generated."""
+"""Entries of torch's operator database, in float32, that need an operator without a generated kernel."""
 
 from __future__ import annotations
 

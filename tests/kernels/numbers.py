@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators with a number beside a tensor: which there are, and numbers inside, at and beyond what types hold."""
+"""Operators with a number beside a tensor, and numbers inside, at and beyond the limits of types."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 def numbers_of(dtype: torch.dtype) -> list[float]:
-    """Return numbers inside, at and beyond the ends of a type."""
+    """Return numbers inside, at and beyond the limits of a type."""
     common = [0, 3, -1, True, 2.5, -0.0, math.inf, -math.inf, math.nan]
     if dtype == torch.bool:
         return [*common, 2, 256]
@@ -110,7 +110,7 @@ def tensor_of(dtype: torch.dtype) -> torch.Tensor:
 
 
 def outcome(operator: Operator, x: torch.Tensor, number: float) -> torch.Tensor | Exception:
-    """Return what a call gives on the CPU, or its exception, after all queued work."""
+    """Return a call's result on the CPU, or its exception, after all queued work."""
     try:
         result = operator(x, number).cpu()
         if x.device.type != "cpu":
@@ -121,7 +121,7 @@ def outcome(operator: Operator, x: torch.Tensor, number: float) -> torch.Tensor 
 
 
 def difference(got: torch.Tensor | Exception, want: torch.Tensor | Exception) -> str:
-    """Say how an outcome departs from the CPU's; "" if it doesn't."""
+    """Return the difference of an outcome from the CPU's, or "" if there is none."""
     if isinstance(got, Exception) or isinstance(want, Exception):
         return "" if type(got) is type(want) else f"{got!r:.200}, and the CPU's is {want!r:.200}"
     if got.dtype != want.dtype or got.shape != want.shape:

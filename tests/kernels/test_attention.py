@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attention and its gradients run as generated kernels of the whole, in both schedules."""
+"""Attention and its gradients run as one generated kernel, in both schedules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check(
     is_whole: bool = True,
     **options: Any,
 ) -> list[torch.Tensor]:
-    """Compares result and gradients with those in float64."""
+    """Compare result and gradients with those in float64."""
     grad = r(*query.shape[:-1], value.shape[-1]).to(query.dtype)
 
     def differentiate(given: list[torch.Tensor], mask: torch.Tensor | None, grad: torch.Tensor) -> list[torch.Tensor]:
@@ -65,7 +65,7 @@ def check(
 
 
 def heads(batch: int, heads: int, rows: int, size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Heads that lie within the rows of a batch."""
+    """Return heads that lie within the rows of a batch."""
     return r(batch, rows, heads, size).to(dtype).transpose(1, 2)
 
 
@@ -102,7 +102,7 @@ def test_large_heads(device: torch.device) -> None:
 
 
 def test_the_schedule_for_groups_of_items(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of its texts; `make stress` has the others."""
+    """This tests one of its texts; `make stress` tests the others."""
     monkeypatch.setattr(lower, "is_cpu", lambda device: False)
     # With a factor that no other test has, since plans are kept.
     given = heads(2, 4, 70, 64), *(heads(2, 2, 130, 64) for _ in range(2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The figures of a bring-up are measured where kernels run; what they are is the machine's."""
+"""The figures of a bring-up are measured if kernels run; the machine decides their values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_bars() -> None:
 
 
 def test_small_matrices_have_bars_of_their_own() -> None:
-    """At a few microseconds a launch, no kernel reaches the bandwidth of a copy that is as short."""
+    """With a few microseconds for each launch, no kernel reaches the bandwidth of a copy of the same length."""
     seconds = {"copy": [4e-6, 5e-6, 9e-6], "add of few": [5e-6, 5e-6, 6e-6]}
     assert bar_of_side(0.85, SIDE, seconds, "add") == bar_of_side(0.85, 2 * SIDE, seconds, "add") == 0.85
     assert bar_of_side(0.85, 512, seconds, "add") == pytest.approx(0.85 / 1.85)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A disk that is full while kernels are compiled: nothing is refused for good."""
+"""A full disk during the compilation of kernels: nothing is refused permanently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """A scope in which no file of the process grows."""
+    """Limit the files of the process to their present size, in a scope."""
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
@@ -34,7 +34,7 @@ def full_disk() -> Iterator[None]:
 
 @pytest.fixture
 def new_texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
-    """Kernels that no cache has, and builds that are tried again at once."""
+    """Generate kernels that no cache has, and retry failed builds at once."""
     made = builder._kernel
 
     def renamed(*arguments: Any) -> tuple[Any, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A number that is new needs no new plan, and what is known of calls is bounded."""
+"""A new number needs no new plan, and the records of calls are bounded."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_refused_calls_take_no_room_from_others(device: torch.device) -> None:
 
 
 def test_masks_take_no_number(device: torch.device) -> None:
-    """Beside them any number is filled in that the tensor's type holds, by a generated kernel."""
+    """With a mask, a generated kernel fills in any number that fits the tensor's type."""
     x = MATRIX.to(device)
     torch_outboard.reset_coverage()
     for number in (100.0, 127.5, -1e9, float("-inf"), 300):

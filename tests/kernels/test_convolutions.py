@@ -13,12 +13,12 @@ from kernels.test_provider import run
 
 
 def whole(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Numbers whose products and sums are numbers of the type."""
+    """Return numbers whose products and sums are exact in the type."""
     return torch.randint(-3, 4, sizes).to(dtype)
 
 
 def gradients(function: Callable[..., Any], *arguments: torch.Tensor, device: torch.device) -> None:
-    """Compares a function's result and gradients with the CPU's."""
+    """Compare a function's result and gradients with the CPU's."""
 
     def call(scale: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
         given = tuple(one.detach().requires_grad_() for one in given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Copies that are more than bytes: lazily negated tensors, and masks of bytes."""
+"""Copies that change more than bytes: lazily negated tensors, and masks of bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results whose sizes only values tell, on a device whose memory the host can't reach: nothing of them on the CPU."""
+"""Results whose sizes depend on values, on a device whose memory the host cannot reach: nothing runs on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_outboard.testing.database.calls import poison
 
 
 def run(function: Any, *arguments: Any, device: torch.device) -> None:
-    """Compares a function with the CPU's, strides and all."""
+    """Compare a function with the CPU's, including strides."""
     ours = tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, arguments)
     poison(device)
     torch_outboard.reset_coverage()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Floats of 8 bits: what memory has of them, and what becomes of other types and of them."""
+"""8-bit floats: their form in memory, and conversions to and from other types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TYPES = list(FLOAT8)
 
 
 def run(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Gives the result as the CPU's bits, and compares it with the CPU's; nothing of it on the CPU."""
+    """Return the result on the CPU and compare it bit for bit with the CPU's; nothing may run on the CPU."""
     reset_coverage()
     ours = function(*(one.to(device) for one in given))
     assert {row.provider for row in coverage()} <= {"compiled", "native"}, coverage()
@@ -29,7 +29,7 @@ def run(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: tor
 
 
 def edges() -> torch.Tensor:
-    """Floats of all exponents, with fractions at which rounding changes, and others."""
+    """Return floats of all exponents, with fractions at which rounding changes, and random floats."""
     high = torch.arange(2**16, dtype=torch.int32) << 16
     bits = torch.cat([high, high + 1, high - 1, torch.randint(-(2**31), 2**31, (2**14,)).to(torch.int32)])
     return bits.view(torch.float32)
@@ -69,7 +69,7 @@ def test_moves(dtype: torch.dtype, device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
 def test_compiled(dtype: torch.dtype, device: torch.device) -> None:
-    """As in training with scaled floats of 8 bits: what is computed is float, what is kept is not."""
+    """As in training with scaled 8-bit floats: the arithmetic is in float, the storage is not."""
 
     @torch.compile
     def scaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators over lists of tensors are one launch, and give what the operators for single tensors give.
+"""Operators over lists of tensors are one launch, and return the results of the operators for single tensors.
 
-Some of the operators and optimizers, always the same; OUTBOARD_TEST_SAMPLES=all takes all, as `make stress` does.
+The tests cover a fixed choice of the operators and optimizers; OUTBOARD_TEST_SAMPLES=all covers all, as `make stress`
+does.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ TAKES_ALL = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"
 
 
 def taken(dtype: torch.dtype, name: str) -> bool:
-    """Whether a case is among those of each run: all types of some operators."""
+    """Return whether every run covers a case: all types of some operators."""
     return TAKES_ALL or zlib.crc32(f"{name} {dtype}".encode()) % 20 == 0
 
 
@@ -80,7 +81,7 @@ def operator(name: str, is_in_place: bool) -> torch._ops.OpOverload:
 
 
 def one_by_one(op: torch._ops.OpOverload, *arguments: Any) -> Any:
-    """Torch's own composite, which calls an operator for each tensor."""
+    """Call torch's own composite, which calls an operator for each tensor."""
     return op.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *arguments)
 
 
@@ -160,7 +161,7 @@ REDUCTIONS = {
     ids=str,
 )
 def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None:
-    """Twice, so that the table of the second call is known; no elements, NaN, infinities, results that overflow."""
+    """Twice, so that the second call finds its table; no elements, NaN, infinities, results that overflow."""
     function, needs_elements = REDUCTIONS[name], name in ("max", "norm-inf")
     x = [torch.randn(size).to(dtype) for size in SIZES[needs_elements:]]
     ours = [one.to(device) for one in x]
@@ -351,7 +352,7 @@ def test_what_takes_the_way_of_single_operators(device: torch.device) -> None:
 
 
 def kernels(work: Callable[[], object], device: torch.device, folder: Path) -> list[str]:
-    """Gives the names of operators of which kernels were launched; a vendor's library may give names of its own."""
+    """Return the names of launched operators' kernels, without the kernels that a vendor's library names."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.PrivateUse1]
     with torch.profiler.profile(activities=activities) as profile:
         work()
@@ -396,7 +397,7 @@ def test_numbers_need_no_new_kernel(device: torch.device) -> None:
 
 
 def test_a_table_is_found_again_and_never_stale(device: torch.device) -> None:
-    """More lists than tables are kept, each used again, on two streams."""
+    """There are more lists than cached tables; each list is used again, on two streams."""
     module = getattr(torch, device.type)
     lists = [[torch.zeros(3, device=device), torch.zeros(number + 1, device=device)] for number in range(20)]
     side = module.Stream(device)
@@ -439,7 +440,7 @@ SHAPES = ((3, 5), (1,), (), (777,), (5003,))
 
 
 def steps(place: Any, kind: Any, options: dict[str, Any], scaled: bool = False, dtype: Any = torch.float32) -> Any:
-    """Trains for some steps of other rates, from numbers that are the same on each device."""
+    """Train for some steps with changing rates, from numbers that are the same on each device."""
     draw = torch.Generator().manual_seed(5)
 
     def random() -> list[torch.Tensor]:
@@ -497,7 +498,7 @@ def test_a_fused_optimizer_of_halves(dtype: torch.dtype, device: torch.device) -
 
 @pytest.mark.parametrize("way", ["foreach", "fused"])
 def test_a_scaler(way: str, device: torch.device) -> None:
-    """The third step is left out, for its gradients are infinite; growth and backoff are the CPU's."""
+    """The third step is skipped because its gradients are infinite; growth and backoff equal the CPU's."""
     got, want = (steps(place, torch.optim.AdamW, {"lr": 0.05, way: True}, scaled=True) for place in (device, "cpu"))
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one.detach().cpu(), other.detach())
@@ -570,7 +571,7 @@ def test_a_graph_replays_a_step(way: str, device: torch.device) -> None:
 
 
 def test_work_of_other_streams_is_ordered_and_seen(device: torch.device) -> None:
-    """What writes a tensor late, on another stream, is waited for; the sanitizer sees who reads and writes."""
+    """A late write to a tensor on another stream is waited for; the sanitizer sees the readers and the writers."""
     module = getattr(torch, device.type)
     x = [torch.zeros(20000, device=device), torch.zeros(3, device=device)]
     y = [torch.ones(20000, device=device), torch.ones(3, device=device)]
@@ -594,7 +595,7 @@ def test_work_of_other_streams_is_ordered_and_seen(device: torch.device) -> None
 
 
 def test_memory_that_is_freed_at_once(device: torch.device) -> None:
-    """Lists that die with the call are reused behind it; results live on."""
+    """Lists that die with the call are reused behind it; results stay valid."""
     want = torch.arange(1000.0) * 4
     results = []
     for _ in range(10):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators and gradients that Inductor leaves to a library, or lays out in another way than the CPU's kernels."""
+"""Operators and gradients that Inductor leaves to a library, or lays out differently from the CPU's kernels."""
 
 from __future__ import annotations
 

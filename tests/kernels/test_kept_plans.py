@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Plans on disk that read well and are no good: each is dropped, and the operator runs by another."""
+"""Plans on disk that read well but are wrong: each is dropped, and the operator runs by another plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DTYPES = iter((torch.int8, torch.int16, torch.int64, torch.float16, torch.float
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Store]]:
-    """Has plans kept in a folder, by a store as another process would make it with each call."""
+    """Store plans in a folder; each call makes a store, as another process would."""
 
     def begin() -> Store:
         store = Store(tmp_path / "plans")
@@ -42,7 +42,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def _change(store: Store, operator: str, change: Callable[[dict[str, Any]], object]) -> Path:
-    """Changes the one plan of an operator."""
+    """Change an operator's only plan."""
     (path,) = (one.path for one in store.entries() if one.key["operator"].startswith(operator) and one.answer[0])
     content = json.loads(unsealed(path.read_bytes()))
     change(content)
@@ -133,7 +133,7 @@ def test_a_bad_plan_is_dropped_and_the_operator_runs(
 
 
 def test_what_a_bad_plan_has_changed_is_not_changed_twice(stores: Any, device: torch.device) -> None:
-    """An error midway in a call that reads what it writes is raised; the next call has another plan."""
+    """If a call reads its own output, an error midway is raised; the next call has another plan."""
     a = torch.tensor([1.0, 2.0, 4.0], device=device)
     first = stores()
     a.mul_(a)

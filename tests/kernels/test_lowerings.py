@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What Inductor lowers wrong is mended: places of the greatest in a window, the mean of nothing."""
+"""Corrections of Inductor's wrong lowerings: indices of the maximum in a window, the mean of nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_mean_of_nothing_is_not_a_number(is_compiled: bool, device: torch.de
 
 
 def test_what_an_earlier_loop_stored_is_read_under_a_mask(device: torch.device) -> None:
-    """Running sums, in a loop of the kernel that also sums the row, then some of them in the next loop."""
+    """A loop of the kernel stores running sums while it sums the row; the next loop reads some of them."""
 
     def chosen(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         places = torch.arange(x.shape[0], device=x.device)

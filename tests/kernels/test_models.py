@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Models train with nothing on the CPU, to the losses of the CPU; `make stress` takes whole ones."""
+"""Models train with nothing on the CPU, to the losses of the CPU; `make stress` trains whole ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ eager_and_compiled = pytest.mark.parametrize(
 
 
 class Residual(nn.Module):
-    """What ResNets are made of: a stem, a block with a shortcut, a classifier."""
+    """The parts of a ResNet: a stem, a block with a shortcut, a classifier."""
 
     def __init__(self) -> None:
         super().__init__()

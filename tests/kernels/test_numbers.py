@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Numbers beside tensors keep their values until the operator converts them, and are refused where the CPU does so.
+"""Numbers beside tensors keep their values until the operator converts them, and are refused if the CPU refuses them.
 
-Some of the operators, always the same; OUTBOARD_TEST_SAMPLES=all takes all, as `make stress` does.
+The tests cover a fixed choice of the operators; OUTBOARD_TEST_SAMPLES=all covers all, as `make stress` does.
 """
 
 from __future__ import annotations

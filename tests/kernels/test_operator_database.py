@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Entries of torch's operator database with nothing on the CPU: right, or in the list of what is not generated.
+"""Entries of torch's operator database with nothing on the CPU: correct, or in the list of missing kernels.
 
-A quarter of them, always the same; OUTBOARD_TEST_SAMPLES=all takes all, as `make stress` does. In a process of their
-own: other tests here use operators that nothing has used before.
+The tests cover a fixed quarter of the entries; OUTBOARD_TEST_SAMPLES=all covers all, as `make stress` does. They run in
+a separate process: other tests here need operators that nothing has used before.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sorting and what is made of it, by kernels of the device, gives what the CPU's kernels give."""
+"""Sorting, and operators composed of it, by kernels of the device: the results are the CPU's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES = (
 
 
 def values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Numbers of which many are equal, with all that is special."""
+    """Return numbers with many equal ones and all special values."""
     if dtype == torch.bool:
         return torch.rand(shape) < 0.5
     if not dtype.is_floating_point:

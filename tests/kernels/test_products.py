@@ -18,7 +18,7 @@ NAN = float("nan")
 
 
 def whole(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers whose products and sums are numbers of the type: what an order of additions gives can't differ."""
+    """Return numbers whose products and sums are exact in the type, so that the order of additions does not matter."""
     return torch.randint(-4, 5, sizes).to(dtype)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Eager operators run as generated kernels of the device, and give what the CPU's give."""
+"""Eager operators run as generated kernels of the device, with the results of the CPU's kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch_outboard.testing.database.calls import poison
 
 
 def run(function: Callable[..., Any], *arguments: Any, device: torch.device) -> Any:
-    """Compares a function's results on the device, and what it does to its arguments, with the CPU's."""
+    """Compare a function's results on the device, and its changes to its arguments, with the CPU's."""
     ours = tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, arguments)
     poison(device)
     torch_outboard.reset_coverage()
@@ -222,7 +222,7 @@ def test_what_a_kernel_cannot_warn_of(device: torch.device) -> None:
 
 
 def test_arguments_are_given_back_with_the_call(device: torch.device) -> None:
-    """The builder leaves nothing for Python's collector that holds the memory of a first call's arguments."""
+    """The builder leaves Python's collector no object that holds the memory of a first call's arguments."""
     gc.collect()
     gc.disable()
     try:
@@ -457,7 +457,7 @@ def test_gradients(device: torch.device) -> None:
 
 
 def test_kernels_that_only_check_need_no_tensor(device: torch.device) -> None:
-    """Of an empty mask the count is known, and the kernel that compares it reads nothing."""
+    """The count of an empty mask is known, and the kernel that compares the count reads nothing."""
     for shape in ((0, 3), (0,), (2, 0)):
         run(torch.masked_scatter, torch.zeros(shape), torch.ones(shape) > 0, r(2), device=device)
         run(F.binary_cross_entropy, torch.zeros(shape), torch.zeros(shape), device=device)

@@ -17,7 +17,7 @@ REALS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def draw(function: Callable[[torch.Tensor], object], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Fills a tensor by a function, on the device alone, and gives it on the CPU."""
+    """Fill a tensor by a function, on the device alone, and return it on the CPU."""
     x = torch.full((COUNT,), 7, device=device).to(dtype)
     torch_outboard.reset_coverage()
     function(x)
@@ -26,7 +26,7 @@ def draw(function: Callable[[torch.Tensor], object], dtype: torch.dtype, device:
 
 
 def assert_quantiles(values: torch.Tensor, of: Callable[[torch.Tensor], torch.Tensor], coarse: float = 0.0) -> None:
-    """Each tenth of the distribution has a tenth of the values, within five deviations."""
+    """Assert that each tenth of the distribution has a tenth of the values, within five deviations."""
     for tenth in range(1, 10):
         bound = of(torch.tensor(tenth / 10, dtype=torch.float64))
         below = (values < bound).double().mean().item()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions in all ways in which items share rows: short and long ones, along memory and across, few and many.
+"""Reductions in all ways in which items share rows: short and long, along memory and across, few and many.
 
-Where items of a group reduce together (`codegen/groups.py`) some have no row with these sizes, or fewer elements
-than others.
+If the items of a group reduce together (`codegen/groups.py`), with these sizes some items have no row, or fewer
+elements than others.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_statistics_of_batches_have_the_cpus_type(dtype: torch.dtype, has_runnin
 
 
 def test_a_plan_serves_sizes_of_one_order(device: torch.device) -> None:
-    """Of their rows on a CPU, of their number too where groups share rows: parts are decided when a plan is made."""
+    """A plan fixes the parts by the rows' size on a CPU, and also by their number if groups share rows."""
     shapes = [(50, 600), (70, 900), (40, 40_000), (20_000, 30)]
     built = []
     for shape in shapes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs of neighbouring elements, which a kernel of a CPU has an item for: their ends, and what is wrong within them."""
+"""Runs of neighbouring elements, one for each item of a CPU's kernel: their ends, and errors within them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = (1, 15, 17, 33, ELEMENTS - 1, ELEMENTS, ELEMENTS + 1, 3 * ELEMENTS + 47)
 
 @pytest.mark.parametrize("size", SIZES)
 def test_ends(size: int, device: torch.device) -> None:
-    """All of a run is computed, and nothing beyond it is written."""
+    """All of a run is computed, and nothing is written beyond it."""
     x, around = torch.randn(size), torch.randn(size + 64)
     here = around.to(device)
     torch.add(x.to(device), 0.5, out=here[32 : size + 32])
@@ -25,7 +25,7 @@ def test_ends(size: int, device: torch.device) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_dimensions_that_do_not_join(size: int, device: torch.device) -> None:
-    """A run goes on from a row to the next one."""
+    """A run continues from a row to the next one."""
     x, y = torch.randn(5, size + 3), torch.randn(size, 5)
     ours = x.to(device)[:, 1:-2] * y.to(device).t()
     assert torch.equal(ours.cpu(), x[:, 1:-2] * y.t())
@@ -47,7 +47,7 @@ def test_in_place_over_memory_that_is_read(device: torch.device) -> None:
 
 
 def test_error_in_the_middle_of_a_run(device: torch.device) -> None:
-    """It is said, and the device goes on."""
+    """The error is raised, and the device goes on."""
     table, where = torch.randn(10, 4), torch.randint(10, (2 * ELEMENTS + 5,))
     where[ELEMENTS // 2] = 10
     with pytest.raises((torch_outboard.OutboardError, IndexError), match="10"):
@@ -61,7 +61,7 @@ ROWS = ((3, 1000), (70, 64), (5, 7, 300), (40, 3))
 
 @pytest.mark.parametrize("size", ROWS, ids=str)
 def test_rows(size: tuple[int, ...], device: torch.device) -> None:
-    """Indices of each dimension, in runs that begin and end within a row or have many."""
+    """Indices of each dimension, in runs that begin and end within a row or span many rows."""
     x = torch.randn(size)
     ours = x.to(device)
     for dimension in range(x.dim()):
@@ -76,7 +76,7 @@ def test_rows(size: tuple[int, ...], device: torch.device) -> None:
 
 @pytest.mark.parametrize("size", ROWS[1:3], ids=str)
 def test_rows_of_a_compiled_function(size: tuple[int, ...], device: torch.device) -> None:
-    """With sizes that the compiler knows, and with those that it doesn't."""
+    """Sizes that the compiler knows, and sizes that it does not know."""
     x = torch.randn(size)
 
     def function(x: torch.Tensor) -> torch.Tensor:

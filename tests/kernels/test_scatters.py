@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scattered values, sorted by where they go: in deterministic mode, and products, means and extremes always."""
+"""Scatters that sort values by their target: in deterministic mode, and always for products, means and extremes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _is_deterministic() -> Iterator[None]:
 
 
 def run(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: torch.device) -> None:
-    """Compares with the CPU, in memory that has other values before, and with itself."""
+    """Compare with the CPU, in memory that held other values, and with itself."""
     results = []
     for _ in range(2):
         ours = [one.detach().to(device).requires_grad_(one.requires_grad) for one in given]

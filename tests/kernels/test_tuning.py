@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Schedules that were chosen for a device: that each computes the same, how one is chosen, and when a table is used."""
+"""Schedules chosen for a device: all compute the same, how one is chosen, and when a table is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = itertools.count(1000)
 
 @pytest.fixture(autouse=True)
 def _own_plans() -> Iterator[None]:
-    """Plans of these tests are no other tests' ones."""
+    """Separate the plans of these tests from those of other tests."""
     _C.set_plan_variant(next(_NUMBERS))
     yield
     _C.set_plan_variant(0)
@@ -36,7 +36,7 @@ def _own_plans() -> Iterator[None]:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Store]]:
-    """Gives what stands for the beginning of a process: nothing is known but what lies on disk."""
+    """Yield a function that simulates the start of a process: only the data on disk are known."""
 
     def begin() -> Store:
         store = Store(tmp_path)
@@ -52,13 +52,13 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 
 
 def other_schedule(name: str, place: int = 1) -> dict[str, int]:
-    """Gives a schedule of others of the values, or of the last."""
+    """Return a schedule of the `place`-th values, or of the last values."""
     parameters = PARAMETERS[name.partition(" ")[0]]
     return {one: values[min(place, len(values) - 1)] for one, values in parameters.items()}
 
 
 def taken(store: Store) -> set[str]:
-    """Gives the schedules that the kernels on disk name."""
+    """Return the schedules that the kernels on disk name."""
     kernels = [kernel for entry in store.entries() if entry.answer is not None for kernel in entry.answer[1]]
     lines = {line for _, _, code, *_ in kernels for line in code.decode().splitlines()}
     return {line.removeprefix(SCHEDULE) for line in lines if line.startswith(SCHEDULE)}
@@ -79,7 +79,7 @@ def check_product(device: torch.device) -> None:
 
 
 def results_of(device: torch.device) -> list[torch.Tensor]:
-    """Products, a convolution and attention with gradients, of sizes that are no multiples of anything."""
+    """Return products, a convolution and attention with gradients, with sizes that are not round."""
     generator = torch.Generator().manual_seed(3)
 
     def random(*size: int) -> torch.Tensor:
@@ -108,7 +108,7 @@ def test_every_schedule_computes_the_same(place: int, device: torch.device) -> N
 
 
 def test_the_fastest_is_chosen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the rounds' ratios: a value that is no better than by noise is none."""
+    """The rounds' ratios decide: a value whose gain is within the noise is not chosen."""
     name = products(device)
     first, second, *_ = PARAMETERS[name.partition(" ")[0]]
     wanted = {**default_of(name), first: PARAMETERS[name.partition(" ")[0]][first][1]}

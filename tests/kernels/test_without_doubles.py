@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Numbers of Python's reach kernels of devices that have no float64 as those that have it: no call is the CPU's.
+"""Python numbers reach kernels of devices without float64 as on devices with it: no call runs on the CPU.
 
-The driver `tests.simt_drivers:Floats` is one without; on others the same holds.
+The driver `tests.simt_drivers:Floats` has no float64; the same holds on other drivers.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def test_optimizers(kind: Any, how: dict[str, bool], device: torch.device) -> No
 @pytest.mark.parametrize("is_scaled", [False, True], ids=["plain", "scaled"])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16], ids=str)
 def test_training(dtype: torch.dtype | None, is_scaled: bool, device: torch.device) -> None:
-    """By itself and under autocast, with gradients as they are and scaled."""
+    """By itself and under autocast, with plain and with scaled gradients."""
 
     def losses(place: torch.device) -> list[float]:
         model, x, y = copy.deepcopy(net).to(place), given.to(place), wanted.to(place)
@@ -152,7 +152,7 @@ def test_training(dtype: torch.dtype | None, is_scaled: bool, device: torch.devi
 
 @pytest.mark.parametrize("function", [F.silu, F.gelu, torch.exp, lambda x: 1 - x])
 def test_doubles_run_elsewhere(function: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> None:
-    """What is made of other operators passes numbers where these take tensors."""
+    """Composite operators pass numbers to operators that take tensors."""
     x = torch.rand(3, dtype=torch.float64)
     ours = x.to(device).requires_grad_()
     _C.set_fallback_mode("silent")

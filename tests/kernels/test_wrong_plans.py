@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Plans that say what no builder says: what they would do outside of their memory is refused."""
+"""Plans that no builder writes: actions outside their memory are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HALF, _QUARTER = 1 << 62, 1 << 61
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str], str]], None]]:
-    """Has the next plans changed by a function of their text."""
+    """Yield a function that changes the text of the next plans."""
 
     def change(function: Callable[[str], str]) -> None:
         build = builder.build
@@ -73,7 +73,7 @@ def test_a_view_within_its_buffer_is_taken(changed: Any, device: torch.device, l
 
 
 def test_a_view_of_an_argument_is_checked_at_each_call(changed: Any, device: torch.device) -> None:
-    """Calls of one signature may be of tensors in memories of different sizes."""
+    """Calls of one signature may have tensors in memories of different sizes."""
     large, small = torch.ones(9, device=device)[:3], torch.ones(3, device=device)
     changed(_before_return("view t0 [9] [1] 0"))
     assert (large + large).tolist() == [2.0, 2.0, 2.0]

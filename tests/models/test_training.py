@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Models that real programs train and that once went wrong here: on the device their losses are the CPU's."""
+"""Models of real programs that once failed here: their losses on the device are the CPU's."""
 
 from __future__ import annotations
 

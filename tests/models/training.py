@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trains a model for a few steps on two devices, from the same weights and with the same data."""
+"""Training of a model for a few steps on two devices, from the same weights and with the same data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def moved(value: Any, device: torch.device) -> Any:
 def losses(
     model: nn.Module, loss_of: Loss, steps: Iterable[Any], device: torch.device, optimizer: MakeOptimizer
 ) -> list[float]:
-    """Gives the loss of each step on a copy of the model. A step is a list of data whose gradients are accumulated."""
+    """Return the loss of each step on a copy of the model. A step is a list of data whose gradients are accumulated."""
     ours = copy.deepcopy(model).to(device)
     stepper = optimizer(ours.parameters())
     found = []
@@ -48,7 +48,7 @@ def assert_trains(
     optimizer: MakeOptimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     tolerance: float = 0.0,
 ) -> None:
-    """Asserts that the model learns on the CPU, and that the device follows it."""
+    """Assert that the model learns on the CPU, and that the device follows it."""
     steps = list(steps)
     expected = losses(model, loss_of, steps, CPU, optimizer)
     assert expected[-1] < expected[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles a program of this folder with the core's and the allocators' sources, for a driver in its own process."""
+"""The build of a program of this folder with the core's and the allocators' sources, for a separate process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ TORCH = Path(torch.__file__).parent
 
 
 def build(source: Path, folder: Path, *flags: str) -> Path:
-    """Gives the path of the program. Objects stay in the folder, so a second program compiles one file.
+    """Return the path of the program. Objects stay in the folder, so a second program compiles one file.
 
-    CMAKE_CXX_COMPILER_LAUNCHER, as `ccache`, serves here too; MAX_JOBS says how many compile at once, 2 if unset.
+    CMAKE_CXX_COMPILER_LAUNCHER, such as `ccache`, applies here too; MAX_JOBS limits the parallel compilations, 2 if
+    unset.
     """
     compiler = shutil.which("g++")
     assert compiler, "g++ is needed to compile the native tests"
@@ -46,7 +47,7 @@ def build(source: Path, folder: Path, *flags: str) -> Path:
 
 
 def run(command: list[str], env: dict[str, str] | None = None, timeout: float = 1200) -> str:
-    """Gives what the command wrote; a status other than 0 fails the test with it."""
+    """Return the output of the command; fail the test with it if the status is not 0."""
     result = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ | (env or {}))
     output = result.stdout + result.stderr
     assert result.returncode == 0, f"{' '.join(command)}\nstatus {result.returncode}\n{output[-20_000:]}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles every kernel in Triton of the test models for NVIDIA's GPUs, without one: `make compile-only`.
+"""Compile every kernel in Triton of the test models for NVIDIA's GPUs, without a GPU: `make compile-only`.
 
     python compile_only.py [ARCH...]    # such as 90; by default 80, 90 and 100
 
-The models are trained for a step on devices that compile for these chips and launch nothing: every configuration is
-compiled, and those of products under max-autotune too. What has no kernel runs on the host, on memory that holds zeros
-where a kernel would have written.
+The models train for a step on devices that compile for these chips and launch nothing. Every configuration is compiled,
+and under max-autotune those of products too. An operator without a kernel runs on the host, on memory that holds zeros
+in place of kernels' results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ELF = b"\x7fELF"
 
 
 class CompileOnlyDriver(PythonDriver):
-    """A device a chip. Of kernels it keeps the names."""
+    """A driver with one device for each chip, which stores only the names of kernels."""
 
     name = "compile_only"
     code_generator = "triton"
@@ -85,7 +85,7 @@ class CompileOnlyDriver(PythonDriver):
 
 
 def steps(device: torch.device) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yields what is compiled, by its name."""
+    """Yield the functions to compile, with their names."""
     words, images = torch.randint(50, (4, 16)).to(device), torch.randn(4, 3, 36, 34).to(device)
     classes = torch.randint(10, (4,)).to(device)
 

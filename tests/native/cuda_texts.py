@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles generated kernels as CUDA C++ with NVRTC, on a fake CUDA, whose kernels do nothing.
+"""Compile generated kernels as CUDA C++ with NVRTC, on a fake CUDA whose kernels do nothing.
 
     python cuda_texts.py LIBCUDA SHARE    # a SHARE-th of torch's operator database, attention, and lists
 
-Prints the entries that have kernels though they are in the list of what is not generated, or have none though they
-aren't, with the compiler's words; then how many had some.
+Prints the entries that contradict the list of missing kernels, with the compiler's words, and then the number of
+entries with kernels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def state_of(info: object, device: torch.device) -> tuple[str, str]:
 
 
 def attend(device: torch.device) -> None:
-    """Calls attention in ways that are texts of their own, with gradients."""
+    """Call attention in ways that each have their own text, with gradients."""
     for dtype, head, mask, options in (
         (torch.float32, 256, None, {"is_causal": True}),
         (torch.bfloat16, 72, torch.randn(70, 1, device=device), {"enable_gqa": True}),

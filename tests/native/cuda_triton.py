@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles functions through Triton for a CUDA GPU that is a fake, and reads what was launched there.
+"""Compile functions through Triton for a fake CUDA GPU, and read the launches there.
 
     python cuda_triton.py LIBCUDA [fx_wrapper] [cpp_wrapper]
 
-FAKE_CUDA_MAJOR says the chip, FAKE_CUDA_LAUNCHES where launches are written. The driver checks how many parameters a
-kernel has and of what size, the fake its block and shared memory.
+FAKE_CUDA_MAJOR sets the chip, and FAKE_CUDA_LAUNCHES the file of the launches. The driver checks the number and the
+sizes of a kernel's parameters, the fake checks the block and shared memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAUNCHES = Path(os.environ["FAKE_CUDA_LAUNCHES"])
 
 
 def launch(function: Callable[..., torch.Tensor], *given: torch.Tensor, **options: object) -> list[str]:
-    """Gives the words of the last launch: name, grid, block, shared memory, and sizes and values of parameters."""
+    """Return the words of the last launch: name, grid, block, shared memory, and sizes and values of parameters."""
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, **options)
     compiled(*given)
@@ -58,7 +58,7 @@ def added(x: torch.Tensor) -> torch.Tensor:
 
 
 def own_kernel(x: torch.Tensor) -> None:
-    """A program's own, called directly and compiled."""
+    """Call a program's own kernel directly and compiled."""
     LAUNCHES.unlink(missing_ok=True)
     y = added(x)
     (line,) = LAUNCHES.read_text().splitlines()

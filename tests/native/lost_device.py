@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Loses a CUDA device to an illegal address, and looks at what is left: python lost_device.py [LIBRARY]
+"""Lose a CUDA device to an illegal address, and check what is left: python lost_device.py [LIBRARY]
 
-LIBRARY is a libcuda; fake_cuda.cpp's has a kernel "illegal" of its own.
+LIBRARY is a libcuda; fake_cuda.cpp has its own kernel "illegal".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PTX = b"""
 
 
 def launch_illegal(stream: int) -> None:
-    """Queues the kernel beside the driver, in the context that it left current."""
+    """Queue the kernel beside the driver, in the context that the driver left current."""
     cuda = ctypes.CDLL(LIBRARY)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles and runs what is tested without Python: the contract's header, the native drivers, the allocator."""
+"""Tests without Python, compiled and run: the contract's header, the native drivers, the allocator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compiler(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory):
-    """Compiles a test program once and gives its path."""
+    """Return a function that compiles a test program once and returns its path."""
     folder = tmp_path_factory.mktemp("programs")
     made: dict[str, Path] = {}
 
@@ -69,7 +69,7 @@ def test_native_drivers(programs, program, driver):
 
 @pytest.fixture(scope="session")
 def fakes(tmp_path_factory):
-    """Compiles a stand-in for a vendor's library, under the name that the vendor gives it, and gives its path."""
+    """Return a function that compiles a stand-in for a vendor's library, under the vendor's name."""
     folder = tmp_path_factory.mktemp("fakes")
 
     def fake(name: str, library: str, *flags: str) -> Path:
@@ -84,7 +84,7 @@ def fakes(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def opencl():
-    """The library of the OpenCL driver, where there is a device for it."""
+    """Return the library of the OpenCL driver; skip if it finds no device."""
     code = "import sys, torch_outboard as o; sys.exit(0 if o.attach('opencl').device_count() > 0 else 3)"
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     status = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}).returncode
@@ -150,7 +150,7 @@ def test_generated_kernels_are_cuda(fakes):
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="capability: Triton, which torch for the CPU lacks")
 def test_kernels_in_triton_on_a_fake_cuda(fakes, tmp_path):
-    """They compile for Hopper without a GPU, and are launched as they were compiled; tests/stress has other chips."""
+    """They compile for Hopper without a GPU, and launch as they were compiled; tests/stress covers other chips."""
     env = python_env(
         FAKE_CUDA_MAJOR="9",
         FAKE_CUDA_LAUNCHES=str(tmp_path / "launches"),
@@ -161,7 +161,7 @@ def test_kernels_in_triton_on_a_fake_cuda(fakes, tmp_path):
 
 @pytest.fixture(scope="session")
 def allocator_objects(tmp_path_factory):
-    """Where the core is compiled, once for the programs below."""
+    """Return the folder in which the core is compiled, once for the programs below."""
     return tmp_path_factory.mktemp("allocator")
 
 

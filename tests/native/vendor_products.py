@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Products of nv by a cuBLASLt against the CPU's, in many layouts: python vendor_products.py [LIBCUDA [LIBCUBLASLT]]
+"""Compare products of nv by a cuBLASLt with the CPU's: python vendor_products.py [LIBCUDA [LIBCUBLASLT]]
 
-With fake_cuda.cpp and fake_cublaslt.cpp it needs no GPU; on one, without arguments, it is the real library's.
+The test covers many layouts. With fake_cuda.cpp and fake_cublaslt.cpp it needs no GPU; on a GPU, without arguments, it
+tests the real library.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def check(ours: torch.Tensor, expected: torch.Tensor, what: object) -> None:
 
 
 def on_device(x: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same layout there, at memory that held something else."""
+    """Copy the tensor to the device in a layout, into memory that held other values."""
     return LAYOUTS[layout](x.to("nv"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs entries of the operator database under torch.compile, and says where they differ from the eager calls."""
+"""Runs entries of the operator database under torch.compile, and reports differences from the eager calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED = 11
 
 
 def check_compiled(info: OpInfo, device: torch.device, samples: int | None) -> Report:
-    """Tries the first samples of an entry, or all, in float32, forward; never raises for what the entry does."""
+    """Try the first samples of an entry, or all, in float32, forward; never raise an error of the entry."""
     report = Report()
     with _compiling():
         chosen = samples_of(info, torch.float32, requires_grad=False, most=samples or MAX_SAMPLES)
@@ -40,10 +40,10 @@ def check_compiled(info: OpInfo, device: torch.device, samples: int | None) -> R
 
 
 def check_compiled_together(infos: Sequence[OpInfo], device: torch.device) -> Report:
-    """Tries the first samples of several entries in one graph: a compiler that starts once takes a tenth of the time.
+    """Try the first samples of several entries in one graph: starting the compiler once takes a tenth of the time.
 
-    What fails so is tried entry by entry, to say which one it is; and so is what shares no graph: an entry that
-    raises, has no sample, or takes no tensor that says on which device its result is.
+    If this fails, the entries are tried one by one to find the failing ones. An entry that cannot share a graph is
+    tried alone too: if it raises, has no sample, or takes no tensor that decides the device of its result.
     """
     with _compiling():
         graph = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the run of the operator database under torch.compile knows about single entries, by `OpInfo.full_name`.
+"""Facts about single entries for the run of the operator database under torch.compile, by `OpInfo.full_name`.
 
-`ON_NO_DEVICE` and `NOT_YET` are strict: an entry of theirs that passes fails the run.
+`ON_NO_DEVICE` and `NOT_YET` are strict: a listed entry that passes fails the run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .lists import Gap
 
 
 class Close(NamedTuple):
-    """How far a compiled result may lie from the eager one, instead of torch.testing.assert_close's own bounds."""
+    """The bounds of a compiled result's distance from the eager one, in place of torch.testing.assert_close's own."""
 
     relative: float
     absolute: float
@@ -74,6 +74,6 @@ CLOSE: dict[str, Close] = {
 
 
 def gap(name: str, *, all_samples: bool) -> Gap | None:
-    """Gives the listed gap of an entry, or None if it must pass."""
+    """Return the listed gap of an entry, or None if it must pass."""
     known = ON_NO_DEVICE | NOT_YET | (ALL_ON_NO_DEVICE | ALL_NOT_YET if all_samples else {})
     return known.get(name)

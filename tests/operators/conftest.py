@@ -11,7 +11,7 @@ import torch
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Lets kernels run in one thread: what several write to memory that they share is a matter of their order."""
+    """Run kernels in one thread: concurrent writes to shared memory depend on their order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a list says of an entry that does not pass."""
+"""The description of an entry that does not pass, in lists."""
 
 from __future__ import annotations
 

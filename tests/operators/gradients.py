@@ -21,9 +21,9 @@ def _as_made(tensor: torch.Tensor) -> torch.Tensor:
 def gradients(
     check: Check, side: Side, lay_out: Callable[[torch.Tensor], torch.Tensor | None] = _as_made
 ) -> Outcome | None:
-    """Takes the gradients of every input from fixed gradients of every output; None if there is nothing to take.
+    """Compute the gradients of every input from fixed gradients of every output; None if there are none.
 
-    The gradients that go in are laid out by `lay_out`, where it can.
+    `lay_out` lays out the incoming gradients, if it can.
     """
     call, outcome = side.call, side.outcome
     results = tree_leaves(call.process(outcome.value)) if call.process else outcome.tensors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What all checks of the operator database share: one call on the device and on the CPU, and what may not differ."""
+"""Shared parts of all checks of the operator database: one call on the device and on the CPU, and the comparisons."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Failure:
-    """One thing that differed: its kind, where, and the details."""
+    """One difference: its kind, its place, and the details."""
 
     kind: str
     sample: str
@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass
 class Report:
-    """What came of one check of one entry with one element type."""
+    """The results of one check of one entry with one element type."""
 
     samples: int = 0
     compared: int = 0
@@ -59,7 +59,7 @@ class Report:
 
 @dataclass
 class Side:
-    """One of the two runs of a sample: its arguments, which it may have written to, and what came of it."""
+    """One of the two runs of a sample: its arguments, which it may have changed, and its outcome."""
 
     call: Call
     outcome: Outcome
@@ -72,7 +72,7 @@ class Side:
 class Check:
     """One question about an entry with one element type, asked sample by sample on the device and on the CPU.
 
-    A check of its own says which entries and element types it is about (`dtypes`), and how a sample is tried (`check`).
+    A subclass defines its entries and element types (`dtypes`), and how it tries a sample (`check`).
     """
 
     # What the check is called in the names of tests and in lists.
@@ -100,7 +100,7 @@ class Check:
 
     @classmethod
     def dtypes(cls, info: OpInfo) -> list[torch.dtype]:
-        """Gives the element types with which this check has something to ask of the entry."""
+        """Return the element types of the entry to which this check applies."""
         return dtypes_of(info) if ALL_SAMPLES else few_dtypes_of(info)
 
     def check(self, sample: SampleInput) -> None:
@@ -112,11 +112,11 @@ class Check:
 
     @property
     def most(self) -> int:
-        """How many samples are tried."""
+        """The number of samples to try."""
         return MAX_SAMPLES if ALL_SAMPLES else self.first[self.dtype != torch.float32]
 
     def run(self) -> Report:
-        """Tries all samples; never raises for what the entry does."""
+        """Try all samples; never raise an error of the entry."""
         with seeds_free(), every_warning():
             samples = self.samples()
             for index, sample in enumerate(samples):
@@ -125,7 +125,7 @@ class Check:
         return self.finish(len(samples))
 
     def finish(self, samples: int) -> Report:
-        """Fails if nothing was compared, but for the entries that are listed for it."""
+        """Fail if nothing was compared, except for the entries that are listed for it."""
         self.report.samples = samples
         is_listed = self.info.full_name in NOTHING_TO_COMPARE.get(self.name, ())
         if not self.report.compared and not self.report.failures and not is_listed:
@@ -136,7 +136,7 @@ class Check:
 
     @contextlib.contextmanager
     def at(self, place: str) -> Iterator[None]:
-        """Names what is tried, for failures."""
+        """Set the place of failures in a scope."""
         before, self._place = self._place, place
         yield
         self._place = before
@@ -147,7 +147,7 @@ class Check:
     def side(
         self, sample: SampleInput, device: torch.device, run: Callable[[Call], Any] = Call.forward, number: int = SEED
     ) -> Side | None:
-        """Runs one sample; gives None if its arguments could not even be copied to the device."""
+        """Run one sample; return None if its arguments could not even be copied to the device."""
         try:
             call = Call(self.info, sample, device)
             if device.type != "cpu":
@@ -160,9 +160,9 @@ class Check:
         return Side(call, Outcome(lambda: run(call), device))
 
     def both(self, sample: SampleInput, run: Callable[[Call], Any] = Call.forward) -> tuple[Side, Side] | None:
-        """Runs a sample on the device and on the CPU, and gives the two if both have a result to compare.
+        """Run a sample on the device and on the CPU, and return both if both have a result to compare.
 
-        Fails where only one raises, raises later or otherwise, or goes through the copy fallback.
+        The check fails if only one of them raises, raises later or another type, or uses the copy fallback.
         """
         theirs, ours = self.side(sample, CPU, run), self.side(sample, self.device, run)
         if ours is None or theirs is None:
@@ -186,7 +186,7 @@ class Check:
             self.fail("late exception", ours.describe_error())
 
     def compare(self, ours: Side, theirs: Side, values: bool = True) -> None:
-        """Compares results, what the call left of its arguments, and which of them are the same memory."""
+        """Compare the results, the arguments after the call, and the sharing of memory among them."""
         self.report.compared += 1
         self.compare_results("", ours.outcome, theirs.outcome, values)
         if len(ours.tensors) != len(theirs.tensors):
@@ -207,7 +207,7 @@ class Check:
                 self.fail("argument", f"argument {number} afterwards: {difference}")
 
     def bounds(self, ours: Outcome) -> Bounds | None:
-        """Gives how far values may lie apart: not at all where the CPU's own kernels ran."""
+        """Return the allowed difference of values; None, so that values must be equal, if the CPU's own kernels ran."""
         if not ours.is_exact:
             return TorchsBounds(self.info)
         found = TOLERANCES.get(self.info.full_name)
@@ -216,7 +216,7 @@ class Check:
         return found
 
     def compare_results(self, prefix: str, ours: Outcome, theirs: Outcome, values: bool = True) -> None:
-        """Compares results with the CPU's; `prefix` is put before the kind of a failure."""
+        """Compare results with the CPU's; `prefix` precedes the kind of a failure."""
         if len(ours.tensors) != len(theirs.tensors):
             self.fail(prefix + "structure", f"{len(ours.tensors)} tensors for {len(theirs.tensors)}")
             return
@@ -243,7 +243,7 @@ class Check:
             self.fail(prefix + "warnings", f"{ours.warnings}, on the CPU {theirs.warnings}")
 
     def _same_others(self, ours: list[Any], theirs: list[Any]) -> bool:
-        """Compares what is no tensor, by its text: NaN is then equal to NaN, and a device may differ."""
+        """Compare results that are not tensors, by their text: NaN is then equal to NaN, and a device may differ."""
         return repr(ours).replace(str(self.device), "cpu") == repr(theirs)
 
 
@@ -253,7 +253,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def every_warning() -> Iterator[None]:
-    """Lets torch warn at each call, not once a process; what nobody catches is ignored."""
+    """Make torch warn at each call, not once a process; ignore warnings that nothing catches."""
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
@@ -266,7 +266,7 @@ def every_warning() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeds_free() -> Iterator[None]:
-    """Lets seeds count: the database wraps its random operators so that each call starts from seed 42."""
+    """Make seeds effective: the database wraps its random operators so that each call starts from seed 42."""
 
     def call(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return op(*args, **kwargs)

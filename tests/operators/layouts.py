@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ways in which a tensor of the same shape, and mostly the same values, can lie in memory, and lazy views."""
+"""Memory layouts of a tensor of the same shape, and mostly the same values, and lazy views."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Layout = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 def transposed(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The last dimension is the outermost in memory, the first the innermost."""
+    """Return the tensor with its last dimension outermost in memory, and the first innermost."""
     if tensor.dim() < 2:
         return None
     return tensor.transpose(0, -1).clone(memory_format=torch.contiguous_format).transpose(0, -1)
 
 
 def permuted(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The dimensions are rotated in memory by one."""
+    """Return the tensor with its dimensions rotated in memory by one."""
     if tensor.dim() < 3:
         return None
     order = [*range(1, tensor.dim()), 0]
@@ -31,7 +31,7 @@ def permuted(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def cropped(tensor: torch.Tensor) -> torch.Tensor | None:
-    """It is the middle of a larger tensor, in every dimension."""
+    """Return the tensor as the middle of a larger tensor, in every dimension."""
     if tensor.dim() < 1:
         return None
     base = tensor.new_ones([size + 2 for size in tensor.shape])
@@ -40,7 +40,7 @@ def cropped(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def stepped(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Every second element in memory belongs to it."""
+    """Return the tensor as every second element in memory."""
     if tensor.dim() < 1:
         return None
     base = tensor.new_ones([*tensor.shape[:-1], 2 * tensor.shape[-1]])
@@ -48,27 +48,27 @@ def stepped(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def expanded(tensor: torch.Tensor) -> torch.Tensor | None:
-    """All places along the first dimension are the same memory: the values differ from the sample's."""
+    """Return a tensor whose elements along the first dimension share memory; its values differ from the sample's."""
     if tensor.dim() < 1 or tensor.shape[0] < 2:
         return None
     return tensor[:1].clone().expand(tensor.shape)
 
 
 def offset(tensor: torch.Tensor) -> torch.Tensor | None:
-    """It begins three elements behind the begin of its storage, which alignment can't see."""
+    """Return the tensor at an offset of three elements in its storage, which alignment does not reveal."""
     base = tensor.new_ones(tensor.numel() + 5)
     return base[3 : 3 + tensor.numel()].view(tensor.shape).copy_(tensor)
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The second dimension is the innermost in memory."""
+    """Return the tensor with its second dimension innermost."""
     if tensor.dim() not in (4, 5):
         return None
     return tensor.clone(memory_format=torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d)
 
 
 def channels_second(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The second dimension is a part of a larger one, as where some channels are taken."""
+    """Return the tensor with its second dimension as a part of a larger one, as a choice of channels is."""
     if tensor.dim() < 2:
         return None
     base = tensor.new_ones([tensor.shape[0], tensor.shape[1] + 2, *tensor.shape[2:]])
@@ -76,7 +76,7 @@ def channels_second(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def odd_ones(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Dimensions of size 1 have strides that mean nothing."""
+    """Return the tensor with meaningless strides for dimensions of size 1."""
     if 1 not in tensor.shape:
         return None
     strides = [77 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
@@ -84,19 +84,19 @@ def odd_ones(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def negative_view(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Its values are those in memory negated: the imaginary part of a conjugate."""
+    """Return the tensor as a lazily negated view: the imaginary part of a conjugate."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.element_size() == 1:
         return None
     return torch._neg_view(tensor.neg().resolve_neg())
 
 
 def conjugate_view(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Its values are the conjugates of those in memory."""
+    """Return the tensor as a lazily conjugated view."""
     return tensor.conj().resolve_conj().conj() if tensor.is_complex() else None
 
 
 def conjugate_transposed(tensor: torch.Tensor) -> torch.Tensor | None:
-    """What linear algebra makes of its arguments."""
+    """Return the tensor in the form that linear algebra gives its arguments."""
     return tensor.mH.resolve_conj().clone().mH if tensor.is_complex() and tensor.dim() >= 2 else None
 
 
@@ -120,7 +120,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def laid_out(sample: SampleInput, layout: Layout, only: int | None = None) -> SampleInput | None:
-    """Gives the sample with its dense tensors, or only the n-th of them, in a layout; None where none has it."""
+    """Return the sample with its dense tensors, or only the n-th, in a layout; None if the layout applies to none."""
     number = -1
     changed = False
 
@@ -143,7 +143,7 @@ def laid_out(sample: SampleInput, layout: Layout, only: int | None = None) -> Sa
 
 
 def with_arguments(sample: SampleInput, input: Any, args: Any, kwargs: Any) -> SampleInput:
-    """Gives a sample with other arguments, for which the rest of it holds."""
+    """Return a sample with other arguments, to which the rest of it applies."""
     return SampleInput(
         input,
         args=args,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the OpInfo run knows about single entries. Keys are `OpInfo.full_name`.
+"""Facts about single entries for the OpInfo run. Keys are `OpInfo.full_name`.
 
-`NEVER`, and `NOT_YET` by check, are strict: an entry of theirs that passes fails the run.
+`NEVER`, and `NOT_YET` by check, are strict: a listed entry that passes fails the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["NEVER", "NOT_YET", "Gap", "Tolerance", "gap"]
 
 
 class Tolerance(NamedTuple):
-    """How far a value may lie from the CPU's: multiples of the type's epsilon, relative to the value and to 1."""
+    """The allowed distance of a value from the CPU's: multiples of the type's epsilon, of the value and of 1."""
 
     epsilons: float
     reason: str
@@ -136,7 +136,7 @@ OF_NEWER_TORCH: frozenset[str] = frozenset(
 
 
 def gap(check: str, name: str, dtype: str, *, all_samples: bool) -> Gap | None:
-    """Gives the listed gap of an entry in a check, or None if it must pass."""
+    """Return the listed gap of an entry in a check, or None if it must pass."""
     # What is never run can still be refused as it should.
     never = [NEVER[name]] if name in NEVER and check != "errors" else []
     for listed in [*never, *NOT_YET.get(check, {}).get(name, [])]:

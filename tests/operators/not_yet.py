@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Entries of the operator database that shall pass a check and do not, by check and reason; strict.
+"""Entries of the operator database that should pass a check but do not, by check and reason; strict.
 
-A name stands for all element types that are tried, name:type,type for some of them. What is repaired is told as "listed
-and passed" by `python -m tests.operators.report`.
+A name stands for all tested element types, name:type,type for some of them. `python -m tests.operators.report` reports
+a repaired entry as "listed and passed".
 """
 
 from __future__ import annotations

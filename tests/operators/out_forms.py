@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Proves, on the CPU, that an operator's `out=` kernel may stand in for the functional one.
 
-The core then lets that kernel write its result where it belongs, where otherwise the functional kernel runs and its
-result is copied there. Of each call of a functional operator that the entries of torch's operator database make, in
-their forward and backward passes, and for its tensors laid out in five ways:
+The core then lets that kernel write its result directly. Otherwise the functional kernel runs and its result is copied.
+The proof covers each call of a functional operator that the entries of torch's operator database make, in their forward
+and backward passes, with its tensors laid out in five ways:
 
 * into a fresh output, with the strides of the functional result or of the meta kernel, the bits must be the same;
-* into an output of any other strides the values must be, but for the order of roundings;
+* into an output of any other strides the values must be the same, except for the order of roundings;
 * all elements of the output are written, and nothing beside them; the output keeps its shape, strides and storage.
 
-`scripts/out_forms` lists the operators for which all that holds in csrc/ops/operator/_generated/out_forms.inc.
+`scripts/out_forms` lists the operators that satisfy all of these in csrc/ops/operator/_generated/out_forms.inc.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Pair:
 
 
 def schema_name(op: torch._ops.OpOverload) -> str:
-    """Gives "aten::add.Tensor", and "aten::relu" where the overload has no name."""
+    """Return "aten::add.Tensor", or "aten::relu" for an overload without a name."""
     name = op._schema.name
     return f"{name}.{op._schema.overload_name}" if op._schema.overload_name else name
 
@@ -80,7 +80,7 @@ WRONG_ELSEWHERE = frozenset({"aten::_scaled_mm"})  # 2.11 writes beside outputs 
 
 @cache
 def candidates() -> dict[str, Pair]:
-    """Gives the functional operators of which both forms have a CPU kernel, by name."""
+    """Return, by name, the functional operators whose forms both have a CPU kernel."""
     overloads = defaultdict(list)
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("aten::"):
@@ -126,7 +126,7 @@ def stepped(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def expanded(tensor: torch.Tensor) -> torch.Tensor:
-    """Repeats the first row, so its values are others; the functional form is given the same ones."""
+    """Repeat the first row, which changes the values; the functional form gets the same tensor."""
     if tensor.dim() == 0 or tensor.shape[0] < 2:
         return tensor
     return tensor.narrow(0, 0, 1).clone().expand(tensor.shape)
@@ -141,14 +141,14 @@ OUTPUT_LAYOUTS: tuple[Rearrange, ...] = (transposed, cropped, stepped)
 
 
 def poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """Gives the tensor, with what it lies in filled with a byte that no result consists of."""
+    """Fill the tensor's whole storage with a byte that no result consists of, and return the tensor."""
     whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
     whole.fill_(0x01 if tensor.dtype == torch.bool else 0xA5)
     return tensor
 
 
 def beside(tensor: torch.Tensor) -> torch.Tensor:
-    """Gives the bytes of a tensor's storage that are not its own."""
+    """Return the bytes of a tensor's storage outside the tensor."""
     whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).clone()
     mine = torch.empty(0, dtype=tensor.dtype).set_(
         whole.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
@@ -162,7 +162,7 @@ def beside(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Verdict:
-    """What is known of one operator."""
+    """The state of one operator's proof."""
 
     calls: Counter[torch.dtype] = field(default_factory=Counter)
     compared: int = 0
@@ -175,7 +175,7 @@ class Verdict:
 
 
 def _close(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
-    """Says how the values differ by more than another order of roundings explains."""
+    """Return a difference of the values that another order of roundings does not explain, or None."""
     if not (ours.is_floating_point() or ours.is_complex()):
         return value_difference(ours, theirs, None)
     a, b = ours.to(torch.complex128), theirs.to(torch.complex128)
@@ -205,7 +205,7 @@ def _meta_results(pair: Pair, args: Any, kwargs: Any) -> tuple[torch.Tensor, ...
 
 
 def _fresh_outputs(pair: Pair, args: Any, kwargs: Any, results: tuple[torch.Tensor, ...]) -> Iterator[list[Any]]:
-    """Gives outputs with the functional result's strides, and with the meta kernel's where they are others."""
+    """Yield outputs with the functional result's strides, and with the meta kernel's if they differ."""
 
     def laid_out(likes: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         return [
@@ -223,7 +223,7 @@ def _fresh_outputs(pair: Pair, args: Any, kwargs: Any, results: tuple[torch.Tens
 def _difference(
     pair: Pair, args: Any, kwargs: Any, outputs: list[torch.Tensor], results: tuple[torch.Tensor, ...], exact: bool
 ) -> str | None:
-    """Says what is wrong with the `out=` kernel's work in these outputs."""
+    """Return an error in the `out=` kernel's work in these outputs, or None."""
     outputs = [poisoned(output) for output in outputs]
     before = [(o.shape, o.stride(), o.data_ptr(), o.untyped_storage().nbytes()) for o in outputs]
     around = [beside(output) for output in outputs]
@@ -245,7 +245,7 @@ def _difference(
 
 
 def prove_call(pair: Pair, args: Any, kwargs: Any) -> tuple[int, str | None]:
-    """Gives how many comparisons were made of one call, and the first difference found."""
+    """Return the number of comparisons of one call, and the first difference found."""
     compared = 0
     for layout in INPUT_LAYOUTS:
         these_args, these_kwargs = _laid_out((args, kwargs), layout)
@@ -280,7 +280,7 @@ def _laid_out(arguments: Any, layout: Rearrange) -> Any:
 
 
 class Prover(TorchDispatchMode):
-    """Proves each call of the given operators that comes by, up to `limit` of an operator and element type."""
+    """A mode that proves each call of the given operators, up to `limit` calls of an operator and element type."""
 
     def __init__(self, pairs: dict[str, Pair], limit: int, tell: Callable[[str], None] = lambda name: None) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ def _backward(output: Any) -> None:
 
 
 def run_entry(prover: Prover, info: OpInfo, dtype: torch.dtype, samples: int) -> None:
-    """Lets the prover see the calls of an entry's first samples, forward and backward."""
+    """Run an entry's first samples under the prover, forward and backward."""
     has_gradients = info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")
     prover.entry = info.full_name
     torch.manual_seed(zlib.crc32(info.full_name.encode()))
@@ -368,13 +368,13 @@ HEADER = """\
 
 
 def read_list(text: str | None = None) -> dict[str, tuple[str, list[str]]]:
-    """Gives the listed operators: their out= overload and the entries that call them."""
+    """Return the listed operators: their out= overload and the entries that call them."""
     rows = ROW.finditer(LIST.read_text(encoding="utf-8") if text is None else text)
     return {row["op"]: (row["out"], row["entries"].split(", ")) for row in rows}
 
 
 def render_list(verdicts: dict[str, Verdict]) -> str:
-    """Gives the list's text: the proven operators, each with the first entries that call it."""
+    """Return the list's text: the proven operators, each with the first entries that call it."""
     pairs = candidates()
     rows = [
         f'OUT_FORM("{name}", "{schema_name(pairs[name].out)}")  // {", ".join(list(verdict.entries)[:3])}\n'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs one call and keeps all that came of it: results, exception and when it came, warnings, providers."""
+"""One call and its outcome: results, exception and the time of it, warnings, providers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch_outboard
 
 
 class Outcome:
-    """The result of one call: the tensors or the exception, and which providers ran how many calls for it."""
+    """The result of one call: the tensors or the exception, and the number of calls that each provider ran for it."""
 
     def __init__(self, run: Callable[[], Any], device: torch.device) -> None:
         self._device = device
@@ -57,13 +57,13 @@ class Outcome:
 
     @property
     def fallback(self) -> list[str]:
-        """The operators that went through the copy fallback, on a device whose memory the host reaches."""
+        """The operators that used the copy fallback, on a device whose memory the host reaches."""
         copied = sorted(op for provider, op in self.calls if provider == "fallback")
         return copied if copied and reaches_memory(self._device) else []
 
     @property
     def is_exact(self) -> bool:
-        """Says whether only the CPU's own kernels ran, on memory laid out as the CPU's: results agree bit for bit."""
+        """Whether only the CPU's own kernels ran, on memory laid out as the CPU's: results agree bit for bit."""
         return all(provider == "host" for provider, _ in self.calls)
 
     def describe_error(self) -> str:
@@ -76,14 +76,14 @@ _OF_ALLOCATIONS = "ComplexHalf support is experimental"
 
 
 def _gist(message: str) -> str:
-    """Gives the first line of a warning, without numbers and without the places where it was issued."""
+    """Return the first line of a warning, without numbers and without the places where it was issued."""
     line = message.strip().splitlines()[0] if message.strip() else ""
     line = re.sub(r" \(aten::[\w.]+, on the device's stream\)", "", line.partition(" (Triggered")[0])
     return re.sub(r"\d+", "N", line)
 
 
 class OperatorNames(TorchDispatchMode):
-    """Notes the operators that run below autograd, but for views."""
+    """A mode that records the operators that run below autograd, except views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,13 +96,13 @@ class OperatorNames(TorchDispatchMode):
 
 
 def calls_by_operator() -> Counter[tuple[str, str]]:
-    """Gives how many calls of each operator each provider has run since the counts were last set back."""
+    """Return the number of calls of each operator by each provider since the last reset of the counters."""
     return Counter({(row.provider, row.op): row.calls for row in torch_outboard.coverage()})
 
 
 @functools.cache
 def reaches_memory(device: torch.device) -> bool:
-    """Says whether the host reaches the device's memory: else all that the driver has no kernel for runs on copies."""
+    """Return whether the host reaches the device's memory, so that operators need no copies."""
     x = torch.ones(2, device=device)
     before = calls_by_operator()
     x.lgamma()

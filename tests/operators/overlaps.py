@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which operators refuse arguments that overlap in memory: asked of the CPU's kernels, by trying.
+"""The operators that refuse arguments that overlap in memory, found by trials with the CPU's kernels.
 
-An operator that writes is called with arguments that the operator database gives, first as they are, then with a
-written argument whose elements share memory, then with one that shares memory with another argument.
+An operator that writes is called with arguments from the operator database: unchanged, then with a written argument
+whose elements share memory, then with a written argument that shares memory with another argument.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Outcome = str  # "accepted", "refused" or "failed": the last for another reason 
 
 @dataclass(frozen=True)
 class Example:
-    """A call of an overload that its CPU kernel runs: one value an argument of the schema."""
+    """A call of an overload that its CPU kernel accepts: one value for each argument of the schema."""
 
     op: torch._ops.OpOverload
     values: tuple[Any, ...]
@@ -51,14 +51,14 @@ class Example:
 
     @property
     def written(self) -> list[int]:
-        """Indices of the arguments that are tensors and are written."""
+        """Indices of the arguments that are written tensors."""
         arguments = enumerate(self.op._schema.arguments)
         return [i for i, argument in arguments if is_written(argument) and isinstance(self.values[i], torch.Tensor)]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One way to let arguments overlap: `how` is "internal", "partial" or "full"; `other` is -1 for the first."""
+    """One overlap of arguments: `how` is "internal", "partial" or "full"; `other` is -1 for the first."""
 
     written: int
     other: int
@@ -70,7 +70,7 @@ def is_written(argument: torch._C.Argument) -> bool:
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps the arguments of calls, by the operator's name without overload."""
+    """A mode that stores the arguments of calls, by the operator's name without overload."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def copied(value: Any) -> Any:
 
 
 def plain_calls() -> None:
-    """Calls what the database doesn't reach, or not with arguments of one shape and size, which may overlap fully."""
+    """Call operators that the database does not reach, or only with arguments of unequal shapes or sizes."""
     a, b, c = torch.tensor([2, 1, 0]), torch.tensor([1, 0, 2]), torch.tensor([0, 2, 1])
     mask, x, square = torch.tensor([True, False, True]), torch.rand(3), torch.rand(3, 3)
     for method in ("index_add_", "index_copy_", "scatter_", "scatter_add_"):
@@ -113,9 +113,9 @@ def plain_calls() -> None:
 
 
 def recorded_calls(samples: int = SAMPLES) -> Recorder:
-    """Runs the operator database on the CPU, forward and backward, in float32 or what an entry has instead.
+    """Run the operator database on the CPU, forward and backward, in float32 or an entry's replacement of it.
 
-    So many samples of each entry and element type; the first few reach nearly all operators.
+    `samples` limits the samples of each entry and element type; the first few reach nearly all operators.
     """
     recorder = Recorder()
     with quiet(), recorder:
@@ -144,7 +144,7 @@ def record(info: Any, sample: Any, recorder: Recorder) -> None:
 
 
 def writing_overloads() -> list[torch._ops.OpOverload]:
-    """Gives torch's overloads that write arguments and have a CPU kernel of their own."""
+    """Return torch's overloads that write arguments and have their own CPU kernel."""
     result = []
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         if not name.startswith("aten::") or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"):
@@ -157,7 +157,7 @@ def writing_overloads() -> list[torch._ops.OpOverload]:
 
 
 def examples_of(op: torch._ops.OpOverload, recorder: Recorder) -> Iterator[Example]:
-    """Gives calls of an overload that run, made of recorded calls of it or of its functional form."""
+    """Yield accepted calls of an overload, built from recorded calls of it or of its functional form."""
     name = op._schema.name.removeprefix("aten::")
     found = 0
     for source in dict.fromkeys([name, name.removesuffix("_")]):
@@ -210,7 +210,7 @@ def quiet() -> Iterator[None]:
 
 
 def probes_of(example: Example) -> Iterator[Probe]:
-    """Gives the overlaps that can be made of an example's arguments."""
+    """Yield the possible overlaps of an example's arguments."""
     for written in example.written:
         out = example.values[written]
         if not big_enough(out):
@@ -232,7 +232,7 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def overlapping(example: Example, probe: Probe, device: torch.device) -> tuple[Any, ...]:
-    """Gives the example's arguments on a device, two of them with memory in common."""
+    """Return the example's arguments on a device, two of them with memory in common."""
     values = [on_device(value, device) for value in example.values]
     out = values[probe.written]
     if probe.how == "internal":
@@ -263,7 +263,7 @@ def on_device(value: Any, device: torch.device) -> Any:
 
 
 def shift(tensor: torch.Tensor, out: torch.Tensor) -> int:
-    """Gives the offset of `out`, in its elements, at which the last bytes of `tensor` are its first."""
+    """Return the offset of `out`, in its elements, at which the last bytes of `tensor` are the first of `out`."""
     return max((tensor.nbytes - 1) // out.itemsize, 0) or (1 if tensor.nbytes > out.itemsize else 0)
 
 
@@ -282,7 +282,7 @@ def outcome(call: Callable[[], Any]) -> Outcome:
 
 
 def writes_outside(arguments: tuple[Any, ...], probe: Probe) -> bool:
-    """Says whether a kernel took the elements of an overlapping tensor to be apart, and wrote where none of them is."""
+    """Return whether a kernel ignored the overlap of a tensor's elements, and wrote outside of them."""
     out = arguments[probe.written]
     span = 1 + sum((size - 1) * stride for size, stride in zip(out.shape, out.stride(), strict=True))
     bytes_of_storage = torch.empty(0, dtype=torch.uint8, device=out.device).set_(out.untyped_storage())
@@ -290,7 +290,7 @@ def writes_outside(arguments: tuple[Any, ...], probe: Probe) -> bool:
 
 
 def refusals_of(op: torch._ops.OpOverload, recorder: Recorder) -> dict[Probe, bool]:
-    """Asks the CPU's kernel which overlaps it always refuses, or accepts by corrupting memory."""
+    """Find the overlaps that the CPU's kernel always refuses, or accepts by corrupting memory."""
     found: dict[Probe, set[bool]] = defaultdict(set)
     for example in examples_of(op, recorder):
         for probe in probes_of(example):
@@ -303,10 +303,10 @@ def refusals_of(op: torch._ops.OpOverload, recorder: Recorder) -> dict[Probe, bo
 
 
 def patterns_of(op: torch._ops.OpOverload, refusals: dict[Probe, bool]) -> list[str]:
-    """Gives a pattern for each written argument that may not overlap in some way: a letter an argument.
+    """Return a pattern for each written argument that may not overlap in some way: a letter for each argument.
 
-    W: the written one, whose elements may not share memory; w: it, and they may. Of the others f may not overlap it at
-    all, p not partially.
+    W: the written argument, if its elements may not share memory; w: if they may. Of the others, f may not overlap it
+    at all, p not partially.
     """
     patterns = []
     for written in sorted({probe.written for probe in refusals}):

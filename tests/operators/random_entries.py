@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Entries that draw: what a device's numbers share with the CPU's is their distribution."""
+"""Entries that draw: the distribution is all that a device's numbers share with the CPU's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Draws:
             self._compare_gradients()
 
     def _compare_means(self, ours: list[Outcome]) -> None:
-        """Compares the mean over several seeds with the CPU's; six standard errors apart is a failure."""
+        """Compare the mean over several seeds with the CPU's; a distance of six standard errors is a failure."""
         theirs = [other for number in MEAN_SEEDS if (other := self._outcome(CPU, number)) is not None]
         pools = []
         for outcomes in (ours, theirs):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs the operator database on a driver outside pytest and prints what failed, grouped by cause.
+"""Run the operator database on a driver outside pytest and print the failures, grouped by cause.
 
     python -m tests.operators.report --driver NAME [--option KEY=VALUE ...] [--compiled first|all]
         [--only REGEX] [--again FILE] [--jobs N] [--json FILE]
 
-Without more, the first samples of each check are tried, or all under OUTBOARD_TEST_SAMPLES=all. With `--compiled`, the
-first or all in float32 are compared with the eager calls on the same device, for which `--driver cpu` is the reference.
-Entries run in child processes. A child that dies or hangs takes one entry along, which is then told as the cause.
+By default the first samples of each check are tried, under OUTBOARD_TEST_SAMPLES=all all of them. `--compiled` compares
+the first or all samples in float32 with the eager calls on the same device; `--driver cpu` is the reference for it.
+Entries run in child processes. A child that dies or hangs takes one entry along, and the report names this as the
+cause.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch_outboard.testing.children import Lost, run_in_children
 
 
 def _todo(compiled: str) -> list[Any]:
-    """Gives the cases of the eager checks, or the entries to compile, in the order of their numbers."""
+    """Return the cases of the eager checks, or the entries to compile, in the order of their numbers."""
     from .checks import cases
     from .test_compiled import ENTRIES
 
@@ -33,7 +34,7 @@ def _todo(compiled: str) -> list[Any]:
 
 
 def _work(pipe: Connection, driver: str, options: dict[str, str], compiled: str, threads: int) -> None:
-    """Child: answers each entry number with what came of the entry."""
+    """Answer each entry number with the results of the entry, in a child."""
     import torch
 
     import torch_outboard
@@ -61,7 +62,7 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], compiled: str,
 
 
 def run_all(numbers: list[int], options: argparse.Namespace) -> dict[int, dict[str, Any]]:
-    """Gives what came of each entry, by its number."""
+    """Return the results of each entry, by its number."""
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     arguments = (options.driver, dict(options.option), options.compiled, threads)
     return {
@@ -73,7 +74,7 @@ def run_all(numbers: list[int], options: argparse.Namespace) -> dict[int, dict[s
 
 
 def cause(kind: str, message: str) -> str:
-    """Gives a failure's text without what differs from sample to sample."""
+    """Return a failure's text without the parts that differ between samples."""
     first = message.splitlines()[0] if message else ""
     if kind.endswith("values"):
         first = re.sub(r".*?: (\d+ of \d+)", r"\1", first)

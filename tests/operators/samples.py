@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which entries, element types and samples of torch's operator database are tried."""
+"""The tested entries, element types and samples of torch's operator database."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _COMMON = (
 
 
 def dtypes_of(info: OpInfo) -> list[torch.dtype]:
-    """Gives every element type that the entry claims for the CPU, float32 first."""
+    """Return every element type that the entry claims for the CPU, float32 first."""
     return sorted(info.supported_dtypes("cpu"), key=lambda dtype: (dtype != torch.float32, str(dtype)))
 
 
 def few_dtypes_of(info: OpInfo) -> list[torch.dtype]:
-    """Gives float32 and one other element type that the entry claims, always the same for a name."""
+    """Return float32 and one other element type that the entry claims, always the same for a name."""
     supported = info.supported_dtypes("cpu")
     others = [dtype for dtype in _COMMON if dtype in supported]
     if not others and supported - {torch.float32}:
@@ -55,7 +55,7 @@ def few_dtypes_of(info: OpInfo) -> list[torch.dtype]:
 
 
 def few_and_complex_dtypes_of(info: OpInfo) -> list[torch.dtype]:
-    """Gives the few, and complex64 where the entry claims it: kernels of complex numbers are often others."""
+    """Return the few, and complex64 if the entry claims it: complex numbers often have separate kernels."""
     few = few_dtypes_of(info)
     has_complex = any(dtype.is_complex for dtype in few) or torch.complex64 not in info.supported_dtypes("cpu")
     return few if has_complex else [*few, torch.complex64]
@@ -71,12 +71,12 @@ def _signature(sample: SampleInput) -> tuple[Any, ...]:
 
 
 def samples_of(info: OpInfo, dtype: torch.dtype, requires_grad: bool, most: int = MAX_SAMPLES) -> list[SampleInput]:
-    """Makes the samples on the CPU, the same ones each time."""
+    """Make the samples on the CPU, the same ones each time."""
     return distinct(all_samples_of(info, dtype, requires_grad), most)
 
 
 def broad_samples_of(info: OpInfo, dtype: torch.dtype, requires_grad: bool) -> Iterator[SampleInput]:
-    """Gives the samples, and before them one of four dimensions for entries of one operand, whose own have one."""
+    """Yield the samples, and a four-dimensional one first for entries of one operand, which have only vectors."""
     if isinstance(info, UnaryUfuncInfo):
         seed(zlib.crc32(info.full_name.encode()), CPU)
         low, high = info.domain
@@ -91,7 +91,7 @@ def broad_samples_of(info: OpInfo, dtype: torch.dtype, requires_grad: bool) -> I
 
 
 def distinct(samples: Iterable[SampleInput], most: int) -> list[SampleInput]:
-    """Gives the first samples, and of the others those of other shapes than the ones before."""
+    """Return the first samples, and then only samples of new shapes."""
     chosen: list[SampleInput] = []
     seen = set()
     for index, sample in enumerate(samples):

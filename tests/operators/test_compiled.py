@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Entries of torch's operator database under torch.compile on the attached device, against the eager call there.
 
-The first sample of every other entry with float32, many entries in a graph, and of each that is in a list;
-OUTBOARD_TEST_SAMPLES=all takes all samples of all, each in a graph of its own.
+The tests cover the first float32 sample of every other entry, many entries in a graph, and of each listed entry;
+OUTBOARD_TEST_SAMPLES=all covers all samples of all entries, each in a separate graph.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOGETHER = 16
 
 
 def _is_alone(info: OpInfo) -> bool:
-    """Says whether an entry has a graph of its own: where it draws numbers, or must fail."""
+    """Return whether an entry has a separate graph, because it draws numbers or must fail."""
     return (
         ALL_SAMPLES
         or info.full_name in RANDOM | UNINITIALISED

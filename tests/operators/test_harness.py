@@ -40,7 +40,7 @@ def entry(name):
 
 
 def failures(op, device, name="nn.functional.relu", check=Forward, dtype=torch.float32, **changes):
-    """Gives the failures found when `op` stands in for an entry's operator on the device."""
+    """Return the failures found when `op` replaces an entry's operator on the device."""
     info = entry(name)
 
     def run(*args, **kwargs):
@@ -247,7 +247,7 @@ def test_comparison_takes_a_tolerance():
 
 
 def test_the_cpu_rounds_complex_products_by_place():
-    """Why such results have a tolerance: without this it is to go."""
+    """This is why such results have a tolerance; if this test fails, remove the tolerance."""
     counts = set()
     for _ in range(50):
         memory = torch.randn(40, dtype=torch.complex64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors of the host without dimensions, which operators take beside a device's: as they are and as lazy views."""
+"""Zero-dimensional tensors of the host, which operators accept beside a device's: plain and as lazy views."""
 
 from __future__ import annotations
 

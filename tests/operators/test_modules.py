@@ -55,7 +55,7 @@ def _parameters() -> Iterator[Any]:
 
 
 def _run(module: torch.nn.Module, arguments: Any, place: torch.device) -> list[torch.Tensor | None]:
-    """Gives results, gradients of arguments and parameters, and buffers."""
+    """Return results, gradients of arguments and parameters, and buffers."""
     args, kwargs = arguments
     results = tensors_in(module(*args, **kwargs))
     loss = sum(result.float().square().sum() for result in results if result.requires_grad)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every entry of torch's operator database on the attached device, against the CPU: each check of `checks/`.
 
-`make test` tries the first samples; OUTBOARD_TEST_SAMPLES=all takes up to 32 of each, with every element type. One
-check alone: `-k forward-add-float32`, `-k out-`.
+`make test` tries the first samples; OUTBOARD_TEST_SAMPLES=all tries up to 32 of each, with every element type. To run
+one check alone: `-k forward-add-float32`, `-k out-`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_entry(case: Case, device: torch.device) -> None:
 
 
 def _names(check: str) -> set[str]:
-    """Gives the names that entries of a check's lists may have."""
+    """Return the names that entries of a check's lists may have."""
     if check == "modules":
         return {info.name for info in module_db}
     if check == "optimizers":

@@ -23,7 +23,7 @@ STEPS = 3
 
 
 def _kinds(info: OptimizerInfo) -> list[str]:
-    """Gives what parameters the optimizer takes: element types, or sparse gradients."""
+    """Return the kinds of parameters that the optimizer takes: element types, or sparse gradients."""
     kinds = ["float32", "bfloat16"]
     if info.only_supports_sparse_grads:
         return ["sparse"]
@@ -51,7 +51,7 @@ def _gradient(parameter: torch.Tensor, generator: torch.Generator, is_sparse: bo
 
 
 def _run(info: OptimizerInfo, case: OptimizerInput, kind: str, foreach: bool | None, place: torch.device) -> list[Any]:
-    """Gives the parameters and the states after some steps with given gradients."""
+    """Return the parameters and the states after some steps with given gradients."""
     generator = torch.Generator().manual_seed(3)
     copier = Copier(place)
     dtype = torch.float32 if kind == "sparse" else getattr(torch, kind)

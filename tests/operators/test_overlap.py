@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every operator that writes, with arguments that overlap: refused and accepted on the device where the CPU does so."""
+"""Every operator that writes, with arguments that overlap: the device refuses and accepts what the CPU does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is asked of the entries of the operator database: a check a file, in the order of this list."""
+"""The checks of the operator database's entries: one check for each file, in the order of this list."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHECKS: tuple[type[Check], ...] = (
 
 
 class Case(NamedTuple):
-    """One check of one entry with one element type; None for an entry that has none on the CPU."""
+    """One check of one entry with one element type; None for an entry without element types on the CPU."""
 
     check: type[Check]
     info: OpInfo

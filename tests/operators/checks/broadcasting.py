@@ -37,7 +37,7 @@ class Broadcasting(Check):
         return [sample for sample in found if tensors_in((sample.input, sample.args))]
 
     def _promoted(self) -> Iterator[SampleInput]:
-        """Gives operands of two types, and one that is a number in a tensor of the host's."""
+        """Return operands of two types, and an operand that is a number in a tensor of the host."""
         ones = torch.ones(2, 3, dtype=self.dtype)
         for other in (torch.int64, torch.float64, torch.bool):
             if other in self.info.supported_dtypes("cpu"):

@@ -14,10 +14,11 @@ from ..outcome import Outcome
 
 
 class Errors(Check):
-    """Calls that torch's database says are refused.
+    """Calls that torch's database lists as refused.
 
-    What it lists for devices, as CUDA, must raise at the call, with the type and the message listed. What it lists for
-    the CPU alone depends on values: it must raise with the CPU's type, at the latest when the work is waited for.
+    An error listed for devices, such as CUDA, must be raised at the call, with the listed type and message. An error
+    listed for the CPU alone depends on values: it must have the CPU's type, and be raised at the latest at the wait for
+    the work.
     """
 
     name = "errors"
@@ -49,7 +50,7 @@ class Errors(Check):
         return self.finish(len(on_device) + len(on_cpu))
 
     def _raises_on_cpu(self, same: list[SampleInput]) -> bool:
-        """Says whether the database is right about a call, as far as the next of the same message on the CPU tells."""
+        """Return whether the CPU confirms the database about a call, judged by the next call of the same message."""
         side = self.side(same.pop(0), CPU) if same else None
         return side is None or side.outcome.error is not None
 

@@ -16,7 +16,7 @@ from ..samples import dtypes_of
 
 
 class Forward(Check):
-    """The call as it stands, and its gradients: values, strides, storages shared as on the CPU, and who ran it."""
+    """The plain call and its gradients: values, strides and sharing of storages as on the CPU, and the provider."""
 
     name = "forward"
     first = (6, 2)
@@ -47,7 +47,7 @@ class Forward(Check):
             compare_gradients(self, ours, theirs)
 
     def _operators_that_count(self, sample: SampleInput) -> list[str]:
-        """Gives the operators of a sample, run once more on the CPU, that a provider must run."""
+        """Return the operators of a sample, from another run on the CPU, that a provider must run."""
         call = Call(self.info, sample, CPU)
         with OperatorNames() as seen:
             call.forward()

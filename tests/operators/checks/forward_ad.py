@@ -18,7 +18,7 @@ from ..samples import few_dtypes_of
 class ForwardAD(Check):
     """Forward-mode differentiation: the directional derivative along fixed tangents of all arguments, and of one alone.
 
-    An argument without a tangent has zeros that torch stores nowhere, and that operators are told of.
+    An argument without a tangent has zeros that torch does not store, and that operators are told of.
     """
 
     name = "forward_ad"

@@ -68,7 +68,7 @@ def _detached(sample: SampleInput) -> SampleInput:
 
 
 def _overlapping(sample: SampleInput) -> list[tuple[str, SampleInput]]:
-    """Gives samples whose first argument shares memory with the next tensor of its shape and type."""
+    """Return samples whose first argument shares memory with the next tensor of its shape and type."""
     first = sample.input
     others = [t for t in tensors_in(sample.args) if t.shape == first.shape and t.dtype == first.dtype]
     if not others or not first.numel() or first.layout != torch.strided:

@@ -11,8 +11,10 @@ from ..samples import ALL_SAMPLES, broad_samples_of, distinct, dtypes_of, few_dt
 
 
 class MemoryLayouts(Check):
-    """Arguments, and the gradients that come in, in each layout of `layouts.LAYOUTS`: the values, gradients and strides
-    that the CPU gives for it."""
+    """Arguments and incoming gradients in each layout of `layouts.LAYOUTS`.
+
+    The values, the gradients and the strides must be the CPU's for that layout.
+    """
 
     name = "layouts"
     first = (1, 1)
@@ -27,7 +29,7 @@ class MemoryLayouts(Check):
         return sorted(chosen, key=str)
 
     def samples(self) -> list[SampleInput]:
-        """Gives those that have dimensions to lay out, as far as there are any."""
+        """Return the samples that have dimensions to lay out, if there are any."""
         gradients = self.has_gradients
         found = [sample for sample in broad_samples_of(self.info, self.dtype, gradients) if _extent(sample) > 0]
         return distinct(sorted(found, key=_extent, reverse=True), self.most)
@@ -47,6 +49,6 @@ class MemoryLayouts(Check):
 
 
 def _extent(sample: SampleInput) -> int:
-    """Gives how many dimensions there are to lay out; 4 is as good as 5, and elements must be few."""
+    """Return the number of dimensions to lay out, at most 4, since elements must be few."""
     tensors = [t for t in tensors_in((sample.input, sample.args, sample.kwargs)) if 1 < t.numel() < 5000]
     return max((min(t.dim(), 4) for t in tensors if t.layout == torch.strided), default=0)

@@ -34,7 +34,7 @@ def too_small(result: torch.Tensor) -> torch.Tensor | None:
 
 
 def equal_numel(result: torch.Tensor) -> torch.Tensor | None:
-    """As many elements in another shape, as a view into more: a resize would write beside it."""
+    """Return a target with as many elements in another shape, as a view: a resize would write beside it."""
     count = result.numel()
     return torch.ones(count + 2, 3, dtype=result.dtype)[1:-1, 1].view(1, count, 1) if count else None
 
@@ -56,7 +56,7 @@ def channels(result: torch.Tensor) -> torch.Tensor | None:
 
 
 def same_memory(result: torch.Tensor) -> torch.Tensor | None:
-    """All places along a dimension are one: the CPU refuses to write to it."""
+    """Return a target whose elements along a dimension share memory: the CPU refuses to write to it."""
     return expanded(contiguous(result))
 
 
@@ -95,10 +95,11 @@ TARGETS: tuple[Target, ...] = (
 
 
 class Out(Check):
-    """`out=` in each way that `TARGETS` lists: what is written where, what is resized, warned of and refused.
+    """`out=` in each way of `TARGETS`: what is written where, resized, warned of and refused.
 
-    What lies beside a target that is a view is compared too, since it is an argument of the call. Then targets that are
-    or overlap an argument, and empty ones for arguments in a layout, whose strides the result takes.
+    The memory beside a target that is a view is compared too, since the target is an argument of the call. Further
+    targets are an argument, overlap an argument, or are empty for arguments in a layout, whose strides the result
+    takes.
     """
 
     name = "out"
@@ -130,7 +131,7 @@ class Out(Check):
                 self._try(f"empty, arguments {name}", changed, [empty(result) for result in theirs], is_defined)
 
     def _results(self, sample: SampleInput) -> list[torch.Tensor] | None:
-        """Gives the CPU's results, if they are dense tensors."""
+        """Return the CPU's results, if they are dense tensors."""
         side = self.side(sample, CPU)
         if side is None or side.outcome.error is not None or side.outcome.others or not side.outcome.tensors:
             return None

@@ -46,9 +46,9 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 
 
 class Settings(Check):
-    """What a kernel reads besides its arguments, set before the call and set back before the work is waited for.
+    """Settings that a kernel reads beside its arguments, set before the call and reset before the wait.
 
-    The same call under one setting after the other: nothing that is remembered of a call may outlive the setting.
+    The same call runs under one setting after the other: nothing remembered of a call may outlive the setting.
     """
 
     name = "settings"

@@ -27,7 +27,7 @@ class Sparse(Check):
         return dtypes_of(info) if ALL_SAMPLES else few_dtypes_of(info)
 
     def samples(self) -> list[SampleInput]:
-        """Gives the database's sparse samples, or dense ones made sparse for an entry that names none."""
+        """Return the database's sparse samples, or dense samples made sparse if the entry has none."""
         function: Callable[..., Iterable[SampleInput]] = self.info.sample_inputs_sparse_coo_func
         if getattr(function, "__name__", "") == "_sample_inputs_unspecified":
             dense = all_samples_of(self.info, self.dtype, requires_grad=False)
@@ -63,7 +63,7 @@ def _is_for_sparse(sample: SampleInput) -> bool:
 
 
 def _made_sparse(sample: SampleInput) -> SampleInput:
-    """Gives a sample with every second element of its first argument left out."""
+    """Return a sample without every second element of its first argument."""
     dense = sample.input.detach()
     kept = torch.arange(dense.numel()).view(dense.shape) % 2 == 0
     return with_arguments(sample, (dense * kept).to_sparse(), sample.args, sample.kwargs)

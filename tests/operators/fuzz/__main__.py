@@ -43,7 +43,7 @@ class Fuzzer:
     is_exact: bool
 
     def compare(self, call: captured.OperatorCall, changes: Sequence[Change]) -> Verdict:
-        """Tell how a changed call departs from the CPU's, and whether the CPU takes it."""
+        """Return the difference of a changed call from the CPU's, and whether the CPU accepts the call."""
         unplaced = call
         for change in changes[:-1]:
             unplaced = change.of(unplaced)
@@ -63,7 +63,7 @@ class Fuzzer:
 
     @staticmethod
     def _depends_on_layout(call: captured.OperatorCall, theirs: Outcome) -> bool:
-        """Tell whether the CPU gives another answer for contiguous tensors: some of its kernels ignore strides."""
+        """Return whether the CPU's answer differs for contiguous tensors: some of its kernels ignore strides."""
         plain = outcome_of(replace(call, arguments=place_all(call.arguments, None, frozenset())), CPU)
         return type(plain.error) is not type(theirs.error) or any(
             isinstance(one, torch.Tensor) and difference_of_values(one, other, 0.0, 1e-9) is not None
@@ -71,7 +71,7 @@ class Fuzzer:
         )
 
     def minimised(self, call: captured.OperatorCall, changes: list[Change]) -> list[Change]:
-        """Leave out what is not needed to see a difference. The layouts, which place the tensors, stay."""
+        """Remove the changes that a difference does not need. The layouts, which place the tensors, stay."""
         for change in changes[:-1]:
             fewer = [one for one in changes if one != change]
             if self.compare(call, fewer).difference is not None:
@@ -126,7 +126,7 @@ def _notes() -> int:
 
 
 def _note(text: str) -> None:
-    """Leave word of the call that runs, for when the process ends in it."""
+    """Record the running call, for the case that the process ends in it."""
     os.pwrite(_notes(), text.encode().ljust(400), 0)
 
 

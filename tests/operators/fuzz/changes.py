@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Changes that the fuzzer makes of a right call: values, sizes, element types, numbers, single wrong arguments.
+"""The fuzzer's changes of a right call: values, sizes, element types, numbers, single wrong arguments.
 
-A change is drawn with a seed of its own, so that a call that fails can be made again without one of its changes.
+Each change is drawn with its own seed, so that a failing call can be repeated without one of its changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Change:
         return f"{self.kind}:{self.seed}"
 
     def of(self, call: OperatorCall) -> OperatorCall:
-        """Return the changed call; the call itself where there is nothing to change."""
+        """Return the changed call, or the call itself if there is nothing to change."""
         return KINDS[self.kind](call, random.Random(self.seed))
 
 
@@ -53,7 +53,7 @@ def _map_tensors(call: OperatorCall, make: Callable[[torch.Tensor], torch.Tensor
 
 
 def _values(call: OperatorCall, generator: random.Random) -> OperatorCall:
-    """Shuffle the values of integers, which may be indices, and scale those of others a little."""
+    """Shuffle the values of integers, which may be indices, and shuffle and scale the values of other types."""
     torch.manual_seed(generator.randrange(1 << 30))
 
     def fresh(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,7 +66,7 @@ def _values(call: OperatorCall, generator: random.Random) -> OperatorCall:
 
 
 def _sizes(call: OperatorCall, generator: random.Random) -> OperatorCall:
-    """Give each size that occurs another, the same wherever it occurs, in the tensors and in lists of sizes."""
+    """Replace each size by another one, the same wherever the size occurs, in tensors and in lists of sizes."""
     tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
     occurring = sorted({size for tensor in tensors for size in tensor.shape if size > 1})
     new = {size: generator.choice(SIZES) for size in occurring}
@@ -97,7 +97,7 @@ def _are_integers(value: Any) -> bool:
 
 
 def _dtypes(call: OperatorCall, generator: random.Random) -> OperatorCall:
-    """Give all tensors of one element type another."""
+    """Change the element type of all tensors of one type."""
     tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
     if not tensors:
         return call
@@ -111,7 +111,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _numbers(call: OperatorCall, generator: random.Random) -> OperatorCall:
-    """Give one number another: small, at the end of a type, or beyond."""
+    """Replace one number: by a small number, or one at or beyond the end of a type."""
     places = [
         place
         for place, (value, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
@@ -130,7 +130,7 @@ _NUMBERS = ("number", "Optional[number]")
 
 
 def _wrong(call: OperatorCall, generator: random.Random) -> OperatorCall:
-    """Make one of the changes of which the matrix of refusals consists."""
+    """Apply one change of the matrix of refusals."""
     changes = list(changes_of(call))
     return generator.choice(changes).call if changes else call
 

@@ -26,7 +26,7 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Outcome(Attempt):
-    """What came of a call, on the CPU, and the whole storages of its arguments afterwards."""
+    """The outcome of a call, on the CPU, and the whole storages of its arguments afterwards."""
 
     storages: list[torch.Tensor]
 
@@ -53,9 +53,9 @@ def _to_cpu(value: Any) -> Any:
 
 
 def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool, least: float = 0.0) -> str | None:
-    """Tell how the device departs from the CPU by more than the types' tolerances, or `least`; None if it does not.
+    """Return how the device differs from the CPU by more than the types' tolerances, or `least`; None if it does not.
 
-    `others` are the types of what the CPU raises for other values: of two mistakes either may be found first.
+    `others` are the types of the CPU's errors for other values: of two mistakes either may be found first.
     """
     if ours.error is not None or theirs.error is not None:
         # By an operator's rank the CPU raises the one or the other of an index that is out of bounds.
@@ -82,10 +82,10 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
 
 
 def difference_of_values(mine: Any, other: Any, given: float, tolerance: float) -> str | None:
-    """Tell how a result departs from the CPU's.
+    """Return how a result differs from the CPU's, or None.
 
-    `given` is the greatest number that the operator was given; `tolerance` that of the least exact element type among
-    its arguments, 0 where nothing may differ.
+    `given` is the greatest number among the operator's arguments. `tolerance` is the tolerance of the least exact
+    element type among them, or 0 if nothing may differ.
     """
     if not isinstance(other, torch.Tensor):
         if isinstance(other, float) and isinstance(mine, float) and mine != other and tolerance > 0:

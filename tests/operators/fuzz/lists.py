@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the fuzzer leaves out, with reasons."""
+"""The fuzzer's exclusions, with reasons."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _MAKES_NEGATIVE_SIZES = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 
 
 def may_be_wrong(operator: torch._ops.OpOverload) -> bool:
-    """Tell whether the CPU's answer to a wrong call of the operator can be compared with."""
+    """Return whether the CPU's answer to a wrong call of the operator is a valid reference."""
     name = operator._schema.name.partition("::")[2]
     return str(operator.name()) not in UNCHECKED and name not in _MAKES_NEGATIVE_SIZES
 
 
 def has_rounded_constants(operator: torch._ops.OpOverload) -> bool:
-    """Tell whether the CPU's results in float64 have an error of float32."""
+    """Return whether the CPU's results in float64 have an error of float32."""
     return operator._schema.name.partition("::")[2] in _HAS_ROUNDED_CONSTANTS
 
 
 def is_left_out(operator: torch._ops.OpOverload) -> bool:
-    """Tell whether two right results of the operator may differ."""
+    """Return whether two right results of the operator may differ."""
     name = operator._schema.name.partition("::")[2]
     listed = (*_NAMES_ANY_OF_EQUALS, *_FOR_BACKWARD, *_TAKES_MORE)
     return torch.Tag.nondeterministic_seeded in operator.tags or name in listed
 
 
 def may_differ(call: OperatorCall) -> bool:
-    """Tell whether the CPU answers this call in its own way, and CUDA in another, as generated kernels do."""
+    """Return whether the CPU answers this call in one way, and CUDA and generated kernels in another."""
     name = call.name.partition("::")[2]
     tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
     if name in _KEEPS_SHAPE_WHEN_EMPTY:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors as windows of larger storages, so that a kernel that reads or writes beside its tensor is seen."""
+"""Tensors as windows of larger storages, which reveal a kernel that reads or writes beside its tensor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Placed:
 
 
 def placed(tensor: torch.Tensor, layout: str) -> Placed:
-    """Copy a tensor into a storage of its own, laid out as asked, among elements that no right result contains."""
+    """Copy a tensor into a separate storage, in the given layout, among elements that no right result contains."""
     if layout == "expanded" and tensor.dim() and tensor.size(0) > 1:
         row = placed(tensor[0], "offset")
         return Placed(row.storage, (tensor.size(0), *row.sizes), (0, *row.strides), row.offset)
@@ -66,9 +66,9 @@ def poison(length: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def place_all(arguments: tuple[Any, ...], generator: random.Random | None, written: frozenset[int]) -> tuple[Any, ...]:
-    """Give each tensor of the arguments a layout, all of them the plain one without a generator.
+    """Give each tensor of the arguments a layout; without a generator, give all of them the plain one.
 
-    Those at the places in `written` have no element twice.
+    Tensors at the places in `written` have no element twice.
     """
 
     def lay_out(place: int, value: Any) -> Any:

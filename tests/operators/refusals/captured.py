@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Right calls of operators, as they arrive below autograd: noted while samples of torch's database run on the CPU, and
-made up for operators that no sample reaches."""
+"""Right calls of operators, as they arrive below autograd.
+
+The calls are recorded while samples of torch's database run on the CPU, or made up for operators that no sample
+reaches.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ MOST_ELEMENTS = 4096  # of one tensor: a matrix of thousands of calls has small 
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """One call of an operator below autograd. `arguments` are those of the schema in order, defaults filled in."""
+    """One call of an operator below autograd. `arguments` are the schema's in order, with defaults filled in."""
 
     operator: torch._ops.OpOverload
     arguments: tuple[Any, ...]
@@ -36,7 +39,7 @@ class OperatorCall:
         return self.on(device).run_here()
 
     def on(self, device: torch.device) -> OperatorCall:
-        """Copy the tensors to the device, and name it where the call names one."""
+        """Copy the tensors to the device, and replace the device that the call names."""
         return OperatorCall(
             self.operator, tuple(tree_map(lambda one: _moved(one, device), one) for one in self.arguments)
         )
@@ -60,7 +63,7 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps the first call of each operator and element type, before it runs."""
+    """A mode that stores the first call of each operator and element type, before it runs."""
 
     def __init__(self, kept: dict[tuple[str, Any], OperatorCall]) -> None:
         super().__init__()
@@ -76,7 +79,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def is_asked(operator: torch._ops.OpOverload) -> bool:
-    """Tell whether wrong calls of the operator can be compared: views need no kernel."""
+    """Return whether wrong calls of the operator can be compared: views need no kernel."""
     namespace, _, name = operator._schema.name.partition("::")
     return (
         namespace == "aten"
@@ -105,7 +108,7 @@ def _arguments(operator: torch._ops.OpOverload, args: Any, kwargs: Any) -> Itera
 
 
 def of_entry(info: OpInfo, kept: dict[tuple[str, Any], OperatorCall]) -> None:
-    """Note the calls that the first samples of an entry make on the CPU, forward and backward."""
+    """Record in `kept` the calls that an entry's first samples make on the CPU, forward and backward."""
     for dtype in DTYPES:
         if dtype not in info.supported_dtypes("cpu"):
             continue
@@ -137,7 +140,7 @@ def entries() -> list[OpInfo]:
 
 
 def all_calls() -> list[OperatorCall]:
-    """Make the right calls of all operators that the database reaches."""
+    """Return the right calls of all operators that the database reaches."""
     kept: dict[tuple[str, object], OperatorCall] = {}
     for info in entries():
         if not info.name.startswith("jiterator"):  # of CUDA alone

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of a call: an exception, and whether it came at the wait alone; or the results."""
+    """The outcome of a call: an exception, and whether only the wait raised it; or the results."""
 
     error: Exception | None
     is_late: bool
@@ -58,12 +58,12 @@ def _shape(value: Any) -> Any:
 
 
 def depends_on_values(call: OperatorCall) -> bool:
-    """Tell whether the CPU takes the call with other values, of which zeros, ones and identity matrices are tried."""
+    """Return whether the CPU accepts the call with other values: zeros, ones and identity matrices are tried."""
     return type(None) in errors_of_other_values(call)
 
 
 def errors_of_other_values(call: OperatorCall) -> set[type]:
-    """Return the types of what the CPU raises where all tensors are zeros, ones or identity matrices."""
+    """Return the types of the CPU's errors if all tensors are zeros, ones or identity matrices."""
     found = set()
     for fill in (torch.zeros_like, torch.ones_like, _identities):
         arguments = tuple(tree_map(lambda one: fill(one) if isinstance(one, torch.Tensor) else one, call.arguments))  # noqa: B023
@@ -79,7 +79,7 @@ def _identities(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def difference(ours: Attempt, theirs: Attempt, may_be_late: bool) -> str | None:
-    """Tell how the device's result of a call departs from the CPU's in shape or refusal; None if it does not."""
+    """Return how the device's result of a call differs from the CPU's in shape or refusal; None if it does not."""
     if theirs.error is None and ours.error is None:
         mine, other = ([_shape(one) for one in each.results] for each in (ours, theirs))
         return None if mine == other else f"returns {mine}, on the CPU {other}"
@@ -87,7 +87,7 @@ def difference(ours: Attempt, theirs: Attempt, may_be_late: bool) -> str | None:
 
 
 def difference_of_errors(ours: Attempt, theirs: Attempt, others: set[type], may_be_late: bool) -> str | None:
-    """Tell how the refusals of a call differ that one of the two has refused; `others` are types that may come too."""
+    """Return how the refusals of a call differ, if at least one side refused; `others` are further allowed types."""
     if theirs.error is None:
         return f"raises {ours.described()}, on the CPU nothing"
     if ours.error is None:

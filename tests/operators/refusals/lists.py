@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the matrix leaves out, with reasons."""
+"""The exclusions of the matrix of refusals, with reasons."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calls that may be wrong, made of a right one by changing one thing of one argument."""
+"""Calls that may be wrong, derived from a right one by changing one thing of one argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .lists import UNCHECKED_VALUES
 
 @dataclass(frozen=True)
 class Change:
-    """What was changed, and whether only the values of a tensor tell that the call is wrong."""
+    """A change, and whether only the values of a tensor show that the call is wrong."""
 
     text: str
     is_of_values: bool
@@ -34,7 +34,7 @@ FEW_CHANGES = 4  # dimensions that are changed of one tensor
 
 
 def changes_of(call: OperatorCall) -> Iterator[Change]:
-    """Make all changes of a call, one argument at a time."""
+    """Yield all changes of a call, one argument at a time."""
     for place, (value, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True)):
         if declared.name in _CODES:
             continue
