@@ -17,9 +17,9 @@ class OpenCLC(find_driver("opencl")):
 
 
 class Apart(find_driver("opencl")):
-    """OpenCL devices whose memory the host can't reach, so that operators run as generated kernels.
+    """OpenCL devices whose memory the host cannot reach, so that operators run as generated kernels.
 
-    The driver keeps no programs: PoCL keeps its own, and compiles each kernel once more for a binary that it hands out.
+    The driver stores no programs: PoCL has its own store, and compiles each kernel again for a binary that it returns.
     """
 
     def __init__(self, **options):
@@ -27,7 +27,7 @@ class Apart(find_driver("opencl")):
 
 
 class GroupsGenerator(OpenCLGenerator):
-    """As for a GPU: items of a group reduce rows together. The language has vectors, of which this knows nothing."""
+    """A generator as for a GPU: items of a group reduce rows together. The language's vectors stay unused."""
 
     dialect = replace(OPENCL_C, name="opencl_c_groups", language="opencl_c", vectors="")
 
@@ -40,7 +40,7 @@ class Groups(Apart):
 
 
 class FloatsGenerator(OpenCLGenerator):
-    """As for a chip without doubles: the word alone is a mistake in its language."""
+    """A generator as for a chip without doubles: the mere word is an error in its language."""
 
     dialect = replace(
         OPENCL_C,

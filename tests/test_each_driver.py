@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs the tests that need a device once for each driver, each in a process of its own."""
+"""The tests that need a device, once for each driver, each in a separate process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ SUITE_LIMIT = 3600.0
 
 @functools.cache
 def fork_server() -> ForkServer:
-    """The process from which suites are forked, so that torch, seconds of each of thirty, is imported once."""
+    """Return the process from which suites are forked.
+
+    It imports torch once, which saves seconds in each of thirty suites.
+    """
     return ForkServer(environment(), TESTS.parent)
 
 
@@ -50,14 +53,14 @@ def run_pytest(*arguments: str) -> None:
 
 
 def run_python(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """Runs Python and gives what it prints."""
+    """Run Python and return its output."""
     command = [sys.executable, *arguments]
     env = environment() | (env or {})
     return check(subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env), " ".join(command))
 
 
 def learn_digits(*arguments: str, **variables: str) -> str:
-    """Runs the example on the package that is tested, the installed one too, before the source tree's."""
+    """Run the example on the tested package, also an installed one, ahead of the source tree's."""
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
     return run_python(str(TESTS.parent / "examples" / "digits.py"), *arguments, env={"PYTHONPATH": path, **variables})
 
@@ -95,7 +98,7 @@ if torch_outboard.attach(sys.argv[1]).device_count() == 0:
 
 
 def run_snippet(code: str, driver: str) -> subprocess.CompletedProcess[str]:
-    """Runs a snippet that answers a question with its status: 0 for yes, 3 for no."""
+    """Run a snippet that answers a question with its status: 0 for yes, 3 for no."""
     # The drivers of the examples lie beside the tests.
     code = f"import sys; sys.path.append({str(TESTS.parent)!r})\n{code}"
     answer = fork_server().run(code, (driver,), {**environment(), "OUTBOARD_FALLBACK": "silent"}, SUITE_LIMIT)
@@ -110,7 +113,7 @@ def queues_host_calls(driver: str) -> bool:
 
 @functools.cache
 def lack_of_device(driver: str) -> str:
-    """Says why the driver has no device here, or gives an empty string."""
+    """Return why the driver has no device here, or an empty string."""
     answer = run_snippet(HAS_DEVICE, driver)
     return "" if answer.returncode == 0 else answer.stdout.strip() or "it counts none"
 
@@ -122,7 +125,7 @@ def _has_device(driver: str) -> None:
 
 
 def workers() -> list[str]:
-    """Gives the options that spread a long run over the cores, in the process that isn't a worker itself."""
+    """Return the options that spread a long run over the cores, unless this process is itself a worker."""
     if importlib.util.find_spec("xdist") is None or "PYTEST_XDIST_WORKER" in os.environ:
         return []
     return ["-n", str(os.cpu_count() or 1)]
@@ -147,7 +150,7 @@ def _needs_compiler(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", OWN)
 def test_compile(driver: str, request: pytest.FixtureRequest) -> None:
-    """All of the tests for the drivers that are made for them, which have schedules; for others what a driver runs."""
+    """All tests for the drivers that are made for tests, which have schedules; for others the possible ones."""
     _needs_compiler(driver)
     what = [TESTS / "compile"] if driver in SCHEDULED else [TESTS / "compile" / f"test_{name}.py" for name in RUNS]
     is_core = request.config.getoption("--core") or driver not in SCHEDULED
@@ -156,7 +159,7 @@ def test_compile(driver: str, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("driver", OWN)
 def test_operator_database(driver: str) -> None:
-    """Every question on the drivers that are made for tests; one for others, whose operators run by the same code."""
+    """Every check on the drivers that are made for tests; one check on others, whose operators run by the same code."""
     if not queues_host_calls(driver):
         pytest.skip(NO_HOST_CALLS.format(driver))
     if driver in SCHEDULED:
@@ -181,7 +184,7 @@ def test_driver(driver: str, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
 def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
-    """All of it once. Regions and policies are the same whatever the driver; the scaler's kernels are not."""
+    """All tests once. Regions and policies are the same for all drivers; the scaler's kernels are not."""
     is_core = request.config.getoption("--core")
     if driver in SCHEDULED:
         run_pytest(str(TESTS / "amp"), f"--driver={driver}", *(["-k", "not digits"] if is_core else []))
@@ -201,7 +204,7 @@ OF_LISTS = str(TESTS / "kernels" / "test_foreach.py") + "::test_reductions"
 
 @pytest.mark.parametrize("driver", [GENERATED])
 def test_generated_kernels(driver: str) -> None:
-    """But for the reductions, of which the database has those of a CPU; the next test has a GPU's."""
+    """All except the reductions: the database has those of a CPU, the next test those of a GPU."""
     others = [f"--ignore={file}" for file in (DATABASE, REDUCTIONS, WITHOUT_DOUBLES)]
     run_pytest(str(TESTS / "kernels"), *others, f"--driver={driver}")
 
@@ -220,7 +223,7 @@ def test_devices_without_doubles(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", [GENERATED])
 def test_wrappers_of_generated_kernels(driver: str) -> None:
-    """Kernels in the driver's language in graphs and packages; the Python wrapper is behind all that is compiled."""
+    """Kernels in the driver's language in graphs and packages; the Python wrapper is behind all compiled code."""
     files = [str(TESTS / "compile" / f"test_{name}.py") for name in ("fx_wrapper", "aot")]
     run_pytest(*files, f"--driver={driver}", "-m", "core")
 
@@ -242,7 +245,7 @@ def test_the_digits_are_learned_compiled(driver: str, options: list[str], reques
 
 @pytest.mark.parametrize("driver", OWN)
 def test_the_digits_are_learned(driver: str, request: pytest.FixtureRequest) -> None:
-    """The example fails below 97 % of the held-out digits, or where its losses leave the CPU's."""
+    """The example fails below 97 % of the held-out digits, or if its losses differ from the CPU's."""
     if request.config.getoption("--core"):
         pytest.skip("they are learned compiled on every torch")
     if not queues_host_calls(driver):

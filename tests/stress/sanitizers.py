@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A copy of the sources that is built with a sanitizer, Python processes that run on it, and what it reports."""
+"""A copy of the sources built with a sanitizer, Python processes that run on it, and the sanitizer's reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUILT = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.json")
 
 @dataclass(frozen=True)
 class Sanitizer:
-    """What a process needs: the runtimes to preload, and the options of each, by the variable that holds them."""
+    """A process's needs: the runtimes to preload, and the options of each, by the variable that holds them."""
 
     name: str
     flags: tuple[str, ...]
@@ -90,7 +90,7 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if not is_elsewhere(finde
 
 
 class Tree:
-    """The sources in a folder of their own, built with a sanitizer: a build puts its libraries beside the sources."""
+    """The sources in a separate folder, built with a sanitizer: a build puts its libraries beside the sources."""
 
     def __init__(self, folder: Path, sanitizer: Sanitizer) -> None:
         self.root = folder / "source"
@@ -114,7 +114,7 @@ class Tree:
         assert Path(used.strip().rpartition("\n")[2]).is_relative_to(self.root), f"the tests would run on {used}"
 
     def run(self, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
-        """Runs Python on the tree with the sanitizer's runtime, and what it starts too."""
+        """Run Python, and the processes it starts, on the tree with the sanitizer's runtime."""
         # Not by pipes: a process that a test leaves behind would hold them open.
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             done = subprocess.run(
@@ -145,7 +145,7 @@ class Tree:
         }
 
     def take_reports(self) -> list[str]:
-        """Gives the reports that count, of all processes since the last call."""
+        """Return the reports that count, of all processes since the last call."""
         ours = {path.name for path in (self.root / "torch_outboard").rglob("*.so")}
         found = []
         for path in sorted(self.reports.iterdir()):
@@ -183,9 +183,9 @@ int main(int count, char** arguments) {
 
 
 def wrap_compilers(folder: Path) -> None:
-    """Makes compilers that tests start run without the sanitizer: they take minutes with it.
+    """Run compilers that tests start without the sanitizer, with which they take minutes.
 
-    By programs and with Ninja, since ThreadSanitizer's runtime ends a shell at once.
+    The wrappers are programs, and they wrap Ninja too, since ThreadSanitizer's runtime ends a shell at once.
     """
     folder.mkdir()
     source = folder / "unsanitized.c"
@@ -197,7 +197,7 @@ def wrap_compilers(folder: Path) -> None:
 
 
 def plain_environment() -> dict[str, str]:
-    """Without what says how this run of the tests is to go."""
+    """Return the environment without the variables that control this test run."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "OUTBOARD_"))}
 
 
@@ -211,7 +211,7 @@ def runtime(name: str) -> Path:
 
 
 def split(text: str) -> Iterator[str]:
-    """Gives the reports of a log, without the rules between them."""
+    """Yield the reports of a log, without the rules between them."""
     for part in re.split(r"^={10,}$", text, flags=re.MULTILINE):
         if re.search(r"WARNING: |ERROR: |FATAL: |runtime error: ", part):
             yield part.strip()
@@ -224,12 +224,12 @@ RUNTIMES = re.compile(r"lib[at]san\.so|<null>")
 
 
 def counts(report: str, ours: Iterable[str]) -> bool:
-    """Says whether a report is about our code.
+    """Return whether a report is about our code.
 
-    All are but data races of which an access is not made by our libraries. torch's libraries are not instrumented:
-    ThreadSanitizer sees that they free memory or copy it, since it stands in for those functions, but not the counts of
-    references that order this after what we did. The loader frees the variables of threads that have ended likewise.
-    Where both are made by our libraries a report is a bug, and there are no suppressions.
+    Every report counts, except data races in which one access is not made by our libraries. torch's libraries are not
+    instrumented. ThreadSanitizer intercepts their frees and copies of memory, but not the reference counts that order
+    them after our accesses. The loader's frees of ended threads' variables are alike. If our libraries make both
+    accesses, a report is a bug, and there are no suppressions.
     """
     if "ThreadSanitizer: data race" not in report:
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs whole suites of tests in a process of their own, on all cores."""
+"""Runs of whole test suites in separate processes, on all cores."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def run_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess
 
 
 def run_suite(*arguments: str, **variables: str) -> None:
-    """Runs pytest with the arguments and environment variables; fails with what it printed if a test fails."""
+    """Run pytest with the arguments and environment variables; fail with its output if a test fails."""
     workers = ["-n", str(os.cpu_count() or 1)]
     answer = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, *arguments, **variables)
     assert answer.returncode == 0, answer.stdout[-20_000:] + answer.stderr[-5_000:]
 
 
 def skip_without_device(target: str) -> None:
-    """Skips the test where the driver counts no device."""
+    """Skip the test if the driver counts no device."""
     asked = run_python("-c", _HAS_DEVICE, target)
     assert asked.returncode in (0, 3), asked.stderr
     if asked.returncode == 3:

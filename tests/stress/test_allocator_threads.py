@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The allocator under 64 threads on 8 streams of 4 devices, with the thread and with the address sanitizer.
 
-`OUTBOARD_STRESS_SECONDS` sets for how long, 60 if unset; `OUTBOARD_STRESS_SEED` the seed, which is printed.
+`OUTBOARD_STRESS_SECONDS` sets the duration, 60 if unset; `OUTBOARD_STRESS_SEED` sets the seed, which is printed.
 """
 
 from __future__ import annotations

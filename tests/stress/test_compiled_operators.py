@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What compiles for long: all samples of the operator database, of which `make test` takes the first, and ResNet-18."""
+"""Long compilations: all samples of the operator database, of which `make test` compiles the first, and ResNet-18."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The end of a process under valgrind: no invalid access and no use of uninitialised memory by our code.
+"""The end of a process under valgrind: our code makes no invalid access and uses no uninitialised memory.
 
-Each process takes minutes, most of them for the import of torch, so that each does much before it ends.
+Each process takes minutes, most of them for the import of torch. Each process therefore does much before it ends.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_a_planted_error_is_reported(error, tmp_path):
 def run(
     code: str, argument: str, folder: Path, options: dict[str, str], libraries: set[Path], *more: str
 ) -> tuple[int, str, list[str]]:
-    """Runs Python under valgrind and gives its status, what it wrote, and the errors of those libraries."""
+    """Run Python under valgrind and return its status, its output, and the errors of these libraries."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         pytest.skip("valgrind is not installed. CONTRIBUTING.md says how")
@@ -138,10 +138,10 @@ def run(
 
 
 def is_of(libraries: set[Path], error: ElementTree.Element) -> bool:
-    """Says whether one of the libraries made the access, or called who made it, or allocated or freed that memory.
+    """Return whether one of the libraries made the access, is on its stack, or allocated or freed that memory.
 
-    An uninitialised value counts only where they, or the C library for them, use it: Python reads digits of integers
-    that it has not written, and what it calculates from them goes everywhere.
+    An uninitialised value counts only if the libraries, or the C library for them, use it. Python reads digits of
+    integers that it has not written, and its results from them spread everywhere.
     """
     # The first is of the access; further ones say where the memory was allocated or freed.
     stacks = [[Path(frame.findtext("obj", "")) for frame in stack.iter("frame")] for stack in error.iter("stack")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Drawn calls of operators agree with the CPU's: results, refusals, and what lies around the arguments."""
+"""Drawn calls of operators agree with the CPU's: results, refusals, and the memory around the arguments."""
 
 from __future__ import annotations
 

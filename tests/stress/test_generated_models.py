@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whole models, and all of the operator database, by generated kernels where the host can't reach the memory."""
+"""Whole models, and the whole operator database, by generated kernels, if the host cannot reach the memory."""
 
 from __future__ import annotations
 

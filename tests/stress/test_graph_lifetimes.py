@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Random captures, replays, resets, drops and frees in adversarial order, against a model of the values.
 
-Nothing runs before somebody waits, so memory or commands that go back too early are used afterwards: that ends the
-process or shows in the values. `OUTBOARD_STRESS_SEEDS` sets how many seeds are tried.
+Nothing runs before a wait. Memory or commands that are freed too early are therefore used afterwards, which ends the
+process or shows in the values. `OUTBOARD_STRESS_SEEDS` sets the number of seeds.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_nothing_is_wrong(driver: str, more: tuple[str, ...], dtype: str, run_py
 
 
 def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
-    """Kernels that are right, wrong, don't compile and aren't there. Of figures their bars: this machine is busy."""
+    """Kernels that are right, wrong, do not compile or are missing. Figures have only bars: this machine is busy."""
     report = tmp_path / "report.json"
     given = ("--driver", "unit.bad_kernels:Bad", "--only", "^(exp|neg|sinh|svd)$", "--dtypes", "float32")
     more = ("--side", "64", "--json", str(report))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard kernels tune` as a user runs it, and every schedule that there is to choose from."""
+"""`outboard kernels tune` as a user runs it, and every schedule to choose from."""
 
 from __future__ import annotations
 

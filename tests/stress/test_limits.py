@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One small program where the system has no more: threads, descriptors, memory, disk, or a disk that is read only."""
+"""One small program at the limits of the system: threads, descriptors, memory, disk space, a read-only disk."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ print(*raised)
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a small disk, and gives what changes its options."""
+    """Mount a small disk, and yield a function that changes its options."""
     folder = tmp_path / "disk"
     folder.mkdir()
 

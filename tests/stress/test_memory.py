@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Memory under adversarial schedules and with every driver call failing in turn: many processes, for minutes.
 
-`OUTBOARD_STRESS_SEEDS`, `OUTBOARD_STRESS_FAULTS` and `OUTBOARD_MODEL_OPERATIONS` set how many seeds, failing calls and
-operations of the model are tried.
+`OUTBOARD_STRESS_SEEDS`, `OUTBOARD_STRESS_FAULTS` and `OUTBOARD_MODEL_OPERATIONS` set the number of seeds, of failing
+calls and of operations of the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAULTS = int(os.environ.get("OUTBOARD_STRESS_FAULTS", "40"))
 
 
 def drivers_with(option):
-    """The drivers that have an option of that name: what a test needs is asked, not whose driver it is."""
+    """Return the drivers that have an option of that name: tests ask for a capability, not for a driver's name."""
     return [name for name, found in found_drivers().items() if option in found.load().options]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Numbers inside, at and beyond the types' ends: every operator with every type, eager and compiled."""
+"""Numbers inside, at and beyond the types' limits: every operator with every type, eager and compiled."""
 
 from __future__ import annotations
 

@@ -18,6 +18,6 @@ def test_models(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", SCHEDULED)
 def test_all_samples_of_the_plain_calls(driver: str) -> None:
-    """And of their gradients, with every element type; `make test` tries the first of each check."""
+    """The gradients too, with every element type; `make test` tries the first sample of each check."""
     tests = str(TESTS / "operators" / "test_opinfo.py")
     run_suite(tests, "-k", "test_entry and forward-", f"--driver={driver}", OUTBOARD_TEST_SAMPLES="all")

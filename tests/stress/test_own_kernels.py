@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The drivers that `outboard new` copies whose kernels are generated in a language of their own: all tests."""
+"""Drivers that `outboard new` copies and that generate kernels in their own language: all tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_driver_tests() -> None:
 
 @pytest.fixture(scope="module", params=["c", "python"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of an installed project of the template `device`."""
+    """Return the environment of an installed project of the template `device`."""
     from unit.test_new import make_and_install
 
     folder = tmp_path_factory.mktemp(request.param)

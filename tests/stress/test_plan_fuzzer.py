@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Texts of plans, changed at random, are read without a report of AddressSanitizer and UndefinedBehaviorSanitizer.
 
-A million of them, or as many as OUTBOARD_FUZZ_PLANS says, in some three minutes.
+A million texts, or OUTBOARD_FUZZ_PLANS of them, take some three minutes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Wrong calls of every operator that the database reaches: the device refuses what the CPU refuses, nothing else."""
+"""Wrong calls of every operator that the database reaches: the device refuses the calls that the CPU refuses.
+
+The device refuses no other call.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The runtime's tests on libraries built with a sanitizer: a report, in whatever process, fails.
+"""The runtime's tests on libraries built with a sanitizer: a report in any process fails the test.
 
-Takes a build and up to half an hour for each sanitizer on two cores. `-k thread` or `-k address` runs one of them.
+Each sanitizer takes a build and up to half an hour on two cores. `-k thread` or `-k address` runs one of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tree(request, tmp_path_factory):
 
 
 def check(tree: Tree, *arguments: str) -> None:
-    """Runs pytest on the tree and fails with every report and with what failed."""
+    """Run pytest on the tree and fail with every report and every failed test."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10", *arguments]
     for test, reason in DESELECTED[tree.sanitizer.name].items():
         print(f"left out: tests/{test}: {reason}")
@@ -122,7 +122,7 @@ def test_a_planted_error_is_reported(tree):
 
 
 def plant(tree: Tree) -> Path:
-    """Compiles the errors into a library that counts as one of ours."""
+    """Compile the errors into a library that counts as one of ours."""
     library = tree.root / "torch_outboard" / "lib" / "libplanted.so"
     if not library.exists():
         source = library.with_suffix(".cpp")

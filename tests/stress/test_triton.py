@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels in Triton: for other chips than the quick tests have, and in workers, some of which die."""
+"""Kernels in Triton: for more chips than in the quick tests, and in workers, some of which die."""
 
 from __future__ import annotations
 

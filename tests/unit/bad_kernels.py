@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Drivers whose generated kernels are at fault, or that have no device to run them."""
+"""Drivers with faulty generated kernels, or without a device to run kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Dialect(Dialect):
 
 
 class BadGenerator(OpenCLGenerator):
-    """exp is wrong, sinh is no function, and cosh ends the process that asks for it."""
+    """A generator with a wrong exp, an unknown function for sinh, and a cosh that ends the process that builds it."""
 
     dialect = _Dialect(
         **{one.name: getattr(OPENCL_C, one.name) for one in fields(Dialect)}
@@ -40,7 +40,7 @@ class Bad(Apart):
 
 
 class Empty(Toy):
-    """Has a generator and no device."""
+    """A driver with a generator and no device."""
 
     kernel_generator = "opencl_c"
 

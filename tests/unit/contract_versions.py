@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What each version of driver.h was, in bytes of 64-bit machines: a driver compiled with one has these structs.
+"""The layouts of each version of driver.h, in bytes on 64-bit machines: a driver compiled with one has these structs.
 
-A version is never changed once it was released: additions are a new one, at the end.
+A released version never changes: additions are a new version, at the end.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _ITEMS = 64
 
 
 class ProgramGenerator(CodeGenerator):
-    """Inductor's C++ for the CPU, handed to the driver as programs."""
+    """Inductor's C++ for the CPU, passed to the driver as programs."""
 
     name = "programs"
     fuses_as_cpu = True

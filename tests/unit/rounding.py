@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver whose native kernels round otherwise than the CPU's, as those of an accelerator do."""
+"""A driver whose native kernels round differently from the CPU's, as those of an accelerator do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FUNCTIONAL = {
 
 
 def in_double(name):
-    """Gives a kernel that runs an operator of float32 tensors on the CPU in double precision and rounds its results."""
+    """Return a kernel that runs a float32 operator on the CPU in double precision and rounds its results."""
     packet, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.aten, packet), overload or "default")
     outs = [argument.name for argument in op._schema.arguments if argument.is_out]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How drivers opt into autocast, each in a process of its own."""
+"""The ways in which drivers opt into autocast, each in a separate process."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ sys.meta_path.insert(0, Finder)
 
 @pytest.mark.parametrize("is_imported_first", [False, True])
 def test_operators_of_torchvision(run_python, is_imported_first):
-    """Torchvision registers its casts for CUDA and XPU only; they hold here too once it is imported."""
+    """Torchvision registers its casts for CUDA and XPU only; after its import they apply here too."""
     first, second = ("import torchvision", "") if is_imported_first else ("", "import torchvision")
     run_python(
         HEAD

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What attach refuses. All of it is refused before anything changes, so one process can try it all."""
+"""Refusals of attach. Every refusal comes before any change, so one process can try all of them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ OB_EXPORT ob_status {symbol}(const ob_options* options, ob_driver* out_driver, c
 
 @pytest.fixture(scope="session")
 def compile_library(tmp_path_factory):
-    """Compiles the body of ob_driver_table into a driver library."""
+    """Return a function that compiles the body of ob_driver_table into a driver library."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -402,7 +402,7 @@ with pytest.raises(torch_outboard.RegistrationError, match="replaces the attribu
 
 
 def test_attaching_after_a_backward_pass(run_python):
-    """torch starts autograd's threads at the first pass of a process, for the devices that there are then."""
+    """torch starts autograd's threads at a process's first pass, for the devices that exist then."""
     print_ = run_python("""
 import torch
 x = torch.ones(3, requires_grad=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A second attach: who was first, and which options still count. And variables that nobody reads."""
+"""A second attach: who attached first, and which options still apply. And unknown environment variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = "from torch_outboard.cli import main; import sys; main(sys.argv[1:], prog_
 
 @pytest.fixture
 def run_python(run_python: RunPython) -> RunPython:
-    """These tests are about the import of torch itself."""
+    """Return a `run_python` with fresh processes, since these tests are about the import of torch itself."""
     return functools.partial(run_python, fresh=True)
 
 

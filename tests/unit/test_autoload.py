@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attaching while torch is imported. Nothing may stop `import torch`."""
+"""Attaching during `import torch`, which nothing may stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ importlib.metadata.entry_points = entry_points
 
 @pytest.fixture
 def run_python(run_python: RunPython) -> RunPython:
-    """These tests are about the import of torch itself."""
+    """Return a `run_python` with fresh processes, since these tests are about the import of torch itself."""
     return functools.partial(run_python, fresh=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""OUTBOARD_BLOCKING=1, and drivers that run work at once: a failure is raised by the call that it belongs to."""
+"""OUTBOARD_BLOCKING=1, and drivers that run work at once: the failing call itself raises the failure."""
 
 from __future__ import annotations
 

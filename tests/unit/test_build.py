@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The record of the build, and the refusal of a torch that it was not made for."""
+"""The record of the build, and the refusal of any other torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Gives the path of a record, not yet written, which the package takes for its own."""
+    """Return the path of a record, not yet written, that the package takes for its own."""
     monkeypatch.setattr(_build, "_PACKAGE", tmp_path)
     return tmp_path / "_build_info.json"
 

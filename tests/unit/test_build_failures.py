@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What keeps a kernel from being built: a refusal of the compiler is remembered, all else is raised and tried again."""
+"""Failures to build a kernel: a refusal of the compiler is remembered, any other failure is raised and retried."""
 
 from __future__ import annotations
 

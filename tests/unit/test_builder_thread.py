@@ -24,7 +24,7 @@ def run(run_python: RunPython, code: str) -> tuple[str, str]:
 
 
 def test_ctrl_c_in_a_build_ends_the_process_as_usual(run_python: RunPython) -> None:
-    """Python would end the thread within a function of torch's, which aborts the process."""
+    """Python would end the thread within a function of torch, which aborts the process."""
     code = """
 import torch_outboard.kernels.plans.lower as lower
 x = torch.arange(12.0).to("ocl").reshape(3, 4)

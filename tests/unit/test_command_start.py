@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command `outboard` starts without torch, and the package is whole without the command."""
+"""The command `outboard` starts without torch, and the package is complete without the command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WITH_TORCH = COMMAND.replace("sys.meta_path.insert(0, NoTorch())", "")
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the words that call each command below this one, and this one's."""
+    """Yield the words that call this command and each command below it."""
     yield path
     if isinstance(command, click.Group):
         for name, below in command.commands.items():
@@ -173,7 +173,7 @@ assert "torch" in sys.modules and set(torch_outboard.__all__) <= set(vars(torch_
     ids=" ".join,
 )
 def test_commands_bear_a_driver_that_attaches_itself(run_python, tmp_path, words):
-    """torch's import attaches it, in the middle of the command's imports."""
+    """torch's import attaches the driver, in the middle of the command's imports."""
     words = [word.format(tmp=tmp_path) for word in words]
     environment = {"OUTBOARD_DRIVER": "unit.toys:Toy", "OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "kernels")}
     answer = run_python(WITH_TORCH, *words, env=environment)

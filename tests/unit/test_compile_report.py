@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the compile report reads: generated code, graph breaks, times; and its page."""
+"""The sources of the compile report: generated code, graph breaks, times; and its page."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ assert x.tolist()[:2] == [3, 1]
 @pytest.mark.parametrize("driver", ["null", "sim", "opencl", "nv"])
 @pytest.mark.parametrize("minor", MINORS)
 def test_a_driver_serves_a_core_of_each_version(driver: str, minor: int) -> None:
-    """A table that an older core gives is filled as far as it goes."""
+    """The driver fills an older core's table as far as the table goes."""
     size = SIZES[minor]["ob_driver"]
     table = (ctypes.c_uint64 * (SIZES[-1]["ob_driver"] // 8 + 8))(*[0x5A] * (SIZES[-1]["ob_driver"] // 8 + 8))
     ctypes.memset(table, 0, size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels in a driver's language: what the driver is asked, formulas, and torch.compile through them."""
+"""Kernels in a driver's language: the calls of the driver, formulas, and torch.compile through them."""
 
 from __future__ import annotations
 

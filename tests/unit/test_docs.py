@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the documentation quotes and links to is there."""
+"""The documentation's quotes and links exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUOTE = re.compile(r"<!-- from: (?P<path>\S+) -->\n```\w*\n(?P<code>.*?)```", re
 
 
 def quotes(text: str) -> list[tuple[str, str]]:
-    """Gives the file and the text of each quoted piece; a line of "…" separates two of one block."""
+    """Return the file and the text of each quoted piece; a line of "…" separates two pieces of one block."""
     return [
         (match["path"], piece.strip("\n"))
         for match in QUOTE.finditer(text)
@@ -96,7 +96,7 @@ def test_the_guide_speaks_of_the_project_that_is_made():
 
 
 def reasons() -> Iterator[tuple[str, str]]:
-    """Yield each reason for which an operator gets no kernel, with its file. "…" stands for what is put in."""
+    """Yield each reason why an operator has no kernel, with its file. "…" stands for inserted text."""
     for path in sorted((ROOT / "torch_outboard" / "kernels").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal"):

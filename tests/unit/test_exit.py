@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What shows only at the end of a process, or under an allocator that overwrites what is freed."""
+"""Errors that show only at the end of a process, or under an allocator that overwrites freed memory."""
 
 from __future__ import annotations
 

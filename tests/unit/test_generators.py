@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which code generator a device has."""
+"""The choice of a device's code generator."""
 
 from __future__ import annotations
 

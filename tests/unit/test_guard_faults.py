@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Guards restore without the driver: where its entries fail, the error is the first one's, and the state is the old."""
+"""Guards restore without the driver: if its entries fail, the first error is raised, and the state is the old one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ assert (x + 1).tolist() == [2] * 8
 
 
 def test_the_guard_of_an_operator(run_python):
-    """An operator of tensors on another device selects it for itself."""
+    """An operator selects the device of its tensors for its own duration."""
     run_python(
         FAILING_DRIVER
         + """
@@ -90,7 +90,7 @@ assert state() == before
 
 
 def test_the_guards_of_a_backward_pass(run_python):
-    """Autograd selects the device and the stream of the forward pass, on a thread of its own too."""
+    """Autograd selects the device and the stream of the forward pass, also on its own thread."""
     run_python(
         FAILING_DRIVER
         + """

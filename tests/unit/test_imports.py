@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which modules of the package import which: no circles, and every room in its layer."""
+"""The imports between the package's modules: no cycles, and every room in its layer."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Use(NamedTuple):
 
 
 def modules() -> dict[str, Path]:
-    """Return the package's modules by their names, without the package's; not the templates of projects."""
+    """Return the package's modules by their names without the package's, except the templates of projects."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
@@ -133,7 +133,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(module: str, source: str, names: Mapping[str, object]) -> Iterator[Use]:
-    """Yield the modules of `names` that a module imports anywhere in it; of a package's submodule that one alone."""
+    """Yield the modules of `names` that a module imports anywhere; for a submodule, not its package."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             whole = [alias.name for alias in node.names]
@@ -150,7 +150,7 @@ def imported(module: str, source: str, names: Mapping[str, object]) -> Iterator[
 
 
 def own_name(module: str) -> str | None:
-    """Return a module's name without the package's; None for one of other packages."""
+    """Return a module's name without the package's, or None for a module of another package."""
     first, _, rest = module.partition(".")
     return rest if first == PACKAGE.name else None
 
@@ -173,7 +173,7 @@ def room_of(module: str) -> str | None:
 
 
 def rule_against(use: Use) -> str | None:
-    """Return the rule that an import breaks; None if it breaks none."""
+    """Return the rule that an import breaks, or None."""
     own, other = room_of(use.module), room_of(use.used)
     for module, room in ((use.module, own), (use.used, other)):
         if room is None:
@@ -184,7 +184,7 @@ def rule_against(use: Use) -> str | None:
 
 
 def complaints(uses: list[Use], exceptions: Collection[tuple[str, str]]) -> list[str]:
-    """Return what is wrong, in words: forbidden imports, and exceptions that are not needed."""
+    """Return the violations, in words: forbidden imports, and unneeded exceptions."""
     forbidden = [(use, rule) for use in uses if (rule := rule_against(use)) is not None]
     found = {(use.module, use.used) for use, _ in forbidden}
     wrong = [f"{use}\n    {rule}" for use, rule in forbidden if (use.module, use.used) not in exceptions]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which files of C and C++ include which: the layers of csrc, and what drivers may know."""
+"""The includes between C and C++ files: the layers of csrc, and the headers that drivers may use."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def room_of(path: str) -> str | None:
 
 
 def rule_against(use: Use) -> str | None:
-    """Return the rule that an include breaks; None if it breaks none."""
+    """Return the rule that an include breaks, or None."""
     own = room_of(use.path)
     if own is None:
         return f"{use.path} is in no room: say in ROOMS and in docs/architecture.md what it may include"
@@ -125,7 +125,7 @@ def rule_against(use: Use) -> str | None:
 
 
 def complaints(uses: list[Use], exceptions: Collection[tuple[str, str]]) -> list[str]:
-    """Return what is wrong, in words: forbidden includes, and exceptions that are not needed."""
+    """Return the violations, in words: forbidden includes, and unneeded exceptions."""
     found = {}
     for use in uses:
         if (rule := rule_against(use)) is not None:

@@ -29,7 +29,7 @@ main(sys.argv[1:], prog_name="outboard", standalone_mode=False)
 
 
 def both(run_python, *arguments, code="", columns="200"):
-    """Gives what a command says to programs, and to people."""
+    """Return a command's output for programs, and for people."""
     report, text = run_python(code + BOTH, "info", *arguments, env={"COLUMNS": columns}).stdout.split("TEXT\n")
     return json.loads(report), text
 
@@ -126,7 +126,7 @@ def test_it_lists_what_is_changed_of_torch(run_python):
 
 
 def test_every_patch_is_listed():
-    """Each function of _compat that asks torch whether a patch is needed stands for one."""
+    """Each function of _compat that asks torch whether a patch is needed stands for one patch."""
     folder = Path(_compat.__file__).parent
     questions = {
         name for path in folder.glob("*.py") for name in re.findall(r"^def (needs_\w+)", path.read_text(), re.MULTILINE)

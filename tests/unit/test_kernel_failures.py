@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels that say what is wrong: in memory that the host reaches, in its own that kernels reach, or through copies."""
+"""Kernels that report errors: in memory that the host reaches, in their own memory, or through copies."""
 
 from __future__ import annotations
 

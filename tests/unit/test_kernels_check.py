@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard kernels check`: what it finds, of good and of bad kernels, and what it says where it can't begin."""
+"""`outboard kernels check`: its findings with good and bad kernels, and its messages if it cannot begin."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def found(entry: str, state: str, reason: str = "") -> SimpleNamespace:
 def test_the_status_tells_whether_all_is_right(
     state: str, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What `make stress` sees of real drivers, without one."""
+    """The results that `make stress` sees on real drivers, without a driver."""
     all_found = [found("add", "right"), found("exp", state, "3 of 6\x1b[2J"), found("svd", "refused", "no lowering")]
     asked = [one.asked for one in all_found]
     database = SimpleNamespace(asked=lambda *given: asked, check=lambda *given: iter(reversed(all_found)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard kernels`: what lies on disk, in a reader's words."""
+"""`outboard kernels`: the stored kernels on disk, in a reader's words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard kernels tune`: what it refuses. tests/kernels/test_tuning.py has what it does."""
+"""The refusals of `outboard kernels tune`. tests/kernels/test_tuning.py tests its work."""
 
 from __future__ import annotations
 

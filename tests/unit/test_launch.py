@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels launched from Python: what the driver is given, and what can't get past the recorder of a graph."""
+"""Kernels launched from Python: the driver's arguments, and the launches that a graph's recorder refuses."""
 
 from __future__ import annotations
 

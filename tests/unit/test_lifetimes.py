@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What queued work uses outlives it, whatever the driver fails at: graphs, their memory, parked and pinned blocks.
+"""Memory of queued work outlives the work, whatever call of the driver fails: graphs, parked and pinned blocks.
 
-On sim in lazy order nothing runs before somebody waits, so a missing wait shows every time.
+On sim in lazy order nothing runs before a wait, so a missing wait shows every time.
 """
 
 from __future__ import annotations

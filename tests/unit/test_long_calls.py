@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Each entry of a driver in which a user's call may last: it is told, with the entry, the device and what it is for."""
+"""Driver entries in which a user's call may last: the message names the entry, the device and the purpose."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ assert not driver.go.is_set() and driver.count == 1
 
 
 def test_ctrl_c_ends_the_wait_for_a_compiler(run_python):
-    """The build goes on, and who asks next has its program."""
+    """The build goes on, and the next caller gets its program."""
     run_python(
         SLOW
         + COMPILER
@@ -368,7 +368,7 @@ atexit.register(driver.go.set)  # before torch-outboard's own
 
 
 def test_an_interrupt_is_not_lost_where_the_program_is_kept(run_python, tmp_path: Path):
-    """A driver that can't take a binary builds the text instead; one that is interrupted doesn't."""
+    """A driver that refuses a binary builds the text instead; an interrupted driver does not."""
     run_python(
         SLOW
         + """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Once an entry says that a device is lost, no entry is called for that device any more."""
+"""After an entry reports a lost device, no entry is called for this device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard memory` and files that are no snapshots."""
+"""`outboard memory` and files that are not snapshots."""
 
 from __future__ import annotations
 

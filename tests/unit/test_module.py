@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.<name>: what is in it, and what each absent part says."""
+"""torch.<name>: its contents, and the error of each absent part."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ for stream in (module.Stream(), module.Stream()):
 
 
 def test_registered_memory_is_pinned_before_anything_else_is_done(run_python):
-    """torch takes nothing for pinned while the device type has not been initialised through it."""
+    """torch takes no memory for pinned before the device type has been initialised through torch."""
     run_python(
         """
 import torch, torch_outboard

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Modules that have moved: their old names, which vendors import, go on for a release."""
+"""Modules that have moved: their old names, which vendors import, still work for a release."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Graphs of a driver that captures itself: a driver in Python that writes down the calls of a capture."""
+"""Graphs of a driver that captures itself: a driver in Python that records the calls of a capture."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ assert y.tolist() == [1] * 8
 
 
 def test_a_compiled_function_becomes_one_launch(run_compiler):
-    """With mode="reduce-overhead", where as generated each kernel and each operator is a call of the driver."""
+    """With mode="reduce-overhead"; in generated code each kernel and each operator is a call of the driver."""
     run_compiler(
         DRIVER.replace("driver = Cap", 'CapturingDriver.code_generator = "cpp"\ndriver = Cap')
         + """
@@ -194,7 +194,7 @@ assert torch.equal(got.cpu(), want.cpu())
 
 
 def with_methods(methods: str) -> str:
-    """Gives the driver above with other methods: they are bound as it is attached."""
+    """Return the code of the driver above with other methods, which attach binds."""
     return DRIVER.replace("driver = Cap", methods + "\ndriver = Cap")
 
 
@@ -310,7 +310,7 @@ assert not queued and not driver.executables
 
 
 def test_a_graph_that_is_dropped_in_its_capture_ends_it(run_python):
-    """Where a failure of the driver can be told, and before the graph itself goes, which calls no entry."""
+    """The capture ends before the graph is freed, while a failure of the driver can still be reported."""
     run_python(
         DRIVER
         + """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels that a driver brings for one form of an operator serve the others: in Python, and in C with the example."""
+"""A driver's kernel for one form of an operator serves the others: in Python, and in C with the example."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ assert seen[3:] == ["in place", "functional", "out"]
 
 
 def test_an_argument_in_the_memory_that_is_written_is_read_whole(run_python):
-    """A product in place of one of its factors: the kernel writes where it would still read."""
+    """A product in place of one of its factors: the kernel writes memory that it still has to read."""
     run_python(
         START
         + """
@@ -180,7 +180,7 @@ with pytest.raises(ValueError, match="write it as namespace::name.overload"):
 
 @pytest.fixture(scope="module")
 def compile_c(tmp_path_factory):
-    """Compiles a C source that exports kernel_register."""
+    """Return a function that compiles a C source that exports kernel_register."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -213,7 +213,7 @@ def check(result, want):
 
 
 def attach(path: Path, driver: str = "null") -> str:
-    """Gives the code that attaches a driver with the kernels of a library; the null driver's memory is the host's."""
+    """Return code that attaches a driver with the kernels of a library; the null driver's memory is the host's."""
     start = ATTACH.format(module=driver, driver={"null": "NullDriver", "sim": "SimDriver"}[driver], path=str(path))
     return start + f"device = '{driver}'\nmodule = torch_outboard.attach(WithKernels)\n"
 

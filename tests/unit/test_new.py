@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard new`, `outboard test`, and the driver tests as others run them."""
+"""`outboard new`, `outboard test`, and the driver tests as other projects run them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ with pytest.raises(torch.AcceleratorError, match="was lost"):
 
 
 def make_and_install(project, site, *kind):
-    """Makes a project and installs it as a user does, but into a folder of its own and by the build tools here."""
+    """Make a project and install it as a user does, but into a separate folder and by the build tools here."""
     if not (is_installed("scikit-build-core") and is_installed("pip")):
         pytest.skip("capability: scikit-build-core and pip, which build the project")
     status, output = invoke("new", "made_up", *kind, "--folder", str(project))
@@ -129,7 +129,7 @@ def make_and_install(project, site, *kind):
 
 
 def run_installed(run_python, site, folder, *arguments):
-    """Runs pytest in a folder, with what is installed in `site`, in a process that has imported torch already."""
+    """Run pytest in a folder, with the packages in `site`, in a process that has already imported torch."""
     path = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
     code = f"""
 import os, runpy, sys
@@ -143,13 +143,13 @@ runpy.run_module("pytest", run_name="__main__", alter_sys=True)
 
 
 def environment() -> dict[str, str]:
-    """The environment of a shell in which the Python that runs this is the first."""
+    """Return the environment of a shell in which the running Python comes first."""
     own = {key: value for key, value in os.environ.items() if not key.startswith(("OUTBOARD_", "PYTEST_"))}
     return own | {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
 
 
 def test_what_ci_runs(tmp_path):
-    """The script, with pip's own settings for a folder of its own and no network."""
+    """The script, with pip's settings for a separate folder and no network."""
     project, site = tmp_path / "project", tmp_path / "site"
     assert invoke("new", "made_up", "--language", "python", "--folder", str(project))[0] == 0
     path = os.pathsep.join([str(site), *filter(None, sys.path), str(ROOT)])
@@ -186,7 +186,7 @@ def test_ci_says_that_torch_outboard_is_missing(tmp_path):
 
 
 def run_ci(folder, **variables):
-    """Runs the script where nothing is installed, with a Python that says what else it is told to do."""
+    """Run the script without installed packages, with a Python that prints its other arguments."""
     assert invoke("new", "made_up", "--language", "python", "--folder", str(folder / "project"))[0] == 0
     tools = folder / "tools"
     tools.mkdir()
@@ -299,7 +299,7 @@ def test_kernels_are_a_template_of_their_own(tmp_path):
 
 
 def test_what_a_device_needs_to_be_read_or_changed():
-    """The rest of a project stands for a runtime, a compiler and a chip, and goes when yours take their places."""
+    """The rest of a project stands for a runtime, a compiler and a chip, and is deleted when yours replace it."""
     wanted = {
         "c": ("src/driver.c", "torch_my_chip/__init__.py", "torch_my_chip/dialect.py"),
         "python": tuple(f"torch_my_chip/{name}.py" for name in ("__init__", "memory", "dialect", "programs")),
@@ -314,7 +314,7 @@ def test_what_a_device_needs_to_be_read_or_changed():
 
 
 def without_docstrings(text: str) -> str:
-    """Return a module less its docstrings, not less other texts; what isn't Python as it is."""
+    """Return a module without its docstrings but with other texts; other languages stay unchanged."""
     text = re.sub(r'\A(?:# .*\n)*"""(?:.|\n)*?"""', "", text)
     return re.sub(r'^ +"""(?:.|\n)*?"""$', "", text, flags=re.MULTILINE)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The second template of `outboard new`: what becomes of a process with the devices, and of who uses them."""
+"""The second template of `outboard new`: the end of the process with the devices, and of the processes that use it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ for wrong in (
 
 
 def test_no_query_waits_for_devices_that_stand_still(run_python):
-    """Nor does a copy to the host, which is queued: the wait behind it is the core's, which tells of it."""
+    """A copy to the host does not wait either: it is queued, and the core makes and reports the wait behind it."""
     run_python(
         START
         + """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The list of operators whose out= kernel stands in for the functional one: each entry is proven again, on the CPU.
+"""The list of operators whose out= kernel replaces the functional one: each entry is proven again, on the CPU.
 
-By the first samples here, with float32 or what the entry has in its place; `scripts/out_forms` takes all element types.
+The tests use the first samples, with float32 or the entry's replacement of it; `scripts/out_forms` covers all element
+types.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def listed_pairs() -> dict[str, Pair]:
 
 @functools.cache
 def prover_of(entry: str, first_only: bool) -> Prover:
-    """Lets the listed operators that an entry calls be proven: by its first samples, or by many of each type."""
+    """Prove the listed operators that an entry calls: by its first samples, or by many of each type."""
     info = entries_by_name()[entry]
     dtypes = sorted(info.supported_dtypes("cpu"), key=str)
     prover = Prover(listed_pairs(), LIMIT)
@@ -54,7 +55,10 @@ def prover_of(entry: str, first_only: bool) -> Prover:
 
 
 def failure_of(name: str, entries: list[str]) -> str | None:
-    """Says why an operator is not proven by these entries, or gives None. Few are not called by the first samples."""
+    """Return why an operator is not proven by these entries, or None.
+
+    Few operators need more than the entries' first samples.
+    """
     for first_only in (True, False):
         for entry in entries:
             verdict = prover_of(entry, first_only).verdicts.get(name)

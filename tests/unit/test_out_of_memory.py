@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch.OutOfMemoryError says."""
+"""The message of torch.OutOfMemoryError."""
 
 from __future__ import annotations
 

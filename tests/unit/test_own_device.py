@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The template `device`: programs, which are built on this side and kept, and their launches in another process."""
+"""The template `device`: programs, which this side builds and stores, and their launches in another process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def launch(address, kernel=kernel, grid=(2, 1, 1), block=(1, 1, 1), args=(), sha
 
 
 def test_programs_are_kept_without_the_compiler(run_python, tmp_path):
-    """The second process has no compiler, and one more text is one too many for it."""
+    """The second process has no compiler, and cannot build one more text."""
     kept = {**ERRORS, "OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path)}
     run_python(START + "assert x.sqrt().tolist() == [1, 2]", env=kept)
     again = """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The package as a whole: what importing costs, coverage before a driver, the example's size."""
+"""The package as a whole: the cost of its import, coverage before a driver, the example's size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOADED = {
 
 @pytest.fixture
 def run_python(run_python: RunPython) -> RunPython:
-    """These tests are about the import of torch itself."""
+    """Return a `run_python` with fresh processes, since these tests are about the import of torch itself."""
     return functools.partial(run_python, fresh=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Libraries of installed packages: where they are looked for, and where not."""
+"""Libraries of installed packages: the folders that are searched, and those that are not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Packs: what `outboard kernels pack` makes, who finds it, and what is not taken for good."""
+"""Packs: the output of `outboard kernels pack`, who finds it, and which packs are refused."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ print(json.dumps({{**plan_statistics(), "inductor": "torch._inductor" in sys.mod
 
 @pytest.fixture(scope="module")
 def make(run_python: RunPython) -> Callable[..., str]:
-    """Runs the command, for a folder beside the vendor's module."""
+    """Return a function that runs the command, for a folder beside the vendor's module."""
 
     def run(folder: Path, chip: dict[str, object], only: str = "some", status: int = 0) -> str:
         (folder.parent / "vendor.py").write_text(VENDOR)
@@ -111,7 +111,7 @@ def make(run_python: RunPython) -> Callable[..., str]:
 
 @pytest.fixture(scope="module")
 def package(make: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vendor's package that has been built."""
+    """Build a vendor's package."""
     folder = tmp_path_factory.mktemp("package")
     output = make(folder / "pack", FIRST)
     assert "some float32\n" in output and "6 plans in" in output, output
@@ -175,7 +175,7 @@ def test_a_pack_of_nothing_is_an_error_and_leaves_the_older_one(
 
 @pytest.fixture
 def pack(tmp_path: Path, monkeypatch: Any) -> Path:
-    """A pack with a plan for the key "a", of a process with one device."""
+    """Return a pack with a plan for the key "a", of a process with one device."""
     described = {"torch": "2", "torch_commit": "c", "code": "d", "generator": "g", "generated_by": "h", "machine": "m"}
     monkeypatch.setattr(packs, "describe", lambda device: described)
     Store(tmp_path / "made").save("a", SIZES, ANSWER)

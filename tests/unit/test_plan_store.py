@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Plans on disk: what is read again, what is not trusted, what is never kept."""
+"""Plans on disk: which are read again, which are not trusted, which are never stored."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ print(json.dumps({**plan_statistics(), "wrong": wrong, "inductor": "torch._induc
 def run(
     run_python: RunPython, folder: Path, rows: int = 33, columns: int = 70, program: str = PROGRAM
 ) -> tuple[dict[str, Any], str]:
-    """Gives the statistics of a process, and all that it printed."""
+    """Return the statistics of a process, and its whole output."""
     environment = {stores.VARIABLE: str(folder), "OUTBOARD_FALLBACK": "silent"}
     done = run_python(program, str(rows), str(columns), env=environment, status=None, fresh=True)
     if done.returncode == 3:
@@ -90,14 +90,14 @@ def run(
 
 @pytest.fixture(scope="module")
 def first_run(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """A process that finds nothing, and the folder that it leaves."""
+    """Run a process that finds nothing, and return its statistics and its folder."""
     folder = tmp_path_factory.mktemp("first") / "plans"
     return run(run_python, folder)[0], folder
 
 
 @pytest.fixture
 def built(first_run: tuple[dict[str, Any], Path], tmp_path: Path) -> dict[str, Any]:
-    """What the first process said; `tmp_path` is as it left its folder."""
+    """Return the first process's statistics; `tmp_path` is a copy of its folder."""
     shutil.copytree(first_run[1], tmp_path, dirs_exist_ok=True)
     return first_run[0]
 
@@ -210,7 +210,7 @@ def test_the_mode_of_an_own_folder_is_repaired(tmp_path: Path, mode: int, caplog
 
 
 def test_a_folder_in_one_that_others_may_write_is_not_used(tmp_path: Path, caplog: Any) -> None:
-    """They could give another folder its name."""
+    """They could rename the folder and put another one in its place."""
     (tmp_path / "above").mkdir()
     (tmp_path / "above").chmod(0o777)
     store = Store(tmp_path / "above" / "ours")
@@ -348,7 +348,7 @@ def test_what_a_plan_depends_on_is_in_its_key(monkeypatch: Any) -> None:
 
 
 def test_the_first_kernel_says_nothing_of_torchscript(run_python: RunPython, tmp_path: Path) -> None:
-    """Inductor warns when it is imported: of what torch does itself."""
+    """Inductor's import warns of things that torch does itself."""
     answer = run_python(
         """
 import os, warnings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The text of plans: what is read, and what is refused, with the line and the reason."""
+"""The text of plans: the accepted texts, and refusals with the line and the reason."""
 
 from __future__ import annotations
 

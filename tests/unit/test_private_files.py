@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What lies on disk and runs in this process: what others may have written is not read."""
+"""Files on disk that run in this process: a file that others may have written is not read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ two_users = pytest.mark.skipif(os.geteuid() != 0, reason="capability: processes 
 
 
 def as_user(user: int, function: Callable[[], object]) -> None:
-    """Runs a function in a child that belongs to another user, and fails with what it raises."""
+    """Run a function in a child that belongs to another user, and fail with its error."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -50,7 +50,7 @@ def as_user(user: int, function: Callable[[], object]) -> None:
 
 @pytest.fixture
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that other users can enter, as those of tests can't be."""
+    """Yield a folder that other users can enter, unlike the usual folders of tests."""
     folder = Path(os.path.realpath(tmp_path_factory.mktemp("shared")))
     for one in (folder, *folder.parents):
         if one.stat().st_uid == os.geteuid() and not one.stat().st_mode & stat.S_IXOTH:
@@ -288,7 +288,7 @@ def test_whatever_the_umask_folders_are_private(tmp_path: Path, mask: int, monke
 
 
 def test_the_folder_of_the_package_is_repaired(tmp_path: Path, monkeypatch: Any) -> None:
-    """With a umask of 002 an earlier version made it so."""
+    """With a umask of 002 an earlier version created the folder with this mode."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("OUTBOARD_KERNEL_CACHE_DIR", raising=False)
     (tmp_path / "torch_outboard").mkdir()
@@ -314,7 +314,7 @@ assert [str(one) for one in packs.folders_of(None)] == [begin + "/pack"]
 
 @two_users
 def test_what_root_made_is_read_by_others(shared: Path) -> None:
-    """As of an image, where nobody else may write."""
+    """Plans of an image, which no other user may write."""
     Store(shared / "plans").save("a", SIZES, ANSWER)
     for path in ((shared / "plans"), *(shared / "plans").rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -331,7 +331,7 @@ def test_what_root_made_is_read_by_others(shared: Path) -> None:
 @two_users
 @pytest.mark.parametrize("is_sticky", [True, False])
 def test_nobody_slips_plans_under_a_running_process(shared: Path, is_sticky: bool) -> None:
-    """Another user gives a folder of theirs the name of ours, once it was looked at."""
+    """Another user renames a folder of theirs to our folder's name after the check."""
     theirs: Answer = ("plan of theirs\n", ANSWER[1], "", False)
     outer = shared / "outer"
     outer.mkdir()
@@ -377,7 +377,7 @@ def test_nobody_slips_plans_under_a_running_process(shared: Path, is_sticky: boo
 
 @two_users
 def test_a_plan_that_another_user_put_there_is_not_taken(shared: Path, caplog: Any) -> None:
-    """Into a folder that they could write earlier."""
+    """The other user could write to the folder earlier."""
     folder = shared / "plans"
     Store(folder).save("a", SIZES, ANSWER)
     (path,) = folder.glob("*/??/*.*")

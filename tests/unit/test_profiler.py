@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a profile is made of: the driver's activity records, or else times that the core takes; and what is missing."""
+"""The sources of a profile: the driver's activity records, or else times that the core takes; and missing parts."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ assert torch.equal(x.cpu(), torch.ones(8).sin().cos())
 
 
 def test_a_driver_without_times(run_python, tmp_path):
-    """Only what runs on the host has times then, and the profile says so, once."""
+    """Then only work that runs on the host has times, and the profile says so, once."""
     done = run_python(
         PROFILE
         + f"""
@@ -208,7 +208,7 @@ assert len(of(trace_of(x.sin_, "{tmp_path}/trace.json"), "kernel")) == 1, "late 
 
 
 def test_in_a_forked_child(run_python, tmp_path):
-    """It can profile the CPU, and is told how to have the device."""
+    """The child can profile the CPU, and the error says how to profile the device."""
     run_python(
         RECORDING_DRIVER
         + f"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiled programs on disk: what a driver hands out, a later build of the same text gets."""
+"""Compiled programs on disk: a later build of the same text gets the binary that the driver returned."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which providers operators are asked of: OUTBOARD_PROVIDERS and Driver.providers."""
+"""The providers that operators ask: OUTBOARD_PROVIDERS and Driver.providers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a dialect lacks for an operator is the reason why there is no kernel, and each reason is shown with a remedy."""
+"""A dialect's lack is the reason why an operator has no kernel, and each reason is shown with a remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = (0, torch.zeros(2, dtype=torch.int64, device="meta"))
 
 
 def lack(dialect, operator, *arguments):
-    """Returns what the dialect lacks for a call with tensors of the device "meta"."""
+    """Return what the dialect lacks for a call with tensors of the device "meta"."""
     graph = torch.fx.Graph()
     places = []
     for number, value in enumerate(arguments):

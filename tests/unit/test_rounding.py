@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels of a driver's own may round otherwise than the CPU's; where the host's run, results are the CPU's."""
+"""A driver's own kernels may round differently from the CPU's; if the host's kernels run, results are the CPU's."""
 
 from __future__ import annotations
 

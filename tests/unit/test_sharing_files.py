@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The files in which processes that share memory meet: none is left, and none in use is removed."""
+"""The files of processes that share memory: none is left, and none in use is removed."""
 
 from __future__ import annotations
 

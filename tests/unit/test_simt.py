@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels that the generator 'simt' makes in the host's C++, and in OpenCL C, give what the CPU's operators give.
+"""Kernels of the generator 'simt', in the host's C++ and in OpenCL C, return the results of the CPU's operators.
 
-Those in C++ are compiled so that undefined behaviour and a place outside an array of the kernel's own end the process.
-Each case is a process of its own, forked from one that has imported what takes as long to import as a case to run.
+The kernels in C++ are compiled so that undefined behaviour, or an index outside one of the kernel's arrays, ends the
+process. Each case is a process, forked from one that has imported torch, whose import takes as long as a case.
 """
 
 from __future__ import annotations

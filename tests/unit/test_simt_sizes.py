@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What generated kernels compute of sizes alone: once, before any loop."""
+"""Values that generated kernels compute from sizes alone: once, before any loop."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def test_the_same_has_one_name(printer: IndexPrinter) -> None:
 def test_what_may_have_no_value_and_what_is_nothing_to_compute_has_none(
     printer: IndexPrinter, expression: sympy.Expr
 ) -> None:
-    """Where a size is zero nobody may ask for a quotient by it: named, it would be computed all the same."""
+    """With a size of zero a quotient by this size may be unused; a name for it would compute it all the same."""
     printer.doprint(expression)
     assert not printer.named

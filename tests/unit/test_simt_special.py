@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Special functions of the prelude, compiled here and run on the host, give what the CPU's operators give."""
+"""Special functions of the prelude, compiled here and run on the host, return the results of the CPU's operators."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Run = Callable[..., torch.Tensor]
 
 
 def _library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL:
-    """Compiles all functions of a type: those of float as for a device without double, with constants of float too."""
+    """Compile all functions of a type; those of float as for a device without double, with float constants too."""
     kind, suffix = _KINDS[dtype]
     dialect = replace(HOST_CPP, has_double=dtype == torch.float64)
     loops = [
@@ -75,7 +75,7 @@ def _library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Calls a function for each element; undefined behaviour of C ends the process."""
+    """Return a function that calls a special function for each element; undefined behaviour of C ends the process."""
     folder: Path = tmp_path_factory.mktemp("special")
     libraries = {dtype: _library(folder, dtype) for dtype in _KINDS}
 

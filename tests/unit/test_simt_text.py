@@ -65,7 +65,7 @@ Run = Callable[..., torch.Tensor]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Calls a helper of the prelude for each element; undefined behaviour of C ends the process."""
+    """Return a function that calls a helper of the prelude for each element; undefined behaviour ends the process."""
     folder: Path = tmp_path_factory.mktemp("prelude")
     (folder / "prelude.cpp").write_text(HOST_CPP.source(_WRAPPED.format(loops=_loops())))
     command = ["c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
@@ -182,7 +182,7 @@ def test_random_numbers_have_their_moments_and_are_independent(run: Run) -> None
 
 
 def test_random_numbers_stay_what_they_are(run: Run) -> None:
-    """Every driver gives the same ones, from one release to the next."""
+    """Every driver draws the same numbers, from one release to the next."""
     seed = torch.tensor([0, 1, -5])
     assert run("rand", seed, torch.tensor([0, 1, 2**40]), torch.float32).tolist() == EXPECTED
 

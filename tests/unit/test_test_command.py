@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `outboard test` runs, and what it says of a test that never ends."""
+"""The tests that `outboard test` runs, and its message about a test that never ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:], prog_
 
 @pytest.fixture
 def commands(monkeypatch):
-    """The commands that `outboard test` would run, which it doesn't."""
+    """Return the commands that `outboard test` would run, without running them."""
     seen = []
     monkeypatch.setattr(
         subprocess, "run", lambda command, **_: seen.append(command) or subprocess.CompletedProcess([], 0)
@@ -68,7 +68,7 @@ def test_the_operators_are_beside_the_driver_tests(commands):
 
 
 def test_the_operators_of_a_driver_whose_memory_is_out_of_reach(run_python):
-    """They run on copies, which is no failure there: sums, gradients, conversions, kernels on memory laid out anew."""
+    """They run on copies, which is no failure there: sums, gradients, conversions, kernels after layout changes."""
     names = "forward-index_add-float32 or forward-bool-float32 or forward-linalg.lu_factor-float32"
     driver = "examples.other_process:OtherProcessDriver"
     answer = run_python(RUN, "test", driver, "--operators", "-q", "-k", f"test_entry and ({names})")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Errors of entries that are Python methods, interrupts, forks, and streams that somebody else owns."""
+"""Errors of entries that are Python methods, interrupts, forks, and streams of another owner."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ assert handle in driver.waits
 
 @pytest.mark.parametrize("failing", ["stream_synchronize", "event_record, stream_synchronize"])
 def test_what_a_destroyed_external_stream_has_used_is_told_once(run_python, failing):
-    """Its memory waits for it, which is no use of the stream: it stays left out of waits for the device."""
+    """Its memory waits for the stream, which is no use of it: waits for the device still leave the stream out."""
     run_python(
         START
         + EXTERNAL.replace(

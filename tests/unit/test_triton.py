@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels in Triton for a vendor that is none of Triton's own: its back end, its driver, its hidden arguments."""
+"""Kernels in Triton for a vendor outside Triton: its back end, its driver, its hidden arguments."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_binaries_and_choices_are_kept(run_compiler, tmp_path):
 
 @needs_triton
 def test_binaries_are_kept_under_the_assembler_that_makes_them(run_python):
-    """Workers take the one that torch brings; a process whose parent has named it finds the same binaries."""
+    """Workers use torch's assembler; a process whose parent has named it finds the same binaries."""
     from torch.utils.cpp_extension import _TORCH_PATH
 
     assembler = Path(_TORCH_PATH) / "bin" / "ptxas"

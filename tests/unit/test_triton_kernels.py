@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels in Triton that a program has itself, on the chip of a vendor: called directly, and compiled."""
+"""A program's own kernels in Triton, on a vendor's chip: called directly, and compiled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels in Triton in what the other wrappers write: graphs of torch.fx, and C++.
+"""Kernels in Triton in the output of the other wrappers: graphs of torch.fx, and C++.
 
-tests/stress has sizes that are known, and packages.
+tests/stress covers known sizes, and packages.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_values(run_compiler, tmp_path, wrapper):
 
 @needs_triton
 def test_formulas_in_cpp(tmp_path):
-    """They give what the core computes, for numbers below 0 too."""
+    """The formulas return the core's results, for numbers below 0 too."""
     import subprocess
 
     from torch_outboard import _extension

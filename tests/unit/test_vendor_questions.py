@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The graph compiler of docs/vendor-questions.md works as it stands there, in a package with its entry point."""
+"""The graph compiler of docs/vendor-questions.md works as printed there, in a package with its entry point."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def blocks(kind: str) -> list[str]:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package of a vendor as if pip had installed it."""
+    """Return a vendor's package, laid out as if pip had installed it."""
     compiler, _ = blocks("python")
     inner, about = tmp_path / "torch_mychip", tmp_path / "torch_mychip-0.1.dist-info"
     inner.mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Waits that last: what is told of them, and what Ctrl-C does."""
+"""Long waits: their messages, and the effect of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ stream.synchronize()
 
 
 def test_results_whose_sizes_are_known_are_not_waited_for(run_python):
-    """A call that waited would end the work it waits for, when the wait is told."""
+    """A call that waited would end the work it waits for, since the message of the wait ends the work."""
     run_python(
         WORK
         + """

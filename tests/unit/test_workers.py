@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""DataLoader workers beside a device in use: forked ones keep to the CPU, spawned ones may use the device."""
+"""DataLoader workers beside a device in use: forked workers keep to the CPU, spawned ones may use the device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Drivers for tests of the contract's Python face. They do nothing, and can be made to fail."""
+"""Drivers for tests of the contract in Python. They do nothing, and can be made to fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_outboard import Driver, Option
 
 
 class Toy(Driver):
-    """Every required entry, as methods that do nothing; memory that nobody touches."""
+    """Every required entry, as methods that do nothing, with memory that nothing accesses."""
 
     name = "toy"
     options = {"devices": Option(int, 2, "Number of devices.")}

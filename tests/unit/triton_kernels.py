@@ -58,7 +58,7 @@ def scaled(x: torch.Tensor, factor: float, adds_one: bool = False) -> torch.Tens
 
 
 def accumulated(x: torch.Tensor) -> torch.Tensor:
-    """(2.5 x + 1 sin'ed, plus x) doubled, by two kernels here and those of Inductor."""
+    """Return 2 * (sin(2.5 x + 1) + x), by two kernels here and those of Inductor."""
     z = scaled(x, 2.5, True).sin()
     accumulate[blocks(x.numel())](z, x, x.numel())
     return z * 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A vendor with a chip of its own: the example's, which tells of launches and has limits."""
+"""A vendor with its own chip: the example's chip, which records launches and has limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = 4096
 
 
 class ToyDriver(OwnTritonDriver):
-    """A back end's metadata need not have all hidden pointers that a target names."""
+    """A driver whose target names a hidden pointer that the back end's metadata lacks."""
 
     name = "toychip"
     target = dataclasses.replace(OwnTritonDriver.target, hidden=("spill", "log", "absent"))
