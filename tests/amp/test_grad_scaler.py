@@ -18,7 +18,7 @@ ITEM = "aten::_local_scalar_dense"
 
 @pytest.fixture
 def needs_queued_calls(device):
-    # A driver has `host_address` for each of its devices, and may give no address on some.
+    # A driver has `host_address` for each of its devices, and may return no address on some.
     if not (has_entry("host_callback") and reaches_memory(device)):
         pytest.skip("capability: host_address and host_callback, without which each host call drains its stream")
 

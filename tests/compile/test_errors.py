@@ -136,7 +136,7 @@ def test_a_failure_in_a_kernel_is_raised_at_the_wait(device: torch.device) -> No
 
 
 def _kernel() -> object:
-    # Never called: each test gives it arguments that it refuses. An address that is not 0 is all that it needs.
+    # Never called: each test passes arguments that the core refuses. Any address except 0 will do.
     return _C.compiled_kernel("k", 1, "rwi")
 
 

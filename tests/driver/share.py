@@ -128,7 +128,7 @@ def main() -> None:
     again = ForkingPickler.loads(ForkingPickler.dumps(large))
     assert again.untyped_storage().data_ptr() == large.untyped_storage().data_ptr()
     del again
-    # A receiver that dies gives up what it had.
+    # A receiver that dies releases its storages.
     ask("keep", large)
     del large
     module.ipc_collect()

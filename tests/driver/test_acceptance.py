@@ -29,7 +29,7 @@ def narrow(device: torch.device) -> torch.Tensor:
     return numbers(device, 3, dtype=torch.int8)
 
 
-# By what is wrong. Meta kernels let some pass, and decompositions others.
+# By the mistake. Meta kernels accept some of them, and decompositions accept others.
 REFUSED: dict[str, Call] = {
     "a source smaller than the index": lambda d: numbers(d, 5, 4).scatter_add(0, indices(d, 3, 4), numbers(d, 2, 2)),
     "a source smaller than the index, greatest": lambda d: numbers(d, 5, 4).scatter_reduce(

@@ -39,7 +39,7 @@ def at(device: torch.device, *indices: int) -> torch.Tensor:
     return torch.tensor(indices, device=device)
 
 
-# A good call and a bad one, whose metadata are the same where a number is what is bad.
+# A good call and a bad one. If a number is wrong, the metadata of both are the same.
 NUMBERS: dict[str, tuple[Call, Call]] = {
     "uniform_": (lambda d: floats(d, 3).uniform_(1, 5), lambda d: floats(d, 3).uniform_(5, 1)),
     "uniform_ to nan": (lambda d: floats(d, 3).uniform_(1, 5), lambda d: floats(d, 3).uniform_(0, float("nan"))),

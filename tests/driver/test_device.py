@@ -91,7 +91,7 @@ def in_forked_child(work):
     """Run `work` in a forked child and return its text; fail if the child dies or hangs."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # Python 3.12 warns of a fork with threads; that is what is tested.
+        # Python 3.12 warns of a fork with threads, which is the subject of this test.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:

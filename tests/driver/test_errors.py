@@ -40,7 +40,7 @@ def maker(device):
     return lambda *shape: torch.ones(shape, device=device)
 
 
-# Operators that torch checks itself may say it in another way; those that nobody checks must be refused all the same.
+# torch may word the error of operators that it checks itself; operators without a check must be refused too.
 MESSAGE = "(?i)expected all tensors to be on the same device|device type|same device|on device|is on cpu|on CPU"
 
 

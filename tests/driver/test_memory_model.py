@@ -44,7 +44,7 @@ class Model(RuleBasedStateMachine):
         self.live: list[tuple[torch.Tensor, int, int | None]] = []  # tensor, bytes of its block, value
         self.before = self.module.memory_allocated(self.device)
         self.count_before = self.module.memory_stats(self.device)["allocation.all.current"]
-        self.ranges: list[tuple[int, int]] = []  # of what is live, by address
+        self.ranges: list[tuple[int, int]] = []  # of live blocks, by address
         # What was dropped while another stream used it: its range, and an event behind that work.
         self.parked: list[tuple[int, int, torch.Event]] = []
         self.owners: dict[int, torch.Stream] = {}  # by address: the stream that a block was allocated on

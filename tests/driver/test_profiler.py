@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from .support import has_entry, module_of, pinned, runs_operators, times_events
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
-# From where on arrows are ours: those of torch's own profilers, in the same table, count up from 1.
+# The first id of our arrows: the ids of torch's own profilers, in the same table, count up from 1.
 FLOWS = 1 << 30
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 # Torch's, when a profile begins (2.11) or its second cycle does; it crashes there if that is made an error.

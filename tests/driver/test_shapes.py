@@ -316,7 +316,7 @@ NEW_SIZES = {
 def test_a_new_size_asks_nothing_of_python(device, queue, name):
     """torch's kernels of meta tensors in Python take hundreds of microseconds and more."""
     function, arity = NEW_SIZES[name]
-    function(*[torch.rand(5, 5, device=device)] * arity)  # what is made once for an operator
+    function(*[torch.rand(5, 5, device=device)] * arity)  # builds the data that each operator needs once
     size = 6 + next(NUMBERS)
     x = torch.rand(size, size, device=device)
     asked = set()

@@ -249,7 +249,7 @@ def test_events_are_not_shared_and_say_so(device):
 
 
 def test_torch_has_no_hook_of_its_own():
-    # Once it has one, _compat/sharing.py is to give way to it.
+    # Once torch has one, it should replace _compat/sharing.py.
     from torch_outboard._compat.sharing import needs_share_storages
 
     assert needs_share_storages()

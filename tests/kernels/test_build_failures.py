@@ -51,14 +51,14 @@ def new_texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
 @pytest.mark.usefixtures("new_texts")
 @pytest.mark.parametrize("name", ["erfinv", "_foreach_lgamma"])
 def test_kernels_are_built_once_there_is_room(name: str, device: torch.device) -> None:
-    x = torch.rand(2, 1, 2, 1, 2, 1, 3, dtype=torch.float64)  # of a rank and a type that no other test gives it
+    x = torch.rand(2, 1, 2, 1, 2, 1, 3, dtype=torch.float64)  # of a rank and a type that no other test uses
     given = x.to(device)
 
     def call(x: torch.Tensor) -> torch.Tensor:
         return torch.erfinv(x) if name == "erfinv" else torch._foreach_lgamma([x])[0]
 
     torch.accelerator.synchronize(device)  # launches that a runtime compiles late need the disk too
-    with full_disk(), contextlib.suppress(RuntimeError):  # a compiler that needs no disk is none the worse
+    with full_disk(), contextlib.suppress(RuntimeError):  # a compiler that needs no disk succeeds
         call(given)
     torch.testing.assert_close(call(given).cpu(), call(x))
     assert not [reason for operator, reason in refused_operators() if name in operator]

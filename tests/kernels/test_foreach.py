@@ -92,7 +92,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
     ("dtype", "name"), [(dtype, name) for dtype in DTYPES for name in CASES if taken(dtype, name)], ids=str
 )
 def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
-    # Of each operator with one type only what is made anew, with the others what is written in place.
+    # With one type each operator returns new tensors, with the other types it writes in place.
     is_in_place = dtype != torch.float32
     op = operator(name, is_in_place)
 

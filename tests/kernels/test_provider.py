@@ -380,7 +380,7 @@ def test_a_build_that_fails_names_the_operator_and_harms_nothing(
         return name, language, code.replace(b"xindex", b"nowhere", 1), *rest
 
     monkeypatch.setattr(builder, "_kernel", broken)
-    x = torch.rand(2, 3, 2, 3, 2, 3, 2)  # of a rank that no other test gives it
+    x = torch.rand(2, 3, 2, 3, 2, 3, 2)  # of a rank that no other test uses
     torch_outboard.reset_coverage()
     result = torch.logaddexp2(x.to(device), x.to(device))
     torch.testing.assert_close(result.cpu(), torch.logaddexp2(x, x))

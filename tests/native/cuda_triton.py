@@ -33,7 +33,7 @@ def launch(function: Callable[..., torch.Tensor], *given: torch.Tensor, **option
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, **options)
     compiled(*given)
-    LAUNCHES.unlink()  # those that measured
+    LAUNCHES.unlink()  # the launches of the measurements
     result = compiled(*given)
     (line,) = LAUNCHES.read_text().splitlines()
     words = line.split()

@@ -47,7 +47,7 @@ NEVER: dict[str, Gap] = {
 # Random entries whose mean says nothing: the mean does not exist, or the sign of the result is free.
 NO_MEAN: frozenset[str] = frozenset({"cauchy", "pca_lowrank", "svd_lowrank"})
 
-# Entries that make a tensor in place larger than its storage where it is a view of less: nobody wrote what is added.
+# Entries that enlarge a tensor in place beyond its storage: nothing has written the added elements.
 ENLARGED_IN_PLACE: frozenset[str] = frozenset({"resize_", "resize_as_"})
 
 # Entries whose CPU kernel ends the process where elements of `out` are the same memory: nothing can be compared.

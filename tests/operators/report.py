@@ -55,7 +55,7 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], compiled: str,
                 report = report_of(todo[number], device)
             failures = [(failure.kind, str(failure.sample), failure.message) for failure in report.failures]
             result: dict[str, Any] = {"failures": failures, "samples": report.samples}
-        except Exception as error:  # the harness itself failed on this entry: told like any other cause
+        except Exception as error:  # the harness itself failed on this entry: reported like any other cause
             result = {"failures": [("harness", "-", f"{type(error).__name__}: {error}")], "samples": 0}
         result["seconds"] = time.perf_counter() - start
         pipe.send((number, result, True))

@@ -59,7 +59,7 @@ THREAD = Sanitizer(
     ("libtsan.so",),
     {
         "TSAN_OPTIONS": {
-            # Reports are read from the files: some of them are of torch's own, see `counts`.
+            # Reports are read from the files: some of them are about torch itself, see `counts`.
             "exitcode": 0,
             "history_size": 7,
             "second_deadlock_stack": 1,
@@ -104,7 +104,7 @@ class Tree:
         kind, *others = (flag.removeprefix("-fsanitize=") for flag in sanitizer.flags)
         command = [sys.executable, "scripts/build", "--python", sys.executable, "--sanitize", kind]
         command += [f"-DCMAKE_{language}_FLAGS={' '.join(others)}" for language in ("C", "CXX") if others]
-        # With a sanitizer GCC warns of torch's headers, without reason; the usual build shows what is ours.
+        # With a sanitizer GCC warns of torch's headers, without reason; the usual build shows our own warnings.
         environment = plain_environment()
         environment["CMAKE_ARGS"] = f"{environment.get('CMAKE_ARGS', '')} -DOUTBOARD_WERROR=OFF"
         # What CMake says of each compiler it finds has no place in a test's output unless it fails.

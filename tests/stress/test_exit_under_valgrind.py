@@ -117,7 +117,7 @@ def run(
     command += ["--show-leak-kinds=none", "--errors-for-leak-kinds=none"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")} | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
-        # Python's own pools would hide what is used after it was freed, and read memory that is not theirs.
+        # Python's own pools would hide uses after a free, and read memory that is not theirs.
         "PYTHONMALLOC": "malloc",
         "OMP_NUM_THREADS": "1",
         **options,

@@ -15,7 +15,7 @@ from stress import sanitizers
 from stress.sanitizers import Tree
 from torch_outboard._discovery import found_drivers
 
-# For tools that know memory by its address, ThreadSanitizer above all: whoever has it is made for these runs.
+# For tools that know memory by its address, above all ThreadSanitizer. A driver with this option suits these runs.
 OPTION = "single_mapping"
 DRIVERS = [name for name, found in found_drivers().items() if OPTION in found.load().options]
 

@@ -22,7 +22,7 @@ def run_python(run_python: RunPython) -> RunPython:
     return functools.partial(run_python, fresh=True)
 
 
-# torch's __init__ imports modules of torch's before it calls anything.
+# torch's __init__ imports submodules of torch before it calls anything.
 COMMAND = """
 import importlib.abc, sys
 

@@ -139,7 +139,7 @@ def imported(module: str, source: str, names: Mapping[str, object]) -> Iterator[
             whole = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module is not None, "imports are absolute"
-            # The extension is imported by whoever needs it.
+            # Any module may import the extension.
             submodules = [f"{node.module}.{alias.name}" for alias in node.names]
             whole = [one if own_name(one) in names else node.module for one in submodules if own_name(one) != "_C"]
         else:

@@ -112,7 +112,7 @@ def test_it_reads_well_in_80_columns(run_python):
     answer = run_python(RUN, "info", "--driver", "unit.toys:Toy", env={"COLUMNS": "80"})
     lines = answer.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    # No name is broken, and what is missing together is told once.
+    # No name is broken, and entries that are missing together are reported once.
     words = {word.strip(",.") for line in lines for word in line.split()}
     assert set(OPTIONAL_ENTRIES) | {"Toy"} <= words
     assert sum("no expandable segments" in line for line in lines) == 1

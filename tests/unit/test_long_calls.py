@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# A driver whose next call of one entry lasts until it is told.
+# A driver whose next call of one entry lasts until the test releases it.
 SLOW = """
 import ctypes, logging, re, signal, threading, pytest, torch, torch_outboard
 from torch_outboard import _C

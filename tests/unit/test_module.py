@@ -284,7 +284,7 @@ assert module.memory_reserved() == 0
 
 
 def test_dynamo_captures_streams_and_events_whole(run_python):
-    # Up to torch 2.11, Dynamo knows the constructors of torch's own classes only.
+    # Up to torch 2.11, Dynamo knows only the constructors of torch's own classes.
     owner = "torch" if MINOR < 13 else "torch.toy"
     run_python(
         CHECK

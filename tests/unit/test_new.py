@@ -44,7 +44,7 @@ FILES = {
     ("host-memory", "c"): CONTRACT[:1],
     ("host-memory", "python"): CONTRACT[:1],
     ("device", "c"): ["test_device_programs.py", "test_stream_bad_input.py", "test_streams.py"],
-    ("device", "python"): ["test_device_programs.py"],  # what is beside is the template other-process
+    ("device", "python"): ["test_device_programs.py"],  # the rest is the template other-process
 }
 GENERATED = ("device", "kernels")
 
@@ -361,7 +361,7 @@ def test_what_projects_are_made_of_is_installed():
 
 def test_names_that_are_taken_are_refused(tmp_path, monkeypatch):
     drivers = found_drivers()
-    # One of those that pass as a name; there are others that torch reserves.
+    # A driver's name that is valid as a name; torch reserves others.
     name = next(name for name in drivers if invoke("new", name, "--folder", str(tmp_path / "x"))[1].count("installed"))
     _, output = invoke("new", name, "--folder", str(tmp_path / "project"))
     assert f"a driver {name!r} is installed already, by torch-outboard" in output

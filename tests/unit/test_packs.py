@@ -125,7 +125,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_with_a_pack_nothing_is_built(run_python: RunPython, package: Path) -> None:
     before = contents(package / "pack")
     environment = {"CHIP": json.dumps(SECOND), "OUTBOARD_FALLBACK": "silent"}
-    # run_python gives no packs if it isn't asked to: the driver's are meant.
+    # By default run_python sets no packs; this test needs the driver's.
     program = "import os\ndel os.environ['OUTBOARD_KERNEL_PACKS']\n" + USE
     done = run_python(program, str(package), env=environment, fresh=True)
     statistics = json.loads(done.stdout.splitlines()[-1])

@@ -343,7 +343,7 @@ def test_what_a_plan_depends_on_is_in_its_key(monkeypatch: Any) -> None:
         keys.key_of("aten::bernoulli.p", [x, 0.5, torch.Generator().manual_seed(n)], (1,), False, 0) for n in (1, 2)
     ]
     assert drawn[0] == drawn[1] is not None
-    # Of what no text describes there is none.
+    # A call that no text describes has no key.
     assert keys.key_of("aten::bernoulli.p", [x, 0.5, torch.Stream], (), False, 0) is None
 
 

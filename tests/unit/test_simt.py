@@ -11,7 +11,7 @@ import pytest
 
 from torch_outboard.testing.plugin import RunPython
 
-# `check` compares a compiled function with the CPU's eager one, and gives the generated code.
+# `check` compares a compiled function with the CPU's eager one, and returns the generated code.
 BEGIN = """
 import copy, os, re, sys, tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()

@@ -89,7 +89,7 @@ def test_halves_are_converted_as_torch_does(run: Run, name: str, dtype: torch.dt
     halves = torch.arange(2**16, dtype=torch.int32).to(torch.uint16)
     floats = run(f"from_{name}", halves, to=torch.float32)
     torch.testing.assert_close(floats, halves.view(dtype).float(), equal_nan=True, rtol=0, atol=0)
-    # Ties, what lies next to them, the border of what is too large, and numbers of all sizes.
+    # Ties and their neighbours, the limit of too large numbers, and numbers of all sizes.
     generator = torch.Generator().manual_seed(1)
     finite = floats[floats.isfinite()].sort()[0]
     ties = ((finite[1:].double() + finite[:-1].double()) / 2).float()

@@ -13,7 +13,7 @@ from ..layouts import LAYOUTS, channels_last, cropped, expanded, laid_out, stepp
 from ..lists import DIE_ON_THE_CPU, UNDEFINED_INTO_EMPTY
 from ..samples import ALL_SAMPLES, dtypes_of, few_and_complex_dtypes_of
 
-# Gives a tensor to write a result like this one to, or None where there is none of the kind.
+# Returns a target for a result like this one, or None if the kind does not apply.
 Target = Callable[[torch.Tensor], torch.Tensor | None]
 
 

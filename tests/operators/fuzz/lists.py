@@ -27,7 +27,7 @@ _LEAVES_OUT_ZERO_WEIGHTS = ("upsample_trilinear3d_backward",)
 _OF_DEGREES = "_polynomial_"
 # Of bytes the CPU computes in the wider integers of C++; CUDA has no such kernels.
 _WIDE_INTEGERS = ("smooth_l1_loss_backward",)
-# Of nothing the CPU makes tensors of negative sizes, which nobody can copy.
+# From empty inputs the CPU makes tensors of negative sizes, which cannot be copied.
 _MAKES_NEGATIVE_SIZES = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 
 
