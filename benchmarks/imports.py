@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measure what `import torch_outboard`, the unused autoload hook and the command `outboard` cost at the start.
+"""Measure the start-up costs of `import torch_outboard`, the unused autoload hook and the command `outboard`.
 
-The figures are the time that `import torch_outboard` adds to `import torch`, the time that the unused autoload hook
-adds, and the start of the command `outboard`. Each figure is the median over fresh processes, which alternate.
+For the import and the hook, a figure is the time added to `import torch`. Each figure is the median over fresh
+processes, which alternate.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def _is_blocking() -> bool:
 def providers_of(driver: Driver) -> tuple[str, ...] | None:
     """Return the chain that OUTBOARD_PROVIDERS or the driver names, or None if neither names one.
 
-    An unknown name or another order raises ValueError.
+    An unknown name, another order, or "compiled" without a kernel generator raises ValueError.
     """
     text = os.environ.get("OUTBOARD_PROVIDERS")
     if not text and driver.providers is None:

@@ -53,8 +53,8 @@ def set_policy(op: Any, policy: str) -> None:
     Raises
     ------
     ValueError
-        There is no such operator or policy, the operator writes to its arguments or takes no tensor, or an autocast
-        kernel is already registered for it with torch.
+        There is no such operator or policy. The operator writes to its arguments or takes no tensor. An autocast kernel
+        is already registered for it with torch.
     NotSupportedError
         The driver has no autocast.
     RegistrationError

@@ -2,8 +2,8 @@
 """Proves, on the CPU, that an operator's `out=` kernel may stand in for the functional one.
 
 The core then lets that kernel write its result directly. Otherwise the functional kernel runs and its result is copied.
-The proof covers each call of a functional operator that the entries of torch's operator database make, in their forward
-and backward passes, with its tensors laid out in five ways:
+The proof covers each call of a functional operator by the entries of torch's operator database, forward and backward.
+Its tensors are laid out in five ways:
 
 * into a fresh output, with the strides of the functional result or of the meta kernel, the bits must be the same;
 * into an output of any other strides the values must be the same, except for the order of roundings;

@@ -158,7 +158,7 @@ def get_arch_list() -> list[str]:
 
 
 def get_gencode_flags() -> str:
-    """Return '': no kernels are compiled ahead of time with CUDA's flags."""
+    """Return '', the flags of kernels compiled ahead of time: there are none."""
     return ""
 
 
@@ -168,7 +168,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def is_tf32_supported() -> bool:
-    """Return False: no device has TF32, NVIDIA's rounded float32."""
+    """Return False: TF32, NVIDIA's rounded float32, is not supported."""
     return False
 
 

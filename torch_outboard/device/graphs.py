@@ -37,8 +37,8 @@ class Graph:
     Parameters
     ----------
     keep_graph : bool
-        Whether to keep a driver's own graph until `instantiate` or the first replay makes it executable; otherwise the
-        end of the capture does so. No effect if the core captures.
+        Whether to keep a driver's own graph: `instantiate` or the first replay then makes it executable. Otherwise the
+        end of the capture does. No effect if the core captures.
     """
 
     def __init__(self, keep_graph: bool = False) -> None:
