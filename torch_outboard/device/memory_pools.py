@@ -129,7 +129,7 @@ class MemPool:
 
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: _Device = None) -> Iterator[None]:
-    """Allocate from the pool what this thread allocates on the device; other threads, as in a backward pass, do not."""
+    """Send this thread's allocations on the device to the pool, but not those of other threads (a backward pass)."""
     index = device_index(device)
     pool._use_on(index)
     _C.begin_allocate_thread_to_pool(index, pool.id)
