@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def load_build_module() -> ModuleType:
-    """Loads torch_outboard/_build.py alone: the package itself may need the extension."""
+    """Load torch_outboard/_build.py alone: the package itself may need the extension."""
     spec = importlib.util.spec_from_file_location("outboard_build", ROOT / "torch_outboard" / "_build.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -52,6 +52,31 @@ def test_links_lead_somewhere(page):
     assert not missing, f"{page.name} links to {missing}"
 
 
+def long_sentences(text: str, most: int = 40) -> list[str]:
+    """Return the sentences of a page with more words than `most`. Tables, code and headings are left out."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    paragraphs = []
+    for block in re.split(r"\n\s*\n", text):
+        lines = [line for line in block.splitlines() if not line.startswith(("|", "#", "!", "<"))]
+        paragraphs += re.split(r"\n(?=\s*(?:[-*]|\d+\.) )", "\n".join(lines))
+    words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one.replace("\n", " ")) for one in paragraphs]
+    sentences = [sentence for one in words for sentence in re.split(r"(?<=[.!?:;])\s+", one)]
+    return [sentence for sentence in sentences if len(sentence.split()) > most]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sentences_are_short(page):
+    assert long_sentences(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_long_sentence_would_be_seen():
+    long = "word " * 41
+    assert long_sentences(f"A short one. {long}end.\n\n- {long}\n\n| {long} |\n\n```\n{long}\n```\n") == [
+        f"{long}end.",
+        f"- {long}",
+    ]
+
+
 def missing_files(text: str) -> list[str]:
     """Return the files and folders that a page names in backquotes and that do not exist.
 

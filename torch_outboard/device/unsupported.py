@@ -26,7 +26,7 @@ def _missing(name: str, why: str) -> Callable[..., NoReturn]:
         not_supported(name, why)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Raises NotSupportedError: {why}."
+    function.__doc__ = f"Raise NotSupportedError: {why}."
     return function
 
 

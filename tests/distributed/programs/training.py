@@ -71,7 +71,7 @@ def ddp() -> None:
 
 
 def sync_batch_norm() -> None:
-    """The statistics are those of the whole batch, and so are the gradients through them."""
+    """Normalize by the statistics of the whole batch, with the gradients through them."""
 
     def make() -> nn.Sequential:
         torch.manual_seed(1)
