@@ -24,39 +24,39 @@
 namespace outboard {
 
 enum class ActivityKind : uint8_t {
-  Kernel,  // a launch, an operator's kernel of the driver's, a graph
-  Host,  // a CPU kernel in a stream's order
+  Kernel,  // a launch, a kernel of the driver's own for an operator, a graph
+  Host,  // a CPU kernel, in the stream's order
   Copy,
   Fill,
-  Wait  // the caller waits: no work of its own
+  Wait  // the caller waits; no work of its own
 };
 
 struct ActivityInfo {
   ActivityKind kind;
-  const char* entry;  // of the driver's table
+  const char* entry;  // the entry of the driver's table
   const char* name = nullptr;  // of the work, null for the entry's; lives as long as the process, see intern_name
-  uint64_t bytes = 0;  // of a copy or a fill
+  uint64_t bytes = 0;  // bytes of a copy or a fill
   int32_t src_device = OB_HOST;
   int32_t dst_device = OB_HOST;
 };
 
-// A call, as the thread that made it saw it. Times are nanoseconds of CLOCK_MONOTONIC.
+// A driver call, as seen by the thread that made it. Times are nanoseconds of CLOCK_MONOTONIC.
 struct CallRecord {
   uint64_t correlation = 0;
-  uint64_t op = 0;  // what push_activity_op named last on the thread; 0 for nothing
-  uint64_t annotation = 0;  // the same of push_activity_annotation
+  uint64_t op = 0;  // the last id of push_activity_op on this thread; 0 for none
+  uint64_t annotation = 0;  // the same for push_activity_annotation
   int64_t start = 0;
   int64_t end = 0;
-  int32_t thread = 0;  // the system's number of it
+  int32_t thread = 0;  // the system's thread number
   c10::DeviceIndex device = 0;
-  bool is_queued = false;  // work of it is expected: not of a wait, nor of what a driver captures
+  bool is_queued = false;  // the call has work of its own: false for waits and for calls that a driver captures
   c10::StreamId stream = 0;
   ActivityInfo info{};
 };
 
-// Work that ran; a call may have several pieces of it.
+// Work that ran. A call may have several pieces of work.
 struct WorkRecord {
-  uint64_t correlation = 0;  // 0: the driver doesn't know whose it is
+  uint64_t correlation = 0;  // 0: the driver does not know which call queued it
   int64_t start = 0;
   int64_t end = 0;
   ActivityInfo info{};
@@ -78,18 +78,19 @@ struct ActivityProfile {
   ClockPair end;
 };
 
-// Recording is the process's, one at a time. Start while it is under way begins anew; stop without start gives nothing.
-// Neither waits for work nor raises what work failed with: what the driver refuses is in the profile's problems.
+// Start or stop the recording. The process has one recording at a time. Starting again discards the current recording;
+// stopping without a start returns an empty profile. Neither function waits for work or raises its failures. A refusal
+// by the driver is listed in the profile's problems.
 OUTBOARD_API void start_activities();
 OUTBOARD_API ActivityProfile stop_activities();
 
-// What the calling thread is at, for the records of its calls.
+// Set what the calling thread is doing, for the records of its calls.
 OUTBOARD_API void push_activity_op(uint64_t id);
 OUTBOARD_API void pop_activity_op() noexcept;
 OUTBOARD_API void push_activity_annotation(uint64_t id);
 OUTBOARD_API void pop_activity_annotation() noexcept;
 
-// The same text as long as the process lives.
+// Return a copy of the text that lives as long as the process.
 OUTBOARD_API const char* intern_name(const std::string& name);
 
 namespace detail {
@@ -100,8 +101,8 @@ inline bool is_recording_activities() noexcept {
   return detail::is_recording_activities.load(std::memory_order_relaxed);
 }
 
-// A driver call under way. Not finished, because the call raised, it leaves no record. What goes wrong in recording never
-// raises, since work may be queued by then: it stands in the profile's problems.
+// A driver call under way. If the call raises, the scope is not finished and leaves no record. A failure of the
+// recording never raises, because work may be queued already: it is listed in the profile's problems.
 class OUTBOARD_API ActivityScope {
  public:
   ActivityScope(Stream& stream, const ActivityInfo& info) {
@@ -109,7 +110,7 @@ class OUTBOARD_API ActivityScope {
       begin(stream, info);
     }
   }
-  // A wait for a whole device.
+  // Note a wait for a whole device.
   ActivityScope(c10::DeviceIndex device, const char* entry) {
     if (C10_UNLIKELY(is_recording_activities())) {
       begin_wait(device, entry);
@@ -129,8 +130,8 @@ class OUTBOARD_API ActivityScope {
     }
   }
 
-  // Host work of this call that must be timed here, since no record of the driver's will tell: what to queue in its
-  // place, to be released once queued. Null if there is no need.
+  // Return what to queue in place of host work that must be timed here, because the driver will report no record of it.
+  // The caller releases it once it is queued. Null if the driver times the work or nothing is recorded.
   struct TimedHostWork {
     ob_host_fn fn;
     void* user;
@@ -138,7 +139,7 @@ class OUTBOARD_API ActivityScope {
     static void run(void* timed);
   };
   std::unique_ptr<TimedHostWork> time_host_work(ob_host_fn fn, void* user) const;
-  // The same for work that the core runs itself. Null if nothing is recorded.
+  // Do the same for work that the core runs itself. Null if nothing is recorded.
   std::unique_ptr<TimedHostWork> time_own_work(ob_host_fn fn, void* user) const;
 
  private:

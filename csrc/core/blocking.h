@@ -10,12 +10,12 @@
 namespace outboard {
 
 struct BlockingHooks {
-  void* (*enter)();          // null when there is nothing to give back
+  void* (*enter)();          // null if there is nothing to restore
   void (*leave)(void* state);
 };
 OUTBOARD_API void set_blocking_hooks(BlockingHooks hooks);
 
-// OUTBOARD_BLOCKING=1: every call that queues work waits for it, so that its failure is raised by the call itself.
+// Make every call that queues work wait for it (OUTBOARD_BLOCKING=1). The call itself then raises the failure.
 OUTBOARD_API void set_waits_for_calls(bool waits) noexcept;
 namespace detail {
 OUTBOARD_API extern std::atomic<bool> waits_for_calls_;

@@ -17,16 +17,17 @@
 
 namespace outboard {
 
-// Host work of a graph. It runs once a replay, on a thread of the driver's, and is kept as long as the graph.
+// Host work of a graph. It runs once a replay, on a driver thread, and lives as long as the graph.
 class OUTBOARD_API HostCommand {
  public:
   virtual ~HostCommand() = default;
-  // `place` is where the replay stands in the stream that it runs on: a failure is reported there. Calls no driver entry.
+  // Run the work. `place` is the replay's position in its stream: failures are reported there. Must call no driver
+  // entry.
   virtual void run(const WorkPlace& place) noexcept = 0;
   virtual std::string describe() const = 0;
 };
 
-// Work of a graph that the driver does: queued once a replay, by the thread that replays.
+// Driver work of a graph. The replaying thread queues it once a replay.
 class OUTBOARD_API DriverCommand {
  public:
   virtual ~DriverCommand() = default;
@@ -34,61 +35,63 @@ class OUTBOARD_API DriverCommand {
   virtual std::string describe() const = 0;
 };
 
-// A random generator's seed and offset for one replay, written and read in the order of the replaying stream.
+// A random generator's seed and offset for one replay. They are written and read in the order of the replaying stream.
 struct RandomCell {
   uint64_t seed = 0;
   uint64_t offset = 0;
 };
 
-// What a captured draw takes its numbers from, anew for each replay.
+// The source of a captured draw's random numbers, which are new for each replay.
 class OUTBOARD_API RandomSource {
  public:
   virtual ~RandomSource() = default;
   virtual RandomCell take(uint64_t increment) = 0;
 };
 
-// One draw of a capture: in a replay its numbers begin at cell->offset + offset.
+// One draw of a capture. In a replay its numbers begin at cell->offset + offset.
 struct RandomDraw {
   const RandomCell* cell = nullptr;
   uint64_t offset = 0;
 };
 
-// A point of a capture, what an event stands for that was recorded on a capturing stream.
+// A point of a capture: the meaning of an event that was recorded on a capturing stream.
 struct CaptureMark {
   class Capture* capture = nullptr;
-  uint64_t id = 0;             // of that capture: the object may serve another one later
-  std::vector<uint64_t> seen;  // how much of each of the capture's streams lies before the point
+  uint64_t id = 0;             // id of that capture; the object may serve another capture later
+  std::vector<uint64_t> seen;  // how much of each capturing stream lies before the point
 };
 
-// Objects of this class are never freed, so that a thread that has just read `StreamState::capture` may use it.
-// Thread-safe. A member that cannot do what it is asked for makes the capture invalid and raises CaptureError.
+// A capture under way. Objects of this class are never freed, so a thread that has just read `StreamState::capture` may
+// use the object. Thread-safe. If a member fails, it invalidates the capture and raises CaptureError.
 class OUTBOARD_API Capture {
  public:
   virtual ~Capture() = default;
 
-  // Whether the driver captures: calls then go on to it, after the capture has had its look at them.
+  // Return true if the driver captures. Calls then go on to the driver after the capture has checked them.
   virtual bool is_native() const noexcept = 0;
-  virtual void add(Stream& stream, std::unique_ptr<DriverCommand> command) = 0;  // not of a native capture
+  virtual void add(Stream& stream, std::unique_ptr<DriverCommand> command) = 0;  // not called on a native capture
   virtual void add(Stream& stream, std::unique_ptr<HostCommand> command) = 0;
-  // Raises if the capture has failed or ended; to be called before a call goes on to the driver.
+  // Raise if the capture has failed or ended. Call it before a call goes on to the driver.
   virtual void check(Stream& stream) = 0;
-  // Keeps something, such as pinned memory that a copy reads, as long as the graph.
+  // Keep an object as long as the graph, such as pinned memory that a copy reads.
   virtual void keep(std::shared_ptr<const void> object) = 0;
   virtual RandomDraw draw(const std::shared_ptr<RandomSource>& source, uint64_t increment) = 0;
 
   virtual CaptureMark mark(Stream& stream) = 0;
-  // Makes `stream` wait for the mark: it takes part in the mark's capture from then on.
+  // Make `stream` wait for the mark. The stream takes part in the mark's capture from then on.
   virtual void join(Stream& stream, const CaptureMark& mark) = 0;
   virtual bool is_active(uint64_t id) const noexcept = 0;
-  // How many commands were added since the process began: tells whether a call was recorded. Not of a native capture.
+  // Return how many commands were added since the process began. A change shows that a call was recorded. Not called on
+  // a native capture.
   virtual uint64_t command_count() const noexcept = 0;
 
   virtual bool forbids_wait_for(c10::DeviceIndex device) const noexcept = 0;
-  // Makes the capture invalid and raises: "<what> cannot be captured in a graph: …".
+  // Invalidate the capture and raise "<what> cannot be captured in a graph: …".
   [[noreturn]] virtual void refuse(const std::string& what) = 0;
 };
 
-// True on the thread that calls host_callback for a driver's capture: what it passes is then called once each launch.
+// Return true on the thread that calls host_callback for a driver's capture. The work passed there runs once each
+// launch.
 OUTBOARD_API bool is_repeated_host_work() noexcept;
 namespace detail {
 OUTBOARD_API void set_repeated_host_work(bool is_repeated) noexcept;
@@ -98,20 +101,22 @@ inline Capture* capture_of(const Stream& stream) noexcept {
   return stream.capture.load(std::memory_order_acquire);
 }
 
-// Raises CaptureError if the stream captures, naming what was tried: "aten::nonzero, whose result the caller waits for,".
+// Raise CaptureError if the stream captures. `what` names the attempt: "aten::nonzero, whose result the caller waits
+// for,".
 inline void refuse_in_capture(const Stream& stream, const char* what) {
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
     capture->refuse(what);
   }
 }
 
-// The driver's handle of a stream, for a caller that queues work with it below the core. CaptureError if the core records
-// the stream: that work would run at once and be missing in the graph. A driver that captures records it itself.
+// Return the driver's handle of a stream, for a caller that queues work below the core. Raise CaptureError if the core
+// records the stream: the work would run at once and be missing in the graph. A driver that captures records such work
+// itself.
 OUTBOARD_API uint64_t handle_for_caller(Stream& stream);
-// Raises the same for a handle from before the capture, with what the caller does.
+// Raise the same error for a handle that was obtained before the capture. `what` names what the caller does.
 OUTBOARD_API void refuse_handle_in_capture(c10::DeviceIndex device, uint64_t handle, const char* what);
 
-// The same for work on an external stream whose handle is that of a stream which captures.
+// Raise the same error for work on an external stream that shares its handle with a capturing stream.
 inline void refuse_second_stream(const Stream& stream) {
   if (C10_UNLIKELY(stream.is_external)) {
     refuse_handle_in_capture(stream.device, stream.handle,
@@ -119,12 +124,12 @@ inline void refuse_second_stream(const Stream& stream) {
   }
 }
 
-// The captures under way, for what concerns a whole device.
+// Register and remove a capture under way, for calls that concern a whole device.
 OUTBOARD_API void enter_capture(Capture& capture);
 OUTBOARD_API void leave_capture(Capture& capture) noexcept;
-// Whether a driver is capturing: it can't be asked to wait for a whole device then.
+// Return true if a driver is capturing. It must not be asked to wait for a whole device then.
 OUTBOARD_API bool is_capturing_natively();
-// Raises CaptureError if a capture forbids waiting for the device.
+// Raise CaptureError if a capture forbids waiting for the device.
 OUTBOARD_API void refuse_device_wait(c10::DeviceIndex device);
 
 }  // namespace outboard

@@ -18,27 +18,27 @@ namespace detail {
 OUTBOARD_API extern ob_driver table;  // all null until install_driver
 }
 
-// The attached driver's table: entries that a shorter, older driver lacks are null.
+// Return the attached driver's table. Entries that a shorter, older table lacks are null.
 inline const ob_driver& driver() {
   return detail::table;
 }
 
-// Checks the table (version, required entries, groups that must be whole) and makes it the process's driver, for
-// good. RegistrationError for a bad table or a second call.
+// Check the table (version, required entries, groups that must be complete) and make it the process's driver,
+// permanently. Raise RegistrationError for a bad table or a second call.
 OUTBOARD_API void install_driver(const std::string& name, const ob_driver& table);
 
-// Whether install_driver has succeeded.
+// Return true if install_driver has succeeded.
 OUTBOARD_API bool is_attached() noexcept;
 
-// The name under which the driver is attached ("mychip"), "" before.
+// Return the name under which the driver is attached ("mychip"), "" before.
 OUTBOARD_API const std::string& driver_name();
 
-// The probe's answer, asked once and kept; 0 before attach. A failing probe counts as 0 devices and its reason is in
-// probe_error().
+// Return the probe's answer, which is asked once and cached; 0 before attach. A failing probe counts as 0 devices;
+// probe_error() returns the reason.
 OUTBOARD_API int device_count() noexcept;
 OUTBOARD_API const std::string& probe_error();
 
-// Treats OB_UNIMPLEMENTED of an optional entry as a missing entry: true if the entry did its work.
+// Return true if an optional entry returned OB_UNIMPLEMENTED: for that call it counts as a missing entry.
 inline bool is_unimplemented(ob_status status) {
   return status == OB_UNIMPLEMENTED;
 }

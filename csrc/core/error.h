@@ -17,24 +17,24 @@ namespace outboard {
 
 enum class ErrorKind : int {
   Driver = 0,        // DriverError(code): an entry failed
-  NotSupported = 1,  // NotSupportedError: the driver has no such entry
-  Registration = 2,  // RegistrationError: a bad description, attach twice
+  NotSupported = 1,  // NotSupportedError: the driver lacks the entry
+  Registration = 2,  // RegistrationError: a bad description, or a second attach
   InvalidArgument = 3,  // ValueError
   OutOfMemory = 4,   // torch.OutOfMemoryError
   DeviceLost = 5,    // torch.AcceleratorError
   BadFork = 6,       // RuntimeError with the advice to use spawn
-  Capture = 7,       // CaptureError: a graph capture that cannot be, or what it cannot record
-  BadDevice = 8,     // torch.AcceleratorError, as on CUDA: there is no such device
+  Capture = 7,       // CaptureError: an impossible graph capture, or work that it cannot record
+  BadDevice = 8,     // torch.AcceleratorError, as on CUDA: no such device
 };
 
-// Raises; `code` is an ob_status. The bindings install a raiser that makes the Python exception; without one (a C++
-// program) it is the c10::Error class that torch translates to the nearest Python type.
+// Raise an error; `code` is an ob_status. The bindings install a raiser that creates the Python exception. Without one
+// (in a C++ program) it raises the c10::Error class that torch translates to the nearest Python type.
 [[noreturn]] OUTBOARD_API void raise(ErrorKind kind, ob_status code, const std::string& message);
 using Raiser = void (*)(ErrorKind kind, ob_status code, const std::string& message);
 OUTBOARD_API void set_raiser(Raiser raiser);
 
-// A failure that several waits raise is one exception: a Python error can be raised but once, so the bindings install what
-// copies it.
+// A function that copies an exception. Several waits may raise the same failure, but a Python error can be raised only
+// once. The bindings install it.
 using ErrorCopier = std::exception_ptr (*)(const std::exception_ptr& error);
 OUTBOARD_API void set_error_copier(ErrorCopier copier);
 [[noreturn]] OUTBOARD_API void raise_copy(const std::exception_ptr& error);
@@ -42,8 +42,8 @@ OUTBOARD_API void set_error_copier(ErrorCopier copier);
 // "OUT_OF_MEMORY (8)"
 OUTBOARD_API std::string status_name(ob_status status);
 
-// The entry whose failure this thread is asking about or raising; null elsewhere. A Python driver's exception is the
-// cause of that failure's error, and of no other.
+// Return the entry whose failure this thread is asking about or raising; null elsewhere. A Python driver's exception
+// becomes the cause of that failure's error only.
 OUTBOARD_API const char* failed_entry() noexcept;
 class OUTBOARD_API FailedEntry {
  public:
@@ -56,14 +56,14 @@ class OUTBOARD_API FailedEntry {
   const char* outer_;
 };
 
-// What `last_error` says on this thread, or "" if the driver has none.
+// Return the driver's `last_error` for this thread, or "" if the driver has none.
 OUTBOARD_API std::string last_driver_error();
 
-// Raises for a status that is not OB_OK: the entry, the device and the driver's own reason go into the message.
-// `device` may be OB_HOST for entries that name none.
+// Raise for a status other than OB_OK. The message has the entry, the device and the driver's own reason. `device` may
+// be OB_HOST for entries that name no device.
 [[noreturn]] OUTBOARD_API void raise_status(ob_status status, const char* entry, int device);
 
-// Raises NotSupportedError for an entry that the driver lacks; `what` says what the user asked for.
+// Raise NotSupportedError for an entry that the driver lacks. `what` names what the user asked for.
 [[noreturn]] OUTBOARD_API void raise_not_supported(const char* entry, const std::string& what);
 
 inline void check(ob_status status, const char* entry, int device) {
@@ -74,7 +74,7 @@ inline void check(ob_status status, const char* entry, int device) {
 
 }  // namespace outboard
 
-// Calls a table entry that names a device and raises on failure: OB_CALL(mem_free, device, address).
+// Call a table entry that names a device, and raise on failure: OB_CALL(mem_free, device, address).
 #define OB_CALL(entry, device, ...)                                                                                  \
   do {                                                                                                               \
     const ::outboard::NotedCall noted_call(#entry, static_cast<c10::DeviceIndex>(device));                           \

@@ -44,22 +44,22 @@ class OUTBOARD_API Event {
   uint32_t flags() const noexcept { return flags_; }
   uint64_t handle() const noexcept { return handle_; }  // 0 before the first record
 
-  // Queues a mark. An event belongs to the device of its first record; ValueError for a stream of another. On a stream
-  // that captures, the event becomes a point of the capture: streams may wait for it, and then take part in the capture,
-  // the host may not, neither while the capture lasts nor afterwards (CaptureError).
+  // Queue a mark. An event belongs to the device of its first record; raise ValueError for a stream of another device.
+  // On a capturing stream the event becomes a point of the capture. Streams may wait for it, and then take part in the
+  // capture. The host may not wait for it, during the capture or afterwards (CaptureError).
   void record(Stream& stream);
-  // Queues a wait for the latest record at the time of this call, also across devices; nothing if there is none.
+  // Queue a wait for the latest record at the time of this call, also across devices. Do nothing if there is no record.
   void block(Stream& stream) const;
-  // Whether the latest record is done; true if there is none.
+  // Return true if the latest record is done, or if there is none.
   bool query() const;
-  // Waits for the latest record, then raises the first failure of the work before it that the recording stream has not
-  // told, once.
+  // Wait for the latest record. Then raise the first failure of earlier work that the recording stream has not raised
+  // yet, once.
   void synchronize(Leave leave = Leave::Never) const;
-  // Waits likewise, and leaves that failure to the next wait that is a user's. For what owns memory.
+  // Wait only, for owners of memory. A failure is left to the user's next wait.
   void drain() const;
-  // Milliseconds from this event to `end`; both recorded, with OB_EVENT_TIMING, on one device.
+  // Return the milliseconds from this event to `end`. Both must be recorded with OB_EVENT_TIMING on one device.
   double elapsed_ms(const Event& end) const;
-  // Nanoseconds of CLOCK_MONOTONIC; a recorded timing event that is done.
+  // Return nanoseconds of CLOCK_MONOTONIC. The event must be a recorded timing event that is done.
   int64_t timestamp_ns() const;
 
  private:
@@ -72,7 +72,7 @@ class OUTBOARD_API Event {
   uint32_t flags_;
   uint64_t handle_ = 0;
   Standing before_;  // what lies before the latest record; its stream lives as long as the process
-  std::unique_ptr<CaptureMark> mark_;  // the latest record, if it was on a stream that captures
+  std::unique_ptr<CaptureMark> mark_;  // the latest record, if it was on a capturing stream
 };
 
 }  // namespace outboard

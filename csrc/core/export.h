@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-// Marks what other libraries (the bindings, custom operators) may use; all else is hidden.
+// Mark what other libraries (the bindings, custom operators) may use. Everything else is hidden.
 #define OUTBOARD_API __attribute__((visibility("default")))

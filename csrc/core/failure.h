@@ -22,20 +22,20 @@ namespace outboard {
 
 struct StreamState;
 
-// Where host work stands in its stream's order.
+// The position of host work in its stream's order.
 struct WorkPlace {
   StreamState* stream = nullptr;
   uint64_t mark = 0;
 };
 
-// Work of `stream` up to `mark`, but for failures of it up to the number `told`.
+// Work of `stream` up to `mark`, without its failures up to the number `told`.
 struct Dependency {
   StreamState* stream = nullptr;
   uint64_t mark = 0;
   uint64_t told = 0;
 };
 
-// A list of dependencies, at most one a stream, which is copied when it changes while another holder has it.
+// A list of dependencies, at most one a stream. It is copied on write if it has several holders.
 class Dependencies {
  public:
   Dependencies() noexcept = default;
@@ -76,38 +76,39 @@ struct Standing {
   Dependencies others;
 };
 
-// One of queued work that is not told everywhere.
+// A failure of queued work that some stream has not raised yet.
 struct Failure {
-  uint64_t number = 0;  // from 1, of the stream's failures
-  uint64_t mark = 0;    // of the work
+  uint64_t number = 0;  // number among the stream's failures, from 1
+  uint64_t mark = 0;    // mark of the work
   std::exception_ptr error;
-  bool is_told = false;  // by any stream
+  bool is_told = false;  // some stream has raised it
 };
 
 class StreamRecord;
 
-// What a stream keeps for all this.
+// The failure state of one stream.
 struct StreamFailures {
   std::atomic<uint64_t> mark{0};
   std::atomic<uint64_t> done{0};           // work with a smaller mark has run
-  std::atomic<uint64_t> told{0};           // number of its last failure that it has told itself
-  std::atomic<bool> has_others{false};     // whether `others` may hold something
-  std::mutex mutex;                        // guards `others`; held for moments
-  Dependencies others;                     // what its work depends on
-  uint64_t count = 0;                      // of its failures; this and the next under the lock of failure.cpp
+  std::atomic<uint64_t> told{0};           // number of the last failure that the stream has raised itself
+  std::atomic<bool> has_others{false};     // false if `others` is empty
+  std::mutex mutex;                        // guards `others`; held briefly
+  Dependencies others;                     // what the stream's work depends on
+  uint64_t count = 0;                      // of its failures; this and the next are guarded by failure.cpp's lock
   std::vector<Failure> kept;
-  std::atomic<StreamRecord*> record{nullptr};  // what kernels write their failures to; see core/kernel_failure.h
+  std::atomic<StreamRecord*> record{nullptr};  // where kernels write their failures; see core/kernel_failure.h
 };
 
-// Where work stands that is queued now: to be asked before it is queued.
+// Return the position of work that is queued next. Call it before queueing the work.
 OUTBOARD_API WorkPlace next_place(StreamState& stream) noexcept;
-// The same as a place that no other work of the stream has: its mark names the work.
+// Return a position that no other work of the stream shares: its mark identifies the work.
 OUTBOARD_API WorkPlace next_own_place(StreamState& stream) noexcept;
 
-// Keeps a failure of the work, on any thread. What follows an untold failure of the same stream is dropped.
+// Store a failure of the work; any thread may call it. Failures that follow an unraised failure of the same stream are
+// dropped.
 OUTBOARD_API void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept;
 
-// What is queued by now; to be noted after an event was recorded, and before a wait for the stream.
+// Note what is queued so far. Call it after an event was recorded, and before a wait for the stream.
 OUTBOARD_API void note_standing(StreamState& stream, Standing* out_standing);
 inline Standing standing_of(StreamState& stream) {
   Standing standing;
@@ -115,20 +116,20 @@ inline Standing standing_of(StreamState& stream) {
   return standing;
 }
 
-// Makes what is queued on the stream from now on depend on all before `before`.
+// Make work that is queued on the stream from now on depend on everything before `before`.
 OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
 
-// Raises the first failure before `before` that its stream has not told; to be called when all of it has run.
+// Raise the first failure before `before` that its stream has not raised. Call it once all of that work has run.
 OUTBOARD_API void tell_failures(const Standing& before);
 inline void tell_failures(StreamState& stream) {
   tell_failures(standing_of(stream));
 }
-// The same for all streams of a device, none of which tells it again.
+// Do the same for all streams of a device. None of them raises that failure again.
 OUTBOARD_API void tell_device_failures(int device);
 
 namespace detail {
-// Whether this thread has reported a failure of that stream since it began to watch: the driver ran the work within the
-// call that queued it.
+// Watch for failures of a stream that this thread reports. A report shows that the driver ran the work within the call
+// that queued it.
 void begin_failure_watch() noexcept;
 bool has_failed_here(const StreamState& stream) noexcept;
 }  // namespace detail

@@ -27,44 +27,44 @@ namespace outboard {
 
 struct StreamState;
 
-// As kernels know it: codegen/prelude/failure.h is the same in C.
+// A failure record as kernels see it. codegen/prelude/failure.h declares the same in C.
 struct alignas(64) KernelRecord {
-  uint32_t is_taken;  // set by an atomic: whose it was writes the rest
-  uint32_t check;  // which of the kernel's
-  uint64_t ticket;  // which launch
+  uint32_t is_taken;  // set by an atomic: the kernel that set it writes the rest
+  uint32_t check;  // number of the kernel's check
+  uint64_t ticket;  // ticket of the launch
   int64_t index;
   int64_t size;
   uint32_t kernel;
   uint32_t reserved;
-  uint64_t seal;  // of all that; until it agrees the record is still being written
+  uint64_t seal;  // seal over all of that; until it matches, the record is still being written
 };
 
-// What a kernel may find wrong, by the number of the check in its text.
+// A check in a kernel's text. Its number in the text is its index.
 struct KernelCheck {
-  // An index is an IndexError, but a RuntimeError where the CPU's operator raises that: Range.
+  // Index raises IndexError; Range raises RuntimeError, for operators whose CPU kernel raises that.
   enum class Kind : uint8_t { Index, Range, Assertion };
   Kind kind;
-  std::string text;  // the operator whose index it is; what the assertion says
+  std::string text;  // the operator that the index belongs to, or the assertion's message
   bool operator==(const KernelCheck&) const = default;
 };
 
-// Notes a kernel that checks, for good, once: `name` is what it is called in errors. Gives its number.
+// Register a kernel that checks, permanently, and return its number. `name` is its name in errors.
 OUTBOARD_API uint32_t add_checked_kernel(std::string name, std::vector<KernelCheck> checks);
 
-// Three neighbouring arguments of a launch, by which its kernel says what is wrong: the record's address, the launch's
+// Three adjacent arguments of a launch, through which its kernel reports a failure: the record's address, the launch's
 // ticket, the kernel's number.
 struct RecordArguments {
   static constexpr size_t kCount = 3;
 
-  size_t first;  // their place among the launch's arguments
+  size_t first;  // index of the first of them in the launch's arguments
   uint32_t kernel;
   uint64_t ticket = 0;
 };
 
-// Fills them in for a launch that is queued on the stream next; `record` lives until then. Makes the stream's record if
-// it has none, and queues its erasure if that is due.
+// Fill the arguments in for the next launch on the stream; `record` lives until then. Allocate the stream's record if
+// it has none, and queue its erasure if that is due.
 void set_record(StreamState& stream, RecordArguments& record, ob_kernel_arg* args);
-// Once it is queued.
+// Note that the launch was queued.
 void note_checked_launch(StreamState& stream) noexcept;
 
 namespace detail {
@@ -74,7 +74,8 @@ inline bool has_records() noexcept {
   return any_record.load(std::memory_order_relaxed);
 }
 
-// Before the stream is waited for, or an event recorded on it: queues the copy of a record that the host doesn't reach.
+// Queue the copy of a record that the host cannot reach. Call it before a wait for the stream, and before an event is
+// recorded on it.
 void queue_record_copy(StreamState& stream);
 inline void fetch_record(StreamState& stream) {
   if (C10_UNLIKELY(has_records())) {
@@ -83,7 +84,8 @@ inline void fetch_record(StreamState& stream) {
 }
 void fetch_records(c10::DeviceIndex device);
 
-// Makes a failure of the stream of what its record holds; what isn't there yet is found by a later wait.
+// Turn the content of the stream's record into a failure of the stream. A record that is not complete yet is read by a
+// later wait.
 void read_record(StreamState& stream);
 void read_records();
 

@@ -16,8 +16,8 @@
 
 namespace outboard {
 
-// While it lives, what this thread warns of is kept for `stream`, with `what` to say where it came from. On a thread whose
-// warnings reach Python by themselves, because the work runs within the call, nothing is changed.
+// Keep this thread's warnings for `stream` during its lifetime; `what` states their origin. Does nothing on a thread
+// whose warnings reach Python by themselves, because the work runs within the call.
 class OUTBOARD_API KeepWarnings final : public c10::WarningHandler {
  public:
   KeepWarnings(const Stream& stream, const std::string& what);
@@ -31,7 +31,7 @@ class OUTBOARD_API KeepWarnings final : public c10::WarningHandler {
   std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
 };
 
-// While it lives, what this thread warns of is dropped: for work of which only the shape or the error is wanted.
+// Drop this thread's warnings during its lifetime: for work that runs only for its shape or its error.
 class NoWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -40,7 +40,7 @@ class NoWarnings final : public c10::WarningHandler {
   const c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
-// While it lives, what this thread warns of is collected.
+// Collect this thread's warnings during its lifetime.
 class CollectedWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override { warnings_.push_back(warning); }
@@ -51,17 +51,18 @@ class CollectedWarnings final : public c10::WarningHandler {
   const c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
-// Runs what is run again by the call itself, and drops what it warns of, as that is said again then. Torch says some
-// warnings once a process: they are issued here. A call that is refused is not run: `is_asked` has all of them issued.
+// Run work that the call itself runs again, and drop its warnings, because the call repeats them. Torch issues some
+// warnings once a process: those are issued here. With `is_asked`, issue all of them, because the call will be refused
+// and does not run.
 void run_before_call(const std::function<void()>& run, bool is_asked);
 
-// Issues what is kept for the device; to be called after a wait, with no lock held. Raises what an issuer does: a filter
-// may make an error of a warning. What was not issued by then stays for the next wait.
+// Issue the warnings that are kept for the device. Call it after a wait, with no lock held. Raise if an issuer raises:
+// a filter may turn a warning into an error. The remaining warnings stay for the next wait.
 OUTBOARD_API void issue_late_warnings(c10::DeviceIndex device);
-// The same for every device. For the end of the process.
+// Do the same for every device, at the end of the process.
 OUTBOARD_API void issue_all_late_warnings();
 
-// Takes the place of c10::warn, which writes to the standard error outside torch's own bindings.
+// A replacement for c10::warn, which writes to the standard error outside torch's own bindings.
 using WarningIssuer = void (*)(const c10::Warning& warning);
 OUTBOARD_API void set_warning_issuer(WarningIssuer issuer);
 

@@ -10,11 +10,11 @@
 
 namespace outboard {
 
-// raise_status of core/error.h, with what the entry was called for: "driver 'x': kernel_launch (add) on device 0 failed …".
-// Nothing if that is empty.
+// Raise as raise_status of core/error.h, with the purpose of the call: "driver 'x': kernel_launch (add) on device 0
+// failed …". `what` may be empty.
 [[noreturn]] OUTBOARD_API void raise_status_of(const std::string& what, ob_status status, const char* entry,
                                                int device);
-// The message of that error.
+// Return the message of that error.
 OUTBOARD_API std::string describe_status(const std::string& what, ob_status status, const char* entry, int device);
 
 }  // namespace outboard

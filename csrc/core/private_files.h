@@ -17,28 +17,29 @@ namespace outboard {
 
 struct PrivateFile {
   std::optional<std::string> content;
-  // Why there is no content, with the path and what to do; "" if there is no file.
+  // The reason why there is no content, with the path and what to do. "" if there is no file.
   std::string obstacle;
-  // The system's number for it; EPERM if the file isn't trusted.
+  // The system's error number; EPERM if the file is not trusted.
   int error = 0;
 };
 
-// Return what a file has. Its owner may be `trusted` too, whose code runs in this process anyway.
+// Return the content of a file. The owner may also be `trusted`, whose code runs in this process anyway.
 OUTBOARD_API PrivateFile read_private(const std::string& path, uid_t trusted);
 OUTBOARD_API PrivateFile read_private(const std::string& path);
 
-// Make a folder that only its user may write, and the folders above that are missing: mode 0700, whatever the umask. The
-// mode of a folder of the user's own is repaired; root's is taken as it is. Return why it can't be used, "" if it can.
+// Create a folder that only its user may write, with its missing parents: mode 0700, whatever the umask. The mode of
+// the user's own folder is repaired; a folder of root is accepted as it is. Return why the folder cannot be used, or
+// "".
 OUTBOARD_API std::string make_private_folder(const std::string& path);
 
-// Return the folder of plans, programs and schedules: OUTBOARD_KERNEL_CACHE_DIR, else one in the user's cache; "" for
-// none. A relative path begins where the process was when this library was loaded.
+// Return the folder of plans, programs and schedules: OUTBOARD_KERNEL_CACHE_DIR, else a folder in the user's cache, or
+// "". A relative path starts at the working directory when this library was loaded.
 OUTBOARD_API std::string kernel_cache_folder();
 
-// Return a path that begins where the process was when this library was loaded, if it is relative.
+// Return the path as an absolute path. A relative path starts at the working directory when this library was loaded.
 OUTBOARD_API std::string absolute_path(const std::string& path);
 
-// Return a path as text for a message: what is no printable UTF-8 becomes \xNN.
+// Return a path as text for a message. Bytes that are not printable UTF-8 become \xNN.
 OUTBOARD_API std::string printable_path(const std::string& path);
 
 }  // namespace outboard

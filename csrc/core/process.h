@@ -8,23 +8,24 @@
 
 namespace outboard {
 
-// True in a child that was forked after a device was opened (or after a probe that opens): device use raises there.
+// Return true in a child that was forked after a device was opened, or after a probe that opens. Using a device raises
+// there.
 OUTBOARD_API bool in_bad_fork() noexcept;
 
-// True once shut_down began, or in a bad fork: deleters, event and stream destructors then call nothing.
+// Return true once shut_down began, or in a bad fork. Deleters and destructors of events and streams then call nothing.
 OUTBOARD_API bool driver_is_gone() noexcept;
 
-// Makes every device that is not open yet refuse to open in this process, for good, with this reason.
+// Make every device that is not open refuse to open in this process, permanently, with this reason.
 OUTBOARD_API void forbid_opening(std::string reason);
-// Empty if devices may be opened.
+// Return the reason, or "" if devices may be opened.
 std::string opening_forbidden();
 
-// Installs the pthread_atfork handler; called by install_driver.
+// Install the pthread_atfork handler. install_driver calls it.
 void install_fork_handler();
 
 namespace detail {
 void begin_exit() noexcept;
-void mark_runtime_opened() noexcept;  // by the probe or by device_properties
+void mark_runtime_opened() noexcept;  // called by the probe and by device_properties
 }  // namespace detail
 
 }  // namespace outboard

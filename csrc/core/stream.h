@@ -25,7 +25,7 @@ constexpr int kStreamsPerPriority = 32;
 constexpr int kMaxPriorities = 8;
 constexpr c10::StreamId kFirstExternalStreamId = 1 << 20;
 
-// An error that could not be raised where it happened: the first, kept until somebody can.
+// An error that could not be raised where it happened. The first error is kept until a caller can raise it.
 class OUTBOARD_API ErrorSlot {
  public:
   void set(std::exception_ptr error) noexcept;  // later errors are dropped until the first is taken
@@ -47,61 +47,65 @@ struct StreamState {
   c10::StreamId id = 0;
   std::atomic<bool> is_made{false};
   uint64_t handle = 0;  // valid once is_made
-  StreamFailures failures;  // of the host work that was queued on it; see core/failure.h
-  std::atomic<Capture*> capture{nullptr};  // the graph capture that takes what is queued; see core/capture.h
-  std::atomic<const char*> last_work{nullptr};  // what was queued last, by name; for who asks why a wait lasts
+  StreamFailures failures;  // failures of its queued work; see core/failure.h
+  std::atomic<Capture*> capture{nullptr};  // the graph capture that takes its queued work; see core/capture.h
+  std::atomic<const char*> last_work{nullptr};  // name of the work queued last, for reports of long waits
 };
 
-using Stream = StreamState;  // outboard::Stream& is how the core names a stream
+using Stream = StreamState;  // the core passes streams as outboard::Stream&
 
 namespace detail {
 OUTBOARD_API void finish_waiting_call(Stream& stream, bool is_queued);
 }
 
-// The stream's driver handle; makes the driver stream (and opens the device) on first use.
+// Return the stream's driver handle. Create the driver stream, and open the device, on first use.
 OUTBOARD_API uint64_t make_stream(Stream& stream);
 inline uint64_t stream_handle(Stream& stream) {
-  // is_made does not survive a fork or a lost device by itself, so those reset it.
+  // A fork and a lost device reset is_made.
   return C10_LIKELY(stream.is_made.load(std::memory_order_acquire)) ? stream.handle : make_stream(stream);
 }
 
-// By id; raises ValueError for an id or a device that is none.
+// Return the stream by id. Raise ValueError for an invalid id or device.
 OUTBOARD_API Stream& get_stream(c10::DeviceIndex device, c10::StreamId id);
 OUTBOARD_API Stream& default_stream(c10::DeviceIndex device);
-// Next of the 32 pooled streams of that priority, round-robin; the priority is clamped to what the device has.
+// Return the next of the 32 pooled streams of that priority, round-robin. The priority is clamped to the device's
+// range.
 OUTBOARD_API Stream& pool_stream(c10::DeviceIndex device, int priority);
-// Wraps a driver's handle that somebody else owns; the same handle gives the same stream.
+// Wrap a driver handle that the caller owns. The same handle returns the same stream.
 OUTBOARD_API Stream& external_stream(c10::DeviceIndex device, uint64_t handle);
 
-// The thread's current stream of that device; the default stream at first. Neither opens anything.
+// Get or set the thread's current stream of that device; the default stream at first. Neither opens anything.
 OUTBOARD_API Stream& current_stream(c10::DeviceIndex device) noexcept;
 OUTBOARD_API void set_current_stream(Stream& stream) noexcept;
 
-// Whether all queued work is done. Never blocks, never raises what the work failed with. CaptureError on a stream that
-// captures, which has nothing to ask for; so do the next.
+// Return true if all queued work is done. Never block, and never raise the work's failures. Raise CaptureError on a
+// capturing stream, whose work has not run; the next two do so too.
 OUTBOARD_API bool query_stream(Stream& stream);
-// Waits, then raises the first failure of the work queued before, on this stream or on one that it waited for, once.
+// Wait, then raise the first failure of the work queued before, once. The work is of this stream, or of streams that it
+// waited for.
 OUTBOARD_API void synchronize_stream(Stream& stream, Leave leave = Leave::Never);
-// Only waits, also for a stream that captures: for what the driver was given before. What the work has failed with is
-// left to the next wait that is a user's. For what owns memory.
+// Wait only, for owners of memory. Also waits for a capturing stream, for the work that was queued before. A failure is
+// left to the user's next wait.
 OUTBOARD_API void drain_stream(Stream& stream);
 
-// Runs fn(user) in the stream's order: through the driver's host_callback, or else after a wait on the calling thread.
-// Returns true if it was queued, false if it has already run: then a failure that it reported is known, and for
-// tell_failures to raise. Once this returned, fn was or will be called exactly once; if it raises, fn is not called. CaptureError on a stream that captures: what can run again is a HostCommand.
-// `name` is what a profiler calls it: it lives as long as the process, and may be null.
+// Run fn(user) in the stream's order, through the driver's host_callback, or else on the calling thread after a wait.
+//
+// Return true if it was queued. Return false if it has already run: a failure that it reported is known then, and
+// tell_failures raises it. After the return, fn was called or will be called exactly once; if this raises, fn is not
+// called. Raise CaptureError on a capturing stream: work that can run again is a HostCommand. `name` is its name in
+// profiles; it lives as long as the process, and may be null.
 OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name);
-// Waits for the stream, raises what it has failed with, and runs fn(user) on this thread: for a caller that waits for
-// the result anyway, and memory that the host reaches. Capture and `name` as above.
+// Wait for the stream, raise its failures, and run fn(user) on this thread. For a caller that waits for the result
+// anyway, on memory that the host reaches. Capture and `name` as above.
 OUTBOARD_API void wait_and_run(Stream& stream, ob_host_fn fn, void* user, const char* name);
-// Ends a call that queued work, once that owns nothing of the caller's: raises the failure of what has run within the
-// call (`is_queued` is false), and waits for the work if OUTBOARD_BLOCKING says so.
+// End a call that queued work, once the work owns nothing of the caller's. Raise the failure of work that ran within
+// the call (`is_queued` is false), and wait for the work if OUTBOARD_BLOCKING is set.
 inline void finish_call(Stream& stream, bool is_queued = true) {
   if (C10_UNLIKELY(!is_queued || waits_for_calls())) {
     detail::finish_waiting_call(stream, is_queued);
   }
 }
-// Whether queue_host_work queues.
+// Return true if queue_host_work queues.
 OUTBOARD_API bool has_host_queue() noexcept;
 
 inline c10::Stream to_c10(const Stream& stream) {
@@ -112,16 +116,18 @@ inline Stream& from_c10(const c10::Stream& stream) {
 }
 
 namespace detail {
-// Raises what stream_synchronize gave. An external stream is then left out of waits for the device until it is used again.
+// Raise the error that stream_synchronize returned. Waits for the device then skip an external stream until it is used
+// again.
 void check_wait(ob_status status, Stream& stream);
-// With Leave::OnSignal, where a signal may end a wait in `entry` and the driver has stream_query: waits for what is queued
-// on a made stream, and raises if a signal ends that. The driver's own wait, which tells the failures, is then a short one.
+// Wait for the work queued on a made stream, and raise if a signal ends the wait. Does so only with Leave::OnSignal, if
+// a signal may end a wait in `entry` and the driver has stream_query. The driver's own wait, which raises the failures,
+// is short afterwards.
 OUTBOARD_API void wait_until_left(Stream& stream, Leave leave, const char* entry);
-// The same for all streams of a device, before a wait for the whole of it.
+// Do the same for all streams of a device, before a wait for the whole device.
 void wait_until_left(c10::DeviceIndex device, Leave leave);
-// Calls visit(stream) for each stream of the device that was made.
+// Call visit(stream) for each stream of the device that was made.
 void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user);
-// In a forked child, or of a lost device: every stream must pass make_stream, which raises.
+// Make every stream pass make_stream again, which raises. For a forked child and for a lost device.
 void forget_streams(c10::DeviceIndex device) noexcept;
 }  // namespace detail
 

@@ -7,10 +7,11 @@
 
 namespace outboard {
 
-// Whether the driver has opened anything or may have: a device, its runtime in a probe that opens it, or for properties.
+// Return true if the driver has opened anything or may have: a device, or its runtime through a probe or
+// device_properties.
 OUTBOARD_API bool is_any_device_touched() noexcept;
 
-// Whether a probe, or a question for properties, may have opened the runtime.
+// Return true if a probe or a query of properties may have opened the runtime.
 bool has_runtime_opened() noexcept;
 
 }  // namespace outboard

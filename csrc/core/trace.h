@@ -21,22 +21,24 @@ struct TraceAccess {
 };
 
 enum class TraceOrder : int {
-  EventRecord = 0,  // on the stream
+  EventRecord = 0,  // a record on the stream
   EventWait = 1,    // the stream waits for the event
   EventSync = 2,    // the host has waited for the event, or has seen that it is done
-  StreamSync = 3,   // the same of a stream
-  DeviceSync = 4    // the same of all streams of a device
+  StreamSync = 3,   // the same for a stream
+  DeviceSync = 4    // the same for all streams of a device
 };
 
-// Called on the thread that queues the work, with no lock held. A member that raises makes the traced call fail.
+// An observer of queued work. Members are called on the thread that queues the work, with no lock held. If a member
+// raises, the traced call fails.
 class OUTBOARD_API Trace {
  public:
   virtual ~Trace() = default;
   virtual void access(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) = 0;
-  // `event` is the driver's handle, 0 if there is none in it, of a device of its own where a stream waits for it.
+  // Note an ordering. `event` is the driver's handle, 0 if no event takes part. Where a stream waits for it, the event
+  // may be of another device.
   virtual void order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
                      uint64_t event) = 0;
-  // Memory at this address has been given out: what was known of it is over.
+  // Note that memory at this address was handed out: anything known of the address is outdated.
   virtual void allocate(c10::DeviceIndex device, uint64_t address) = 0;
 };
 
@@ -47,7 +49,7 @@ OUTBOARD_API extern std::atomic<Trace*> active_trace;
 inline Trace* trace() noexcept {
   return detail::active_trace.load(std::memory_order_acquire);
 }
-// Null for none. The trace must live as long as the process.
+// Install the trace, or none with null. It must live as long as the process.
 inline void set_trace(Trace* trace) noexcept {
   detail::active_trace.store(trace, std::memory_order_release);
 }

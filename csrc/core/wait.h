@@ -19,9 +19,9 @@ namespace outboard {
 
 struct StreamState;
 
-// A call that may last, from its construction to its end: of the driver's entry `entry`, or of what the name says. The
-// texts live as long as the process. `what` is waited for if it isn't the work of `stream`, which may be null. The device
-// may be OB_HOST. Within another call of the same thread it is part of that.
+// A call that may last, from construction to destruction: of the driver's entry `entry`, or named by that text. The
+// texts live as long as the process. `what` names what is waited for, if that is not the work of `stream`, which may be
+// null. The device may be OB_HOST. A nested call on the same thread is part of the outer call.
 class OUTBOARD_API NotedCall {
  public:
   NotedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr,
@@ -34,7 +34,7 @@ class OUTBOARD_API NotedCall {
   bool is_noted_;
 };
 
-// The same without the interpreter lock.
+// The same, with the interpreter lock released.
 class OUTBOARD_API Waiting {
  public:
   Waiting(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr, const char* what = nullptr)
@@ -47,44 +47,45 @@ class OUTBOARD_API Waiting {
   NotedCall call_;
 };
 
-// Who is told of a wait that has lasted long; nobody: the standard error. Called on a thread of its own, with no lock held.
+// The receiver of reports of long waits; the standard error if there is none. Called on its own thread, with no lock
+// held.
 using WaitTeller = void (*)(const std::string& text);
 OUTBOARD_API void set_wait_teller(WaitTeller teller) noexcept;
-// How long that is: 30 seconds but for tests.
+// Set after how long a wait is reported: 30 seconds, except in tests.
 OUTBOARD_API void set_long_wait(std::chrono::milliseconds limit);
 
-// Whether a signal may end a wait in this entry on the calling thread, and what handles the signals that have come: it
-// raises if one of them ends the wait.
+// Whether a signal may end a wait in this entry on the calling thread, and the function that handles pending signals.
+// It raises if one of them ends the wait.
 struct InterruptHooks {
   bool (*can_interrupt)(const char* entry);
   void (*handle)();
 };
 OUTBOARD_API void set_interrupt_hooks(InterruptHooks hooks) noexcept;
 
-// Whose wait it is: the user's own (synchronize()), which a signal may end, or one whose end something relies on, as the
-// memory that a copy writes to.
+// Whether a signal may end the wait: OnSignal for the user's own wait (synchronize()), Never if something relies on its
+// end, such as the memory that a copy writes to.
 enum class Leave : bool { Never, OnSignal };
 
 namespace detail {
 OUTBOARD_API bool can_interrupt(const char* entry);
-// Asks until the work is done, and handles signals meanwhile: raises what that raises.
+// Poll until the work is done, and handle signals meanwhile. Raise what the signal handler raises.
 OUTBOARD_API void ask_until_done(const Waiting& waiting, bool (*is_done)(void*), void* user);
-// Handles the signals that have come, on a thread that can_interrupt: raises what that raises.
+// Handle pending signals, on a thread that can_interrupt. Raise what the handler raises.
 OUTBOARD_API void handle_signals();
-// Calls of the driver's on threads of the core's own. At the end of the process they are waited for, unless a signal ends
-// that: false then.
+// Note a driver call on a thread of the core. The end of the process waits for these calls; the wait returns false if a
+// signal ends it.
 OUTBOARD_API void begin_own_call() noexcept;
 OUTBOARD_API void end_own_call() noexcept;
-// Starts a thread that takes no signals: they are the host program's, whose threads have the handlers in mind. False if
-// there are no more threads.
+// Start a thread that takes no signals: the host program's handlers expect its own threads. Return false if no thread
+// can be started.
 OUTBOARD_API bool start_thread(std::function<void()> body);
 bool wait_for_own_calls() noexcept;
-// At the end of the process: nothing is told any more.
+// Stop reporting waits, at the end of the process.
 OUTBOARD_API void stop_telling_of_waits();
 }  // namespace detail
 
-// Waits for another thread, within `waiting`; the lock is held at the call and at the return. A signal may end the wait,
-// which then raises with the lock given up: nothing may rely on its end.
+// Wait for another thread, within `waiting`. The lock is held at the call and at the return. A signal may end the wait,
+// which then raises with the lock released: nothing may rely on its end.
 template <typename IsDone>
 void wait_for_thread(const Waiting&, std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                      IsDone is_done) {
