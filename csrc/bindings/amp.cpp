@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Autocast: opting in, and the table of policies.
+// Autocast: the opt-in, and the table of policies.
 #include "bindings/python.h"
 #include "torch/autocast.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From a description to the table that the core installs.
+// Build the driver table that the core installs from a description.
 #include "core/driver.h"
 #include "core/touched.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Exceptions in both directions: what the core raises becomes a Python exception, and passes through torch's own
-// bindings unchanged, since it travels as torch's `python_error`.
+// Exceptions in both directions. An error of the core becomes a Python exception. It travels as torch's `python_error`,
+// so it passes through torch's own bindings unchanged.
 #define OUTBOARD_TORCH_PYTHON
 #include "bindings/python.h"
 

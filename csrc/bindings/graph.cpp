@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Graphs as capsules; torch_outboard.device.graphs has the classes that users see.
+// Graphs as capsules. torch_outboard.device.graphs has the classes that users see.
 #include "graph/graph.h"
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The arguments of an operator's call for Python.
+// The arguments of an operator's call as Python objects.
 #pragma once
 
 #include <ATen/core/function_schema.h>

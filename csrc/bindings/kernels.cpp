@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The provider 'compiled' in Python: which providers run, and the builder of its plans, torch_outboard.kernels.builder.
+// The provider 'compiled' in Python: which providers run, and torch_outboard.kernels.builder, which builds its plans.
 #define OUTBOARD_TORCH_PYTHON
 #include "bindings/python.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// History and snapshots, in the form that PyTorch's memory visualiser reads.
+// Memory history and snapshots, in the format of PyTorch's memory visualiser.
 #define OUTBOARD_TORCH_PYTHON
 #include "memory/history.h"
 

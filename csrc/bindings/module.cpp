@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torch_outboard._C. Its stub, _C.pyi, lists what is in it.
+// The module torch_outboard._C. Its stub, _C.pyi, lists its contents.
 #include <torch_outboard/driver.h>
 
 #include "bindings/python.h"

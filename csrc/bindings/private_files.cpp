@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files that are kept on disk, and their folders, by the core's rules.
+// Files kept on disk and their folders, by the core's rules.
 #include "core/private_files.h"
 
 #include <unistd.h>

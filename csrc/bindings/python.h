@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Python's C API as the bindings use it: the limited one, but in the files whose torch headers forbid that, or which are
-// called so often that its macros count (they define OUTBOARD_TORCH_PYTHON before anything else).
+// Python's C API for the bindings, limited by default. Files define OUTBOARD_TORCH_PYTHON before anything else to get
+// the full API: if their torch headers need it, or if they are called so often that its macros matter.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The parts of memory.cpp whose torch headers forbid the limited API.
+// The parts of memory.cpp whose torch headers need more than the limited API.
 #pragma once
 
 #include "bindings/python.h"

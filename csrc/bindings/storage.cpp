@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Storages over memory that is not the allocator's, memory shared with other processes, registered host memory.
+// Storages over foreign memory, memory shared with other processes, registered host memory.
 #include <ATen/Context.h>
 #include <c10/core/Storage.h>
 

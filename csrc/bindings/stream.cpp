@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams as ids and handles; the objects that users see are torch's own torch.Stream.
+// Streams as ids and handles. Users see torch's own torch.Stream.
 #include "core/stream.h"
 
 #include "bindings/python.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Torch's Python objects and their C++ ones. A file of its own because the headers that it hides take ten seconds to
-// compile.
+// Conversion between torch's Python objects and their C++ objects. This is a separate file because the headers that it
+// hides take ten seconds to compile.
 #pragma once
 
 #include <ATen/core/Tensor.h>

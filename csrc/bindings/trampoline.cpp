@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Driver entries that are Python methods. A trampoline takes the interpreter lock, turns the arguments into Python
-// objects and the result into out arguments; an exception becomes a status, with its text as last_error and itself as
-// the cause of what the core raises.
+// Driver entries that are Python methods. A trampoline takes the interpreter lock, and turns the arguments into Python
+// objects and the result into out arguments. An exception becomes a status: its text is last_error, and the exception
+// is the cause of the error that the core raises.
 //
-// What a method takes and gives is in torch_outboard/driver.py, beside each entry of class Driver.
+// torch_outboard/driver.py documents the arguments and the result of each method, beside the entry in class Driver.
 #include <cstring>
 #include <mutex>
 #include <string>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a profiler learns: the calls that queue work or wait, on the threads that make them, and the work itself, on the
-// device's streams. The work's times are the driver's activity records. For a driver without them, host work is timed
-// while it runs, and everything else by events around it.
+// What a profiler records: the calls that queue work or wait, on their threads, and the work itself, on the device's
+// streams. The work's times come from the driver's activity records. For a driver without records, host work is timed
+// while it runs, and all other work by events around it.
 //
-// Each call has a correlation number, which the records of its work carry. While nothing is recorded, a site costs one
-// load.
+// Each call has a correlation number, which the records of its work carry. While nothing is recorded, a call site costs
+// one load.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Long waits go through a BlockingRegion, for which the bindings install the release of Python's interpreter lock;
-// nothing else below the bindings knows that there is one.
+// Long waits go through a BlockingRegion. The bindings install the function that releases Python's interpreter lock.
+// Nothing else below the bindings knows about the lock.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A graph capture that is under way, as the layers below csrc/graph see it. While a stream captures, what is queued on
-// it goes to its capture instead of the driver; the functions of core/queue.h, and streams and events, see to that.
+// A graph capture under way, as the layers below csrc/graph see it. Work that is queued on a capturing stream goes to
+// its capture instead of the driver. The functions of core/queue.h, streams and events route it there.
 #pragma once
 
 #include <c10/core/Device.h>

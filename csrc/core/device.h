@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Devices: opened late, once, by a state machine (no lock is held while the driver opens), and the thread's current
-// device. Attaching, counting and selecting a device open nothing.
+// Devices, and the thread's current device. A state machine opens each device once, on first use, and holds no lock
+// while the driver opens it. Attaching, counting and selecting a device open nothing.
 #pragma once
 
 #include <c10/core/Device.h>

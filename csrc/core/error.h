@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From a driver's status to a C++ exception, once. The Python classes that the exceptions become are drawn at the top
-// of torch_outboard/_errors.py.
+// Conversion of a driver's status to a C++ exception. The top of torch_outboard/_errors.py draws the Python classes.
 #pragma once
 
 #include <c10/core/Device.h>

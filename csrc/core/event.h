@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Events: the driver's event is taken from a pool at the first record and goes back there, so that destroying an event
-// calls no driver entry and cannot fail.
+// Events. The driver's event is taken from a pool at the first record and returned there, so destroying an event calls
+// no driver entry and cannot fail.
 #pragma once
 
 #include <torch_outboard/driver.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Failures of queued host work, and which waits tell them. A failure belongs to a stream and to a place in its order.
-// The record of an event keeps where its stream stands and on what that depends; a wait for the event hands both on.
-// A stream that is synchronised tells its own failures, and those of other streams that lie before what it waited for:
-// each once, whoever else tells it too.
+// Failures of queued host work, and the waits that raise them. A failure belongs to a stream and to a position in its
+// order. Recording an event stores its stream's position and the dependencies of that position; a wait for the event
+// passes both on. Synchronizing a stream raises its own failures, and those of other streams that lie before what it
+// waited for. Each stream raises a failure once, whether or not others raise it too.
 //
-// Work fails on a driver's thread, long after the records and waits behind it were queued. So a stream counts its
-// records, work carries the count of its time (its mark), and dependencies are marks: a vector clock, of which nothing
-// is stored but what a wait brought and no synchronisation has settled since. All of it is thread-safe.
+// Work fails on a driver's thread, long after later records and waits were queued. A stream therefore counts its
+// records, work carries the count at its queueing (its mark), and dependencies are marks. This is a vector clock. It
+// stores only what a wait brought and no synchronization has settled since. Thread-safe.
 #pragma once
 
 #include <atomic>

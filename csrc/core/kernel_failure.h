@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What kernels in a driver's language find wrong: an index that is out of bounds, an assertion that doesn't hold. A kernel
-// can't raise. It writes to the record of the stream that it was queued on, goes on with an index that is within bounds,
-// and the next wait behind it finds the record and raises (core/failure.h).
+// Failures that kernels in a driver's language detect: an index out of bounds, an assertion that does not hold. A
+// kernel cannot raise. It writes to the record of its stream and continues with an index within bounds. The next wait
+// behind it reads the record and raises (core/failure.h).
 //
-// A record holds one failure, the first; what fails until a wait has read it is dropped. It lies in memory that the host
-// reads after a wait as its own: host memory that kernels reach, or device memory that the host reaches. Where there is
-// neither, a stream that such kernels were queued on since its last wait gets a copy of its record to the host queued
-// before it is waited for, and before each event that is recorded on it.
+// A record holds the first failure; later failures are dropped until a wait has read it. The record lies in memory that
+// the host reads directly after a wait: host memory that kernels reach, or device memory that the host reaches. Without
+// such memory, the record is copied to the host. The copy is queued before each wait for the stream and each event
+// recorded on it, if such kernels were queued since the last wait.
 //
-// Launches that check nothing have no part in this, and no stream has a record before its first kernel that checks.
+// Launches without checks take no part in this. A stream has no record before its first kernel that checks.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Warnings of queued host work. The thread that runs it is a driver's, where they would reach nobody who asked: they are
-// kept, a bounded number a stream, and issued after the next wait for the device, on the thread that waits.
+// Warnings of queued host work. The work runs on a driver's thread, where the user would not see them. A bounded number
+// is kept for each stream and issued after the next wait for the device, on the waiting thread.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For what gives something back. Uses of a lost device raise (`ensure_open`, `refuse_gone`); memory, graphs and programs
-// that were there went with it, so that giving them back is done without a call.
+// Release of what belonged to a lost device. Uses of a lost device raise (`ensure_open`, `refuse_gone`). Its memory,
+// graphs and programs are gone with it, so releasing them calls no entry.
 #pragma once
 
 #include "core/device.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Failures of calls whose work has a name of its own.
+// Failures of calls whose work has its own name.
 #pragma once
 
 #include <torch_outboard/driver.h>

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files that are kept for later processes, which run their content: only what nobody else may have written is read.
+// Files kept for later processes, which run their content. Only files that no other user may have written are read.
 //
-// A file is trusted if it is a regular file, no link, of at most 64 MiB. It and its folder belong to the user of this
-// process or to root, and nobody else may write them. The folder above them follows the same rule, except that everybody
-// may write a sticky one, as /tmp, and the user's group the user's own. Thread-safe; nothing is remembered.
+// A file is trusted if it is a regular file of at most 64 MiB, not a link. The file and its folder belong to this
+// process's user or to root, and no other user may write them. The folder above follows the same rule with two
+// exceptions: a sticky folder, such as /tmp, may be writable by everybody, and the user's own folder by the user's
+// group. Thread-safe; nothing is cached.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a fork and the end of the process mean to us: no driver call is made any more.
+// The state of the process: after a bad fork and at its end, no driver entry is called.
 #pragma once
 
 #include <string>

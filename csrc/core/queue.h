@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Queuing work at the driver, or in the graph that the stream captures. All work but host_callback's passes here.
+// Queue work at the driver, or in the graph that the stream captures. All work except host_callback's passes here.
 #pragma once
 
 #include <torch_outboard/driver.h>

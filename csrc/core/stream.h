@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams: a default stream a device, 32 pooled streams a priority a device, external streams. Each driver stream is
-// made on its first use and lives as long as the device; a StreamState never moves, so a pointer to it stays valid.
+// Streams: one default stream a device, 32 pooled streams for each priority and device, and external streams. A driver
+// stream is made on its first use and lives as long as the device. A StreamState never moves, so pointers to it stay
+// valid.
 //
-// A c10::StreamId is 0 for the default stream, 1 + 32 * slot + index for a pooled one (slot 0 is priority 0, slot n is
-// priority -n), and kFirstExternalStreamId + n for the n-th external one, which a table maps to the driver's handle.
+// A c10::StreamId is 0 for the default stream and 1 + 32 * slot + index for a pooled stream (slot 0 is priority 0, slot
+// n is priority -n). The n-th external stream has kFirstExternalStreamId + n; a table maps it to the driver's handle.
 #pragma once
 
 #include <c10/core/Stream.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether the driver was used. Until then a second `install_driver` of the same name brings other options: its table
-// replaces the first, which is destroyed, and whose kernels are to be registered anew.
+// Whether the driver was used. Until then, a second `install_driver` of the same name may bring other options: its
+// table replaces the first, which is destroyed, and its kernels must be registered again.
 #pragma once
 
 #include "core/export.h"

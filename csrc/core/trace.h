@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an observer of streams is told: accesses to memory, and what orders them. The stream sanitizer is one. Without
-// an observer each site costs one load.
+// What an observer of streams receives: accesses to memory, and what orders them. The stream sanitizer is such an
+// observer. Without an observer each call site costs one load.
 #pragma once
 
 #include <c10/core/Device.h>

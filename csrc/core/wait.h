@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Waits for the driver, however long they last. What lasts is told, once a wait: a thread looks at the notes that waiting
-// threads keep, which cost these two stores. And a wait that a user asked for can be left by Ctrl-C, if the driver can be
-// asked whether the work is done: it is then asked again and again, since what blocks in the driver can't be interrupted.
+// Waits for the driver, of any length. A long wait is reported once: a thread reads the notes of the waiting threads,
+// and each note costs the waiter two stores. Ctrl-C ends a wait that the user requested, if the driver can be asked
+// whether the work is done. Such a wait polls, because a wait inside the driver cannot be interrupted.
 #pragma once
 
 #include <c10/core/Device.h>

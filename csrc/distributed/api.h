@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the bindings need of the collectives beside the backend itself; free of c10d's headers.
+// What the bindings need of the collectives beside the backend itself. Includes no headers of c10d.
 #pragma once
 
 #include <cstdint>

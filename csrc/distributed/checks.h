@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is wrong with the arguments of a collective: ValueError at the call, before any rank is waited for.
+// Checks of a collective's arguments. They raise ValueError at the call, before any rank is waited for.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The first failure of a group. Collectives count on each rank having run the same ones before, so a group does not
+// The first failure of a group. Collectives rely on each rank having run the same ones before, so a group does not
 // survive a failure: every later call raises the first cause. Thread-safe.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The threads of a group and what they share. It outlives the backend where Gloo can't be interrupted: a thread that an
-// abort leaves behind in an exchange ends when Gloo's own timeout does.
+// The threads of a group and their shared state. It outlives the backend if Gloo cannot be interrupted: an abort leaves
+// a thread behind in its exchange, which ends when Gloo's own timeout does.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

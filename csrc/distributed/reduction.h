@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions as Gloo can do them: what it lacks is made of what it has.
+// Reductions in the form that Gloo supports. Missing ones are built from those it has.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The tensors of one call as contiguous CPU tensors that Gloo can use, and the way back.
+// Conversion of a call's tensors to contiguous CPU tensors for Gloo, and back.
 #pragma once
 
 #include <ATen/core/Tensor.h>

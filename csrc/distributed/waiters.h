@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that wait: for a peer's half of a send or a receive, which may come in any order, and for callbacks of users.
-// Each task runs at once, so there are as many threads as tasks have ever been under way together.
+// Threads that wait: for a peer's half of a send or a receive, which may come in any order, and for users' callbacks.
+// Each task starts at once, so the number of threads is the largest number of tasks that ran at the same time.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a caller holds of a call on a group.
+// The handle of a call on a group, which the caller holds.
 #pragma once
 
 #include <ATen/core/ivalue.h>

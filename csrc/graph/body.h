@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a capture leaves behind: all that a replay needs, and all that it must keep alive.
+// The result of a capture: all that a replay needs and must keep alive.
 #pragma once
 
 #include <c10/core/Allocator.h>

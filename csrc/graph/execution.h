@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The replays of a graph that may be under way. It knows of a stream before anything is queued there, and forgets it
-// when all that was queued is done: whatever raises in between, the body is not freed early.
+// The replays of a graph that may be under way. A stream is noted before anything is queued on it, and removed when all
+// its queued work is done. If anything raises in between, the body is not freed early.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A graph: work captured from streams, replayed on a stream. Where the driver captures, its own graph; else the core
-// keeps the calls and makes them again.
+// A graph: work captured from streams, replayed on a stream. If the driver captures, it is the driver's own graph; else
+// the core stores the calls and repeats them.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The capture that csrc/core reports to. It writes one list of steps: the order of the calls is one in which all of
-// them may run one by one, whatever streams they were on. Vector clocks over the streams tell whether all work was
-// joined to the stream that the capture began on.
+// The capture that csrc/core reports to. It writes one list of steps in the order of the calls, in which all steps may
+// run one by one whatever their streams were. Vector clocks over the streams decide whether all work was joined to the
+// stream that the capture began on.
 #pragma once
 
 #include <atomic>

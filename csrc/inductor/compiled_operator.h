@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators as the C++ of torch.compile calls them: arguments without types, which get those of the operator's schema.
+// Operators as the C++ of torch.compile calls them: untyped arguments take the types of the operator's schema.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels in a driver's own language: a program, the kernel's name in it, the kinds of its arguments, and how many
-// threads run it, by formulas.
+// Kernels in a driver's own language: a program, the kernel's name in it, the kinds of its arguments, and formulas for
+// the number of threads.
 #pragma once
 
 #include <c10/core/Device.h>

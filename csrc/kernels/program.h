@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Programs in a driver's language, built once a device and text. They are never destroyed: queued launches, graphs and
-// whoever keeps a kernel's handle name them.
+// Programs in a driver's language, built once for each device and text. They are never destroyed: queued launches,
+// graphs and holders of a kernel's handle refer to them.
 #pragma once
 
 #include <c10/core/Device.h>

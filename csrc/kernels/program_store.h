@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a driver's compiler made of programs, on disk: bytes that program_binary handed out, for program_build of a later
-// process. They lie in `programs` below the folder of plans (OUTBOARD_KERNEL_CACHE_DIR), a file each, whose name is the hash
-// of all that they depend on, and whose first bytes are the hash of that and of the rest. What is damaged, or what another
-// user may have written, is not taken. Processes share the folder: a file comes into being whole. Thread-safe.
+// Program binaries on disk: bytes that program_binary returned, for program_build of a later process. They lie in
+// `programs` below the folder of plans (OUTBOARD_KERNEL_CACHE_DIR), a file each. The file's name is the hash of all
+// that the binary depends on. Its first bytes are the hash of that and of the rest. A file that is damaged, or that
+// another user may have written, is not used. Processes share the folder: files appear complete. Thread-safe.
 #pragma once
 
 #include <c10/core/Device.h>

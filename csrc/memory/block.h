@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the device allocator is made of. A segment is one mem_alloc; blocks cut it up, in address order; a free block
-// is in the free index of its segment's size pool. All of it is guarded by the lock of the device's heap.
+// The objects of the device allocator. A segment is one mem_alloc. Blocks divide it, in address order. A free block is
+// in the free index of its segment's size pool. The lock of the device's heap guards all of it.
 #pragma once
 
 #include <c10/core/Allocator.h>

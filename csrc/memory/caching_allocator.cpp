@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The faces of the device allocator: torch's c10::DeviceAllocator and the core's own functions.
+// The interfaces of the device allocator: torch's c10::DeviceAllocator and the core's own functions.
 #include "memory/caching_allocator.h"
 
 #include <algorithm>

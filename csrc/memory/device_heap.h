@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory of one device: its pools, its segments, its lock. DESIGN.md beside this file says what always holds.
+// The memory of one device: its pools, its segments, its lock. DESIGN.md beside this file states the invariants.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>

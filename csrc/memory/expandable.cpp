@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Expandable segments: ranges of addresses that get memory where and when it is needed, and lose it a page at a time.
-// Their blocks cover the whole range; a block without memory is Unmapped, and in Transit while the driver is called.
+// Expandable segments: ranges of addresses that get memory where it is needed, and lose it a page at a time. Their
+// blocks cover the whole range. A block without memory is Unmapped, and in Transit while the driver is called.
 #include <c10/util/Exception.h>
 
 #include <algorithm>

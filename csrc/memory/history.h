@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the allocator did, for snapshots: trace entries, and the stacks of live blocks.
+// The allocator's history, for snapshots: trace entries, and the stacks of live blocks.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torch's template calls its runtime functions from deleters, which must not throw, and under its mutexes. No driver
+// Torch's template calls its runtime functions from deleters, which must not throw, and under its mutexes. No driver
 // entry may be called from either. So a block that streams still use is kept from the template until they are done, and
-// memory that is to be freed is noted: both are worked off in allocate, in empty_cache and after a wait.
+// memory to be freed is noted. Both are settled in allocate, in empty_cache and after a wait.
 #include "memory/host_allocator.h"
 
 #include <ATen/core/CachingHostAllocator.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which host memory a device may be given: the blocks of the host allocator, and what was registered. Found by any
-// address within.
+// The host memory that a device may reach: blocks of the host allocator, and registered memory. Found by any address
+// within.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What torch.<name>.memory offers beyond torch's own DeviceAllocator: limits, observers, raw allocations.
+// The functions of torch.<name>.memory beyond torch's own DeviceAllocator: limits, observers, raw allocations.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of DeviceHeap that runs with its lock held: finding, splitting and joining blocks. No driver entry here.
+// The part of DeviceHeap that runs with its lock held: finding, splitting and joining blocks. Calls no driver entry.
 #include <optional>
 
 #include "memory/device_heap.h"

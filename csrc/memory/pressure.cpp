@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an allocation says when there is no memory left.
+// The error of an allocation when no memory is left.
 #include <c10/util/Exception.h>
 
 #include "core/driver.h"

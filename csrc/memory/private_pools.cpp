@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory pools beside the common one. No driver entry here; the lock is held but for the public functions' first lines.
+// Memory pools beside the common one. Calls no driver entry. The lock is held, except in the first lines of the public
+// functions.
 #include <algorithm>
 
 #include "core/error.h"

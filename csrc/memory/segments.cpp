@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of DeviceHeap that asks the driver for memory and gives it back. The lock is never held over a driver call:
-// whatever the call is about has been taken out of the heap before, and goes back in after.
+// The part of DeviceHeap that asks the driver for memory and returns it. The lock is never held over a driver call: the
+// memory concerned is taken out of the heap before the call, and put back after it.
 #include <c10/util/Exception.h>
 
 #include <cinttypes>

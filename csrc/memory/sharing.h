@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory and what lies outside the allocator: whose an address is, and sharing segments with other processes.
+// Memory outside the allocator's own use: the owner of an address, and segments shared with other processes.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CUDA's sizes: how a request is rounded, how large a segment is asked for, when a block is split. The constants and
-// the settings (PYTORCH_ALLOC_CONF) are torch's.
+// CUDA's sizes: how a request is rounded, how large its segment is, when a block is split. The constants and the
+// settings (PYTORCH_ALLOC_CONF) are torch's.
 #pragma once
 
 #include <c10/core/AllocatorConfig.h>

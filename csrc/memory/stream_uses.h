@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// "This block is used by those streams": from giving a block up until no queued work can use it any more. Device memory,
-// pinned memory and graphs all wait for their streams through this.
+// The streams that use a block, from its free until no queued work can use it any more. Device memory, pinned memory
+// and graphs all wait for their streams through this.
 #pragma once
 
 #include <atomic>

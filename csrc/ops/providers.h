@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which providers of the chain may run: what OUTBOARD_PROVIDERS, the driver or the device say. Copies to the CPU, the
-// last resort, are the fallback's own affair (ops/host/fallback.h).
+// Which providers of the chain may run, by OUTBOARD_PROVIDERS, the driver and the device. Copies to the CPU, the last
+// resort, are set by the fallback itself (ops/host/fallback.h).
 #pragma once
 
 #include <c10/core/Device.h>

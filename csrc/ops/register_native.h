@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The registration of kernels that a driver brings, in Python or in C.
+// The registration of a driver's own kernels, in Python or in C.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Autocast for the device: torch's lists of operators and policies, which a driver opts into, as a table that may change
-// while the process runs.
+// Autocast for the device: torch's lists of operators and policies, which a driver opts into, as a table that may
+// change at run time.
 #pragma once
 
 #include <cstdint>

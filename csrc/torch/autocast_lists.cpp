@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The operators of ATen/autocast_mode.h, whose lists each torch brings itself, with unboxed kernels.
+// The operators of ATen/autocast_mode.h with unboxed kernels. Each version of torch brings its own lists.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/boxing/impl/boxing.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `backward()` returns when the last gradient is there. The device's autograd thread drops its share of the pass a little
-// later, and with it a Python object that torch keeps in the thread-local state (torch/autograd/graph.py, "context"). If
-// Python has ended by then, taking its lock ends the thread in a destructor, which aborts the process.
+// `backward()` returns when the last gradient is ready. The device's autograd thread drops its share of the pass a
+// little later, and with it a Python object that torch keeps in the thread-local state (torch/autograd/graph.py,
+// "context"). If Python has ended by then, taking its lock ends the thread in a destructor, which aborts the process.
 //
 // The thread takes one task after the other: when it runs a task of ours, it has dropped all that it finished before.
-// Ours is started by a thread of C++, so its own thread-local state holds nothing of Python's.
+// Our task is started by a C++ thread, so its thread-local state holds no Python objects.
 #include "torch/autograd_threads.h"
 
 #include <ATen/ops/empty.h>

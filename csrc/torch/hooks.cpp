@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What ATen asks of an accelerator as a whole.
+// ATen's hooks of an accelerator as a whole.
 #include "torch/hooks.h"
 
 #include <ATen/Context.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torch.profiler: turns what core/activity.h has recorded into activities of Kineto.
+// torch.profiler: turn the records of core/activity.h into activities of Kineto.
 #include "torch/profiler.h"
 
 // What torch's own build defines for these headers; fmt's functions are not among what its libraries export.

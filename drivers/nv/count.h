@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How many GPUs this process may use, without initialising CUDA.
+// The number of GPUs that this process may use, without initializing CUDA.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What this driver uses of NVIDIA's driver API, declared here so that it builds with no toolkit, and the library opened
-// at run time.
+// The part of NVIDIA's driver API that this driver uses, declared here so that it builds without a toolkit. The library
+// is opened at run time.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The driver's objects, and what every entry does around its own work.
+// The driver's objects, and the code that every entry runs around its own work.
 #pragma once
 
 #include <sys/types.h>

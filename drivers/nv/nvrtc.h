@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CUDA C++ to machine code, where NVIDIA's run-time compiler is installed.
+// Compile CUDA C++ to machine code, if NVIDIA's run-time compiler is installed.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which streams this driver made.
+// The streams that this driver made.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What this driver uses of OpenCL 3.0, declared here so that it builds with no SDK, and the library opened at run time.
+// The part of OpenCL 3.0 that this driver uses, declared here so that it builds without an SDK. The library is opened
+// at run time.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which OpenCL devices there are, which of them are used, and why the others are not.
+// The OpenCL devices: which are used, and why the others are not.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Device memory: shared virtual memory, one allocation a segment of the caching allocator. Host memory for copies.
+// Device memory: shared virtual memory, one allocation for each segment of the caching allocator. Host memory for
+// copies.
 #include <cinttypes>
 #include <cstdlib>
 

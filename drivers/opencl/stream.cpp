@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams are in-order command queues; an event's record is a marker in one.
+// Streams are in-order command queues. An event's record is a marker in a queue.
 #include <cinttypes>
 
 #include "driver.h"

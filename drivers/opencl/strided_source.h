@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The kernels of strided copies, in OpenCL C; ../support/strided_kernel.h has their launches.
+// The kernels of strided copies, in OpenCL C. ../support/strided_kernel.h has their launches.
 #pragma once
 
 namespace opencl {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Records of what ran, for a profiler.
+// Records of work that ran, for a profiler.
 #pragma once
 
 #include <atomic>

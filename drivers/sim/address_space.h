@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which addresses of a range are free. Knows nothing of memory.
+// The free addresses of a range. Knows nothing of memory.
 #pragma once
 
 #include <cstdint>

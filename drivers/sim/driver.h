@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The driver as a whole: what one call of ob_driver_table made.
+// The driver as a whole: what one call of ob_driver_table created.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What every entry of the table does before and around its own work.
+// The code that every entry of the table runs around its own work.
 #pragma once
 
 #include <cinttypes>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The entries that queue copies and fills. Addresses are checked and translated when the work is queued, so that a
-// mistake shows at the call that made it.
+// The entries that queue copies and fills. Addresses are checked and translated when the work is queued, so that the
+// faulty call itself fails.
 #include <cstring>
 #include <memory>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Events: where their latest record lies, and when it was reached.
+// Events: the position of their latest record, and when it was reached.
 #pragma once
 
 #include <atomic>

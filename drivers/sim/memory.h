@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One device's memory: address ranges, what is allocated in them, and how the host reaches it.
+// One device's memory: address ranges, the allocations in them, and how the host reaches it.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What `torch_outboard.attach("sim", **options)` and the environment may say; README.md describes each.
+// The options of `torch_outboard.attach("sim", **options)` and of the environment; README.md describes each.
 #pragma once
 
 #include <cstdint>

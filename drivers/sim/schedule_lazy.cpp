@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The lazy schedule: nothing runs until the host waits, and then in an order that a seed decides.
+// The lazy schedule: nothing runs until the host waits; a seed decides the order.
 #include <mutex>
 #include <vector>
 

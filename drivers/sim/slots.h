@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A table of objects that are named by handles and whose memory stays until the table goes.
+// A table of objects that are named by handles. Their memory stays until the table is destroyed.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a task does when its turn has come.
+// The work of a task, which runs when its turn comes.
 #pragma once
 
 #include <cstdint>

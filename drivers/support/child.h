@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Asking a runtime something in a child process, because it would not survive a fork of this one afterwards.
+// Ask a runtime in a child process, because it would not survive a later fork of this process.
 #pragma once
 
 #include <fcntl.h>

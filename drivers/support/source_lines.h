@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The lines of a program's source that a build log speaks of.
+// The lines of a program's source that a build log mentions.
 #pragma once
 
 #include <cctype>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A strided copy in the shape that a device kernel takes.
+// A strided copy in the form that a device kernel takes.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launches of a strided copy: what the kernels of the drivers that copy with kernels take. An element a work item,
-// several of them at a time; through tiles where the two sides run along different dimensions.
+// The launches of a strided copy, for drivers that copy with kernels. Each work item copies kEach elements, whose loads
+// are under way together. Tiles are used if the two sides run along different dimensions.
 #pragma once
 
 #include <bit>

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Asking the CPU kernel whether it takes a call, before any provider runs that call.
+// Ask the CPU kernel whether it accepts a call, before any provider runs it.
 //
-// A meta kernel does not know which dtypes the CPU kernel has code for, and most of those that aren't structured check
-// fewer shapes than the CPU kernel does. A call that is queued would fail late, and a generated kernel would compute a
-// number, or read memory beside its arguments. So the CPU kernel runs on zeros of the arguments' shapes:
+// A meta kernel does not know the dtypes that the CPU kernel supports. Most meta kernels that are not structured check
+// fewer shapes than the CPU kernel. A queued call would fail late, and a generated kernel would compute a number or
+// read memory beside its arguments. So the CPU kernel runs on zeros of the arguments' shapes:
 //
-// - for the first call of a class (ops/operator/shape_classes.h), by which dtypes are checked;
-// - for each signature of an operator that is not element-wise by a structured meta kernel: the others leave sizes,
-//   modes and dimensions to the kernel, but for those listed in ops/operator/quirks.cpp;
-// - for a call that its meta kernel refuses, so that type and words of the exception are the CPU kernel's.
+// - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes;
+// - for each signature of an operator, unless it is element-wise with a structured meta kernel: other meta kernels
+//   leave sizes, modes and dimensions to the kernel, except those listed in ops/operator/quirks.cpp;
+// - for a call that its meta kernel refuses, so that the exception has the CPU kernel's type and words.
 //
-// It is asked about small calls only, since it computes. Of the first large call of a class an element-wise kernel is
-// asked with one element a tensor.
+// The CPU kernel runs on small calls only, because it computes. For a large first call of a class, an element-wise
+// kernel runs on one element a tensor.
 #pragma once
 
 #include <exception>

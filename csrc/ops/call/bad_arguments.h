@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arguments that an operator's CPU kernel refuses when it runs and that its meta kernel lets pass, or looks at only when
-// a shape is new: for a queued call the error would come at a later wait.
+// Arguments that an operator's CPU kernel refuses when it runs, but that its meta kernel accepts, or checks only for a
+// new shape. Without these checks, the error of a queued call would come at a later wait.
 #pragma once
 
 #include <c10/core/Scalar.h>

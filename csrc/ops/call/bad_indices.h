@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rules of operators that index: each says whether torch refuses the arguments, which stand in the order of the table.
+// Rules of operators that index. Each says whether torch refuses the arguments, which are in the table's order.
 #pragma once
 
 namespace outboard {

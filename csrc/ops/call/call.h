@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One call of an operator as the chain sees it: where it runs, and its signature.
+// One call of an operator as the chain sees it: its device and its signature.
 #pragma once
 
 #include <ATen/core/stack.h>

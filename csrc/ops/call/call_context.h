@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a CPU kernel reads besides its arguments, and where a queued call gets it from.
+// The state that a CPU kernel reads besides its arguments, and the source of that state for a queued call.
 //
-// | what                                           | how the call gets its caller's                                  |
-// |------------------------------------------------|------------------------------------------------------------------|
-// | dispatch keys, modes                           | below autograd, with no modes                                    |
+// | state                                          | source for a queued call                                          |
+// |------------------------------------------------|-------------------------------------------------------------------|
+// | dispatch keys, modes                           | below autograd, with no modes                                     |
 // | threads, floating-point mode, grad mode        | CallContext: per thread, captured at the call and applied         |
 // | the default dtype                              | part of the signature, as it decides dtypes; and as the next      |
-// | determinism, precision, at::Context's flags    | of the process: a setter of torch's first waits for queued calls  |
-// |                                                | (_compat), so that none runs under other settings than its caller's |
+// | determinism, precision, at::Context's flags    | of the process: torch's setters first wait for queued calls       |
+// |                                                | (_compat), so each call runs under its caller's settings          |
 // | generators                                     | ops/call/random.h                                                 |
 // | the handler of warnings                        | core/late_warnings.h: kept, and issued at the next wait           |
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the CPU's kernels warn of that arguments foretell. Queued ones would say it at the next wait, generated ones compute
-// the values alone.
+// Warnings of the CPU's kernels that the arguments predict. A queued kernel would issue them at the next wait; a
+// generated kernel only computes values.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arguments that share memory where an operator's kernels refuse it: an error at the call, whoever would run it.
+// Arguments that share memory although an operator's kernels refuse it. Raises at the call, for every provider.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Random numbers of a call, from the device generator's seed and offset: a CPU generator for one that runs on the host, a
-// seed for the device's own kernels.
+// Random numbers of a call, from the device generator's seed and offset: a CPU generator for a call on the host, a seed
+// for the device's own kernels.
 #pragma once
 
 #include <ATen/core/Generator.h>

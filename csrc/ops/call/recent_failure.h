@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A failure that may be gone at the next try, as of a full disk: it is not tried at each call.
+// A failure that may be gone at the next try, such as a full disk. It is not tried again at each call.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Running an operator's CPU kernel on this thread, with tensors on the CPU that stand in for the device's: what that
-// kernel refuses, it says in torch's own words.
+// Run an operator's CPU kernel on this thread, with CPU tensors in place of the device's. A refusal then has torch's
+// own words.
 #pragma once
 
 #include <ATen/core/stack.h>

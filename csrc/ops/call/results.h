@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From what a call's CPU kernel gave to what the operator returns.
+// Build what the operator returns from what its CPU kernel returned.
 //
-// What each result is, the schema declares: a written argument, a view of an argument, or memory of its own. Nothing is
-// found out from what came back; what came back otherwise is an error that names the operator.
+// The schema declares each result: a written argument, a view of an argument, or new memory. Nothing is inferred from
+// the results. A difference raises an error that names the operator.
 #pragma once
 
 #include <ATen/core/stack.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a failure of queued work says of where it came from: it is raised at a later wait, far from the call.
+// Add to a failure of queued work where it came from: it is raised at a later wait, far from the call.
 #pragma once
 
 #include <exception>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shapes of results from the meta kernels: a call whose result's shape doesn't depend on data is queued into outputs
-// that are there before it runs.
+// Shapes of results from the meta kernels. A call whose result's shape does not depend on data is queued into outputs
+// that are allocated before it runs.
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/PythonTorchFunctionTLS.h>

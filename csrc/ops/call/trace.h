@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tells the observer of streams what an operator reads and writes.
+// Report to the observer of streams what an operator reads and writes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

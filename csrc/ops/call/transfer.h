@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Transfers between host and device: copies of one range of bytes, which no provider is asked for. ops/host/copy.h has
-// copies of any tensors.
+// Transfers between host and device: copies of one range of bytes, which go to no provider. ops/host/copy.h copies any
+// tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

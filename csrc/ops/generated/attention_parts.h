@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Attention as a whole, and its gradients, made of products, sums and exponentials: for calls that have no kernels of the
-// whole though it was chosen (ops/own/attention.cpp), as where a program doesn't compile.
+// Attention and its gradients as products, sums and exponentials. For calls that have no kernels of the whole though it
+// was chosen (ops/own/attention.cpp), for example because a program does not compile.
 #pragma once
 
 #include <ATen/core/stack.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Launching kernels that a compiler generated: in C++ for memory that the host can reach, or in the driver's language.
+// Launch kernels that a compiler generated: in C++ for memory that the host can reach, or in the driver's language.
 #pragma once
 
 #include <ATen/core/Tensor.h>

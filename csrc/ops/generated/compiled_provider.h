@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The provider 'compiled': an operator runs as kernels of the device that were generated from torch's own lowerings.
+// The provider 'compiled': an operator runs as device kernels that were generated from torch's own lowerings.
 //
-// A call is looked up by its signature: the shape cache's, and what else decides which kernels run, such as numbers that
-// are written into them. A known call runs the steps of its plan (kernels/plan.h) with all formulas computed before. Of
-// another one the recipes of its class are tried in turn: a recipe is a plan with guards, for calls of the same dtypes,
-// ranks and numbers, and mostly for all sizes. The first call of a class asks what is kept of it on disk. Where no guards
-// hold, the builder makes a plan: Python code that the bindings install, and that refuses what it isn't sure of. A refusal is remembered, and listed, and the call goes on down the
-// chain.
+// A call is looked up by its signature: the shape cache's, and what else decides which kernels run, such as numbers
+// that are written into them. A known call runs the steps of its plan (kernels/plan.h) with all formulas already
+// computed. For an unknown call the recipes of its class are tried in turn. A recipe is a plan with guards, for calls
+// of the same dtypes, ranks and numbers, and mostly for all sizes. The first call of a class looks for plans on disk.
+// If no guards hold, the builder makes a plan: Python code that the bindings install. It refuses any call that it
+// cannot prove correct. A refusal is remembered and listed, and the call goes to the next provider.
 #pragma once
 
 #include <ATen/core/stack.h>

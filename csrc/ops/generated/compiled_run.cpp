@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From a recipe to what a call runs: its formulas computed once a signature, its steps run at each call.
+// Build what a call runs from a recipe: formulas are computed once a signature, steps run at each call.
 #include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/jit_type.h>

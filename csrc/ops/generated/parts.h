@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For the provider 'compiled', operators that are made of operators for which kernels can be generated: those whose
-// results' sizes are told by values, such as nonzero, where the caller waits for a count, as it does anywhere; cat of many
-// tensors, a copy of lists; and attention that has no kernels of the whole.
+// Operators that the provider 'compiled' builds from operators with generated kernels. Three kinds: operators whose
+// results' sizes depend on values, such as nonzero, where the caller waits for a count, as on any device; cat of many
+// tensors, as a copy of lists; and attention without kernels of the whole.
 #pragma once
 
 #include <ATen/core/stack.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the provider 'compiled' knows of one operator: its recipes by class of calls, what was refused, and the calls that
+// What the provider 'compiled' knows of one operator: its recipes by class of calls, its refusals, and the calls that
 // it has seen.
 #pragma once
 

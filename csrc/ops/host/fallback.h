@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The last provider: copy to the CPU, run there, copy back.
+// The last provider: copy the arguments to the CPU, run there, copy the results back.
 #pragma once
 
 #include <ATen/core/stack.h>

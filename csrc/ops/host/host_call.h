@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Running an operator's CPU kernel on device memory, in its stream.
+// Run an operator's CPU kernel on device memory, in its stream.
 #pragma once
 
 #include <ATen/core/stack.h>

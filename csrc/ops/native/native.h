@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels that a driver brings, in Python or in C, and the calls that they serve.
+// A driver's own kernels, in Python or in C, and the calls that they serve.
 //
-// A kernel that is registered for one form of an operator (ops/operator/forms.h) serves all three. A call is served by
-// the kernel of its own form if there is one, else by that of the out= form, else of the functional, else of the
+// A kernel registered for one form of an operator (ops/operator/forms.h) serves all three forms. The kernel of the
+// call's own form serves it if there is one, else the kernel of the out= form, else of the functional form, else of the
 // in-place form:
 //  - out= for a functional call: the outputs are allocated as the operator declares them.
-//  - out= for a call in place: `out` is self, if the result has its shape and dtype, no two of its elements share memory
-//    and no other argument lies in it in another way; else the result goes to memory of its own and is copied to self.
+//  - out= for an in-place call: `out` is self, if the result has its shape and dtype, no two of its elements share
+//    memory and no other argument overlaps it in another way; else the result goes to new memory and is copied to self.
 //  - Functional for the others: the result is copied to self, or to `out`, which is resized as torch resizes it.
-//  - In place for the others: it is given a copy of self, if the result has self's shape and dtype.
+//  - In-place for the others: the kernel gets a copy of self, if the result has self's shape and dtype.
+//
 // Calls that torch refuses (a result that self cannot hold) go on to the next provider, which raises. So do calls with
 // sparse, quantized or nested tensors: kernels take strided ones.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operator kernels that a driver brings in C.
+// A driver's own operator kernels in C.
 #pragma once
 
 #include <string>

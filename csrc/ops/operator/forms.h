@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The forms of one operator, found by schema: functional (aten::add.Tensor), out= (aten::add.out), in place
-// (aten::add_.Tensor). Which may stand in for which depends on who runs it.
+// The forms of one operator, found by schema: functional (aten::add.Tensor), out= (aten::add.out), in-place
+// (aten::add_.Tensor). The provider decides which form may replace which.
 //
-// On the host, the out= kernel stands in for the functional one only if _generated/out_forms.inc lists the pair. The
-// list rests on a proof on the CPU, over inputs that are contiguous, transposed, cropped, stepped and expanded, of two
+// On the host, the out= kernel replaces the functional one only if _generated/out_forms.inc lists the pair. The list
+// rests on a proof on the CPU, over inputs that are contiguous, transposed, cropped, stepped and expanded, of two
 // claims:
-//  - In outputs of the strides that the functional form or the meta kernel gives, the bits are the functional form's.
-//    This is what a call needs whose outputs are allocated here.
-//  - In outputs of any other strides the values are the same but for the order of roundings, all elements are written,
-//    and nothing beside them. No call that is made here needs it as long as meta kernels give the CPU's strides, but
-//    they are not always right, and an out= kernel that holds only for contiguous outputs is right by luck. Being
-//    structured is no licence: the CPU's _log_softmax and native_batch_norm are wrong in such outputs.
-// Every other operator runs in its functional form, and its results are copied to outputs that are allocated with the
-// meta kernel's strides: a copy mends strides that differ. A call of the out= overload by the user goes to that kernel
-// whether it is listed or not, since that is what the CPU does with the same call.
+//  - In outputs with the strides that the functional form or the meta kernel returns, the bits are the functional
+//    form's. Calls whose outputs are allocated here need this.
+//  - In outputs with any other strides the values are the same except for the order of roundings, all elements are
+//    written, and nothing beside them. No call made here needs this as long as meta kernels return the CPU's strides.
+//    But they are not always right, and an out= kernel that holds only for contiguous outputs is right by luck. A
+//    structured operator is no exception: the CPU's _log_softmax and native_batch_norm are wrong in such outputs.
+//
+// Every other operator runs in its functional form, and its results are copied to outputs allocated with the meta
+// kernel's strides: a copy corrects strides that differ. A user's call of the out= overload runs that kernel whether it
+// is listed or not, because the CPU does the same for that call.
 //
 // Native kernels: ops/native/native.h.
 #pragma once

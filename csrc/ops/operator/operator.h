@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the provider chain knows of an operator: read from its schema once, then counted and remembered.
+// What the provider chain knows of an operator: read from its schema once, then counted and cached.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators whose CPU kernels depart from what their schema or their meta kernel says, each with its reason.
+// Operators whose CPU kernels depart from their schema or their meta kernel, each with its reason.
 #pragma once
 
 #include <ATen/core/stack.h>

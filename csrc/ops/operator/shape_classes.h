@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: BSD-3-Clause The classes of calls for which an operator's meta kernel is believed. A class
-// is believed once the CPU kernel agreed about one of its calls: on stand-ins (ops/call/acceptance.h), or in a call for
-// which the caller waited. Calls of a class whose meta kernel was caught with another result than the CPU kernel's wait
-// from then on.
+// SPDX-License-Identifier: BSD-3-Clause
+// The classes of calls whose meta kernel is trusted. A class is trusted once the CPU kernel agreed about one of its
+// calls: on stand-ins (ops/call/acceptance.h), or in a call for which the caller waited. If the CPU kernel's result
+// differs from the meta kernel's, later calls of the class wait.
 //
 // A class is an operator with its arguments' dtypes, ranks and layouts, and the flags and dtypes among its constants.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Meta kernels for frequent operators that aren't structured: what their CPU kernels allocate, and how it is laid out.
-// An argument that a rule doesn't understand makes it raise, whatever the words: the call then waits for the CPU kernel,
-// whose error is the one that users know.
+// Meta kernels for frequent operators that are not structured: what their CPU kernels allocate, and its layout. A rule
+// raises, with any message, for an argument that it does not cover. The call then waits for the CPU kernel, whose error
+// users know.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>

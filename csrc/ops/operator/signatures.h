@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is remembered of an operator's calls, by signature: the shapes of their outputs, and what the device runs for them.
+// A cache of an operator's calls by signature: the shapes of their outputs, and what the device runs for them.
 #pragma once
 
 #include <c10/core/ScalarType.h>

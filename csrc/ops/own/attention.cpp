@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// scaled_dot_product_attention: which of torch's forms of it a device takes.
+// scaled_dot_product_attention: which of torch's forms a device uses.
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/attention.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that torch gives other devices than its own by a kernel that fails there, or by none: made of operators that
-// every device has, or refused at the call.
+// Operators for which torch gives other devices than its own no kernel, or a kernel that fails. They are composed of
+// operators that every device has, or refused at the call.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_efficientzerotensor.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Connectionist temporal classification where kernels are generated. Torch passes the sequences' lengths as lists of
-// numbers, which differ with each batch. Kernels read them from tensors, so that they serve all.
+// Connectionist temporal classification on devices with generated kernels. Torch passes the sequences' lengths as lists
+// of numbers, which differ with each batch. Kernels read them from tensors, so that one kernel serves every batch.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/_ctc_loss_backward.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// fill_ and zero_: the driver's fill where the elements are gapless, else the provider chain.
+// fill_ and zero_: the driver's fill if the elements are gapless, else the provider chain.
 #include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/core/Scalar.h>

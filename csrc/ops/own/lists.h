@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators over lists of tensors (_foreach_*, fused optimizers, the check of AMP's scaler) as one launch over chunks of all
-// tensors' elements, or as two where each tensor is reduced, on devices that have generated kernels and whose kernels follow addresses.
+// Operators over lists of tensors (_foreach_*, fused optimizers, the check of AMP's scaler). Each is one launch over
+// chunks of all tensors' elements, or two if each tensor is reduced. The device needs generated kernels that follow
+// addresses.
 //
-// The lists must be as torch's own fast ways want them: of one device, each of one dtype, with tensors of the same sizes
-// and strides at the same places, without gaps, and none that is written shares memory with another. Any other call, and
-// those for which the builder has no kernel, take the way that they would take without this.
+// The lists must meet the conditions of torch's own fast paths: one device, one dtype a list, the same sizes and
+// strides at the same places, no gaps, and no written tensor shares memory with another. Other calls, and calls for
+// which the builder has no kernel, run as they would without this.
 #pragma once
 
 #include <ATen/core/stack.h>

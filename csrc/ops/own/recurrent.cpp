@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The fused cells that torch's LSTM and GRU call on every device but the CPU: the driver's kernel if it brings one, else
-// made of operators. Where the driver brings those, the device runs each; elsewhere the whole cell is one operator with
-// a CPU kernel, so that one call is queued (or one set of arguments copied) instead of twenty.
+// The fused cells that torch's LSTM and GRU call on every device except the CPU: the driver's kernel if it has one,
+// else a composition of operators. If the driver has kernels for those, the device runs each. Else the whole cell is
+// one operator with a CPU kernel, so one call is queued (or one set of arguments copied) instead of twenty.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>

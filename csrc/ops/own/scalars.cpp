@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// .item(): the one operator of a training step that waits.
+// .item(): the only operator of a training step that waits.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_local_scalar_dense.h>
 

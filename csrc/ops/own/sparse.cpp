@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sparse COO tensors: what torch does with them on any device, and the chain for what the CPU has kernels for.
+// Sparse COO tensors: torch's handling for any device, and the chain for operators with CPU kernels.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_indices_native.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// View operators for which torch has kernels that serve any device.
+// View operators whose kernels in torch serve any device.
 #include <ATen/native/TensorShape.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shells: CPU tensors over device memory that they don't own.
+// Shells: CPU tensors over device memory that they do not own.
 //
 // A host call is queued with shells in place of its device tensors. A shell holds an address, sizes and strides and
-// keeps nothing alive: stream order alone makes it safe, as it does for a kernel on CUDA.
+// keeps nothing alive. Stream order alone makes it safe, as for a kernel on CUDA.
 #pragma once
 
 #include <ATen/core/Tensor.h>

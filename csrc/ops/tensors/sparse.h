@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sparse COO tensors: dense indices and values on the device, and CPU kernels that see them as a CPU sparse tensor.
+// Sparse COO tensors: dense indices and values on the device, which CPU kernels see as a CPU sparse tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>

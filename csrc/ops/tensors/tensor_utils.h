@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Making and measuring device tensors.
+// Create device tensors, and compute their sizes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What this driver uses of cuBLASLt, declared here so that it builds without it, and the library opened at run time.
+// The part of cuBLASLt that this driver uses, declared here so that it builds without it. The library is opened at run
+// time.
 #pragma once
 
 #include <cstddef>
