@@ -36,15 +36,15 @@ enum class BlockState : uint8_t {
   Transit,    // likewise, while the driver maps or unmaps it
 };
 
-// One stream that uses a block beside the block's own, from record_stream until the work queued there is done.
+// A stream that uses a block beside the block's own stream, from record_stream until the work queued there is done.
 struct BlockUse : StreamUse {
   Block* block = nullptr;
 };
 
 constexpr int kUnitShift = 9;  // block sizes are multiples of 512 bytes
 
-// The context of a DataPtr. All that an allocation or a free touches lies in the first cache line: with many live
-// blocks nothing costs as much as the lines that are not in the cache.
+// The context of a DataPtr. Everything that an allocation or a free touches lies in the first cache line. With many
+// live blocks, cache misses are the largest cost.
 struct alignas(64) Block {
   Segment* segment;  // never null while the block is in use
   SizePool* pool;    // the segment's
@@ -53,8 +53,8 @@ struct alignas(64) Block {
   uint64_t pending : 16;  // only while Parked: uses whose work is not known to be done
   uint64_t state_bits : 4;
   uint64_t is_oversize : 1;  // counted in the oversize statistics
-  uint64_t in_tree : 1;      // a node of the free index's tree, rather than a member of a node's ring
-  uint64_t is_expandable : 1;  // the segment's, whose line need not be touched for it
+  uint64_t in_tree : 1;      // a node of the free index's tree; false for a member of a node's ring
+  uint64_t is_expandable : 1;  // the segment's; kept here so that the segment's cache line is not touched
   Block* prev;               // neighbours in the segment, null at its ends
   Block* next;
   union {
@@ -71,7 +71,7 @@ struct alignas(64) Block {
   // Only of free blocks above 1 MiB.
   Block* child[2];
   Block* parent;
-  // Only of blocks that are a whole free segment: the size pool's `searches` when it became free.
+  // Only of blocks that are a whole free segment: the size pool's `searches` when the block became free.
   uint64_t free_since;
 
   size_t size() const { return units << kUnitShift; }
@@ -83,13 +83,14 @@ struct alignas(64) Block {
 constexpr size_t kMaxUses = (1 << 16) - 1;  // what `pending` can count
 static_assert(offsetof(Block, child) == 64, "what is hot fills one cache line");
 
-// Free blocks by size; finds the smallest that is large enough. Exact bins up to 1 MiB; above, one bitwise trie for
-// each power of two, so that every operation is bounded by the number of bits of a size, however many blocks there are.
+// The free blocks by size. Finds the smallest block that is large enough. Sizes up to 1 MiB have exact bins. Above,
+// each power of two has a bitwise trie. Every operation is bounded by the number of bits of a size, however many blocks
+// there are.
 class OUTBOARD_API FreeIndex {
  public:
   void insert(Block* block) noexcept;
   void erase(Block* block) noexcept;
-  // Null if there is none. Does not erase it.
+  // Return the block, or null if there is none. Does not erase it.
   Block* best_fit(size_t size) const noexcept;
 
  private:
@@ -108,10 +109,11 @@ class OUTBOARD_API FreeIndex {
   Block* trees_[64] = {};  // by the position of the highest bit of a size in units
 };
 
-// The memory pool of what is allocated with caching disabled: its segments are as large as what was asked for.
+// The memory pool for allocations with caching disabled. Its segments are exactly as large as the request.
 constexpr c10::MempoolId_t kUncached{std::numeric_limits<c10::CaptureId_t>::max(), 0};
 
-// What gives a memory pool its segments in place of the driver; torch's signatures for pluggable allocators.
+// The functions that give a memory pool its segments in place of the driver, with torch's signatures for pluggable
+// allocators.
 struct SegmentSource {
   void* (*alloc)(ptrdiff_t size, int device, void* stream);  // null: out of memory
   void (*free)(void* pointer, ptrdiff_t size, int device, void* stream);
@@ -119,7 +121,7 @@ struct SegmentSource {
 
 struct StreamPools;
 
-// The small or the large blocks of one stream in one memory pool; {0, 0} is the memory pool that everybody shares.
+// The small or the large blocks of one stream in one memory pool; {0, 0} is the common memory pool.
 struct SizePool {
   DeviceHeap* heap;
   Stream* stream;
@@ -145,7 +147,7 @@ struct StreamPools {
   StreamPools& operator=(const StreamPools&) = delete;
   SizePool small{};
   SizePool large{};
-  size_t holders = 0;  // segments, and threads that are getting one
+  size_t holders = 0;  // segments, and threads that are allocating one
   StreamPools* next_idle = nullptr;
 };
 
@@ -153,9 +155,9 @@ struct Segment {
   Segment* prev = nullptr;  // the heap's list of segments, or a list of segments that are being released
   Segment* next = nullptr;
   SizePool* pool = nullptr;
-  const SegmentSource* source = nullptr;  // the pool's when it was made
+  const SegmentSource* source = nullptr;  // the pool's source when the segment was made
   uint64_t address = 0;
-  size_t size = 0;  // of an expandable one: what is mapped
+  size_t size = 0;  // of an expandable segment: the bytes that are mapped
   size_t span = 0;  // of addresses; an expandable segment's blocks cover all of it
   Block* first = nullptr;
   uint64_t host_delta = 0;  // host address minus device address, modulo 2^64
@@ -166,19 +168,20 @@ struct Segment {
   enum class Release : uint8_t { NotYet, Drained, DrainFailed, Freed, FreeFailed } release = Release::NotYet;
 
   bool is_free() const { return !is_expandable && first->state() == BlockState::Free && !first->is_split(); }
-  // An expandable segment that may be released.
+  // Return true for an expandable segment that may be released.
   bool is_unmapped() const { return first->state() == BlockState::Unmapped && !first->is_split(); }
 };
 
-// A hint: the system may have none.
+// Ask for huge pages. This is a hint: the system may have none.
 inline void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) noexcept {
 #ifdef MADV_HUGEPAGE
   static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
 #endif
 }
 
-// Recycles objects; gives none back to the system, so that a pointer to one stays readable for good. Many of them lie
-// in huge pages, where the system has them: victims at random cost a miss of the address translation else.
+// A recycler of objects. It returns none to the system, so that a pointer to an object stays readable. Many objects
+// share a huge page, if the system has huge pages: otherwise blocks freed in random order cost a miss of the address
+// translation.
 template <typename T>
 class Slab {
  public:

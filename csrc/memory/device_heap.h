@@ -26,11 +26,11 @@ using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingDeviceAllocator::SegmentInfo;
 using SegmentFilter = c10::function_ref<bool(const Segment&)>;
 
-// A memory pool beside the common one. Its free memory is not given back to the driver while the pool is in use: a graph
-// may write there.
+// A memory pool beside the common one. While the pool is in use its free memory is not returned to the driver, because
+// a graph may write there.
 struct PrivatePool {
   int use_count = 0;
-  bool is_fallback = false;  // serves the common pool's requests when there is no other memory left
+  bool is_fallback = false;  // serves requests to the common pool when no other memory is left
   bool is_whole = false;     // its segments are never split
   const SegmentSource* source = nullptr;
 };
@@ -41,48 +41,48 @@ class DeviceHeap {
   DeviceHeap(const DeviceHeap&) = delete;
   DeviceHeap& operator=(const DeviceHeap&) = delete;
 
-  // `bytes` > 0; the device is open.
+  // Allocate `bytes` > 0. The device must be open.
   Block* allocate(Stream& stream, size_t bytes);
-  // Calls no driver entry.
+  // Free a block. Calls no driver entry.
   void free(Block* block) noexcept;
   void record_stream(Block* block, Stream& stream);
 
-  // Waits for the work on parked blocks, then gives the driver back every segment of the memory pool that is free.
+  // Wait for the work on parked blocks, then return every free segment of the memory pool to the driver.
   void empty_cache(c10::MempoolId_t mempool);
-  // Records and polls the events of parked blocks, and raises what failed since the last call. Never waits.
+  // Record and poll the events of parked blocks, and raise what failed since the last call. Never waits.
   void process_deferred();
-  // Keeps a failure of a path that must not throw until process_deferred raises it; later ones are dropped.
+  // Store a failure of a path that must not throw; process_deferred raises it. Later failures are dropped.
   void defer_error(std::exception_ptr error) noexcept { deferred_error_.set(std::move(error)); }
 
-  // private_pools.cpp. Each use counts: the first makes the pool (later ones ignore the options), and when the last is
-  // released its free memory may go back. ValueError for a release of what is not in use.
+  // In private_pools.cpp. Uses are counted. The first use makes the pool; later uses ignore the options. After the last
+  // release its free memory may be returned. Raise ValueError for a release without a use.
   void use_pool(c10::MempoolId_t mempool, const PrivatePool& options);
   void release_pool(c10::MempoolId_t mempool);
   int pool_use_count(c10::MempoolId_t mempool);
-  // Sends the allocations that pass to a pool in use, until that very route is ended, or the latest with the same tag.
-  // The latest route wins. The filter runs under the lock.
+  // Send the allocations that pass the filter to a pool in use, until this route is ended by its id, or as the latest
+  // with its tag. The latest route wins. The filter runs under the lock.
   uint64_t begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter);
   void end_route(uint64_t route) noexcept;
   void end_route(c10::MempoolId_t mempool, std::thread::id tag);
-  // history.cpp
+  // In history.cpp.
   void record_history(const HistorySettings& settings);
   MemorySnapshot history_snapshot(bool with_trace);
 
-  bool was_used();  // whether anything was ever asked of the driver
+  bool was_used();  // true if the driver was ever asked for memory
 
   DeviceStats stats();
   void reset_accumulated_stats();
   void reset_peak_stats();
   std::vector<SegmentInfo> snapshot();
-  size_t reserved_bytes();  // what the driver has given and not got back
-  // The most that may be asked of the driver from now on, in bytes, and the fraction of the device that it stands for;
-  // a fraction of 1 is no limit.
+  size_t reserved_bytes();  // bytes that the driver has allocated and not got back
+  // Limit the bytes that may be requested from the driver, and note the fraction of the device that they stand for. A
+  // fraction of 1 is no limit.
   void set_limit(double fraction, size_t bytes);
   double fraction();
-  // Whether one of the segments holds the address.
+  // Return true if one of the segments holds the address.
   bool owns(uint64_t address);
 
-  // Frees every segment, also those with live blocks, which are dead from then on.
+  // Free every segment, also those with live blocks. Those blocks are dead from then on.
   void release_all() noexcept;
 
  private:
@@ -99,15 +99,15 @@ class DeviceHeap {
     }
   };
 
-  // Memory that a thread is about to get from the driver, or has taken out of the heap to call the driver with. Lives
-  // on that thread's stack; an allocation that fails waits for those that began before.
+  // Memory that a thread is about to get from the driver, or has taken out of the heap for a driver call. Lives on that
+  // thread's stack. An allocation that fails waits for earlier transits.
   struct Transit {
     uint64_t number = 0;
     std::thread::id thread;
     Transit* next = nullptr;
   };
 
-  // pools.cpp, with the lock held: no driver entry.
+  // In pools.cpp, with the lock held. Call no driver entry.
   StreamPools& pools_of(Stream& stream, c10::MempoolId_t mempool);
   std::unique_ptr<StreamPools> make_pools(Stream& stream, c10::MempoolId_t mempool);
   c10::MempoolId_t mempool_for(Stream& stream) const;
@@ -134,7 +134,7 @@ class DeviceHeap {
   void take_free(Block* block) noexcept;
   void detach(Segment* segment) noexcept;
 
-  // expandable.cpp, with the lock held.
+  // In expandable.cpp, with the lock held.
   void add_unmapped(Block* block) noexcept;
   void remove_unmapped(Block* block) noexcept;
   void split(Block* block, size_t size, Block* rest) noexcept;
@@ -143,14 +143,14 @@ class DeviceHeap {
   Block* detach_free_ranges(SegmentFilter filter);
   Segment* detach_unmapped_segments(Segment* list) noexcept;
 
-  // Likewise, without it: these call the driver.
+  // In expandable.cpp, without the lock: these call the driver.
   bool is_expandable(const SizePool& pool);
   Block* grow(SizePool& pool, size_t size, size_t requested, std::string* out_refusal);
   bool reserve(SizePool& pool, size_t size);
   size_t unmap_ranges(Block* list, std::exception_ptr* out_error) noexcept;
   void unmap_all(const Segment& segment) noexcept;
 
-  // segments.cpp and deferred.cpp, without the lock: these call the driver.
+  // In segments.cpp and deferred.cpp, without the lock: these call the driver.
   Block* allocate_uncached(Stream& stream, size_t size, size_t requested);
   Block* allocate_slowly(SizePool& pool, size_t size, size_t requested);
   Block* add_segment(SizePool& pool, size_t size, size_t requested, std::string* out_refusal);
@@ -165,7 +165,7 @@ class DeviceHeap {
   bool drain(const SizePool& pool, std::exception_ptr* out_error) noexcept;
   void report_to_profiler(uint64_t address, int64_t bytes);
   bool wait_for_transits(uint64_t changes);
-  // pressure.cpp
+  // In pressure.cpp.
   [[noreturn]] void raise_out_of_memory(size_t requested, const std::string& refusal);
   std::exception_ptr settle_parked(Effort effort);
 
@@ -174,8 +174,8 @@ class DeviceHeap {
 
   // Guarded by mutex_.
   std::unordered_map<PoolKey, std::unique_ptr<StreamPools>, PoolKeyHash> pools_;
-  StreamPools* last_pools_ = nullptr;  // of the last allocation: mostly the next one's, too
-  StreamPools* idle_pools_ = nullptr;  // to be used again; never destroyed, as blocks that are dead may point there
+  StreamPools* last_pools_ = nullptr;  // of the last allocation, and mostly of the next
+  StreamPools* idle_pools_ = nullptr;  // pools to reuse; never destroyed, because dead blocks may point to them
   std::unordered_map<c10::MempoolId_t, PrivatePool, c10::MempoolIdHash> private_pools_;
   struct Route {
     uint64_t id;
@@ -186,17 +186,17 @@ class DeviceHeap {
   std::vector<Route> routes_;
   uint64_t next_route_ = 1;
   Segment* segments_ = nullptr;
-  Segment* unreleased_ = nullptr;  // mem_free failed: not used again, tried again at the next release
+  Segment* unreleased_ = nullptr;  // mem_free failed: not reused, freed again at the next release
   double fraction_ = 1;
   size_t limit_ = std::numeric_limits<size_t>::max();
-  size_t asked_bytes_ = 0;  // that threads are asking the driver for, and may get
-  Block* stuck_ranges_ = nullptr;  // mem_unmap failed: tried again at the next release
+  size_t asked_bytes_ = 0;  // that threads have requested from the driver and may get
+  Block* stuck_ranges_ = nullptr;  // mem_unmap failed: unmapped again at the next release
   bool has_uncached_ = false;  // memory was allocated with caching disabled
   Slab<Block> blocks_;
   Slab<BlockUse> uses_;
   bool is_closed_ = false;
   uint64_t next_transit_ = 1;
-  uint64_t changes_ = 0;  // transits that ended with memory freed or given back
+  uint64_t changes_ = 0;  // transits that ended with memory freed or returned
   Transit* transits_ = nullptr;
   std::condition_variable transit_ended_;
   DeviceStats stats_;
@@ -207,13 +207,13 @@ class DeviceHeap {
   ErrorSlot deferred_error_;
 };
 
-// "mychip:0", for messages.
+// Return "mychip:0", for messages.
 std::string device_text(c10::DeviceIndex device);
 
-// Of any index below kMaxDevices; opens nothing.
+// Return the heap of any index below kMaxDevices. Opens nothing.
 DeviceHeap& heap_of(c10::DeviceIndex device);
 
-// The block that a DataPtr owns, null for memory that is not the allocator's.
+// Return the block that a DataPtr owns, or null for memory that is not the allocator's.
 Block* block_of(const c10::DataPtr& ptr) noexcept;
 
 }  // namespace outboard::memory

@@ -24,19 +24,19 @@ struct HistorySettings {
   bool is_on = false;
   bool is_traced = false;  // keeps entries, not only the stacks of live blocks
   RecordContext when = RecordContext::NEVER;
-  // Gathers the stack of the calling thread; called with no lock held, may take the interpreter lock.
+  // Collect the calling thread's stack. Called with no lock held; may take the interpreter lock.
   c10::CachingDeviceAllocator::CreateContextFn gather = nullptr;
   size_t max_entries = SIZE_MAX;  // older ones are dropped
   uint32_t skipped = 0;           // bit i: no entries of TraceEntry::Action i
-  bool is_cleared = false;        // forgets the entries so far
+  bool is_cleared = false;        // drops the existing entries
 };
 
-// For all devices.
+// Record the history of all devices.
 OUTBOARD_API void record_memory_history(const HistorySettings& settings);
 
-// The segments, with the stacks of live blocks, and the trace entries of a device, oldest first. Times are microseconds
-// since 1970, `stream` holds the outboard::Stream's address. Without the trace nothing is copied, and the snapshot itself
-// is not noted.
+// The segments with the stacks of live blocks, and the trace entries of a device, oldest first. Times are microseconds
+// since 1970; `stream` holds the outboard::Stream's address. Without the trace nothing is copied, and the snapshot
+// itself is not noted.
 struct MemorySnapshot {
   std::vector<SegmentInfo> segments;
   std::vector<TraceEntry> trace;
@@ -47,7 +47,7 @@ namespace memory {
 
 using Context = std::shared_ptr<c10::GatheredContext>;
 
-// Of one heap, guarded by its lock but for what is atomic.
+// The history of one heap, guarded by its lock, except the atomic members.
 struct History {
   std::atomic<bool> is_on{false};
   std::atomic<RecordContext> when{RecordContext::NEVER};
@@ -56,12 +56,11 @@ struct History {
   size_t max_entries = SIZE_MAX;
   uint32_t skipped = 0;
   std::vector<TraceEntry> entries;
-  size_t oldest = 0;  // in `entries`, once they are as many as may be
+  size_t oldest = 0;  // index in `entries`, once the maximum is reached
   std::unordered_map<const Block*, Context> contexts;
 };
 
-// The stack of the calling thread for what happens in this scope, gathered if the history asks for it. To be made with
-// no lock held.
+// The calling thread's stack for the events of this scope, collected if the history is on. Create it with no lock held.
 class ContextScope {
  public:
   ContextScope(const History& history, RecordContext least) {
@@ -82,7 +81,7 @@ class ContextScope {
   void enter(const History& history);
   void leave() noexcept;
   bool is_entered_ = false;
-  Context outer_;  // an allocation within an allocation: of an observer, a pluggable allocator
+  Context outer_;  // of an allocation within an allocation: an observer's, or a pluggable allocator's
 };
 
 }  // namespace memory

@@ -14,20 +14,21 @@ struct HostRange {
   uintptr_t start = 0;
   size_t size = 0;
   bool is_pinned = false;      // by the driver
-  bool is_registered = false;  // not ours: it was there before
-  bool is_busy = false;        // registered, while the driver is asked
+  bool is_registered = false;  // not ours: it existed before
+  bool is_busy = false;        // registered, while the driver is called
 };
 
-// Its lock is a leaf: nothing is called under it.
+// A set of address ranges. Its lock is a leaf: nothing is called under it.
 class HostRanges {
  public:
-  // False, with nothing done, if it overlaps one that is there.
+  // Add a range. Return false, and do nothing, if it overlaps an existing range.
   bool add(const HostRange& range);
-  // The range that begins there, which is one.
+  // Remove the range that begins there. It must exist.
   void remove(uintptr_t start);
-  // Size 0 if the address is in none.
+  // Return the range, or one of size 0 if the address is in none.
   HostRange find(const void* pointer) const;
-  // Marks a registered range that begins there as busy, or as no longer busy; false if there is none to be so marked.
+  // Mark a registered range that begins there as busy, or as no longer busy. Return false if there is no such range in
+  // the other state.
   bool set_busy(uintptr_t start, bool is_busy);
   void set_pinned(uintptr_t start);
 
@@ -36,7 +37,7 @@ class HostRanges {
   std::map<uintptr_t, HostRange> ranges_;  // by start
 };
 
-// Of the process; never destroyed, as deleters run until its very end.
+// Return the process's ranges. Never destroyed, because deleters run until the end of the process.
 HostRanges& host_ranges();
 
 }  // namespace outboard::memory

@@ -13,25 +13,25 @@
 
 namespace outboard {
 
-// The device in whose segments the address lies, -1 if it lies in none. Takes one heap's lock after the other; calls no
-// driver entry.
+// Return the device whose segments hold the address, -1 if there is none. Takes one heap's lock after the other; calls
+// no driver entry.
 OUTBOARD_API c10::DeviceIndex device_of_address(uint64_t address) noexcept;
 
-// What another process needs to reach an allocation.
+// The data with which another process reaches an allocation.
 struct SharedMemory {
-  std::string handle;         // the driver's, of the whole segment
+  std::string handle;         // the driver's handle of the whole segment
   uint64_t segment_bytes = 0;
-  uint64_t offset = 0;        // of the allocation in it
+  uint64_t offset = 0;        // of the allocation within the segment
 };
 
-// Asks the driver for a handle of the segment in which `ptr` lies. The memory must live until the other process has
-// ended its use: that is the caller's affair, as is waiting for queued work. NotSupportedError where the driver exports
-// no handles, or can't of this memory: from a pluggable allocator, in an expandable segment. ValueError for memory that
-// is not the allocator's.
+// Ask the driver for a handle of the segment that holds `ptr`. The caller waits for queued work, and keeps the memory
+// alive until the other process has ended its use. Raise NotSupportedError if the driver exports no handles, or not for
+// this memory: from a pluggable allocator, or in an expandable segment. Raise ValueError for memory that is not the
+// allocator's.
 OUTBOARD_API SharedMemory share_memory(const c10::DataPtr& ptr);
 
-// Maps what another process shared, and gives its address here; close_shared_memory ends that, once no queued work uses
-// it. ValueError if the handle means nothing here, as when the other process has ended.
+// Map what another process shared, and return its address here. close_shared_memory unmaps it, once no queued work uses
+// it. Raise ValueError if the handle is invalid here, for example because the other process has ended.
 OUTBOARD_API uint64_t open_shared_memory(c10::DeviceIndex device, const std::string& handle);
 OUTBOARD_API void close_shared_memory(c10::DeviceIndex device, uint64_t address);
 

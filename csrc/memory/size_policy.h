@@ -20,13 +20,13 @@ using c10::CachingAllocator::kSmallBuffer;
 using c10::CachingAllocator::kSmallSize;
 using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
 
-constexpr size_t kMaxRequest = size_t{1} << 48;  // 256 TiB: beyond it, a block could not hold its size
+constexpr size_t kMaxRequest = size_t{1} << 48;  // 256 TiB: beyond it, a block cannot store its size
 
 constexpr size_t round_up(size_t size, size_t multiple) {
   return (size + multiple - 1) / multiple * multiple;
 }
 
-// Bytes of the block that serves a request; `bytes` is at most kMaxRequest.
+// Return the bytes of the block that serves a request. `bytes` is at most kMaxRequest.
 inline size_t block_size_for(size_t bytes) {
   if (bytes <= kMinBlockSize) {
     return kMinBlockSize;
@@ -35,7 +35,7 @@ inline size_t block_size_for(size_t bytes) {
   if (C10_LIKELY(divisions <= 1 || bytes <= kMinBlockSize * divisions)) {
     return round_up(bytes, kMinBlockSize);
   }
-  // To the next of `divisions` equal steps between two powers of two.
+  // Round up to the next of `divisions` equal steps between two powers of two.
   const size_t step = std::bit_floor(bytes) / std::bit_floor(divisions);
   return round_up(round_up(bytes, std::max<size_t>(step, 1)), kMinBlockSize);
 }
@@ -44,7 +44,7 @@ constexpr bool is_small_size(size_t block_size) {
   return block_size <= kSmallSize;
 }
 
-// Bytes to ask of the driver for a block of that size.
+// Return the bytes to request from the driver for a block of that size.
 inline size_t segment_size_for(size_t block_size) {
   if (is_small_size(block_size)) {
     return kSmallBuffer;
@@ -55,21 +55,22 @@ inline size_t segment_size_for(size_t block_size) {
   return round_up(block_size, kRoundLarge);
 }
 
-// Whether a block is so large that it is never split. The setting counts whole MiB, so small blocks need not ask.
+// Return true if a block is so large that it is never split. The setting counts whole MiB, so small blocks skip the
+// check.
 inline bool is_oversize(size_t size) {
   return C10_UNLIKELY(size >= kSmallSize) && size >= Config::max_split_size();
 }
 
-// Bytes to map at once for a request that lacks `size` bytes.
+// Return the bytes to map at once for a request that lacks `size` bytes.
 inline size_t map_size_for(bool is_small, size_t size, size_t granularity) {
   return round_up(size, round_up(is_small ? kSmallBuffer : Config::large_segment_size(), granularity));
 }
 
-// Whether what remains of a free block becomes a block of its own.
+// Return true if the remainder of a free block becomes a block of its own.
 inline bool should_split(const SizePool& pool, size_t free_size, size_t block_size, bool is_expandable) {
   const size_t remainder = free_size - block_size;
   if (is_expandable) {
-    return remainder >= kMinBlockSize;  // what is split off joins its neighbours, or is unmapped
+    return remainder >= kMinBlockSize;  // the remainder joins its neighbours, or is unmapped
   }
   if (C10_UNLIKELY(pool.is_whole)) {
     return false;
@@ -77,7 +78,7 @@ inline bool should_split(const SizePool& pool, size_t free_size, size_t block_si
   return pool.is_small ? remainder >= kMinBlockSize : remainder > kSmallSize && !is_oversize(block_size);
 }
 
-// Whether a free block may serve a request at all: blocks that may not be split are kept for requests of their size.
+// Return true if a free block may serve the request. Blocks that may not be split are kept for requests of their size.
 inline bool may_use(size_t free_size, size_t block_size) {
   return !is_oversize(free_size) ||
          (is_oversize(block_size) && free_size < block_size + Config::max_non_split_rounding_size());

@@ -18,12 +18,12 @@
 
 namespace outboard::memory {
 
-// One stream that uses a block. Its owner derives from it to say which block, and keeps it in place until it is done.
+// A stream that uses a block. The owner derives from it to add the block, and keeps it in place until it is done.
 struct StreamUse {
   StreamUse* next = nullptr;
   Stream* stream = nullptr;
-  Event event;  // behind the use, or some time later: then it covers more work, never less
-  bool is_recorded = false;  // the event is
+  Event event;  // recorded behind the use, or later: then it covers more work, never less
+  bool is_recorded = false;  // the event is recorded
 };
 
 struct UseList {
@@ -52,46 +52,46 @@ struct UseList {
   }
 };
 
-// Poll never waits, and asks nothing of a stream that has failed; Retry, for after a wait, asks those again too; Wait
-// waits for all.
+// How hard to try. Poll never waits, and skips streams that have failed. Retry, for after a wait, asks those again too.
+// Wait waits for all.
 enum class Effort { Poll, Retry, Wait };
 
-// What a visit has found. The failure is one that nobody was told of before: whoever gets it raises it, once.
+// The result of a visit. The failure was not reported before: the caller raises it, once.
 struct Settled {
   UseList done;
   std::exception_ptr error;
-  Stream* failed = nullptr;  // whose failure it is
+  Stream* failed = nullptr;  // the stream that failed
 };
 
 // A queue of events for each stream, so that a visit asks each stream for its oldest use only. Thread-safe.
 //
-// A stream whose event fails stops nobody but itself. What it uses is not given out before a new event of it, or a wait
-// for the stream, or for the whole device, has succeeded: Retry tries the first, Wait all three.
+// A stream whose event fails blocks only its own uses. Blocks that it uses are not reused before a new event of the
+// stream, or a wait for it or for the whole device, has succeeded: Retry tries the event, Wait all three.
 class OUTBOARD_API StreamUses {
  public:
   StreamUses() = default;
   StreamUses(const StreamUses&) = delete;
   StreamUses& operator=(const StreamUses&) = delete;
 
-  // The use ends with what is queued on its stream now, or with its event if that is recorded. Calls no driver entry, and
-  // takes a lock that is held for moments: for deleters.
+  // Add a use. It ends with the work now queued on its stream, or with its event if that is recorded. For deleters:
+  // calls no driver entry, and takes a lock that is held briefly.
   void add(StreamUse* use) noexcept;
 
   bool is_empty() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
-  // Whether a Poll could find something out.
+  // Return true if a Poll could settle a use.
   bool is_pollable() const noexcept {
     return C10_UNLIKELY(!is_empty()) && count_.load() != stuck_.load() && !is_settling_.load();
   }
 
-  // Calls the driver: with no lock held. One thread at a time: others get nothing, but that Wait waits for its turn. Uses
-  // of a stream that is capturing wait for the end of the capture.
+  // Settle uses that are done. Calls the driver: call it with no lock held. One thread settles at a time; others return
+  // at once, except that Wait waits for its turn. Uses of a capturing stream wait for the end of the capture.
   Settled settle(Effort effort);
 
-  // Waits for the stream, or for its device, whether for `is_whole_device` or because the stream can't be waited for.
-  // False if neither could. A failure goes to *out_error, unless one is there or this stream's was told before.
+  // Wait for the stream, or for its whole device, if `is_whole_device` or if the stream cannot be waited for. Return
+  // false if neither succeeds. Store a failure in *out_error, unless it is set or this stream's was reported before.
   bool drain(Stream& stream, bool is_whole_device, std::exception_ptr* out_error) noexcept;
 
-  // Drops all uses, with nothing under way any more: the device closes.
+  // Drop all uses when the device closes and no work is under way.
   void forget() noexcept;
 
  private:
@@ -113,12 +113,12 @@ class OUTBOARD_API StreamUses {
   std::mutex mutex_;
   // Guarded by mutex_.
   UseList added_;
-  std::vector<Stream*> undrained_;  // whose failed drain was told
+  std::vector<Stream*> undrained_;  // whose failed drain was reported
   std::atomic<bool> is_settling_{false};  // read without it
   std::thread::id settler_;
   std::condition_variable settled_;
   std::atomic<size_t> count_{0};
-  std::atomic<size_t> stuck_{0};  // those of streams that have failed
+  std::atomic<size_t> stuck_{0};  // uses of streams that have failed
 
   std::deque<Queue> queues_;  // touched only by the thread that set is_settling_
 };
