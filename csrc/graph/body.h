@@ -15,7 +15,7 @@
 
 namespace outboard::graph {
 
-// Neighbouring host commands are one host callback of a replay.
+// Adjacent host commands, which become one host callback of a replay.
 struct HostBatch {
   std::vector<std::unique_ptr<HostCommand>> commands;
 };
@@ -28,11 +28,11 @@ struct Step {
 
 struct RandomUse {
   std::shared_ptr<RandomSource> source;
-  std::unique_ptr<RandomCell> cell;  // its address is what the commands hold
+  std::unique_ptr<RandomCell> cell;  // commands hold its address
   uint64_t increment = 0;            // of one replay
 };
 
-// A device on which the pool is in use, and, while the capture lasts, gets what the capturing streams allocate there.
+// A device on which the pool is in use. During the capture, allocations of the capturing streams go there.
 struct PoolUse {
   c10::DeviceIndex device;
   RouteId route;
@@ -41,8 +41,8 @@ struct PoolUse {
 struct Body {
   Stream* stream = nullptr;  // that the capture began on
   bool is_native = false;
-  std::vector<Step> steps;  // in an order in which they may all run one by one
-  // Of a native graph: what the driver's host callbacks call, and its handles.
+  std::vector<Step> steps;  // in an order in which they may run one by one
+  // Of a native graph: the commands that the driver's host callbacks call, and the graph's handles.
   std::deque<std::unique_ptr<HostCommand>> host_commands;
   WorkPlace replaying;  // written and read in stream order
   uint64_t graph = 0;
@@ -54,17 +54,17 @@ struct Body {
   std::vector<PoolUse> pool_uses;
 
   Execution execution;
-  Body* next_idle = nullptr;  // of those that are retired
+  Body* next_idle = nullptr;  // of the retired bodies
 };
 
-// Frees a body, once its replays are done, on a thread that may call the driver. Never fails.
+// Free a body, once its replays are done, on a thread that may call the driver. Never fails.
 void retire(std::unique_ptr<Body> body) noexcept;
-// Frees what was retired and is done, or with Wait all of it; to be called with no lock held. What a failure leaves in
-// doubt stays.
+// Free the retired bodies that are done, or all of them with Wait. Call it with no lock held. A body whose state a
+// failure leaves unknown stays.
 void free_retired(memory::Effort effort);
-// Frees it at once; no replay is under way any more.
+// Free the body at once. No replay may be under way.
 void free_body(std::unique_ptr<Body> body);
-// What the replays of retired bodies use.
+// Return the stream uses of the retired bodies' replays.
 memory::StreamUses& retired_uses();
 
 }  // namespace outboard::graph

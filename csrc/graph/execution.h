@@ -21,25 +21,25 @@ struct BodyUse : memory::StreamUse {
 
 class Execution {
  public:
-  // Before the first step of a replay: makes the stream wait for the replays before it.
+  // Make the stream wait for earlier replays. Call it before the first step of a replay.
   void begin(Body& body, Stream& stream);
-  // Before a step on another stream.
+  // Call it before a step on another stream.
   void enter(Body& body, Stream& stream);
-  // Behind the last step. `stream` waits for all that the others were given.
+  // Call it after the last step. Makes `stream` wait for all work queued on the other streams.
   void end(Stream& stream);
 
-  // Waits for the replays. False if that is impossible; *out_error is what failed, if anything did.
+  // Wait for the replays. Return false if that is impossible. Store a failure in *out_error.
   bool wait(std::exception_ptr* out_error) noexcept;
 
   bool is_idle() const noexcept { return uses_.empty(); }
-  // Hands each use to `uses`, which gives it back once it is done; `pending` counts them.
+  // Hand each use to `uses`, which returns it once it is done; `pending` counts them.
   void give_up(memory::StreamUses& uses) noexcept;
   std::atomic<size_t> pending{0};
 
  private:
   BodyUse& use_of(Body& body, Stream& stream);
 
-  std::list<BodyUse> uses_;  // one for each stream; those without a recorded event have begun a replay and not ended it
+  std::list<BodyUse> uses_;  // one for each stream; a use without a recorded event belongs to an unfinished replay
 };
 
 }  // namespace outboard::graph

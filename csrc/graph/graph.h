@@ -20,37 +20,39 @@ class Recorder;
 
 enum class CaptureMode : int { Default = 0, Global = 1, ThreadLocal = 2, Relaxed = 3 };
 
-// One thread at a time may use a graph; replays of one graph on different streams wait for each other in stream order.
+// A graph. Only one thread at a time may use it. Replays of one graph on different streams wait for each other in
+// stream order.
 class OUTBOARD_API Graph {
  public:
-  // With keep_graph, a native graph is instantiated by `instantiate` or the first replay, not at the end of the capture.
+  // With keep_graph, a native graph is instantiated by `instantiate` or the first replay, not at the end of the
+  // capture.
   explicit Graph(bool keep_graph = false);
-  // Calls no driver entry. What is replayed is freed once that is done; a capture of the driver's that nobody ended, by
-  // `abandon` at least, makes the next call on its stream raise.
+  // Calls no driver entry. A replay under way ends before its body is freed. If the driver captures and the capture was
+  // not ended, by `abandon` at least, the next call on its stream raises.
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Captures what is queued from now on on the current stream of the current device, which may not be its default one,
-  // and on streams that wait for its events. What those streams allocate comes from `pool`, {0, 0} for one of its own.
-  // CaptureError for a stream that captures already, and if the graph holds a capture.
+  // Capture later work of the current device's current stream, which must not be its default stream, and of streams
+  // that wait for its events. Their allocations come from `pool`; {0, 0} makes a new pool. Raise CaptureError if the
+  // stream captures already, or if the graph already holds a capture.
   void capture_begin(c10::MempoolId_t pool = {0, 0}, CaptureMode mode = CaptureMode::Default);
-  // CaptureError, and no graph, if something could not be captured; also if the current stream is another one than the
-  // capture's, which then goes on.
+  // End the capture. If something could not be captured, raise CaptureError, and there is no graph. Raise it also if
+  // the current stream is not the capture's; the capture then continues.
   void capture_end();
   void instantiate();
-  // Queues the work on the current stream of the graph's device. If it raises, part of the work may be queued, and the
-  // next replay runs behind that.
+  // Queue the work on the current stream of the graph's device. If this raises, part of the work may be queued, and the
+  // next replay runs behind it.
   void replay();
-  // Gives up the graph or the capture, once its last replay is done: waits for that. What the replay's work has failed
-  // with is left to the next wait for its stream.
+  // Wait for the last replay, and drop the graph or the capture. A failure of the replay's work is left to the next
+  // wait for its stream.
   void reset();
-  // Ends the capture, if one is under way, without a result.
+  // End the capture, if one is under way, without a result.
   void abandon();
   c10::MempoolId_t pool() const;
   bool is_captured() const noexcept { return body_ != nullptr; }
   bool is_capturing() const noexcept { return recorder_ != nullptr; }
-  // The steps as a graph of Graphviz.
+  // Return the steps as a Graphviz graph.
   std::string describe() const;
 
  private:
@@ -61,9 +63,9 @@ class OUTBOARD_API Graph {
   uint64_t capture_id_ = 0;
 };
 
-// Frees the graphs that were dropped, where no replay is under way any more. Raises what the driver does.
+// Free dropped graphs that have no replay under way. Raise the driver's errors.
 OUTBOARD_API void free_retired_graphs();
-// Frees all of them: waits for their replays.
+// Wait for the replays of all dropped graphs and free them.
 OUTBOARD_API void reclaim_graphs();
 
 }  // namespace outboard

@@ -20,16 +20,17 @@ enum class Mode : int { Default = 0, Global = 1, ThreadLocal = 2, Relaxed = 3 };
 
 class Recorder final : public Capture {
  public:
-  // Makes the stream capture. CaptureError if it does already. Recorders are used again and never freed.
+  // Make the stream capture. Raise CaptureError if it captures already. Recorders are reused and never freed.
   static Recorder& begin(Stream& stream, c10::MempoolId_t pool, Mode mode);
   uint64_t id() const noexcept { return id_.load(std::memory_order_acquire); }  // of the capture under way
-  // Ends the capture on all its streams and gives what was recorded; CaptureError, with the first cause, if it failed.
-  // The recorder is free afterwards in any case.
+  // End the capture on all its streams and return what was recorded. If it failed, raise CaptureError with the first
+  // cause. The recorder is free afterwards in any case.
   std::unique_ptr<Body> end();
-  // Ends it without a result. Raises only what the driver raises, for a capture that has not failed before.
+  // End the capture without a result. Raise only the driver's errors, and only for a capture that has not failed
+  // before.
   void abort();
-  // For destructors, which call no driver entry: a capture of the driver's is ended, with an error, by the next call that
-  // it would have taken or refused.
+  // End the capture from a destructor, which calls no driver entry. If the driver captures, the next call on the
+  // capture's streams ends its capture with an error.
   void drop() noexcept;
 
   bool is_native() const noexcept override { return is_native_; }
@@ -51,7 +52,7 @@ class Recorder final : public Capture {
   struct Participant {
     Stream* stream;
     uint64_t ticks = 0;  // work so far
-    std::vector<uint64_t> seen;  // how much of each participant's work lies before what comes next on this stream
+    std::vector<uint64_t> seen;  // how much of each participant's work lies before the next work on this stream
   };
 
   static Recorder& take();
@@ -59,7 +60,7 @@ class Recorder final : public Capture {
   void open(Stream& stream, std::unique_ptr<Body> body, Mode mode);
   void start(Stream& stream);
 
-  // Each with the lock held; they raise with it given up.
+  // Call each with the lock held. They release it before they raise.
   void end_dropped(Lock& lock);
   void check_active(Lock& lock);
   Participant& participant(Lock& lock, Stream& stream);
@@ -73,9 +74,9 @@ class Recorder final : public Capture {
   std::atomic<uint64_t> id_{0};  // of the capture under way, 0 if there is none
   std::atomic<bool> is_native_{false};
   std::atomic<uint64_t> commands_{0};
-  bool is_begun_ = false;  // at the driver, by the thread that captures
-  bool is_dropped_ = false;  // its graph is gone
-  bool is_ending_ = false;  // it takes nothing more; the streams are the capture's until the driver has ended it
+  bool is_begun_ = false;  // the driver's capture was begun, by the capturing thread
+  bool is_dropped_ = false;  // its graph was destroyed
+  bool is_ending_ = false;  // it records nothing more; its streams belong to it until the driver has ended the capture
   Mode mode_ = Mode::Default;
   std::thread::id thread_;
   std::string cause_;  // why the capture has failed; "" if it has not
