@@ -27,7 +27,7 @@ struct Geometry {
   std::string local_bytes;  // dynamic local (shared) memory of a block
 };
 
-// Whether calls pass a value for an argument of this letter.
+// Return true if calls pass a value for an argument of this letter.
 OUTBOARD_API bool is_passed(char letter) noexcept;
 
 // A geometry with its formulas computed.
@@ -39,30 +39,35 @@ struct LaunchSizes {
 
 class OUTBOARD_API DeviceKernel {
  public:
-  // `arguments`: a letter each, 'r' and 'w' an address, 't' that of a table of addresses, which the kernel uses too: only
-  // for devices whose properties say `follows_addresses`; 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double, 'h'
-  // an int16_t and 'b' an int8_t, which formulas don't read; 'k' an integer that formulas read and the kernel doesn't
-  // take, 'n' an address of 0, which calls don't pass; 'l' local memory, for languages that take it as an argument: it is
-  // passed no value, and has `local_bytes` of the geometry, which else belong to the launch. 'e', of a kernel that checks
-  // something, is passed no value either: three arguments of the driver's launch, by which it says what is wrong
-  // (core/kernel_failure.h). `checks` says what each of its checks is, by their numbers: "index" and the operator's name,
-  // or "assert" and a message. ValueError for other letters and checks, for checks without 'e', and for formulas that
-  // make no sense.
+  // Create a kernel. `arguments` has a letter for each argument:
+  //
+  //  - 'r' and 'w': an address; 't': the address of a table of addresses, which the kernel uses too. Only for devices
+  //    whose properties have `follows_addresses`.
+  //  - 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double.
+  //  - 'h' an int16_t and 'b' an int8_t, which formulas do not read.
+  //  - 'k': an integer that formulas read and the kernel does not take; 'n': an address of 0, which calls do not pass.
+  //  - 'l': local memory, for languages that take it as an argument. Calls pass no value. It has `local_bytes` of the
+  //    geometry, which otherwise belong to the launch.
+  //  - 'e': for a kernel that checks. Calls pass no value. It becomes three arguments of the driver's launch, through
+  //    which the kernel reports a failure (core/kernel_failure.h).
+  //
+  // `checks` describes each check, by its number: "index" and the operator's name, or "assert" and a message. Raise
+  // ValueError for other letters and checks, for checks without 'e', and for invalid formulas.
   DeviceKernel(const std::string& name, ProgramText program, std::string entry, std::string arguments,
                const Geometry& geometry, const std::vector<std::string>& checks = {});
 
   const std::string& name() const noexcept { return kernel_.name(); }
   const std::string& arguments() const noexcept { return arguments_; }
 
-  // Builds the program for a device that it was not built for, which waits for the compiler.
+  // Build the program for the device, if it was not built yet. Waits for the compiler.
   void build(c10::DeviceIndex device) const { static_cast<void>(kernel_.handle(device)); }
 
-  // Queues a launch on the stream, or in the graph that the stream captures. `words` are addresses and the bits of
-  // numbers, one for each letter that is passed. A grid of no blocks queues nothing. ValueError for a geometry below 0
-  // or beyond 32 bits, and where the driver refuses it, with the kernel's name.
+  // Queue a launch on the stream, or in the graph that the stream captures. `words` are addresses and the bits of
+  // numbers, one for each letter that is passed. A grid of no blocks queues nothing. Raise ValueError with the kernel's
+  // name for a geometry below 0 or beyond 32 bits, and if the driver refuses it.
   void launch(Stream& stream, c10::ArrayRef<uint64_t> words) const { launch(stream, words, sizes(words)); }
 
-  // The same in two parts: what depends on the integers alone (addresses are not read), and the launch.
+  // Do the same in two parts: compute what depends on the integers alone (addresses are not read), and launch.
   LaunchSizes sizes(c10::ArrayRef<uint64_t> words) const;
   void launch(Stream& stream, c10::ArrayRef<uint64_t> words, const LaunchSizes& sizes) const;
 
@@ -78,9 +83,9 @@ class OUTBOARD_API DeviceKernel {
   std::string arguments_;
   bool has_local_argument_ = false;
   bool follows_addresses_ = false;
-  size_t record_ = kNoRecord;  // place of 'e'
-  size_t taken_ = 0;  // letters of which the kernel takes an argument, 'e' as one
-  uint32_t checked_kernel_ = 0;  // its number, if it has 'e'
+  size_t record_ = kNoRecord;  // index of 'e'
+  size_t taken_ = 0;  // letters for which the kernel takes an argument, 'e' counted once
+  uint32_t checked_kernel_ = 0;  // the number of its checks, if it has 'e'
   std::array<Expression, 3> grid_;
   std::array<Expression, 3> block_;
   Expression local_bytes_;

@@ -8,7 +8,7 @@
 
 namespace outboard::kernels {
 
-// "float32"; Undefined for a name that there isn't.
+// Return the dtype for "float32"; Undefined for an unknown name.
 c10::ScalarType dtype_named(std::string_view name);
 
 }  // namespace outboard::kernels

@@ -19,14 +19,14 @@ namespace outboard::kernels {
 
 class OUTBOARD_API Expression {
  public:
-  // ValueError for a text that is no formula.
+  // Raise ValueError for a text that is no formula.
   explicit Expression(const std::string& text);
 
-  // ValueError for a division by zero, and for what does not fit into 64 bits.
+  // Return the result. Raise ValueError for a division by zero and for a result beyond 64 bits.
   int64_t evaluate(c10::ArrayRef<int64_t> values) const {
     return C10_LIKELY(steps_.size() == 1 && steps_[0].operation == Operation::Number) ? steps_[0].number : run(values);
   }
-  // The numbers of the values that it reads.
+  // Return the indices of the values that the formula reads.
   c10::ArrayRef<size_t> values() const noexcept { return values_; }
   const std::string& text() const noexcept { return text_; }
 
@@ -53,13 +53,13 @@ class OUTBOARD_API Expression {
   };
   struct Step {
     Operation operation;
-    int64_t number;  // or which value
+    int64_t number;  // the number, or the index of the value
   };
 
   Step parse(const std::string& word);
   int64_t run(c10::ArrayRef<int64_t> values) const;
   int64_t apply(Operation operation, int64_t left, int64_t right) const;
-  // What may overflow, or divide by zero.
+  // Compute operations that may overflow or divide by zero.
   int64_t calculate(Operation operation, int64_t left, int64_t right) const;
 
   std::string text_;

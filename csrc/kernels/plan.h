@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an operator's call consists of on the device: allocations, launches and calls of other operators, in order, with
-// integer formulas for what depends on the call's sizes. Plans are text, so that whoever makes them needs no tensors, and
-// a reader sees what runs; a text is verified when it is read, and never trusted.
+// The steps of an operator's call on the device: allocations, launches and calls of other operators, in order, with
+// integer formulas for what depends on the call's sizes. A plan is text: its builder needs no tensors, and a reader sees
+// what runs. The text is verified when it is read, and never trusted.
 //
 //   plan 1
 //   value size 0 1                          a0 is the size of the call's first tensor in its second dimension;
-//   value stride 0 0                        a1 a stride; so `offset 0`, an integer argument, `number 3`, and
-//                                           an element of a list of integers, `element 3 1`
-//   guard a0 64 ge                          the plan is for calls for which this isn't 0
-//   number 2 float32                        b0: one element, the number that is the call's third argument, or that is in
-//                                           it, a tensor of the CPU's without dimensions
-//   seed                                    another buffer: one int64, of the next draw of the call's generator
-//   allocate float32 [a0, 4] [4, 1]         b1: fresh memory, by sizes and strides
-//   view b1 [4, a0] [1, 4] 0                b2: another look at a buffer, its beginning in elements from b1's
+//   value stride 0 0                        a1 a stride; likewise `offset 0`, an integer argument, `number 3`,
+//                                           and an element of a list of integers, `element 3 1`
+//   guard a0 64 ge                          the plan serves calls for which this is not 0
+//   number 2 float32                        b0: one element, the number that is the call's third argument, or that
+//                                           this argument holds, a CPU tensor without dimensions
+//   seed                                    another buffer: one int64, for the next draw of the call's generator
+//   allocate float32 [a0, 4] [4, 1]         b1: new memory, by sizes and strides
+//   view b1 [4, a0] [1, 4] 0                b2: a view of a buffer; its offset in elements from b1's beginning
 //   launch 0 [t0, b0, b1, a0 4 mul]         a kernel with tensors of the call, buffers, and numbers by formulas
-//   call 1 aten::mm [t0, b2]                an operator; as many buffers follow as it gives tensors
+//   call 1 aten::mm [t0, b2]                an operator; the first number counts the buffers that it returns
 //   copy t0 b1                              into a tensor that the operator writes
-//   free b2                                 the last step that uses it has been
+//   free b2                                 the last step that uses it has run
 //   return b1                               what the operator returns beside the tensors that it writes, in order;
 //                                           `return none` for an undefined tensor, `return [b1, b3]` for a list,
 //                                           `return number a0` for an integer
 //
-// The arguments of a call are all of the operator's schema: a tensor, a formula where an integer stands, `real 0x1p-2`,
-// `true`, `false`, `none`, `numbers F; F` for a list of integers, `tensors t0; b1` for one of tensors.
+// A call has all arguments of the operator's schema: a tensor, a formula for an integer, `real 0x1p-2`, `true`, `false`,
+// `none`, `numbers F; F` for a list of integers, `tensors t0; b1` for a list of tensors.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -38,12 +38,12 @@
 
 namespace outboard::kernels {
 
-// Where a value of the formulas comes from.
+// The source of a value of the formulas.
 struct PlanValue {
   enum class Source : uint8_t { Size, Stride, Offset, Number, Element };
   Source source;
-  uint32_t argument;  // among the call's tensors; of Number and Element among the schema's arguments
-  uint32_t dimension;  // of Size and Stride; of Element the place in the list
+  uint32_t argument;  // index among the call's tensors; of Number and Element among the schema's arguments
+  uint32_t dimension;  // of Size and Stride; of Element the index in the list
 };
 
 // A tensor of the call, or a buffer of the plan.
@@ -57,16 +57,16 @@ struct PlanArgument {
   Kind kind;
   double real = 0;  // of Real; of Bool 1 or 0
   std::vector<PlanTensor> tensors;
-  uint32_t numbers = 0;  // how many formulas of the step it takes
+  uint32_t numbers = 0;  // how many of the step's formulas it takes
 };
 
 struct PlanStep {
   enum class Kind : uint8_t { Number, Seed, Allocate, View, Launch, Call, Copy, Free };
   Kind kind;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // of Number and Allocate
-  uint32_t index = 0;  // of Number the argument, of Launch the kernel, of Call how many tensors it gives
+  uint32_t index = 0;  // of Number the argument, of Launch the kernel, of Call how many tensors it returns
   uint32_t rank = 0;  // of Allocate and View
-  PlanTensor target{};  // of Copy; the one that View and Free are about
+  PlanTensor target{};  // of Copy; the buffer of View and Free
   PlanTensor source{};  // of Copy
   std::string op;  // of Call: name and overload
   std::vector<PlanArgument> arguments;  // of Launch and Call
@@ -83,8 +83,8 @@ struct PlanReturn {
 
 class OUTBOARD_API Plan {
  public:
-  // `kernels` has the letters of each kernel's arguments (kernels/device_kernel.h), without those of local memory.
-  // ValueError for a text that is no plan, with the line and what is wrong with it.
+  // Read a plan. `kernels` has the letters of each kernel's arguments (kernels/device_kernel.h), without those of local
+  // memory. Raise ValueError with the line and the reason for a text that is no plan.
   Plan(std::string_view text, c10::ArrayRef<std::string> kernels);
 
   const std::vector<PlanValue>& values() const noexcept { return values_; }
@@ -92,10 +92,11 @@ class OUTBOARD_API Plan {
   const std::vector<PlanReturn>& returns() const noexcept { return returns_; }
   bool has_calls() const noexcept { return has_calls_; }
 
-  // Whether the plan is for a call with these values. What a guard can't be computed for isn't.
+  // Return true if the plan serves a call with these values. Return false if a guard cannot be computed.
   bool holds(c10::ArrayRef<int64_t> values) const;
 
-  // All formulas of the steps and then of what is returned, in order. ValueError for one that can't be computed.
+  // Return the values of all formulas: of the steps in order, then of the results. Raise ValueError for a formula that
+  // cannot be computed.
   std::vector<int64_t> numbers(c10::ArrayRef<int64_t> values) const;
 
  private:

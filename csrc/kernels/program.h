@@ -17,26 +17,26 @@
 namespace outboard::kernels {
 
 struct ProgramText {
-  std::string language;  // what the driver says it builds: "opencl_c", "ptx", …
+  std::string language;  // a language that the driver builds: "opencl_c", "ptx", …
   std::string code;
   std::string options;
 };
 
-// The driver refuses a program's text, and will each time: OB_PROGRAM_REFUSED, a mistake in what was asked for, or a text
-// without the kernel.
+// The driver refuses a program's text, every time: OB_PROGRAM_REFUSED, an invalid request, or a text without the
+// kernel.
 class OUTBOARD_API ProgramRefused : public c10::ValueError {
   using c10::ValueError::ValueError;
 };
 
-// A kernel of a program, by name: the driver's handle, valid as long as the process. The first call for a device and a
-// text waits for the compiler, and others that ask meanwhile wait for it; a build that failed is tried anew by the next.
+// Return the driver's handle of a program's kernel by name, valid as long as the process. The first call for a device
+// and a text waits for the compiler; concurrent calls wait for it. After a failed build the next call builds again.
 //
-// NotSupportedError if the driver builds no programs, ProgramRefused if it refuses this one. What it says of a failure, the
-// build log, is in the error, and so is `name`, by which whoever wrote the kernel knows it.
+// Raise NotSupportedError if the driver builds no programs, and ProgramRefused if it refuses this program. The error
+// has the build log and `name`, which the author of the kernel knows.
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
 
-// A kernel of a program on each device. It is built for a device when its handle is first asked for there.
+// A kernel of a program on each device. It is built for a device at the first request for its handle there.
 class OUTBOARD_API ProgramKernel {
  public:
   ProgramKernel(const std::string& name, ProgramText program, std::string entry);

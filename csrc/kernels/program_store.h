@@ -13,13 +13,14 @@
 
 namespace outboard::kernels {
 
-// What the bytes of a program for a device depend on; "" if the driver hands out none, or there is no folder for them.
+// Return what the bytes of a program for a device depend on; "" if the driver returns no bytes, or there is no folder
+// for them.
 std::string program_key(c10::DeviceIndex device, const ProgramText& text);
 
-// The bytes that were kept, "" if none were.
+// Return the stored bytes, or "" if there are none.
 std::string read_program(const std::string& key);
 
-// Keeps bytes. A folder that can't be written is warned of once, and no more tried.
+// Store the bytes. If the folder cannot be written, warn once and stop storing.
 void write_program(const std::string& key, const std::string& bytes);
 
 }  // namespace outboard::kernels

@@ -6,10 +6,10 @@
 
 namespace outboard::kernels {
 
-// The 32 bytes of SHA-256 (FIPS 180-4).
+// Return the 32 bytes of SHA-256 (FIPS 180-4).
 std::string sha256(std::string_view data);
 
-// Bytes as hexadecimal digits.
+// Return bytes as hexadecimal digits.
 std::string hex(std::string_view bytes);
 
 }  // namespace outboard::kernels
