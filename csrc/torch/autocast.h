@@ -11,7 +11,7 @@
 
 namespace outboard {
 
-// The names are torch's own (at::autocast::CastPolicy), and three more.
+// Torch's own policies and names (at::autocast::CastPolicy), and three more.
 enum class CastPolicy : uint8_t {
   LowerPrecisionFp,  // inputs are cast to the region's dtype
   Fp32,  // inputs are cast to float32
@@ -25,16 +25,16 @@ enum class CastPolicy : uint8_t {
 };
 OUTBOARD_API const char* cast_policy_name(CastPolicy policy);
 
-// Registers torch's lists with its dispatcher, for good; once.
+// Register torch's lists with its dispatcher, once and permanently.
 OUTBOARD_API void register_autocast();
 OUTBOARD_API bool has_autocast();
 
-// Gives an operator ("aten::softmax.int", "aten::mm") the policy of that name; "default" gives it back its own. What
-// runs on other threads meanwhile takes the one or the other. ValueError for an unknown operator or policy, or for two
-// that don't fit together; NotSupportedError before register_autocast.
+// Set the policy of an operator ("aten::softmax.int", "aten::mm"); "default" restores the operator's own. Calls on
+// other threads meanwhile use either. Raise ValueError for an unknown operator or policy, or for two that do not fit
+// together, and NotSupportedError before register_autocast.
 OUTBOARD_API void set_cast_policy(const std::string& op, const std::string& policy);
 
-// Raises what set_cast_policy would for these arguments, and changes nothing; register_autocast need not have run.
+// Raise the errors of set_cast_policy for these arguments, and change nothing. register_autocast need not have run.
 OUTBOARD_API void check_cast_policy(const std::string& op, const std::string& policy);
 
 struct CastPolicyRow {
@@ -42,7 +42,7 @@ struct CastPolicyRow {
   CastPolicy policy;  // in force
   CastPolicy default_policy;
 };
-// The operators that the lists name or that were given a policy, by name.
+// Return the operators that the lists name or that were given a policy, sorted by name.
 OUTBOARD_API std::vector<CastPolicyRow> cast_policies();
 
 }  // namespace outboard

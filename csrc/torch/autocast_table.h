@@ -29,12 +29,12 @@ struct AutocastOp {
 struct ListedOp {
   const char* name;
   CastPolicy policy;
-  // The unboxed kernel: torch's own for that policy while `op` has it, else run_cast_policy.
+  // Make the unboxed kernel: torch's own for that policy while `op` has it, else run_cast_policy.
   torch::CppFunction (*make_kernel)(AutocastOp& op);
 };
 const std::vector<ListedOp>& listed_ops();
 
-// Runs an operator by whatever policy it has now. `keys` is the call's dispatch key set.
+// Run an operator with its current policy. `keys` is the call's dispatch key set.
 void run_cast_policy(const AutocastOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 }  // namespace outboard

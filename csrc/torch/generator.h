@@ -13,7 +13,7 @@
 
 namespace outboard {
 
-// The device's default generator; made on first use, opens nothing.
+// Return the device's default generator. It is made on first use; opens nothing.
 OUTBOARD_API const at::Generator& default_generator(c10::DeviceIndex device);
 OUTBOARD_API at::Generator new_generator(c10::DeviceIndex device);
 
@@ -22,12 +22,12 @@ struct PhiloxState {
   uint64_t offset;
 };
 
-// Takes the next numbers of the generator (the device's default one if undefined): draws never overlap.
-// `increment` is rounded up to a multiple of 4.
-// CaptureError if the device's current stream captures: there it is `capture_philox`.
+// Take the next numbers of the generator (the device's default one if undefined). Draws never overlap. `increment` is
+// rounded up to a multiple of 4. Raise CaptureError if the device's current stream captures: use `capture_philox`
+// there.
 OUTBOARD_API PhiloxState reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment);
 
-// The same for a captured draw, whose replays take numbers of their own.
+// Do the same for a captured draw. Each replay takes its own numbers.
 OUTBOARD_API RandomDraw capture_philox(Capture& capture, const at::Generator& generator, c10::DeviceIndex device,
                                        uint64_t increment);
 
