@@ -16,7 +16,7 @@ namespace outboard {
 enum class CompiledMode : uint8_t {
   Off,
   On,
-  WhereUnreachable  // on devices whose memory the host can't reach: elsewhere the CPU's own kernels are faster
+  WhereUnreachable  // on devices whose memory the host cannot reach; on others the CPU's own kernels are faster
 };
 
 struct Providers {
@@ -25,7 +25,7 @@ struct Providers {
   bool host = true;
 };
 
-// Before the first call; later ones of other threads may see either.
+// Set the providers. Call it before the first call; later, other threads may see either setting.
 OUTBOARD_API void set_providers(const Providers& providers);
 
 namespace detail {
@@ -40,12 +40,13 @@ inline bool allows_native() {
 inline bool allows_host() {
   return detail::allows_host_.load(std::memory_order_relaxed);
 }
-// Whether any device may compile.
+// Return true if any device may compile.
 inline bool allows_compiled() {
   return detail::compiled_mode_.load(std::memory_order_relaxed) != CompiledMode::Off;
 }
 
-// Whether kernels are generated for the device; opens it the first time, to ask whether the host reaches its memory.
+// Return true if kernels are generated for the device. Opens the device the first time, to ask whether the host reaches
+// its memory.
 bool compiles_for(c10::DeviceIndex device);
 
 }  // namespace outboard

@@ -9,12 +9,12 @@
 
 namespace outboard {
 
-// Makes `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor") and of its other forms
-// (ops/native/native.h), replacing an earlier one. It runs with the device guard set. ValueError for an unknown
+// Make `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor") and of its other forms
+// (ops/native/native.h). Replaces an earlier kernel. It runs with the device guard set. Raise ValueError for an unknown
 // operator.
 OUTBOARD_API void register_native_kernel(const std::string& op, NativeKernel kernel);
 
-// Lets the driver register its kernels, if it has any.
+// Let the driver register its kernels, if it has any.
 void register_driver_kernels();
 
 }  // namespace outboard

@@ -23,11 +23,11 @@ namespace outboard {
 
 enum class Acceptance : uint8_t { NotAsked, Accepted };
 
-// Raises the CPU kernel's exception if that kernel refuses the call. What it returned is compared with `shape`, if that is
-// known: a class that differs is noted in the operator's shape classes.
+// Raise the CPU kernel's exception if that kernel refuses the call. Its results are compared with `shape`, if that is
+// known. A class that differs is noted in the operator's shape classes.
 Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape);
 
-// The same for a call that the meta kernel refuses.
+// Do the same for a call that the meta kernel refuses.
 Acceptance ask_about_refusal(const Call& call);
 
 }  // namespace outboard

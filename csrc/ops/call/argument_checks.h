@@ -22,7 +22,7 @@ struct ArgumentChecks {
   std::vector<uint8_t> numbers;  // arguments of type Scalar, which a kernel converts to its tensors' types
 };
 
-// Null for an operator that has none.
+// Return the operator's checks, or null if it has none.
 std::unique_ptr<const ArgumentChecks> argument_checks(const Operator& op);
 
 void run_argument_checks(const ArgumentChecks& checks, const Call& call);

@@ -10,7 +10,8 @@
 
 namespace outboard {
 
-// The argument with `convert` applied to each defined tensor of it; one without tensors as it is.
+// Return the argument with `convert` applied to each of its defined tensors. An argument without tensors is returned
+// unchanged.
 template <typename Convert>
 c10::IValue map_tensors(const ArgInfo& info, const c10::IValue& value, Convert&& convert) {
   const auto is_defined = [](const c10::IValue& element) { return element.isTensor() && element.toTensor().defined(); };
@@ -42,7 +43,7 @@ c10::IValue map_tensors(const ArgInfo& info, const c10::IValue& value, Convert&&
   }
 }
 
-// The same for an argument that names a device: `device` takes its place.
+// Do the same for an argument that names a device: `device` replaces it.
 inline c10::IValue map_device(const c10::IValue& value, c10::DeviceType device) {
   return value.isNone() ? value : c10::IValue(c10::Device(device));
 }

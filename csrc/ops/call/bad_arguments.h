@@ -21,19 +21,19 @@ struct Operator;
 struct BadArgumentRule {
   static constexpr size_t kMaxArguments = 4;
 
-  bool (*is_bad)(const Arguments&);  // of argument i of the rule
-  std::array<uint8_t, kMaxArguments> index;  // where it stands in the schema
+  bool (*is_bad)(const Arguments&);  // takes the arguments in the rule's order
+  std::array<uint8_t, kMaxArguments> index;  // their indices in the schema
   StandIn stand_in;
-  bool is_about_dtypes;  // which dtypes the CPU has a kernel for: a driver's own kernel may have others
+  bool is_about_dtypes;  // about the dtypes of the CPU's kernel: a driver's own kernel may support others
 };
 
 // Return true if a kernel that converts the number to the dtype may refuse it. The kernel itself decides.
 bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype);
 
-// The rules of an operator, from the table.
+// Return an operator's rules from the table.
 std::vector<BadArgumentRule> bad_argument_rules(const Operator& op);
 
-// Raises the CPU kernel's error if the rule finds the arguments bad.
+// Raise the CPU kernel's error if the rule finds the arguments bad.
 void check_bad_arguments(const BadArgumentRule& rule, const Call& call);
 
 }  // namespace outboard

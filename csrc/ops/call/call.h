@@ -9,8 +9,8 @@
 
 namespace outboard {
 
-// Reads the last `op.args.size()` values of a stack, checks that the tensors share one device (with torch's message)
-// and builds the call's signature.
+// A call of an operator. The constructor reads the last `op.args.size()` values of a stack, checks that the tensors
+// share one device (with torch's message) and builds the call's signature.
 class Call {
  public:
   Call(Operator& op, const torch::jit::Stack& stack);
@@ -23,16 +23,16 @@ class Call {
   c10::DeviceIndex device() const { return device_; }
   uint64_t hash() const { return hash_; }
   const SignatureWords& words() const { return words_; }
-  // False if an argument's influence on the shape is unknown: the shape must not be remembered.
+  // Return false if an argument's influence on the shape is unknown. The shape must not be cached then.
   bool has_signature() const { return has_signature_; }
   bool has_sparse() const { return has_sparse_; }
-  // Only the CPU kernel can tell whether it takes the arguments: where it runs, the caller waits for it.
+  // Note that only the CPU kernel can decide whether it takes the arguments. If it runs, the caller waits for it.
   void ask_kernel() const { asks_kernel_ = true; }
   bool asks_kernel() const { return asks_kernel_; }
-  // A dense tensor of the device, to ask about its memory; null if there is none.
+  // Return a dense tensor of the device, to query its memory; null if there is none.
   const c10::TensorImpl* some_dense() const { return some_dense_; }
 
-  // Calls visit(index among the tensors, tensor) for each defined tensor of argument `index`.
+  // Call visit(index among the tensors, tensor) for each defined tensor of argument `index`.
   template <typename Visit>
   void for_each_tensor(size_t index, Visit&& visit) const {
     const c10::IValue& value = arg(index);
@@ -58,7 +58,7 @@ class Call {
   }
 
  private:
-  // What kind of thing the next words of the signature describe.
+  // The kind of object that the next words of the signature describe.
   enum Tag : uint64_t {
     kNone = 1,
     kUndefined,
@@ -97,23 +97,24 @@ class Call {
   SignatureWords words_;
 };
 
-// Whether a tensor that indexes is a mask.
+// Return true if a tensor that indexes is a mask.
 bool is_mask(const at::Tensor& index);
 
-// Whether an index of the call is one.
+// Return true if an index of the call is a mask.
 bool has_mask(const Call& call);
 
-// The shapes of what a call makes, from the meta kernel, remembered by signature. Raises the CPU kernel's exception if
-// that kernel refuses the call (ops/call/acceptance.h).
+// Return the shapes of a call's new tensors, from the meta kernel, cached by signature. Raise the CPU kernel's
+// exception if that kernel refuses the call (ops/call/acceptance.h).
 std::shared_ptr<const CallShape> shape_of(const Call& call);
 
-// The same for a provider that must not run a call which the CPU kernel may refuse: raises for a refused one too.
+// Do the same for a provider that must not run a call which the CPU kernel may refuse. Raise for a refused call too.
 std::shared_ptr<const CallShape> accepted_shape_of(const Call& call);
 
-// Whether an exception of a meta kernel is meant for the program and not for the call (api.h): it goes through.
+// Return true if an exception of a meta kernel is meant for the program and not for the call (api.h). It passes
+// through.
 bool is_interrupt(const std::exception& error);
 
-// Runs the operator's meta kernel on the arguments in `stack`, on this thread.
+// Run the operator's meta kernel on the arguments in `stack`, on this thread.
 void run_meta_kernel(const Operator& op, torch::jit::Stack& stack);
 
 }  // namespace outboard

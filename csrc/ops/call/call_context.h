@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The state that a CPU kernel reads besides its arguments, and the source of that state for a queued call.
 //
-// | state                                          | source for a queued call                                          |
-// |------------------------------------------------|-------------------------------------------------------------------|
-// | dispatch keys, modes                           | below autograd, with no modes                                     |
-// | threads, floating-point mode, grad mode        | CallContext: per thread, captured at the call and applied         |
-// | the default dtype                              | part of the signature, as it decides dtypes; and as the next      |
-// | determinism, precision, at::Context's flags    | of the process: torch's setters first wait for queued calls       |
-// |                                                | (_compat), so each call runs under its caller's settings          |
-// | generators                                     | ops/call/random.h                                                 |
-// | the handler of warnings                        | core/late_warnings.h: kept, and issued at the next wait           |
+// | state                                        | source for a queued call                                         |
+// |----------------------------------------------|------------------------------------------------------------------|
+// | dispatch keys, modes                         | below autograd, with no modes                                    |
+// | threads, floating-point mode, grad mode      | CallContext: per thread, captured at the call and applied        |
+// | the default dtype                            | part of the signature, as it decides dtypes; and as the next     |
+// | determinism, precision, at::Context's flags  | of the process: torch's setters first wait for queued calls      |
+// |                                              | (_compat), so each call runs under its caller's settings         |
+// | generators                                   | ops/call/random.h                                                |
+// | the handler of warnings                      | core/late_warnings.h: kept, and issued at the next wait          |
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -38,8 +38,8 @@ inline c10::impl::LocalDispatchKeySet below_autograd_keys() {
 
 struct CallContext {
   int num_threads = 1;
-  uint32_t float_mode = 0;  // MXCSR where there is one: flush-to-zero is set per thread
-  bool has_gradients = false;  // grad mode: some kernels keep what only a backward pass needs
+  uint32_t float_mode = 0;  // MXCSR if the CPU has one: flush-to-zero is set per thread
+  bool has_gradients = false;  // grad mode: some kernels keep tensors only for a backward pass
 
   static CallContext capture() {
     CallContext context{at::get_num_threads(), 0, c10::GradMode::is_enabled()};
@@ -49,8 +49,8 @@ struct CallContext {
     return context;
   }
 
-  // The thread has the context until the scope ends. The number of threads stays: a driver's thread has none of its own
-  // to give back, and setting it is dear.
+  // Apply the context to the thread until the scope ends. The number of threads is not restored: a driver's thread has
+  // no own setting, and setting it is expensive.
   class Scope {
    public:
     explicit Scope(const CallContext& context) : had_gradients_(c10::GradMode::is_enabled()) {

@@ -9,10 +9,10 @@ namespace outboard {
 
 class Call;
 
-// Issues what the CPU's kernel warns of for a call.
+// A function that issues the warnings of the CPU's kernel for a call.
 using ArgumentWarnings = void (*)(const Call& call);
 
-// Those of an operator; null if nothing is known of it. They are all that its kernel warns of.
+// Return an operator's function; null if none is known. Its warnings are all that the kernel issues.
 ArgumentWarnings argument_warnings_of(const std::string& op);
 
 }  // namespace outboard

@@ -10,18 +10,19 @@ namespace outboard {
 class Call;
 struct Operator;
 
-// What one written argument may not share.
+// The memory that one written argument must not share.
 struct OverlapRule {
   uint8_t written;
-  bool refuses_internal;        // its own elements may not share memory
-  std::vector<uint8_t> partly;  // arguments that may be it, but not overlap it otherwise
-  std::vector<uint8_t> wholly;  // arguments that may not overlap it at all
+  bool refuses_internal;        // its own elements must not share memory
+  std::vector<uint8_t> partly;  // arguments that may be it, but must not overlap it otherwise
+  std::vector<uint8_t> wholly;  // arguments that must not overlap it at all
 };
 
-// The rules of an operator, from the generated table; none for one that writes no argument, or minds no overlap.
+// Return an operator's rules from the generated table. Empty for an operator that writes no argument or accepts any
+// overlap.
 std::vector<OverlapRule> overlap_rules(const Operator& op);
 
-// Raises torch's error if a call breaks a rule.
+// Raise torch's error if a call breaks a rule.
 void check_overlap(const OverlapRule& rule, const Call& call);
 
 }  // namespace outboard

@@ -10,17 +10,16 @@
 
 namespace outboard {
 
-// Takes the next offset of the call's generator (or of its device's default one).
+// Take the next offset of the call's generator, or of its device's default one, and return a CPU generator for it.
 at::Generator cpu_generator_for(const Call& call);
 
-// As `cpu_generator_for` for a call that is captured: each replay takes an offset of its own, and `cpu_generator` makes its
-// generator.
+// Do the same for a captured call: each replay takes its own offset, and `cpu_generator` makes its generator.
 RandomDraw captured_draw(const Call& call, Capture& capture);
 at::Generator cpu_generator(const RandomDraw& draw);
 
-// Takes the next offset for a call whose kernels draw, and gives their seed, an int64: on the CPU, or, while the stream
-// captures, on the device, where each replay puts another one. Distinct offsets of a generator give distinct seeds, and the
-// same (seed, offset) the same one.
+// Take the next offset for a call whose kernels draw, and return their seed, an int64 on the CPU. While the stream
+// captures, the seed is on the device, where each replay writes a new one. Distinct offsets of a generator yield
+// distinct seeds; the same (seed, offset) yields the same seed.
 at::Tensor seed_for(const Call& call, Stream& stream);
 
 }  // namespace outboard

@@ -12,9 +12,9 @@ namespace outboard {
 
 class RecentFailure {
  public:
-  // Raises the failure again if it is younger than the interval.
+  // Raise the failure again if it is younger than the interval.
   void raise_if_recent() const;
-  // Keeps the exception that is being handled. An interrupt, such as KeyboardInterrupt, is no failure.
+  // Store the exception being handled. An interrupt, such as KeyboardInterrupt, is not a failure.
   void keep_current();
 
  private:
@@ -23,7 +23,7 @@ class RecentFailure {
   std::chrono::steady_clock::time_point when_;
 };
 
-// The time for which a failure is recent: a second, unless a test says otherwise.
+// Set for how long a failure is recent: a second, unless a test sets another time.
 OUTBOARD_API void set_retry_interval(std::chrono::nanoseconds interval);
 
 }  // namespace outboard

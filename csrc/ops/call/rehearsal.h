@@ -11,25 +11,25 @@ class Call;
 struct Operator;
 struct CallShape;
 
-// What stands in for a tensor of the device.
+// The kind of CPU tensor that stands in for a device tensor.
 enum class StandIn {
-  Whole,   // one of its shape and dtype, of zeros, or of ones where the kernel refuses zeros
-  Element  // one of its elements, where constants are what the kernel refuses
+  Whole,   // of its shape and dtype, with zeros, or with ones if the kernel refuses zeros
+  Element  // one of its elements, if the kernel refuses because of constants
 };
 
-// Runs the CPU kernel on stand-ins, lets what it raises through, and returns its results. No warning, profile or random
-// number of the program's shows that it ran. With a shape, outputs have the sizes that it gives them: some kernels write
-// beyond others.
+// Run the CPU kernel on stand-ins and return its results; its exceptions pass through. The run leaves no trace in the
+// program's warnings, profile or random numbers. With a shape, outputs have its sizes: some kernels write out of bounds
+// otherwise.
 torch::jit::Stack run_on_stand_ins(const Call& call, StandIn stand_in, const CallShape* shape = nullptr);
 
-// The same for its exception alone: to be called where the arguments' metadata or constants show that the kernel will
-// raise. If the arguments are too large to stand in for, the call is waited for instead.
+// Do the same for the exception alone. Call it if the arguments' metadata or constants show that the kernel will raise.
+// If the arguments are too large for stand-ins, the caller waits for the call instead.
 void rehearse(const Call& call, StandIn stand_in);
 
-// Whether one element of each tensor makes a call of the operator, whatever the sizes.
+// Return true if one element of each tensor makes a valid call of the operator, whatever the sizes.
 bool is_elementwise(const Operator& op);
 
-// The bytes of all tensors among the arguments.
+// Return the bytes of all tensor arguments.
 size_t bytes_of_arguments(const Call& call);
 
 }  // namespace outboard

@@ -11,28 +11,29 @@
 
 namespace outboard {
 
-// Resizes an `out=` argument as torch does, with its warning if it wasn't empty; one of that size keeps its strides.
+// Resize an `out=` argument as torch does, with its warning if the tensor was not empty. A tensor of that size keeps
+// its strides.
 void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
-// The same for the written arguments that `shape` says take another size, on the caller's thread. What has grown may
-// overlap then: it is checked again.
+// Do the same, on the caller's thread, for the written arguments that `shape` resizes. A larger tensor may overlap
+// others, so it is checked again.
 void resize_written(const Call& call, const CallShape& shape);
 
-// Replaces the arguments on the stack by the call's results: written arguments, and `outputs` in their order.
+// Replace the arguments on the stack by the call's results: written arguments, and `outputs` in their order.
 void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::Tensor> outputs,
                     torch::jit::Stack* stack);
 
-// What differs between the shapes that the meta kernel told and the results, on top of the stack; "" for nothing.
+// Return how the results on top of the stack differ from the meta kernel's shapes; "" if they agree.
 std::string difference_of(const Operator& op, const CallShape& shape, const torch::jit::Stack& stack);
 
-// A call's tensors and what stands for them, noted before the CPU kernel runs: it may give a shell other memory, and a
-// sparse tensor other parts.
+// A call's tensors and their stand-ins, noted before the CPU kernel runs. The kernel may give a shell other memory, and
+// a sparse tensor other parts.
 class ArgumentPairs {
  public:
   struct Pair {
     size_t index;  // of the argument
-    at::Tensor tensor;  // as the caller gave it
-    at::Tensor shell;  // as the CPU kernel sees it: a shell, a copy, or the same
+    at::Tensor tensor;  // the caller's tensor
+    at::Tensor shell;  // the tensor that the CPU kernel sees: a shell, a copy, or the same
     bool is_part;  // the indices or the values of a sparse tensor
   };
 
@@ -42,11 +43,11 @@ class ArgumentPairs {
   const Pair* begin() const { return pairs_.begin(); }
   const Pair* end() const { return pairs_.end(); }
 
-  // Whether the CPU kernel gave the shell of a written argument other sizes or strides.
+  // Return true if the CPU kernel changed the sizes or strides of a written argument's shell.
   bool was_reshaped(const Pair& pair) const;
 
  private:
-  // What a written shell was like before.
+  // The shape of a written shell before the call.
   struct Shape {
     size_t pair;
     std::vector<int64_t> sizes;
@@ -59,9 +60,9 @@ class ArgumentPairs {
   std::vector<Shape> shapes_;
 };
 
-// Like return_results, for a call that was waited for: `returned` is what the CPU kernel gave. Written arguments whose
-// shells were resized or moved are resized and copied, views of shells become views of the arguments, fresh results are
-// copied to the device.
+// Do as return_results for a call that was waited for; `returned` is what the CPU kernel returned. Written arguments
+// whose shells were resized or moved are resized and copied. Views of shells become views of the arguments. Fresh
+// results are copied to the device.
 void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,
                    torch::jit::Stack* stack);
 

@@ -7,8 +7,8 @@
 
 namespace outboard {
 
-// The exception being handled, of its own type, with the name of what ran ("operator aten::add.out") and, if it is not
-// raised by the call itself, how to have it there. To be called in a catch block.
+// Return the exception being handled, with its type, plus the name of what ran ("operator aten::add.out"). If the call
+// itself does not raise it, the message also says how to make it do so. Call it in a catch block.
 std::exception_ptr with_name_of(const std::string& what, bool is_late = true);
 
 }  // namespace outboard

@@ -10,11 +10,11 @@
 
 namespace outboard {
 
-// Of a call that is about to be made.
+// Report the arguments of a call that is about to run.
 void trace_arguments(Trace& trace, const Call& call);
-// Of what it has made, which is on the stack in place of its arguments.
+// Report the results of a call, which have replaced its arguments on the stack.
 void trace_results(Trace& trace, const Operator& op, const torch::jit::Stack& stack);
-// Of an operator that is no call of the chain: undefined tensors and those of other devices are left out.
+// Report the tensors of an operator outside the chain. Undefined tensors and tensors of other devices are skipped.
 void trace_tensors(Trace& trace, const char* op, c10::DeviceIndex device, const at::Tensor& written,
                    const at::Tensor& read);
 

@@ -11,41 +11,41 @@ namespace outboard {
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
-// Whether one linear copy does it.
+// Return true if one linear copy suffices.
 bool is_linear(const at::Tensor& a, const at::Tensor& b);
 
-// A CPU tensor with the strides of `like` if those are dense, else contiguous.
+// Return a CPU tensor with the strides of `like` if those are dense, else contiguous.
 at::Tensor cpu_like(const at::Tensor& like, c10::ScalarType dtype);
 
-// A device tensor of the same shape, dense, on the device's current stream.
+// Return a dense device tensor of the same shape, allocated on the device's current stream.
 at::Tensor dense_like(const at::Tensor& like, c10::DeviceIndex device, c10::ScalarType dtype);
 
 void copy_bits(const at::Tensor& from, const at::Tensor& to);
 
-// `cpu` as one linear copy takes it to `like`; if that has gaps, as one takes it to a dense tensor like it.
+// Return `cpu` in the layout that one linear copy takes to `like`, or, if `like` has gaps, to a dense tensor like it.
 at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& cpu);
 
-// To be called before a copy is queued that is then waited for.
+// Raise if the stream captures. Call it before a copy is queued that is then waited for.
 void refuse_waiting_copy(const Stream& stream);
 
-// A pinned block in use by a copy: kept until that is done, or as long as the graph that the copy belongs to.
+// Keep a pinned block that a copy uses until the copy is done, or as long as the graph that the copy belongs to.
 void keep_pinned(const at::Tensor& tensor, Stream& stream);
 
 void wait_for_copy(Stream& stream);
 
-// Queues one linear copy on the stream.
+// Queue one linear copy on the stream.
 void copy_bytes(Stream& stream, void* dst, c10::Device dst_device, const void* src, c10::Device src_device,
                 size_t bytes);
 
-// Copies a CPU tensor to one of the device that one linear copy takes it to, on the device's current stream. Waits unless
+// Copy a CPU tensor with one linear copy to a device tensor, on the device's current stream. Waits unless
 // `non_blocking` and the host memory is pinned.
 void linear_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
 
-// Copies a CPU tensor to a dense one of the device; waits.
+// Copy a CPU tensor to a dense device tensor. Waits.
 void host_to_dense(const at::Tensor& cpu, const at::Tensor& dst);
 
-// A copy of a CPU tensor on the device, with its strides, for who has just waited for the stream: where the host reaches
-// the memory it writes there itself.
+// Return a copy of a CPU tensor on the device, with its strides, for a caller that has just waited for the stream. If
+// the host reaches the memory it writes there directly.
 at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device);
 
 }  // namespace outboard

@@ -9,13 +9,13 @@
 
 namespace outboard {
 
-// The memory of `base` with the dtype, sizes, strides, offset and lazy bits of `like`, whose storage stands for base's:
-// it begins where that one does.
+// Return the memory of `base` with the dtype, sizes, strides, offset and lazy bits of `like`. The storage of `like`
+// stands for that of `base`: both begin at the same byte.
 at::Tensor view_of(const at::Tensor& base, const at::Tensor& like);
 
-// Runs a view operator by its meta kernel, which is given the arguments' storages, offsets, sizes and strides, and
-// replaces the arguments on the stack by the views. False, with the stack untouched, if there is no meta kernel, or it
-// makes tensors of its own and so doesn't tell what memory they show.
+// Run a view operator by its meta kernel, on the arguments' storages, offsets, sizes and strides. The views replace the
+// arguments on the stack. Return false, with the stack untouched, if there is no meta kernel, or if it makes new
+// tensors and so does not say what memory they show.
 bool run_as_view(const Call& call, torch::jit::Stack* stack);
 
 }  // namespace outboard

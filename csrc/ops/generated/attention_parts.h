@@ -9,8 +9,8 @@
 
 namespace outboard {
 
-// Of aten::_scaled_dot_product_fused_attention_overrideable and its gradients, with what they return. False for a call that
-// drops weights, or wants the gradient of a mask.
+// Run aten::_scaled_dot_product_fused_attention_overrideable and its gradients; `results` is what they return. Return
+// false for a call that drops weights, or needs the gradient of a mask.
 bool attention_in_parts(const Call& call, torch::jit::Stack& results);
 bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results);
 

@@ -23,70 +23,71 @@
 
 namespace outboard {
 
-// What the builder answers: a plan and its kernels, or why there is none.
+// The builder's answer: a plan and its kernels, or the reason why there is none.
 struct BuiltPlan {
   std::string text;
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::string refusal;  // "" if there is a plan
-  bool refuses_class = false;  // else these arguments alone
+  bool refuses_class = false;  // true: the whole class; false: these arguments only
   bool is_kept = false;  // it was read from disk
-  std::string damage;  // why what was read can't be used: of the rest there is the text alone
+  std::string damage;  // why the text on disk cannot be used; only `text` is set then
 };
 
 struct PlanBuilder {
-  // The arguments of an operator, a bit each, whose numbers plans take by value; the same at every call. The upper half has
-  // a bit for each argument whose integers plans may look at: they have guards for them, as for sizes.
+  // Return a bit mask of the operator's arguments whose numbers plans take by value; the same at every call. The upper
+  // half has a bit for each argument whose integers plans may read: they have guards for them, as for sizes.
   uint64_t (*numbers)(const Operator& op);
-  // What is kept on disk for calls of this one's class: plans, for those calls for which their guards hold, or one refusal
-  // of the class; empty if nothing is. `is_aliased`: a tensor that is written shares memory with another argument, so that
-  // it may be written only when all has been read. An exception is one for the program, such as KeyboardInterrupt.
+  // Return what is on disk for the call's class: plans, each for calls that pass its guards, or one refusal of the
+  // class; empty if there is nothing. `is_aliased`: a written tensor shares memory with another argument, so it may be
+  // written only when everything has been read. An exception is meant for the program, such as KeyboardInterrupt.
   std::vector<BuiltPlan> (*load)(const Call& call, uint64_t numbers, bool is_aliased);
-  // A plan for this call, or why there is none; as `load`.
+  // Return a plan for this call, or the reason why there is none; parameters as `load`.
   BuiltPlan (*build)(const Call& call, uint64_t numbers, bool is_aliased);
-  // The same of an operator over lists of tensors as one launch (kernels/chunk_plan.h). `arguments` are the call's, with
-  // lists cut to their first element.
+  // Do the same for an operator over lists of tensors as one launch (kernels/chunk_plan.h). `arguments` are the call's,
+  // with lists cut to their first element.
   uint64_t (*numbers_of_lists)(const Operator& op);
   BuiltPlan (*build_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device);
-  // Whether plans have kernels for attention as a whole; the same at every call.
+  // Return true if plans have kernels for attention as a whole; the same at every call.
   bool (*has_attention)();
-  // Forget a plan that `load` returned for such calls and that can't be used: it is removed from disk, reported, and not
-  // returned again.
+  // Forget an unusable plan that `load` returned for such calls: it is removed from disk, reported, and not returned
+  // again.
   void (*drop)(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why);
-  // The same of `build_chunks`. Return false if the plan was not read from disk, so that another one would be the same.
+  // Do the same for `build_chunks`. Return false if the plan was not read from disk: another build would produce the
+  // same plan.
   bool (*drop_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device,
                       const std::string& text, const std::string& why);
-  // A refusal with what to do about it.
+  // Return a refusal with advice.
   std::string (*explained)(const std::string& refusal);
 };
-// Kept, not copied.
+// Install the builder. Only the pointer is stored.
 OUTBOARD_API void set_plan_builder(const PlanBuilder* builder);
-// Null if nobody builds plans.
+// Return the builder, or null if there is none.
 const PlanBuilder* plan_builder();
-// Counts one that was built.
+// Count a plan that was built.
 void count_plan();
 
-// Whether calls of this thread may run as generated kernels of the device; opens it the first time.
+// Return true if calls of this thread may run as generated kernels of the device. Opens the device the first time.
 bool may_compile(c10::DeviceIndex device);
 
-// Runs the call by its plan and replaces the arguments on the stack by the results. False, with the stack as it was but
-// for an `out=` that has its size, if the call must go on down the chain.
+// Run the call by its plan and replace the arguments on the stack by the results. Return false if the next provider
+// must take the call; the stack is unchanged then, except that an `out=` may have its size.
 bool run_compiled(const Call& call, torch::jit::Stack* stack);
 
-// Why the last call of the operator on this thread was refused, and what to do about it; "" if it wasn't.
+// Return why the last call of the operator on this thread was refused, with advice; "" if it was not.
 std::string last_refusal(const Operator& op);
 
-// Operators that were refused, with the reasons.
+// Return the refused operators and the reasons.
 OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators();
 
-// Has no call on this thread compiled from now on: the builder's, which would wait for itself.
+// Compile no call of this thread from now on. For the builder's thread, which would wait for itself.
 OUTBOARD_API void forbid_compiling();
 
-// Whether plans have kernels for attention as a whole, in the language of the devices.
+// Return true if plans have kernels for attention as a whole, in the devices' language.
 bool has_generated_attention();
 
-// Plans that were built or read since the start.
+// Return the number of plans that were built or read since the start.
 OUTBOARD_API uint64_t built_plans();
-// Calls from now on have plans of their own for each number, 0 at first: what is tried out beside what is there.
+// Give later calls separate plans for each number, 0 at first, to try plans beside the existing ones.
 OUTBOARD_API void set_plan_variant(uint32_t variant);
 
 }  // namespace outboard

@@ -10,8 +10,8 @@
 
 namespace outboard {
 
-// Replaces the arguments on the stack by the results. False, with the stack as it was, for an operator or arguments for
-// which there are no parts.
+// Replace the arguments on the stack by the results. Return false, with the stack unchanged, if there are no parts for
+// the operator or the arguments.
 bool run_parts(const Call& call, torch::jit::Stack* stack);
 
 }  // namespace outboard

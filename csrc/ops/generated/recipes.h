@@ -22,18 +22,18 @@
 
 namespace outboard {
 
-// A plan with its kernels and operators. Calls share it. Its programs outlive it, since queued launches and captured graphs
-// name them.
+// A plan with its kernels and operators, shared by calls. Its programs outlive it, because queued launches and captured
+// graphs refer to them.
 struct Recipe {
   Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op);
 
   kernels::Plan plan;
   std::vector<std::unique_ptr<CompiledKernel>> kernels;
-  std::vector<c10::OperatorHandle> operators;  // of the steps that call one, in order
+  std::vector<c10::OperatorHandle> operators;  // called by the steps, in order
   std::string kept;  // the plan's text, if it was read from disk
-  mutable std::atomic<bool> is_dropped{false};  // it was read from disk, and is no good: another one is built
-  mutable std::atomic<bool> was_used{true};  // since the last search for one to evict
-  mutable RecentFailure failure;  // of building its programs
+  mutable std::atomic<bool> is_dropped{false};  // it was read from disk and is unusable: another is built
+  mutable std::atomic<bool> was_used{true};  // since the last search for a recipe to evict
+  mutable RecentFailure failure;  // failure to build its programs
 };
 
 // The calls that one set of recipes may serve.
@@ -41,17 +41,17 @@ struct RecipeClass {
   std::vector<std::shared_ptr<const Recipe>> recipes;
   std::string refusal;
   bool is_building = false;
-  bool is_loaded = false;  // what is kept on disk is among the recipes
-  std::atomic<bool> was_used{true};  // since the last search for one to evict
-  RecentFailure failure;  // of making a plan
+  bool is_loaded = false;  // the plans on disk are among the recipes
+  std::atomic<bool> was_used{true};  // since the last search for a class to evict
+  RecentFailure failure;  // failure to make a plan
 };
 
-// A recipe for one signature, with all that is computed; or a refusal.
+// A recipe for one signature, with everything computed; or a refusal.
 struct CompiledCall {
   std::shared_ptr<const Recipe> recipe;
   std::shared_ptr<RecipeClass> group;  // to mark as used; null without a recipe
   std::string refusal;  // if there is no recipe
-  bool is_aliased = false;  // a tensor that is written shares memory with another argument
+  bool is_aliased = false;  // a written tensor shares memory with another argument
   std::vector<int64_t> numbers;
   std::vector<kernels::LaunchSizes> sizes;  // of the launches, in order
 };
@@ -65,20 +65,20 @@ struct CompiledKey {
 
 class OperatorRecipes final : public ProviderMemory {
  public:
-  // The operator's, made when it is first asked for.
+  // Return the operator's recipes, which are made on first use.
   static OperatorRecipes& of(Operator& op);
 
   CompiledKey key_of(const Call& call);
 
-  // What is known of a call; null if nothing is.
+  // Return what is known of a call; null if nothing.
   std::shared_ptr<const CompiledCall> find(const CompiledKey& key) { return known_.find(key.hash, key.words); }
-  // Finds a recipe for the call, or has one built; remembers what came of it.
+  // Find a recipe for the call, or build one. The result is cached.
   std::shared_ptr<const CompiledCall> make(const Call& call, const CompiledKey& key);
 
   // Forget a recipe that was read from disk and failed for a call, here and on disk.
   void drop(const Recipe& recipe, const Call& call, const std::exception& failure);
 
-  // Has a reason listed why calls were refused.
+  // List a reason why calls were refused.
   void list(const std::string& reason);
   std::set<std::string> refusals();
 
@@ -87,31 +87,31 @@ class OperatorRecipes final : public ProviderMemory {
   using Classes = std::map<std::vector<uint64_t>, std::shared_ptr<Class>>;
   class Building;
 
-  // Full ones give up what was not used since the last search. Classes that are refused don't crowd out the others.
+  // Full tables evict what was not used since the last search. Refused classes do not displace others.
   static constexpr size_t kMaxClasses = 1024;
   static constexpr size_t kMaxRefusedClasses = 256;
-  static constexpr size_t kMaxRecipes = 32;  // of a class
-  static constexpr size_t kMaxRefusals = 64;  // that are listed of single calls
+  static constexpr size_t kMaxRecipes = 32;  // in a class
+  static constexpr size_t kMaxRefusals = 64;  // listed for single calls
 
-  // The arguments, a bit each, whose numbers the call's plan takes by value: not those that are the schema's default,
-  // which most calls have, and which are worth a kernel without them.
+  // Return a bit mask of the arguments whose numbers the call's plan takes by value. Arguments with the schema's
+  // default are excluded: most calls have it, and it is worth a separate kernel.
   uint64_t numbers(const Call& call);
   std::shared_ptr<const CompiledCall> find_or_build(const Call& call, const CompiledKey& key,
                                                     const std::shared_ptr<Class>& group);
-  // A call with a recipe of its class, whose programs are built by then; null if a guard doesn't hold. What keeps programs
-  // from being built, and is no refusal of theirs, is raised.
+  // Return a call with a recipe of its class, whose programs are built then; null if a guard does not hold. Raise a
+  // failure that keeps programs from being built, unless it is a refusal.
   std::shared_ptr<const CompiledCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
                                           const std::shared_ptr<Class>& group);
-  // Makes recipes of what is kept of the class on disk, or refuses it.
+  // Make recipes from the class's plans on disk, or refuse the class.
   void load(const Call& call, const CompiledKey& key, Class& group);
   std::shared_ptr<const CompiledCall> build(const Call& call, const CompiledKey& key,
                                             const std::shared_ptr<Class>& group);
   std::shared_ptr<Class> class_for(const Call& call, bool is_aliased);
   void keep(std::shared_ptr<const Recipe> recipe, Class& group);
-  // With the lock held.
+  // Call it with the lock held.
   size_t count_classes(bool are_refused) const;
-  // With the lock held: makes room for a class that is refused, or for another one. What is evicted is destroyed without
-  // the lock, as its failure may be Python's.
+  // Make room for a refused class, or for another one. Call it with the lock held. Destroy the returned class without
+  // the lock, because its failure may be a Python object.
   std::shared_ptr<Class> evict_class(bool is_refused);
   std::shared_ptr<const CompiledCall> refuse(const std::string& reason, Class* group);
 
@@ -122,38 +122,38 @@ class OperatorRecipes final : public ProviderMemory {
   std::mutex mutex_;  // guards what follows; never held while Python or the driver is called
   std::condition_variable built_;
   Classes classes_;
-  std::vector<uint64_t> hand_;  // the class behind which the next search begins
+  std::vector<uint64_t> hand_;  // the next search begins behind this class
   std::set<std::string> refusals_;
 };
 
-// Whether a tensor that the operator writes shares memory with another argument.
+// Return true if a tensor that the operator writes shares memory with another argument.
 bool is_aliased(const Call& call);
 
-// The reason for which a plan, or a program of it, can't be used.
+// Return the reason why a plan, or a program of it, cannot be used.
 std::string unusable(const c10::Error& error);
 
-// A call with a recipe: null if a guard does not hold, or a result has other strides. ValueError for a recipe that makes
-// no sense for the call.
+// Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise ValueError for a
+// recipe that does not fit the call.
 std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const Call& call);
 
-// The strides of what a call returns beside the tensors that it writes, as far as they are known before it runs: nothing
-// for an undefined tensor.
+// Return the strides of a call's new results, as far as they are known before it runs; nothing for an undefined tensor.
 OUTBOARD_API std::vector<std::optional<std::vector<int64_t>>> strides_of_results(const Call& call);
 
-// How far a recipe came that failed.
+// How far a failed recipe came.
 struct RunFailure {
-  bool may_be_plans = false;  // else it is about the values, or about the device
-  bool has_written = false;  // to what the call reads: it can't be repeated
+  bool may_be_plans = false;  // the plan may be at fault, not the values or the device
+  bool has_written = false;  // it wrote to an argument that the call reads: it cannot be repeated
 };
 
-// Runs the steps. False, before the first, if a tensor has no memory (a zero tensor of torch's). `out_failure` is filled
-// before an exception is raised.
+// Run the steps. Return false, before the first step, if a tensor has no memory (a zero tensor of torch's).
+// `out_failure` is filled before an exception is raised.
 bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure);
 
-// Whether an exception may come from the plan of a call. Not if it is about memory, the device or the program.
+// Return true if an exception may come from the plan of a call. Return false if it is about memory, the device or the
+// program.
 bool may_be_plans(const std::exception& error, c10::DeviceIndex device);
 
-// What an exception says, without the stack that torch's own carry.
+// Return an exception's message, without the stack that torch's own carry.
 std::string words_of(const std::exception& error);
 
 }  // namespace outboard

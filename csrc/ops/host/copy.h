@@ -8,11 +8,11 @@
 
 namespace outboard {
 
-// `dst.copy_(src)`, at least one of them ours; returns dst. Between devices it is ordered by both sides' current
-// streams, to the host it waits unless `non_blocking` and the host memory is pinned.
+// Run `dst.copy_(src)`, with at least one of them ours, and return dst. A copy between devices is ordered by both
+// sides' current streams. A copy to the host waits unless `non_blocking` and the host memory is pinned.
 at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
 
-// A copy of a device tensor on the CPU, with its strides if they are dense; waits.
+// Return a copy of a device tensor on the CPU, with its strides if they are dense. Waits.
 at::Tensor to_cpu(const at::Tensor& tensor);
 
 }  // namespace outboard

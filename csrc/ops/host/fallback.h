@@ -8,14 +8,14 @@
 
 namespace outboard {
 
-// Runs the call on copies and replaces the arguments on the stack by the results. Warns once a process, counts, or
-// raises, as set_fallback_mode says.
+// Run the call on copies and replace the arguments on the stack by the results. Warn once a process, count, or raise,
+// according to set_fallback_mode.
 void run_on_copies(const Call& call, torch::jit::Stack* stack);
 
-// Whether set_fallback_mode makes copies to the CPU an error.
+// Return true if set_fallback_mode makes copies to the CPU an error.
 bool forbids_copies();
 
-// Raises, if set_fallback_mode says so, and counts: for copies within a device that go through the host.
+// Count a copy within a device that goes through the host. Raise if set_fallback_mode forbids it.
 void report_fallback(Operator& op);
 
 }  // namespace outboard

@@ -8,8 +8,8 @@
 
 namespace outboard {
 
-// Runs the call by the CPU kernel in the current stream of its device and replaces the arguments on the stack by the
-// results. Queued if its results' shapes are known, else the caller waits. False, with the stack untouched, if the
+// Run the call by the CPU kernel in its device's current stream, and replace the arguments on the stack by the results.
+// It is queued if the results' shapes are known, else the caller waits. Return false, with the stack untouched, if the
 // host cannot reach the memory of an argument, or may not run operators (ops/providers.h).
 bool run_on_host(const Call& call, torch::jit::Stack* stack);
 

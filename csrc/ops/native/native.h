@@ -20,25 +20,26 @@
 
 namespace outboard {
 
-// Which kernel serves the calls of an operator, found once a registration.
+// The kernel that serves an operator's calls, looked up once a registration.
 struct NativeRoute {
   const NativeKernel* kernel;
-  Operator* op;  // of the form that the kernel was registered for
-  Operator* functional;  // of the group; null if the kernel is the called form's own
+  Operator* op;  // the form that the kernel was registered for
+  Operator* functional;  // the group's functional form; null if the kernel is the called form's own
   Form called;
   Form given;
 };
 
-// Whether the kernel took the call. Counted for the operator that was called.
+// Run the kernel. Return true if it took the call, which is counted for the called operator.
 bool run_native(const NativeRoute& route, const Call& call, torch::jit::Stack* stack);
 
-// Makes `kernel` serve an operator and its other forms. Return the operator; ValueError if there is none of the name.
+// Make `kernel` serve an operator and its other forms. Return the operator. Raise ValueError if no operator has the
+// name.
 Operator& route_native_kernel(const std::string& name, NativeKernel kernel);
 
-// What is wrong with the name of an operator, with the overloads that there are; "" if nothing is.
+// Return why an operator's name is wrong, with the existing overloads; "" if it is right.
 std::string describe_unknown_operator(const std::string& name);
 
-// Allocates what a call makes; undefined tensors where its shape says so.
+// Allocate a call's new tensors; undefined tensors where its shape has them.
 std::vector<at::Tensor> make_outputs(const Call& call, const CallShape& shape);
 
 }  // namespace outboard

@@ -10,9 +10,9 @@
 #include "ops/operator/api.h"
 
 namespace outboard {
-// A kernel of the driver's as the chain calls it.
+// Return a driver's kernel in the form that the chain calls.
 NativeKernel driver_kernel(ob_operator_fn fn, void* user);
 
-// The operators for which a kernel was registered, in C or not, sorted.
+// Return the operators for which a kernel was registered, in C or not, sorted.
 OUTBOARD_API std::vector<std::string> native_operators();
 }  // namespace outboard

@@ -30,23 +30,23 @@ namespace outboard {
 
 enum class Form : uint8_t { Functional, Out, InPlace };
 
-// The forms of an operator that exist; none is there if the operator is not one form of a functional one.
+// The existing forms of an operator. All are empty if the operator is not a form of a functional one.
 struct FormGroup {
   std::optional<c10::OperatorHandle> functional;
   std::optional<c10::OperatorHandle> out;
   std::optional<c10::OperatorHandle> in_place;
 };
 
-// The group of an operator; it looks through all operators, which takes milliseconds.
+// Return the group of an operator. Searches all operators, which takes milliseconds.
 FormGroup find_forms(const c10::OperatorHandle& op);
 
-// "aten::add" and "Tensor"; an overload without a name is "".
+// Return "aten::add" and "Tensor"; an overload without a name is "".
 std::pair<std::string, std::string> split_operator_name(const std::string& name);
 
-// "aten::add.Tensor", "aten::add.Scalar", …: the overloads of a name without its overload; in order.
+// Return "aten::add.Tensor", "aten::add.Scalar", …: the overloads of a base name, in order.
 std::vector<std::string> overloads_of(const std::string& base);
 
-// The out= overload that may run in the functional form's place on the host.
+// Return the out= overload that may replace the functional form on the host.
 std::optional<c10::OperatorHandle> proven_out_form(const c10::OperatorHandle& functional);
 
 }  // namespace outboard

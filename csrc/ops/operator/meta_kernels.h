@@ -16,17 +16,17 @@ struct MetaKernel {
   bool is_structured = false;  // torch's own, not a rule of ours
 };
 
-// The operator's meta kernel in C++; null if there is none.
+// Return the operator's meta kernel in C++; its kernel is null if there is none.
 MetaKernel meta_kernel_of(const c10::OperatorName& name);
 
-// An entry of the table by which meta_kernel_of looks up.
+// An entry of meta_kernel_of's table.
 struct MetaKernelEntry {
   c10::OperatorName name;
   c10::KernelFunction kernel;
   bool is_structured = false;
 };
 
-// Our own, for operators that aren't structured: ops/operator/shape_rules.cpp.
+// Add our own rules for operators that are not structured: ops/operator/shape_rules.cpp.
 void add_shape_rules(std::vector<MetaKernelEntry>& entries);
 
 }  // namespace outboard

@@ -23,31 +23,31 @@ enum class ArgKind : uint8_t { Other, Tensor, TensorList, OptionalTensorList, Ge
 
 // How a constant argument enters a call's signature.
 enum class Decides : uint8_t {
-  Value,     // may decide the shape of a result
-  Category,  // only whether it is a bool, an int, a float or complex, by which dtypes are promoted
-  Presence   // nothing but whether it is there: a learning rate, a probability
+  Value,     // may decide a result's shape
+  Category,  // only its category matters for type promotion: bool, int, float or complex
+  Presence   // only its presence matters: a learning rate, a probability
 };
 
 struct ArgInfo {
   ArgKind kind = ArgKind::Other;
   bool is_written = false;
-  // Torch lets the indices of index and index_put be on the CPU, whatever their size.
+  // Torch allows the indices of index and index_put on the CPU, of any size.
   bool may_be_on_cpu = false;
   Decides decides = Decides::Value;
-  bool is_output = false;  // an `out=` tensor of torch's own: nothing of it is read, and it may be resized
+  bool is_output = false;  // an `out=` tensor of torch's own: never read, and may be resized
 };
 
 enum class OpKind : uint8_t {
   Writes,  // every return is a written argument (or there is none)
   Makes,   // every other return is a fresh tensor or list of tensors
-  Views,   // a return is a view of an argument that isn't written
-  Waits    // returns something that the host must see: a number, a bool
+  Views,   // a return is a view of an argument that is not written
+  Waits    // returns a value that the host must see: a number, a bool
 };
 
 struct ArgumentChecks;
 struct NativeRoute;
 
-// What a provider remembers of an operator, which owns it.
+// A provider's cache for an operator, which owns it.
 struct ProviderMemory {
   virtual ~ProviderMemory() = default;
 };
@@ -58,7 +58,7 @@ struct Operator {
 
   c10::OperatorHandle handle;
   std::string name;  // "aten::add.Tensor"
-  bool is_torchs;  // of the namespace aten
+  bool is_torchs;  // in the namespace aten
   OpKind kind;
   c10::SmallVector<ArgInfo, 8> args;
   // What each return is, by the schema: a written argument, a view of an argument, or fresh. Indices, -1 for none.
@@ -66,29 +66,30 @@ struct Operator {
   c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return shows
   bool is_random = false;          // draws random numbers
   bool has_generator_arg = false;
-  bool masks_decide = false;       // where an index is a mask, its values decide the result's shape
-  bool joins_list = false;         // cat: of many tensors its plans would be a launch each
-  bool tells_sizes = false;        // of OpKind::Waits: sizes tell the numbers that it returns, no values do
+  bool masks_decide = false;       // if an index is a mask, its values decide the result's shape
+  bool joins_list = false;         // cat: its plan for many tensors would have a launch for each
+  bool tells_sizes = false;        // of OpKind::Waits: sizes decide the numbers that it returns, not values
 
-  // The `out=` overload that runs in the operator's place on the host, writing to its outputs; only of OpKind::Makes.
-  // Without one the operator itself runs, and its results are copied there. ops/operator/forms.h says who has one.
+  // The `out=` overload that replaces the operator on the host and writes to its outputs; only of OpKind::Makes.
+  // Without one the operator itself runs, and its results are copied to the outputs. ops/operator/forms.h explains
+  // which operators have one.
   std::optional<c10::OperatorHandle> out_variant;
 
-  // The functional form of an out= overload, looked for when it is first asked for; null if there is none.
+  // Return the functional form of an out= overload, looked up on first use; null if there is none.
   const Operator* functional_form() const;
 
-  // The meta kernel in C++; null: the dispatcher's, which may be Python's.
+  // The meta kernel in C++. If null, use the dispatcher's, which may be Python's.
   const c10::KernelFunction* meta_kernel = nullptr;
-  bool is_structured = false;  // it is the very function by which the CPU kernel checks shapes
+  bool is_structured = false;  // the CPU kernel checks shapes with this same function
   std::atomic<bool> is_retired{false};
   std::string retired_schema;
   SignatureCache signatures;
   ShapeClasses shape_classes;
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native/native.h
-  void (*warns)(const Call& call) = nullptr;  // ops/call/known_warnings.h; null if it warns of nothing that is known
+  void (*warns)(const Call& call) = nullptr;  // ops/call/known_warnings.h; null if no warning of it is known
   std::shared_ptr<const ArgumentChecks> checks;  // ops/call/argument_checks.h; null if there are none
   std::atomic<ProviderMemory*> compiled{
-      nullptr};  // ops/generated/recipes.h; made at the first call, and the operator's
+      nullptr};  // ops/generated/recipes.h; made at the first call; owned by the operator
   std::atomic<uint64_t> native_calls{0};
   std::atomic<uint64_t> compiled_calls{0};
   std::atomic<uint64_t> queued_calls{0};
@@ -100,23 +101,23 @@ struct Operator {
   mutable const Operator* functional_ = nullptr;
 };
 
-// The operator of a handle, made on first use; it lives as long as the process. For an operator that is defined again
-// there is another one: the old is retired, for the calls that hold it.
+// Return the operator of a handle. It is made on first use and lives as long as the process. An operator that is
+// defined again gets a new object; the old one is retired, for the calls that hold it.
 Operator& operator_for(const c10::OperatorHandle& handle);
-// The same by name ("aten::add", "Tensor"); raises torch's error if there is no such operator.
+// Return the operator by name ("aten::add", "Tensor"). Raise torch's error if there is none.
 Operator& operator_named(const std::string& name, const char* overload = "");
 
-// Sets what completes each operator when it is made: its checks and warnings, which are of a room above. To be called
+// Set the function that completes each new operator with checks and warnings, which belong to a higher room. Call it
 // once, before the first operator is made.
 void complete_operators_with(void (*complete)(Operator& op));
 
-// Whether the driver has a kernel of its own that may serve the operator.
+// Return true if a driver's own kernel may serve the operator.
 bool has_native(const Operator& op);
 
-// Visits all operators made so far.
+// Visit all operators made so far.
 void for_each_operator(const std::function<void(Operator&)>& visit);
 
-// Counts a wait of an operator that the chain doesn't run, such as .item() or a blocking copy.
+// Count a wait of an operator outside the chain, such as .item() or a blocking copy.
 void count_wait(const char* op);
 
 }  // namespace outboard

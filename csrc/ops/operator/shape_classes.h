@@ -23,7 +23,7 @@ class ShapeClasses {
  public:
   enum class State : uint8_t { Unknown, Believed, Waits };
 
-  // `is_verified`: nothing is to be learnt of the class but that it was caught since.
+  // Return the class's state. With `is_verified` the only question is whether the class has disagreed since.
   State state_of(uint64_t shape_class, bool is_verified) {
     if (is_verified && !has_exceptions_.load(std::memory_order_relaxed)) {
       return State::Believed;
@@ -32,9 +32,10 @@ class ShapeClasses {
     return is_verified && state == State::Unknown ? State::Believed : state;
   }
   void believe(uint64_t shape_class);
-  // `difference` says what the meta kernel and the CPU kernel gave; the first of a class is kept.
+  // Stop trusting the class. `difference` states what the meta kernel and the CPU kernel returned; the first of a class
+  // is kept.
   void disbelieve(uint64_t shape_class, const std::string& difference);
-  // Counts a call that waits because of its class.
+  // Count a call that waits because of its class.
   void count_wait(uint64_t shape_class);
 
   struct Row {
@@ -49,7 +50,7 @@ class ShapeClasses {
     std::string difference;
     uint64_t waits = 0;
   };
-  static constexpr size_t kMaxClasses = 1024;  // what doesn't fit is unknown, and waits
+  static constexpr size_t kMaxClasses = 1024;  // further classes are unknown, and wait
 
   State look_up(uint64_t shape_class);
 
@@ -58,10 +59,11 @@ class ShapeClasses {
   std::unordered_map<uint64_t, Class> classes_;
 };
 
-// The sentence that says how a result departs from what the meta kernel told; `dtype` is Undefined if it told of none.
+// Return the sentence that states how a result differs from the meta kernel's answer; `dtype` is Undefined if there was
+// none.
 std::string shape_difference(c10::ScalarType dtype, c10::IntArrayRef sizes, const at::Tensor& result);
 
-// The operators and classes that wait since their meta kernel was caught.
+// The operators and classes that wait because their meta kernel disagreed.
 struct ShapeDisagreement {
   std::string op;
   std::string difference;

@@ -28,20 +28,20 @@ struct OutputShape {
 // What is known of a call's shapes before it runs.
 enum class ShapeState : uint8_t {
   Known,  // the meta kernel returned them
-  Unknown,  // there is no meta kernel, or it is wrong about a call that the CPU kernel takes
+  Unknown,  // there is no meta kernel, or it is wrong about a call that the CPU kernel accepts
   ByData,  // values decide them
-  Refused  // the meta kernel raised, and the CPU kernel could not be asked: only that kernel itself may run the call
+  Refused  // the meta kernel raised, and the CPU kernel could not be tried: only that kernel itself may run the call
 };
 
 struct CallShape {
   ShapeState state = ShapeState::Known;
   std::exception_ptr refusal;  // of a refused call: the meta kernel's exception
-  // The CPU kernel computes its shapes by the same function, or it was asked about a call of the class.
+  // The CPU kernel computes its shapes with the same function, or was tried on a call of the class.
   bool is_verified = false;
-  // What becomes of the tensors that are written to, only the CPU kernel can tell: where it runs, the caller waits.
+  // Only the CPU kernel decides what happens to the written tensors. If it runs, the caller waits.
   bool asks_kernel = false;
   std::vector<OutputShape> outputs;  // of the fresh returns, lists flattened
-  std::vector<int32_t> list_sizes;  // a fresh return: -1 for a tensor, else how many outputs its list takes
+  std::vector<int32_t> list_sizes;  // of a fresh return: -1 for a tensor, else the number of outputs in its list
   // Written arguments that take another shape (an `out=` of the wrong size): index among the arguments, and shape.
   std::vector<std::pair<uint32_t, OutputShape>> resized;
   uint64_t shape_class = 0;  // of ops/operator/shape_classes.h
@@ -52,8 +52,8 @@ struct CallShape {
 // What decides a call's CallShape, as words: dtypes, sizes, strides, the default dtype, the constants that matter.
 using SignatureWords = c10::SmallVector<uint64_t, 64>;
 
-// A bounded table with second chances: a full one drops what was not asked for since the hand last passed, so that the
-// sizes of a model's own steps stay while a loop over lengths goes by. Any thread may use it.
+// A bounded table with the second-chance policy: a full table evicts an entry that was not used since the hand last
+// passed. So the sizes of a model's own steps stay while a loop over lengths passes through. Thread-safe.
 template <typename Value>
 class SignatureTable {
  public:

@@ -12,14 +12,14 @@ namespace outboard {
 
 class ShellMaker {
  public:
-  // Resizable shells may be given memory of the CPU's by a kernel, which the caller must then copy back.
+  // A kernel may give resizable shells new CPU memory, which the caller must then copy back.
   explicit ShellMaker(bool is_resizable = false) : is_resizable_(is_resizable) {}
 
-  // A shell of a device tensor whose memory the host can reach. Tensors that share a storage get shells that share
-  // one, so that the CPU kernels' checks for overlap see what they must.
+  // Return a shell of a device tensor whose memory the host can reach. Tensors that share a storage get shells that
+  // share one, so that the CPU kernels' checks for overlap work.
   at::Tensor make(const at::Tensor& tensor);
 
-  // False after a call of make met memory that the host cannot reach; its result is then undefined.
+  // Return false once `make` has met memory that the host cannot reach, and returned an undefined tensor.
   bool is_reachable() const { return is_reachable_; }
 
  private:
@@ -28,8 +28,8 @@ class ShellMaker {
   bool is_resizable_;
 };
 
-// What stands for the tensors of a call that is waited for. Kernels ask whether an output *is* an argument: where a call
-// has one tensor twice, its kernel sees one twice.
+// The stand-ins for the tensors of a call that is waited for. Kernels ask whether an output *is* an argument: if a call
+// has one tensor twice, its kernel sees one stand-in twice.
 class SeenTensors {
  public:
   template <typename Make>
@@ -48,13 +48,14 @@ class SeenTensors {
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> seen_;
 };
 
-// Another shell of the same memory: what a kernel does to one shell's sizes and strides, the other does not see.
+// Return another shell of the same memory. A kernel's changes to one shell's sizes and strides do not show in the
+// other.
 at::Tensor copy_shell(const at::Tensor& shell);
 
-// A CPU tensor over `data`, which stays the caller's.
+// Return a CPU tensor over `data`, which the caller owns.
 at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like);
 
-// The CPU tensor that is to `storage` what `like` is to its own.
+// Return a CPU tensor that views `storage` as `like` views its own.
 at::Tensor make_shell(c10::Storage storage, const c10::TensorImpl& like);
 
 }  // namespace outboard

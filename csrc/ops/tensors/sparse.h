@@ -10,10 +10,10 @@ namespace outboard {
 
 bool is_sparse_coo(const at::Tensor& tensor);
 
-// A sparse tensor of the same kind over other indices and values: `convert` is applied to both.
+// Return a sparse tensor of the same kind with `convert` applied to indices and values.
 at::Tensor convert_sparse(const at::Tensor& sparse, const std::function<at::Tensor(const at::Tensor&)>& convert);
 
-// Makes `sparse` what a kernel left in `converted`, if that differs from the indices and values it was given.
+// Update `sparse` from `converted` after a kernel ran, if `converted` differs from the indices and values that it had.
 void write_back_sparse(const at::Tensor& sparse, const at::Tensor& converted,
                        const std::function<at::Tensor(const at::Tensor&)>& convert_back);
 
