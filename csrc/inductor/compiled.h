@@ -9,17 +9,17 @@
 
 namespace outboard {
 
-// While one is there, it keeps the first exception that a function of torch_outboard/compiled.h throws on its thread:
-// generated code hands on the text alone.
+// A scope that keeps the first exception thrown by a function of torch_outboard/compiled.h on its thread. Generated
+// code passes on only the text.
 class OUTBOARD_API CompiledErrors {
  public:
-  // `secure`, if given, is called where an exception is caught, for what the exception itself doesn't hold.
+  // `secure`, if given, is called where an exception is caught, to save state that the exception itself does not hold.
   explicit CompiledErrors(void (*secure)() = nullptr);
   ~CompiledErrors();
   CompiledErrors(const CompiledErrors&) = delete;
   CompiledErrors& operator=(const CompiledErrors&) = delete;
 
-  // Null if none was thrown.
+  // Return the exception, or null if none was thrown.
   std::exception_ptr first() const { return first_; }
   void keep_current();
 
@@ -29,7 +29,7 @@ class OUTBOARD_API CompiledErrors {
   CompiledErrors* outer_;
 };
 
-// While one is there, generated code that is called on its thread finds the streams that the compiled function was given.
+// A scope in which generated code on its thread finds the streams that the compiled function was given.
 class OUTBOARD_API CompiledStreams {
  public:
   explicit CompiledStreams(std::vector<Stream*> streams);

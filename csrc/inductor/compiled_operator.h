@@ -11,17 +11,18 @@
 
 namespace outboard {
 
-// Never freed: generated code names it.
+// An operator that generated code refers to. Never freed.
 struct CompiledOperator {
   c10::OperatorName name;
   std::atomic<const c10::OperatorHandle*> handle{nullptr};  // null until the first call
 };
 
-// RuntimeError for a null handle, which a model's constant is as long as nobody has loaded it.
+// Return the tensor. Raise RuntimeError for a null handle, such as a model's constant that was not loaded yet.
 const at::Tensor& tensor_of(AtenTensorHandle handle);
 
-// Calls it below autograd. `results` are what compiled.h says of call_operator. RuntimeError for an operator that is not
-// registered and for another number of results, TypeError for an argument that its schema has no place for.
+// Call the operator below autograd. compiled.h describes `results`, under call_operator. Raise RuntimeError for an
+// operator that is not registered or for a wrong number of results, and TypeError for an argument that its schema does
+// not have.
 void call_compiled(CompiledOperator& op, c10::ArrayRef<torch_outboard::Value> arguments,
                    c10::ArrayRef<AtenTensorHandle*> results);
 

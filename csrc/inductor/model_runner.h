@@ -3,7 +3,7 @@
 
 namespace outboard {
 
-// Makes AOTInductor's package loader run models of the attached device.
+// Make AOTInductor's package loader run models of the attached device.
 void register_model_runner();
 
 }  // namespace outboard
