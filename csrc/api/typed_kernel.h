@@ -30,7 +30,7 @@ struct KernelParameter {
 };
 
 struct TypedKernel {
-  // `name` is the kernel's in the program, too.
+  // `name` is also the kernel's name in the program.
   TypedKernel(const std::string& name, kernels::ProgramText text, std::vector<KernelParameter> takes)
       : program(name, std::move(text), name), parameters(std::move(takes)) {}
 
@@ -54,12 +54,13 @@ struct LaunchOptions {
   Stream* stream = nullptr;  // null: the current stream of the tensors' device
 };
 
-// Queues a launch, or adds it to the graph that the stream captures. `arguments` are one a parameter. A grid of no blocks
-// queues nothing. The caller need not hold the tensors any longer: their memory is the stream's until the launch is done.
+// Queue a launch, or add it to the graph that the stream captures. `arguments` has one element for each parameter. A
+// grid of no blocks queues nothing. The caller may release the tensors: their memory belongs to the stream until the
+// launch is done.
 //
-// ValueError for a tensor that the declaration forbids, a block of no threads and a stream of another device, RuntimeError
-// for tensors of two devices, NotSupportedError if the driver launches no kernels, or `follows_addresses` is asked of a
-// device that doesn't.
+// Raise ValueError for a tensor that the declaration forbids, a block of no threads or a stream of another device.
+// Raise RuntimeError for tensors of two devices. Raise NotSupportedError if the driver launches no kernels, or if
+// `follows_addresses` is required and the device lacks it.
 OUTBOARD_API void launch_typed(const TypedKernel& kernel, c10::ArrayRef<TypedArgument> arguments,
                                const LaunchOptions& options);
 
