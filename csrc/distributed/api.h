@@ -9,8 +9,8 @@
 
 namespace outboard {
 
-// How often collectives of the device's tensors ran, by "c10d::allreduce_" and "host" or "staged"; texts live as long as
-// the process.
+// How often collectives of the device's tensors ran, by "c10d::allreduce_" and "host" or "staged". The texts live as
+// long as the process.
 struct CollectiveRow {
   const char* op;
   const char* provider;
@@ -20,7 +20,7 @@ struct CollectiveRow {
 OUTBOARD_API std::vector<CollectiveRow> collective_coverage();
 OUTBOARD_API void reset_collective_coverage();
 
-// At the end of the process: ends the threads of every group and fails what is under way.
+// End the threads of every group and fail the work under way, at the end of the process.
 OUTBOARD_API void abort_all_groups() noexcept;
 #else  // a torch without torch.distributed has no groups
 inline std::vector<CollectiveRow> collective_coverage() {

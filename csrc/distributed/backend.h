@@ -18,10 +18,10 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
  public:
   struct Options final : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout) : c10d::Backend::Options("outboard", timeout) {}
-    // Of the base class from torch 2.15 on.
+    // Overrides the base class from torch 2.15 on.
     c10::intrusive_ptr<c10d::Backend::Options> clone() const { return c10::make_intrusive<Options>(*this); }
   };
-  // Makes the Gloo of a new group.
+  // A function that makes the Gloo backend of a new group.
   using MakeGloo = c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                          int size, std::chrono::milliseconds timeout);
 
@@ -36,7 +36,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
-  void setSequenceNumberForGroup() override {}  // it begins at 0 on every rank
+  void setSequenceNumberForGroup() override {}  // it starts at 0 on every rank
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
   c10d::ErrorType getError() override;
   void abort() override;

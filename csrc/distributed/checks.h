@@ -10,16 +10,17 @@ namespace outboard {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Dense tensors of one device, which is one of ours or the CPU. NotSupportedError for other layouts.
+// Check that the tensors are dense and of one device, either ours or the CPU. Raise NotSupportedError for other
+// layouts.
 void check_tensors(const char* name, const Tensors& tensors);
 void check_one(const char* name, const char* argument, const Tensors& tensors);
 void check_same_dtype(const char* name, const Tensors& read, const Tensors& written);
-// Each of `list` has the element count and the dtype of `one`, and there are `size` of them.
+// Check that `list` has `size` tensors with the element count and the dtype of `one`.
 void check_list(const char* name, const char* argument, const Tensors& list, const at::Tensor& one, int size);
-// `whole` has `size` times the elements of `part`.
+// Check that `whole` has `size` times the elements of `part`.
 void check_parts(const char* name, const at::Tensor& whole, const at::Tensor& part, int size);
 void check_rank(const char* name, const char* argument, int64_t rank, int size);
-// The bytes for each rank of a tensor that is split along its first dimension, evenly if `splits` is empty.
+// Return the bytes for each rank of a tensor that is split along its first dimension, evenly if `splits` is empty.
 std::vector<int64_t> split_bytes(const char* name, const char* argument, const at::Tensor& tensor,
                                  const std::vector<int64_t>& splits, int size);
 

@@ -15,16 +15,16 @@ class GroupFailure {
  public:
   GroupFailure(std::string group, int rank) : group_(std::move(group)), rank_(rank) {}
 
-  // DistBackendError with the first cause, if there is one.
+  // Raise DistBackendError with the first cause, if there is one.
   void check(const char* operation) const;
   bool has_failed() const noexcept { return has_failed_.load(std::memory_order_acquire); }
 
-  // The error of an operation that failed with `cause`: DistBackendError that names group, rank, operation and sequence
-  // number. The first one becomes the cause of all later ones.
+  // Return the error of an operation that failed with `cause`: a DistBackendError that names group, rank, operation and
+  // sequence number. The first error becomes the cause of all later ones.
   std::exception_ptr fail(const char* operation, uint64_t sequence, const std::exception_ptr& cause);
-  // Ends the group for another reason: "it was aborted".
+  // End the group for another reason: "it was aborted".
   void end(const std::string& reason);
-  // The error of an operation that is under way when the group ends.
+  // Return the error of an operation that is under way when the group ends.
   std::exception_ptr ended(const char* operation, uint64_t sequence) const;
 
  private:
@@ -39,7 +39,7 @@ class GroupFailure {
   std::string first_;  // guarded by mutex_
 };
 
-// The message of an exception, without the stack that torch adds.
+// Return an exception's message, without the stack that torch adds.
 std::string text_of(const std::exception_ptr& error);
 
 }  // namespace outboard

@@ -18,20 +18,21 @@ namespace outboard {
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Works = std::vector<WorkPtr>;
 
-// One call on its way.
+// One submitted call.
 struct Request {
   c10::intrusive_ptr<DistributedWork> work;
   std::shared_ptr<Staging> staging;
   std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;  // starts the exchange
-  std::function<void(Tensors& out)> adjust;  // may be empty: makes the result of what was exchanged
+  std::function<void(Tensors& out)> adjust;  // makes the result from the exchanged data; may be empty
   std::chrono::milliseconds timeout{};  // of point-to-point operations; others have it in their options
 };
 
-// How a thread ends that is within an exchange with Gloo, which can't be interrupted: its end is waited for, or it is left
-// to end by itself. At the end of the process it then keeps what it holds, since a tensor may need Python to be freed.
+// How to end a thread that is within an exchange with Gloo, which cannot be interrupted. The caller waits for it, or
+// leaves it to end by itself. At the end of the process it keeps what it holds, because freeing a tensor may need
+// Python.
 enum class Ending : uint8_t { Wait, Leave, LeaveAtExit };
 
-// A thread that takes requests in order; it starts with the first. Not copied; thread-safe.
+// A thread that takes requests in order. The first request starts it. Not copied; thread-safe.
 class Lane {
  public:
   using Run = std::function<void(Request& request)>;
@@ -41,7 +42,7 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   void push(std::shared_ptr<Request> request);
-  // Ends the thread after the requests that are queued.
+  // End the thread after the queued requests.
   void end(Ending ending);
   void forget() noexcept;  // in a forked child
 
@@ -67,20 +68,20 @@ class Group : public std::enable_shared_from_this<Group> {
  public:
   Group(c10::intrusive_ptr<c10d::Backend> gloo, std::string name, int rank);
 
-  // Everything but sends and receives goes through one queue, in the order of the calls, CPU tensors and barriers too:
-  // ranks meet in Gloo in the order of their programs. Sends and receives have another: a peer may need this rank's
-  // receive before it joins a collective.
+  // Submit a request. Everything except sends and receives goes through one queue in the order of the calls, including
+  // CPU tensors and barriers: ranks meet in Gloo in the order of their programs. Sends and receives have another queue,
+  // because a peer may need this rank's receive before it joins a collective.
   void submit(std::shared_ptr<Request> request, bool is_point_to_point);
-  // Waits for what was submitted; receives that nobody has sent to are given up. Later calls raise.
+  // Wait for the submitted requests; receives without a sender are cancelled. Later calls raise.
   void shut_down();
-  // Fails what was submitted, and does not wait for Gloo.
+  // Fail the submitted requests, without waiting for Gloo.
   void abort(const std::string& reason, Ending ending = Ending::Leave);
-  // Whether this is a forked child, which has none of the threads.
+  // Return true in a forked child, which has none of the threads.
   bool is_forked() const noexcept;
-  void forget() noexcept;  // there
+  void forget() noexcept;  // in the forked child
 
   c10d::Backend& gloo() noexcept { return *gloo_; }
-  // Held while Gloo is called; never while it is waited for.
+  // A mutex that is held while Gloo is called, and never during a wait for it.
   std::mutex& gloo_mutex() noexcept { return gloo_mutex_; }
   GroupFailure& failure() noexcept { return failure_; }
   const std::shared_ptr<Waiters>& waiters() const noexcept { return waiters_; }
@@ -97,7 +98,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   const c10::intrusive_ptr<c10d::Backend> gloo_;
   GroupFailure failure_;
-  const int process_;  // which starts the threads
+  const int process_;  // that starts the threads
   const std::shared_ptr<Waiters> waiters_ = std::make_shared<Waiters>();
   std::mutex gloo_mutex_;
   std::mutex mutex_;

@@ -9,9 +9,9 @@
 
 namespace outboard {
 
-// How Gloo, which knows the CPU's memory alone, reaches the tensors of a call.
+// How Gloo, which knows only CPU memory, reaches the tensors of a call.
 enum class Place : uint8_t {
-  Cpu,     // they are the CPU's
+  Cpu,     // CPU tensors
   Host,    // the host reaches the device's memory: no copies
   Staged,  // through pinned memory, copied in a stream
 };
@@ -20,7 +20,7 @@ struct Kind {
   c10d::OpType type;
   const char* name;   // "all_reduce", for messages
   const char* op;     // "c10d::allreduce_", for coverage()
-  const char* title;  // for profilers and for whoever asks why a wait lasts
+  const char* title;  // for profilers and reports of long waits
   mutable std::atomic<uint64_t> host{0};
   mutable std::atomic<uint64_t> staged{0};
 

@@ -9,14 +9,14 @@ namespace outboard {
 
 class Reduction {
  public:
-  // ValueError for what makes no sense of the dtype, NotSupportedError for dtypes that Gloo doesn't reduce. `name` is the
-  // collective's.
+  // Raise ValueError for a reduction that the dtype does not support, and NotSupportedError for dtypes that Gloo does
+  // not reduce. `name` is the collective's.
   Reduction(const c10d::ReduceOp& op, c10::ScalarType dtype, int size, const char* name);
 
   const c10d::ReduceOp& op() const noexcept { return op_; }
-  // The same memory as a dtype that Gloo reduces.
+  // Return the same memory as a dtype that Gloo reduces.
   at::Tensor view(const at::Tensor& tensor) const;
-  // Makes the result of a sum: AVG divides, PREMUL_SUM multiplies. In place.
+  // Compute the result from a sum, in place: AVG divides, PREMUL_SUM multiplies.
   void adjust(const at::Tensor& tensor) const;
   bool adjusts() const noexcept { return adjustment_ != Adjustment::None; }
 
@@ -27,7 +27,7 @@ class Reduction {
   double number_ = 1.0;
 };
 
-// The elements as bytes, which Gloo moves whatever they are.
+// Return the elements as bytes, which Gloo moves for any dtype.
 at::Tensor as_bytes(const at::Tensor& tensor);
 
 }  // namespace outboard

@@ -13,7 +13,7 @@
 
 namespace outboard {
 
-// A thread that takes no signals, which are the host program's.
+// Start a thread that takes no signals, which belong to the host program.
 std::thread start_group_thread(const char* name, std::function<void()> body);
 
 // Thread-safe.
@@ -24,11 +24,11 @@ class Waiters {
   Waiters(const Waiters&) = delete;
   Waiters& operator=(const Waiters&) = delete;
 
-  // The task doesn't throw.
+  // Run a task, which must not throw.
   void run(std::function<void()> task);
-  // Waits for all tasks and ends the threads. On one of them it only asks them to end.
+  // Wait for all tasks and end the threads. Called on one of them, only ask them to end.
   void stop();
-  // In a forked child, which has none of the threads.
+  // Forget the threads in a forked child, which has none of them.
   void forget() noexcept;
 
  private:

@@ -13,9 +13,9 @@
 
 namespace outboard {
 
-// wait() blocks the caller until the exchange is over, as Gloo's own does for every device, and makes the current stream
-// wait for the copies to the device. Once a driver has events that the host completes, only `wait` and `is_over` change:
-// the exchange then ends in a stream.
+// A call's work. wait() blocks the caller until the exchange is over, as Gloo's own does for every device, and makes
+// the current stream wait for the copies to the device. If drivers get events that the host completes, only `wait` and
+// `is_over` need to change: the exchange then ends in a stream.
 class DistributedWork final : public c10d::Work {
  public:
   DistributedWork(int rank, const Kind& kind, uint64_t sequence, std::shared_ptr<Staging> staging, Tensors results,
@@ -29,7 +29,7 @@ class DistributedWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
-  // Ends the work, with an error if it is not null. The first call counts; others do nothing.
+  // End the work, with an error if it is not null. Only the first call has an effect.
   void complete(const std::exception_ptr& error);
   void set_source(int rank) noexcept { source_.store(rank); }
   const Kind& kind() const noexcept { return kind_; }
@@ -43,7 +43,7 @@ class DistributedWork final : public c10d::Work {
   const Tensors results_;
   const std::shared_ptr<Waiters> waiters_;
   std::atomic<int> source_{-1};
-  c10::intrusive_ptr<c10::ivalue::Future> future_;  // made when it is asked for; guarded by mutex_
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // made on first use; guarded by mutex_
 };
 
 }  // namespace outboard
