@@ -18,7 +18,7 @@
 
 namespace outboard::bindings {
 
-// An owned reference. To be destroyed with the interpreter lock held.
+// An owned reference. Destroy it with the interpreter lock held.
 class Object {
  public:
   Object() = default;
@@ -40,7 +40,7 @@ class Object {
   PyObject* pointer_ = nullptr;
 };
 
-// Gives up the interpreter lock for a scope; the thread must hold it.
+// Release the interpreter lock for a scope. The thread must hold it.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -52,7 +52,7 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-// Takes the interpreter lock for a scope, in any thread, whether it holds the lock or not.
+// Take the interpreter lock for a scope, in any thread, whether or not it holds the lock.
 class WithGil {
  public:
   WithGil() : state_(PyGILState_Ensure()) {}
@@ -64,13 +64,13 @@ class WithGil {
   PyGILState_STATE state_;
 };
 
-// Sets the Python error for the C++ exception being handled.
+// Set the Python error for the C++ exception being handled.
 void set_python_error() noexcept;
-// Throws the Python error as torch's own exception, which its bindings and its autograd threads hand on with type and
+// Throw the Python error as torch's own exception, which its bindings and autograd threads pass on with type and
 // traceback.
 [[noreturn]] void throw_python_error();
 
-// Runs the body of a binding function; a C++ exception becomes a Python one.
+// Run the body of a binding function. A C++ exception becomes a Python one.
 template <class Body>
 PyObject* guarded(Body&& body) noexcept {
   try {
@@ -81,7 +81,7 @@ PyObject* guarded(Body&& body) noexcept {
   }
 }
 
-// True if the call has `expected` arguments, else a TypeError is set.
+// Return true if the call has `expected` arguments, else set a TypeError.
 inline bool has_arguments(const char* function, Py_ssize_t given, Py_ssize_t expected) {
   if (given == expected) {
     return true;
@@ -90,7 +90,7 @@ inline bool has_arguments(const char* function, Py_ssize_t given, Py_ssize_t exp
   return false;
 }
 
-// Each gives false with a Python error set if the object is no integer of that range.
+// Each returns false with a Python error set if the object is not an integer of that range.
 inline bool to_int64(PyObject* object, int64_t* out) {
   *out = PyLong_AsLongLong(object);
   return *out != -1 || !PyErr_Occurred();
@@ -99,7 +99,7 @@ inline bool to_uint64(PyObject* object, uint64_t* out) {
   *out = PyLong_AsUnsignedLongLong(object);
   return *out != UINT64_MAX || !PyErr_Occurred();
 }
-// Any device index; whether there is such a device is for the core to say.
+// Convert any device index. The core checks whether the device exists.
 bool to_device(PyObject* object, c10::DeviceIndex* out);
 bool to_mempool(PyObject* object, c10::MempoolId_t* out);
 PyObject* from_mempool(c10::MempoolId_t id);
@@ -112,11 +112,11 @@ inline PyObject* from_text(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
-// True once Python code may no longer be called: the interpreter is about to go.
+// Return true once Python code must not be called any more, because the interpreter is about to end.
 bool python_is_gone() noexcept;
 void mark_python_gone() noexcept;
 
-// What the module consists of; each array ends with a null entry.
+// The contents of the module. Each array ends with a null entry.
 extern PyMethodDef driver_methods[];
 extern PyMethodDef device_methods[];
 extern PyMethodDef stream_methods[];
@@ -140,8 +140,8 @@ void install_raiser();  // errors.cpp
 void install_plan_builder();  // kernels.cpp
 bool install_blocking_hooks();  // gil.cpp; false with a Python error
 
-// The Python exception behind the failed entry that the core is raising an error for; empty if there is none. Taking it
-// clears it.
+// Take the Python exception behind the failed entry for which the core is raising an error; empty if there is none.
+// Taking it clears it.
 Object take_trampoline_exception();
 
 }  // namespace outboard::bindings

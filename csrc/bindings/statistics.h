@@ -7,11 +7,11 @@
 
 namespace outboard::bindings {
 
-// A nested dict of the pinned allocator's statistics; null with a Python error set.
+// Return a nested dict of the pinned allocator's statistics; null with a Python error set.
 PyObject* host_statistics();
 void reset_host_statistics(bool is_peak);
 
-// Calls the Python function with the interpreter lock taken; what it raises passes through.
+// Return an observer that calls the Python function with the interpreter lock held. Its exceptions pass through.
 OutOfMemoryObserver make_observer(PyObject* function);
 
 }  // namespace outboard::bindings

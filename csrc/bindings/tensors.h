@@ -10,11 +10,11 @@
 
 namespace outboard::bindings {
 
-// Gives the tensor that the object holds, for as long as the object lives, or null, without a Python error.
+// Return the tensor that the object holds, valid as long as the object, or null without a Python error.
 const at::Tensor* as_tensor(PyObject* object) noexcept;
 PyObject* from_tensor(at::Tensor tensor);
 
-// Each gives false, without a Python error, if the object is of another type.
+// Each returns false, without a Python error, if the object has another type.
 bool to_dtype(PyObject* object, at::ScalarType* out) noexcept;
 bool to_storage(PyObject* object, c10::Storage* out);
 PyObject* from_storage(c10::Storage storage);
