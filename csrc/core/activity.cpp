@@ -40,7 +40,7 @@ struct Bracket {
   Event after;
 };
 
-// What one thread records. Only the thread itself and the one that stops the recording take the lock.
+// The records of one thread. Only that thread and the one that stops the recording take the lock.
 struct ThreadLog {
   std::mutex mutex;
   std::deque<CallRecord> calls;
@@ -49,18 +49,18 @@ struct ThreadLog {
 };
 
 struct Recording {
-  std::mutex mutex;  // of starting and stopping, and of the lists
+  std::mutex mutex;  // guards start, stop and the lists
   std::vector<std::shared_ptr<ThreadLog>> logs;
   std::unordered_set<std::string> names;
   std::vector<std::string> problems;
   ClockPair begin;
   std::atomic<bool> driver_records{false};  // activity_enable has succeeded
   std::atomic<uint64_t> next_correlation{1};
-  std::atomic<uint64_t> number{0};  // of recordings begun
+  std::atomic<uint64_t> number{0};  // recordings begun
 };
 
 Recording& recording() {
-  static auto* const instance = new Recording();  // threads may record until the very end
+  static auto* const instance = new Recording();  // threads may record until the end of the process
   return *instance;
 }
 
@@ -71,7 +71,7 @@ int64_t now() {
       .count();
 }
 
-// The closest of a few tries: a thread may be held up between the two clocks.
+// Return the closest of a few tries: a thread may be descheduled between the two clocks.
 ClockPair read_clocks() {
   ClockPair best;
   int64_t least = INT64_MAX;
@@ -108,7 +108,7 @@ ThreadLog& thread_log() {
   return *log;
 }
 
-// A recording may stop between a push and its pop, so what belongs to an earlier one is dropped.
+// The ids of a thread. A recording may stop between a push and its pop, so ids of an earlier recording are dropped.
 struct ThreadIds {
   uint64_t recording = 0;
   std::vector<uint64_t> ops;
@@ -151,7 +151,7 @@ ActivityKind kind_of(uint32_t driver_kind) {
   }
 }
 
-// Reads what the driver has, and stops at its first error.
+// Read the driver's records, up to its first error.
 ob_status read_driver_records(std::vector<ob_activity>& out_records) {
   constexpr size_t kBatch = 256;
   for (;;) {
@@ -182,7 +182,7 @@ std::string problem_of(const char* entry, ob_status status) {
          (reason.empty() ? "" : ": " + reason);
 }
 
-// Once each.
+// Note each problem once.
 void note_problem(const std::string& problem) {
   Recording& all = recording();
   std::lock_guard lock(all.mutex);
@@ -191,7 +191,7 @@ void note_problem(const std::string& problem) {
   }
 }
 
-// Runs a step of recording a call, which the call does not fail with.
+// Run a step of recording a call. If the step fails, the call does not.
 template <class Step>
 void attempt(Step step) {
   try {
@@ -200,7 +200,7 @@ void attempt(Step step) {
     } catch (const std::exception& error) {
       note_problem(std::string("a call is missing from the profile: ") + error.what());
     }
-  } catch (const std::bad_alloc&) {  // no memory to say so either
+  } catch (const std::bad_alloc&) {  // no memory to report it either
   }
 }
 
@@ -215,14 +215,14 @@ void correlate(uint64_t correlation) {
 
 std::vector<std::shared_ptr<ThreadLog>> take_logs(Recording& all) {
   std::lock_guard lock(all.mutex);
-  // A log that nobody else owns is of a thread that has ended.
+  // A log without another owner belongs to a thread that has ended.
   std::vector<std::shared_ptr<ThreadLog>> logs = all.logs;
   std::erase_if(all.logs, [](const std::shared_ptr<ThreadLog>& log) { return log.use_count() <= 2; });
   return logs;
 }
 
 void clear(ThreadLog& log) {
-  std::deque<Bracket> brackets;  // their events go back to the pool without the lock
+  std::deque<Bracket> brackets;  // their events are returned to the pool without the lock
   std::lock_guard lock(log.mutex);
   log.calls.clear();
   log.works.clear();
@@ -231,7 +231,7 @@ void clear(ThreadLog& log) {
 
 using CallsByCorrelation = std::unordered_map<uint64_t, const CallRecord*>;
 
-// The streams of handles that calls have not named.
+// Find the streams of handles that no call has named.
 struct HandleFinder {
   uint64_t handle;
   c10::StreamId found = -1;
@@ -266,7 +266,7 @@ void add_driver_records(const std::vector<ob_activity>& records, const CallsByCo
     work.info.bytes = record.bytes;
     work.info.src_device = record.src_device;
     work.info.dst_device = record.dst_device;
-    // The core knows which operator a host call is; the driver knows what its kernels are called.
+    // The core knows the operator of a host call; the driver knows the names of its kernels.
     const std::string name(record.name, ::strnlen(record.name, sizeof(record.name)));
     const bool knows_better = call && call->info.name && (work.info.kind == ActivityKind::Host || name.empty());
     work.info.name = knows_better ? call->info.name : intern_name(name);
@@ -275,7 +275,7 @@ void add_driver_records(const std::vector<ob_activity>& records, const CallsByCo
   }
 }
 
-// Timed by the core: what it is stands in its call.
+// Complete work that the core timed with the data of its call.
 void complete(WorkRecord& work, const CallRecord& call) {
   work.info = call.info;
   work.device = call.device;
@@ -286,8 +286,9 @@ ob_status timestamp_of(const Event& event, int64_t* out_nanoseconds) {
   return driver().event_timestamp(driver().self, event.device(), event.handle(), out_nanoseconds);
 }
 
-// Work begins in its call or later. Read times may lie before: the event in front of the work is recorded just before the
-// call's time is taken, and a driver converts the clock of its device. More than that is a clock that goes wrong.
+// Correct work that seems to begin before its call. Measured times may be earlier for two reasons: the event before the
+// work is recorded just before the call's time is taken, and a driver converts its device's clock. A larger difference
+// means a wrong clock.
 void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile) {
   constexpr int64_t kOfConversion = 1'000'000;  // a millisecond
   int64_t furthest = 0;
@@ -306,7 +307,7 @@ void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile)
   }
 }
 
-// False if no further one need be tried.
+// Return false if no further bracket needs to be tried.
 bool add_bracket(const Bracket& bracket, const CallRecord& call, ActivityProfile& profile) {
   const char* entry = "event_query";
   const c10::DeviceIndex device = bracket.after.device();
@@ -333,7 +334,7 @@ bool add_bracket(const Bracket& bracket, const CallRecord& call, ActivityProfile
   return true;
 }
 
-// How the work of this recording is timed, but for host work, of which there is always a time.
+// How this recording times work, except host work, which always has a time.
 enum class Timing { DriverRecords, Events, None };
 
 void count_unfinished(ActivityProfile& profile, Timing timing) {
@@ -343,7 +344,7 @@ void count_unfinished(ActivityProfile& profile, Timing timing) {
   }
   profile.unfinished =
       static_cast<size_t>(std::count_if(profile.calls.begin(), profile.calls.end(), [&](const CallRecord& call) {
-        // A kernel of the driver's need not queue anything, so one without records may be done.
+        // A driver's own kernel may queue nothing, so a call without records may be done.
         const bool is_timed = call.info.kind == ActivityKind::Host || timing == Timing::Events ||
                               (timing == Timing::DriverRecords && call.info.kind != ActivityKind::Kernel);
         return call.is_queued && is_timed && !done.contains(call.correlation);
@@ -436,7 +437,7 @@ ActivityProfile stop_activities() {
   for (const CallRecord& call : profile.calls) {
     calls.emplace(call.correlation, &call);
   }
-  // What began in an earlier recording, or is not finished, has no call here.
+  // Work that began in an earlier recording, or whose call is not finished, has no call here.
   std::erase_if(profile.works, [&](const WorkRecord& work) { return !calls.contains(work.correlation); });
   for (WorkRecord& work : profile.works) {
     complete(work, *calls.at(work.correlation));
@@ -486,7 +487,7 @@ void ActivityScope::begin(Stream& stream, const ActivityInfo& info) {
     open->call.stream = stream.id;
     open->stream = &stream;
     if (info.kind != ActivityKind::Wait) {
-      // What a capture takes runs at the replay, and events between would be captured with it.
+      // Captured work runs at the replay. Events around it would be captured with it.
       open->call.is_queued = capture_of(stream) == nullptr;
       const bool has_bracket = open->call.is_queued && info.kind != ActivityKind::Host && times_events() &&
                                !recording().driver_records.load(std::memory_order_relaxed);
@@ -544,7 +545,7 @@ void ActivityScope::log(Open& open) {
     bracket.emplace(Bracket{open.call.correlation, std::move(*open.before), Event(OB_EVENT_TIMING)});
     bracket->after.record(*open.stream);
   }
-  // Its work is that of the calls within.
+  // The calls within it have its work.
   open.call.is_queued = open.call.is_queued && !open.has_inner;
   ThreadLog& log = thread_log();
   std::lock_guard lock(log.mutex);
@@ -572,7 +573,7 @@ void ActivityScope::TimedHostWork::run(void* timed) {
 }
 
 std::unique_ptr<ActivityScope::TimedHostWork> ActivityScope::time_host_work(ob_host_fn fn, void* user) const {
-  // A driver's records are of what it calls; without host_callback the core runs the work itself.
+  // A driver records only its own calls; without host_callback the core runs the work itself.
   const bool driver_tells = recording().driver_records.load(std::memory_order_relaxed) && driver().host_callback;
   return driver_tells ? nullptr : time_own_work(fn, user);
 }

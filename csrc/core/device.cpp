@@ -29,7 +29,7 @@ namespace {
 
 using detail::device_state;
 
-// Guards what is beside the atomics; held for moments, never while the driver is called.
+// Guards the members beside the atomics. Held briefly, never during a driver call.
 std::mutex device_mutex;
 std::condition_variable device_changed;
 std::atomic<bool> opened_once{false};
@@ -50,7 +50,7 @@ std::string device_text(c10::DeviceIndex device) {
   return driver_name() + ":" + std::to_string(static_cast<int>(device));
 }
 
-// What a driver has copied without the final zero is cut, as strncpy does it with a long text.
+// End texts that a driver copied without the final zero, as strncpy does with long texts. They are cut.
 void end_texts(ob_device_properties* properties) {
   for (const auto& [text, size] :
        {std::pair{properties->name, sizeof properties->name}, std::pair{properties->vendor, sizeof properties->vendor},
@@ -97,7 +97,7 @@ void detail::open_device(c10::DeviceIndex device) {
     if (const std::string reason = opening_forbidden(); !reason.empty()) {
       raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, "Cannot open " + device_text(device) + " here: " + reason);
     }
-    // In a forked child the mutex may be held by a thread that isn't there: look before locking.
+    // In a forked child the mutex may be held by a thread that does not exist there: check before locking.
     if (in_bad_fork()) {
       raise(ErrorKind::BadFork, OB_FAILED_PRECONDITION,
             "Cannot use " + device_text(device) +
@@ -206,7 +206,7 @@ void mem_info(c10::DeviceIndex device, uint64_t* out_free, uint64_t* out_total) 
       return;
     }
   }
-  // The allocator, one layer up, takes off what this process has.
+  // The allocator, one layer up, subtracts what this process has allocated.
   *out_total = device_properties(device).total_memory;
   *out_free = *out_total;
 }
@@ -251,7 +251,7 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
 
 namespace {
 
-// Waits for each stream, whatever another one's wait fails with, and raises the first failure.
+// Wait for each stream, even if another wait fails, and raise the first failure.
 void synchronize_streams(c10::DeviceIndex device) {
   std::exception_ptr error;
   detail::for_each_made_stream(
@@ -309,7 +309,7 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
 }
 
 namespace {
-constexpr int kMostFailures = 16;  // of work on one device that come at once
+constexpr int kMostFailures = 16;  // upper bound on failures of work on one device at one time
 }
 
 void drain_device(c10::DeviceIndex device) {
@@ -317,7 +317,7 @@ void drain_device(c10::DeviceIndex device) {
     return;
   }
   ensure_open(device);
-  // With a driver's capture under way the device can't be waited for as a whole.
+  // While a driver captures, the device cannot be waited for as a whole.
   if (driver().device_synchronize && !is_capturing_natively()) {
     const auto wait = [device] {
       const Waiting waiting("device_synchronize", device);
@@ -330,7 +330,7 @@ void drain_device(c10::DeviceIndex device) {
       try {
         check(status, "device_synchronize", device);
       } catch (...) {
-        // As in drain_stream; here each wait gives one failure of those that there are.
+        // As in drain_stream; here each wait returns one of several failures.
         const std::exception_ptr failure = std::current_exception();
         for (int i = 0; status != OB_OK && status != OB_DEVICE_LOST && i < kMostFailures; ++i) {
           status = wait();

@@ -24,7 +24,8 @@ namespace {
 std::string attached_name;
 std::atomic<bool> attached{false};
 
-// Written once, under the mutex; the probe itself runs without it, so that two threads may probe at the same time.
+// Guards the result, which is written once. The probe itself runs without it, so two threads may probe at the same
+// time.
 std::mutex probe_mutex;
 std::atomic<bool> is_probed{false};
 std::string probe_failure;
@@ -69,7 +70,7 @@ void check_required(const std::string& name, const ob_driver& t) {
   }
 }
 
-// Entries that make sense only together: all or none.
+// Check that a table has all or none of a group of entries.
 void check_group(const std::string& name, std::initializer_list<NamedEntry> group) {
   const bool any = std::any_of(group.begin(), group.end(), [](const NamedEntry& e) { return e.is_present; });
   for (const NamedEntry& entry : group) {
@@ -133,7 +134,7 @@ void probe() {
   }
 }
 
-// Somebody may have sized something by the number of devices that was told.
+// Refuse another number of devices: a caller may have sized something by the first.
 void check_count(const std::string& name, const ob_driver& table) {
   if (!is_probed.load(std::memory_order_acquire)) {
     return;

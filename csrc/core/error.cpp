@@ -133,7 +133,7 @@ std::string last_driver_error() {
   if (!driver().last_error) {
     return {};
   }
-  // Build logs are long; anything beyond this is cut by the driver.
+  // Build logs are long. The driver cuts longer text.
   std::string text(1 << 16, '\0');
   driver().last_error(driver().self, text.data(), text.size());
   text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));

@@ -46,7 +46,7 @@ uint64_t take_event(c10::DeviceIndex device, uint32_t flags) {
 }
 
 void give_event(c10::DeviceIndex device, uint32_t flags, uint64_t handle) noexcept {
-  // Out of memory here would lose one pooled event, which the process's end reclaims.
+  // Running out of memory here would lose one pooled event until the end of the process.
   std::lock_guard lock(pools[device].mutex);
   pools[device].free[flags].push_back(handle);
 }
@@ -63,7 +63,7 @@ void Event::reset() noexcept {
   mark_.reset();
 }
 
-// The mark of a capture is nothing that the host could ask for.
+// Raise for a mark of a capture, which the host cannot query.
 void Event::refuse_captured(const char* what) const {
   if (C10_LIKELY(!mark_)) {
     return;
@@ -103,7 +103,7 @@ void Event::record(Stream& stream) {
   const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
   if (status != OB_OK) {
     if (before_.stream == nullptr) {
-      reset();  // never recorded: it must not look as if it was
+      reset();  // never recorded: it must not look as if it were
     }
     raise_status(status, "event_record", stream.device);
   }
@@ -182,7 +182,7 @@ void Event::wait(Leave leave) const {
       return;
     }
   }
-  // No entry to wait with: poll, ever less often, up to a millisecond apart.
+  // There is no entry to wait with: poll with growing pauses, up to a millisecond.
   std::chrono::microseconds pause{1};
   const Waiting waiting("event_query", device_, before_.stream);
   while (!query()) {
@@ -193,7 +193,7 @@ void Event::wait(Leave leave) const {
   trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
 }
 
-// So that a signal may end the wait.
+// Poll, so that a signal may end the wait.
 void Event::ask_until_done() const {
   const auto is_done = [](void* user) {
     const Event& asked = *static_cast<const Event*>(user);

@@ -9,7 +9,7 @@ namespace outboard {
 
 namespace {
 
-// At the end of the process. False if a signal ended the wait: the work may never be done.
+// Wait at the end of the process. Return false if a signal ended the wait: the work may never be done.
 bool wait_unless_left(c10::DeviceIndex device) noexcept {
   const ob_driver& t = driver();
   try {
@@ -44,8 +44,8 @@ void shut_down() noexcept {
     if (!is_open(device)) {
       continue;
     }
-    all_closed = false;  // live tensors may still point into its memory: the process's end frees that
-    // Failures at the very end have nobody left to be told; what matters is that nothing runs any more.
+    all_closed = false;  // live tensors may still point into its memory, which the end of the process frees
+    // A failure at this point has nobody to report to. The only purpose is that nothing runs any more.
     if (!wait_unless_left(device)) {
       break;
     }

@@ -15,7 +15,8 @@ namespace outboard {
 
 namespace {
 
-// Guards the failures of all streams; taken where there is one, so that nothing else pays for it. Before a stream's own.
+// Guards the failures of all streams. It is taken only if there is a failure, so other work does not pay for it. Lock
+// it before a stream's own mutex.
 std::mutex failures_mutex;
 std::atomic<size_t> kept_count{0};
 
@@ -34,7 +35,7 @@ void raise_to(std::atomic<uint64_t>& value, uint64_t least) {
   }
 }
 
-// The first failure of the dependency that is not told; the next functions need failures_mutex too.
+// Return the dependency's first unraised failure. This and the next functions need failures_mutex.
 Failure* first_untold(const Dependency& on) {
   for (Failure& failure : on.stream->failures.kept) {
     if (failure.number > on.told && failure.mark <= on.mark) {
@@ -44,7 +45,7 @@ Failure* first_untold(const Dependency& on) {
   return nullptr;
 }
 
-// Takes that failure; those that came after it and before somebody could hear of it go with it.
+// Take that failure. Later failures that nobody could have seen yet go with it.
 std::exception_ptr take(Dependency& on) {
   std::exception_ptr first;
   uint64_t last = on.told;
@@ -77,13 +78,13 @@ void visit_all_streams(Visit visit) {
   }
 }
 
-// Whose failures are kept.
+// Return the streams whose failures are kept.
 std::vector<StreamState*>& failing() {
   static auto* const list = new std::vector<StreamState*>();
   return *list;
 }
 
-// Marks what is still to be told by `on`, now or, if the stream has not told it itself, after a later wait.
+// Mark the failures that `on` must still raise, now or, if the stream has not raised them itself, after a later wait.
 void mark_needed(const Dependency& on, std::vector<bool>& needed) {
   const StreamFailures& failures = on.stream->failures;
   const uint64_t told = failures.told.load(std::memory_order_relaxed);
@@ -96,7 +97,7 @@ void mark_needed(const Dependency& on, std::vector<bool>& needed) {
   }
 }
 
-// Drops the failures that nobody will tell any more, into `out_dropped`, which is to be destroyed without a lock.
+// Drop the failures that no stream will raise any more. They go to `out_dropped`, to be destroyed without a lock.
 void forget(std::vector<Failure>& out_dropped) {
   std::erase_if(failing(), [&](StreamState* stream) {
     std::vector<Failure>& kept = stream->failures.kept;
@@ -124,13 +125,14 @@ void forget(std::vector<Failure>& out_dropped) {
   });
 }
 
-// Whether the work has run and none of its stream's failures is kept. `is_exact`: failures_mutex is held, for there are.
+// Return true if the work has run and none of its stream's failures is kept. `is_exact`: failures_mutex is held,
+// because there are failures.
 bool is_past(const Dependency& on, bool is_exact) {
   const StreamFailures& failures = on.stream->failures;
   return on.mark < failures.done.load(std::memory_order_acquire) && (!is_exact || failures.kept.empty());
 }
 
-// Notes one dependency. What is past is of no interest: the list stays as short as what is under way.
+// Note one dependency. Past dependencies are dropped, so the list stays as short as the work under way.
 void merge(StreamState& stream, const Dependency& on, bool is_exact) {
   if (on.stream == &stream || is_past(on, is_exact)) {
     return;
@@ -148,7 +150,7 @@ void merge(StreamState& stream, const Dependency& on, bool is_exact) {
   known->mark = std::max(known->mark, on.mark);
 }
 
-// Notes that all before `before` has run.
+// Note that everything before `before` has run.
 void note_done(const Standing& before) {
   raise_to(before.stream->failures.done, before.mark + 1);
   for (const Dependency& on : before.others) {
@@ -156,7 +158,7 @@ void note_done(const Standing& before) {
   }
 }
 
-// Nothing that `before` depends on is of interest any more.
+// Drop the dependencies of `before`, which are settled.
 void drop_others(const Standing& before) {
   StreamFailures& failures = before.stream->failures;
   const Lock lock(failures.mutex);
@@ -186,8 +188,8 @@ std::exception_ptr take_of_others(const Standing& before) {
   return nullptr;
 }
 
-// Calls visit(dependency, stream) for all that the streams of a device depend on, themselves included, and keeps what it
-// changes in it.
+// Call visit(dependency, stream) for all that the streams of a device depend on, themselves included, and store its
+// changes.
 template <class Visit>
 void visit_dependencies(int device, Visit visit) {
   visit_streams(device, [&](StreamState& stream) {
@@ -269,7 +271,7 @@ void depend_on(StreamState& stream, const Standing& before) {
 }
 
 void tell_failures(const Standing& before) {
-  if (C10_UNLIKELY(detail::has_records())) {  // before anybody takes it for done
+  if (C10_UNLIKELY(detail::has_records())) {  // before a caller can take it for done
     detail::read_record(*before.stream);
     for (const Dependency& on : before.others) {
       detail::read_record(*on.stream);

@@ -22,7 +22,7 @@ namespace outboard {
 
 namespace {
 
-constexpr size_t kRecords = 1024;  // of a block: more than a device has streams of ours
+constexpr size_t kRecords = 1024;  // in a block: more than a device has pooled streams
 constexpr size_t kBlockBytes = kRecords * sizeof(KernelRecord);
 constexpr uint64_t kSeal = 0x6f7574626f617264;
 constexpr KernelRecord kEmpty{};
@@ -32,10 +32,10 @@ uint64_t seal_of(const KernelRecord& record) {
          (static_cast<uint64_t>(record.kernel) << 32) ^ record.check ^ kSeal;
 }
 
-// Memory for the records of a device's streams. It is never freed: kernels that are queued write there.
+// Memory for the records of a device's streams. Never freed: queued kernels write there.
 struct Block {
   uint64_t address = 0;          // of the device
-  KernelRecord* host = nullptr;  // the same memory; or what the records are copied to
+  KernelRecord* host = nullptr;  // the same memory, or the target of the records' copy
   bool is_copied = false;
   size_t used = 0;
 };
@@ -50,7 +50,7 @@ Blocks& blocks_of(c10::DeviceIndex device) {
   return all[device];
 }
 
-// Null if the driver pins none.
+// Return null if the driver pins no memory.
 void* new_pinned_memory() {
   void* memory = nullptr;
   if (driver().host_alloc) {
@@ -103,7 +103,7 @@ bool take_slot(Blocks& blocks, Block* out_slot) {
   return true;
 }
 
-// A block with one record. Of two threads that find none left both may add one, of which the first then stays unused.
+// Return a block with one record. If two threads find no slot, both may add a block; one block then stays unused.
 Block new_slot(c10::DeviceIndex device) {
   Blocks& blocks = blocks_of(device);
   Block slot;
@@ -127,7 +127,7 @@ struct CheckedKernel {
 
 struct Kernels {
   std::mutex mutex;
-  std::deque<CheckedKernel> list;  // elements never move nor change
+  std::deque<CheckedKernel> list;  // elements never move or change
 };
 
 Kernels& kernels() {
@@ -177,7 +177,7 @@ class StreamRecord {
 
   uint64_t address() const noexcept { return address_; }
 
-  // Before a launch, in its stream.
+  // Prepare the record before a launch, in the launch's stream.
   void prepare(Stream& stream) {
     if (!is_copied_) {
       return;
@@ -189,7 +189,8 @@ class StreamRecord {
     note_launch();
   }
 
-  // Before a launch, since a wait may come with it; and behind it, since another thread may have fetched meanwhile.
+  // Mark the record as wanted. Called before a launch, because a wait may come with it, and after it, because another
+  // thread may have read the record meanwhile.
   void note_launch() noexcept { is_wanted_.store(is_copied_, std::memory_order_release); }
 
   void fetch(Stream& stream) {
@@ -206,7 +207,7 @@ class StreamRecord {
     const std::lock_guard lock(mutex_);
     KernelRecord seen{};
     std::memcpy(static_cast<void*>(&seen), host_, sizeof(seen));
-    // A copy that was queued before the last one was read brings the same again.
+    // A copy that was queued before the last one was read has the same content.
     if (seen.is_taken == 0 || seen.seal != seal_of(seen) || (has_last_ && seen.ticket == last_)) {
       return;
     }
@@ -227,7 +228,7 @@ class StreamRecord {
     const NotedCall noted("copy_async", stream.device, &stream);
     const ob_status status = driver().copy_async(driver().self, stream.device, handle, &copy);
     if (C10_UNLIKELY(status != OB_OK) && stream.is_external) {
-      stream.is_made.store(false);  // as a wait that fails: its owner may have destroyed it
+      stream.is_made.store(false);  // as for a wait that fails: its owner may have destroyed it
     }
     check(status, "copy_async", stream.device);
   }
@@ -235,9 +236,9 @@ class StreamRecord {
   const uint64_t address_;
   KernelRecord* const host_;
   const bool is_copied_;
-  std::atomic<bool> is_stale_;          // it is to be erased by the next launch
-  std::atomic<bool> is_wanted_{false};  // kernels that check were queued since it was last copied
-  std::mutex mutex_;                    // the next two; no driver entry is called with it
+  std::atomic<bool> is_stale_;          // the next launch must erase it
+  std::atomic<bool> is_wanted_{false};  // kernels that check were queued since its last copy
+  std::mutex mutex_;                    // guards the next two; no driver entry is called with it
   uint64_t last_ = 0;                   // the ticket that was read last
   bool has_last_ = false;
 };
@@ -246,7 +247,7 @@ namespace {
 
 struct Recorded {
   std::mutex mutex;
-  std::vector<Stream*> streams;  // that have a record
+  std::vector<Stream*> streams;  // with a record
 };
 
 Recorded& recorded() {
@@ -259,7 +260,7 @@ std::vector<Stream*> recording_streams() {
   return recorded().streams;
 }
 
-// Two threads may come at once; the record of the second is not used.
+// If two threads come at once, the second record stays unused.
 StreamRecord& new_record(Stream& stream) {
   auto fresh = std::make_unique<StreamRecord>(new_slot(stream.device));
   const std::lock_guard lock(recorded().mutex);
@@ -276,7 +277,7 @@ StreamRecord& new_record(Stream& stream) {
 
 uint32_t add_checked_kernel(std::string name, std::vector<KernelCheck> checks) {
   const std::lock_guard lock(kernels().mutex);
-  // Plans that were given up are built again.
+  // Plans that were evicted are built again.
   for (size_t i = 0; i < kernels().list.size(); ++i) {
     if (kernels().list[i].name == name && kernels().list[i].checks == checks) {
       return static_cast<uint32_t>(i);

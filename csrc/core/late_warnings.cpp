@@ -12,7 +12,7 @@ namespace outboard {
 
 namespace {
 
-constexpr size_t kMaxKept = 64;  // a stream
+constexpr size_t kMaxKept = 64;  // for each stream
 
 struct Kept {
   const Stream* stream;
@@ -27,7 +27,7 @@ struct Shelf {
   std::vector<std::pair<const Stream*, size_t>> dropped;
 };
 Shelf& shelf() {
-  static auto* const kept = new Shelf();  // workers may warn until the very end
+  static auto* const kept = new Shelf();  // workers may warn until the end of the process
   return *kept;
 }
 
@@ -53,7 +53,7 @@ void issue(const c10::Warning& warning) {
   }
 }
 
-// The oldest for the device, taken off the shelf.
+// Take the device's oldest warning off the shelf.
 std::optional<c10::Warning> take(c10::DeviceIndex device) {
   const std::lock_guard lock(mutex);
   Shelf& kept = shelf();
@@ -83,7 +83,7 @@ std::optional<c10::Warning> take(c10::DeviceIndex device) {
 }  // namespace
 
 KeepWarnings::KeepWarnings(const Stream& stream, const std::string& what) : stream_(stream), what_(what) {
-  // torch's own bindings set a handler that hands on to Python.
+  // Torch's own bindings set a handler that passes warnings to Python.
   if (typeid(*c10::WarningUtils::get_warning_handler()) == typeid(c10::WarningHandler)) {
     guard_.emplace(this);
   }

@@ -46,7 +46,7 @@ PrivateFile refused(const std::string& why, int error = EPERM) {
   return {std::nullopt, why, error};
 }
 
-// The folder that a path lies in.
+// Return the folder that contains the path.
 std::string above(const std::string& path) {
   const size_t end = path.find_last_not_of('/');
   const size_t slash = end == std::string::npos ? end : path.rfind('/', end);
@@ -57,7 +57,7 @@ std::string above(const std::string& path) {
   return last == std::string::npos ? "/" : path.substr(0, last + 1);
 }
 
-// Why an owner or a mode isn't trusted; "" if both are.
+// Return why an owner or a mode is not trusted; "" if both are.
 std::string mistrust(const std::string& path, const struct stat& about, uid_t trusted, mode_t forbidden) {
   if (about.st_uid != geteuid() && about.st_uid != 0 && about.st_uid != trusted) {
     return printable_path(path) + " belongs to another user (" + std::to_string(about.st_uid) +
@@ -69,7 +69,7 @@ std::string mistrust(const std::string& path, const struct stat& about, uid_t tr
   return "";
 }
 
-// Of a folder that holds another, which its name may be taken from.
+// Do the same for a folder that contains another folder, whose name another user must not be able to reuse.
 std::string mistrust_above(const std::string& path, uid_t trusted) {
   struct stat about = {};
   if (stat(path.c_str(), &about) != 0) {
@@ -90,7 +90,7 @@ std::string mistrust_folder(const std::string& path, uid_t trusted) {
   return mistrust(path, about, trusted, kOthersWrite);
 }
 
-// Read exactly so many bytes; false with errno if there are less.
+// Read exactly that many bytes. Return false with errno if there are fewer.
 bool read_whole(int file, std::string& out) {
   for (size_t done = 0; done < out.size();) {
     const ssize_t count = read(file, out.data() + done, out.size() - done);
@@ -106,7 +106,7 @@ bool read_whole(int file, std::string& out) {
   return true;
 }
 
-// Make the folders above one, as far as they are missing. What can't be made is found missing later.
+// Make the missing folders above a path. A failure shows later, when the folder is missing.
 void make_above(const std::string& path) {
   const std::string parent = above(path);
   struct stat about = {};
@@ -124,7 +124,7 @@ std::string current_folder() {
   return getcwd(buffer, sizeof buffer) != nullptr ? buffer : "";
 }
 
-// When the library is loaded: a program may go elsewhere later.
+// Return the working directory at loading time: a program may change it later.
 const std::string& starting_folder() {
   static const auto* const folder = new std::string(current_folder());  // threads may outlive static destruction
   return *folder;
@@ -136,7 +136,7 @@ std::string absolute_from(const char* variable) {
   return given != nullptr && *given == '/' ? given : "";
 }
 
-// In the user's cache; "" if there is none.
+// Return the folder in the user's cache; "" if there is none.
 std::string default_folder() {
   std::string root = absolute_from("XDG_CACHE_HOME");
   if (root.empty()) {
@@ -149,7 +149,7 @@ std::string default_folder() {
   return root + "/torch_outboard/kernels";
 }
 
-// How many bytes of valid UTF-8 that is no control character begin here; 0 for none.
+// Return how many bytes here are valid UTF-8 and not a control character; 0 if none.
 size_t printable_bytes(const std::string& text, size_t at) {
   const auto byte = [&](size_t place) { return place < text.size() ? static_cast<unsigned char>(text[place]) : 0U; };
   const unsigned first = byte(at);
@@ -162,7 +162,7 @@ size_t printable_bytes(const std::string& text, size_t at) {
       return 0;
     }
   }
-  // Overlong forms, surrogates, and control characters of two bytes.
+  // Refuse overlong forms, surrogates, and control characters of two bytes.
   const bool is_odd = (first == 0xE0 && byte(at + 1) < 0xA0) || (first == 0xED && byte(at + 1) > 0x9F) ||
                       (first == 0xC2 && byte(at + 1) < 0xA0);
   return is_odd ? 0 : size;
@@ -211,7 +211,7 @@ std::string make_private_folder(const std::string& path) {
   if (path.empty() || path.front() != '/') {
     return printable_path(path) + " is a relative path, and the folder that it begins in is gone: name an absolute one";
   }
-  if (path == default_folder()) {  // the one above is ours too
+  if (path == default_folder()) {  // the folder above it is ours too
     if (std::string why = make_private_folder(above(path)); !why.empty()) {
       return why;
     }
@@ -224,7 +224,7 @@ std::string make_private_folder(const std::string& path) {
   int number = open(path.c_str(), kHow);
   if (number < 0 && errno == ENOENT) {
     if (mkdir(path.c_str(), 0700) == 0) {
-      chmod(path.c_str(), 0700);  // a umask may have taken the user's own bits
+      chmod(path.c_str(), 0700);  // a umask may have removed the user's own bits
     } else if (errno != EEXIST) {
       return failure_of(path, errno);
     }

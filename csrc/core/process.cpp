@@ -18,10 +18,10 @@ namespace {
 std::atomic<bool> is_forked{false};
 std::atomic<bool> is_exiting{false};
 std::atomic<bool> runtime_opened{false};
-std::mutex forbidden_mutex;  // held for a copy, never while anything is called
+std::mutex forbidden_mutex;  // held for a copy, never during a call
 std::string forbidden;
 
-// The child has one thread, and locks may be held by threads that it lacks: but for these two, it finds only atomics.
+// The child has one thread, and locks may be held by threads that it lacks. Everything else that it reads is atomic.
 void before_fork() {
   detail::lock_devices();
   forbidden_mutex.lock();

@@ -18,7 +18,7 @@ namespace outboard {
 
 namespace {
 
-// The stream's own device is looked at with its handle.
+// Raise for other devices that are gone. The stream's own device is checked with its handle.
 void refuse_gone_sides(const Stream& stream, const int32_t dst_device, const int32_t src_device) {
   for (const int32_t device : {dst_device, src_device}) {
     if (device != OB_HOST && device != stream.device) {
@@ -152,7 +152,7 @@ void refuse_without_launches() {
   }
 }
 
-// The stream's capture if it takes the call in the driver's place.
+// Return the stream's capture if it takes the call in place of the driver.
 Capture* software_capture(Stream& stream) {
   Capture* capture = capture_of(stream);
   if (C10_LIKELY(capture == nullptr)) {

@@ -27,7 +27,7 @@ struct ExternalStream {
   ExternalStream* next = nullptr;  // the one before it
 };
 
-// The streams of one device. Nothing moves; external streams are only added.
+// The streams of one device. None moves; external streams are only added.
 struct DeviceStreams {
   Stream fixed[1 + kPooled];  // default, then the pools
   std::atomic<uint32_t> next[kMaxPriorities] = {};
@@ -35,7 +35,7 @@ struct DeviceStreams {
   std::atomic<ExternalStream*> newest{nullptr};
 };
 
-// Made when a device's first stream is asked for: most processes use one device of 64.
+// Made when a device's first stream is requested: most processes use one device of 64.
 std::atomic<DeviceStreams*> all_streams[kMaxDevices];
 std::mutex streams_mutex;
 std::condition_variable stream_made;
@@ -95,7 +95,7 @@ void ErrorSlot::raise() {
 
 uint64_t make_stream(Stream& stream) {
   ensure_open(stream.device);
-  if (stream.is_external) {  // somebody uses it again after a wait for it had failed
+  if (stream.is_external) {  // used again after a wait for it had failed
     stream.is_made.store(true, std::memory_order_release);
     return stream.handle;
   }
@@ -135,7 +135,7 @@ Stream& default_stream(c10::DeviceIndex device) {
 
 Stream& pool_stream(c10::DeviceIndex device, int priority) {
   const ob_device_properties& properties = device_properties(device);
-  // Slot n holds priority -n: priorities below the default one are clamped to it, as on CUDA.
+  // Slot n holds priority -n. Priorities below the default one are clamped to it, as on CUDA.
   const int greatest = std::clamp<int>(properties.stream_priority_greatest, 1 - kMaxPriorities, 0);
   const int slot = -std::clamp(priority, greatest, 0);
   DeviceStreams& streams = streams_of(device);
@@ -177,7 +177,8 @@ void set_current_stream(Stream& stream) noexcept {
 
 namespace {
 
-// Whether there may be work to wait for. Raises if the device is gone, whose streams look as if they had never been made.
+// Return true if there may be work to wait for. Raise if the device is gone: its streams look as if they had never been
+// made.
 bool was_used(const Stream& stream) {
   refuse_gone(stream.device);
   return stream.is_external || stream.is_made.load(std::memory_order_acquire);
@@ -237,7 +238,7 @@ void drain_stream(Stream& stream) {
     return;
   }
   ensure_open(stream.device);
-  // What the driver captures is not under way, and what was is done since the capture began.
+  // Work that the driver captures is not under way, and earlier work was done when the capture began.
   if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
     return;
   }
@@ -246,7 +247,7 @@ void drain_stream(Stream& stream) {
   try {
     check(wait_for_stream(stream), "stream_synchronize", stream.device);
   } catch (...) {
-    // The failure of work comes once, and the work is done then: a stream that cannot be waited for fails again.
+    // The failure of work is reported once, and the work is done then. A stream that cannot be waited for fails again.
     const std::exception_ptr failure = std::current_exception();
     if (is_lost(stream.device) || wait_for_stream(stream) != OB_OK) {
       throw;
@@ -286,7 +287,7 @@ bool call_observed_host_work(Stream& stream, ob_host_fn fn, void* user, const ch
   auto timed = activity.time_host_work(fn, user);
   const bool is_queued =
       timed ? call_host_work(stream, ActivityScope::TimedHostWork::run, timed.get()) : call_host_work(stream, fn, user);
-  static_cast<void>(timed.release());  // it has run, or will
+  static_cast<void>(timed.release());  // it has run, or will run
   activity.finish();
   return is_queued;
 }
@@ -376,7 +377,8 @@ void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*)
       visit(stream, user);
     }
   }
-  // Elements never move nor go, so they are visited without the lock, which must not be held during a driver call.
+  // Elements never move and are never removed. They are visited without the lock, which must not be held during a
+  // driver call.
   for (ExternalStream* external = streams->newest.load(std::memory_order_acquire); external != nullptr;
        external = external->next) {
     if (external->stream.is_made.load(std::memory_order_acquire)) {
@@ -397,7 +399,8 @@ void forget_streams(c10::DeviceIndex device) noexcept {
   for (Stream& stream : streams->fixed) {
     forget(stream);
   }
-  // No lock: in a child it may be held by a thread that isn't there. The links never change once they are seen.
+  // Take no lock: in a child it may be held by a thread that does not exist there. The links never change once they are
+  // visible.
   for (ExternalStream* external = streams->newest.load(std::memory_order_acquire); external != nullptr;
        external = external->next) {
     forget(external->stream);

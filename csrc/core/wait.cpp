@@ -27,16 +27,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A thread's wait. The thread writes, the watch reads: a number that is the same before and after names what was read.
+// A thread's wait. The thread writes it and the watch reads it: a read is valid if the number is the same before and
+// after.
 struct Note {
-  std::atomic<uint64_t> number{0};  // of the thread's wait; 0 between waits
+  std::atomic<uint64_t> number{0};  // number of the thread's wait; 0 between waits
   std::atomic<const char*> entry{nullptr};
   std::atomic<const StreamState*> stream{nullptr};
   std::atomic<const char*> what{nullptr};
   std::atomic<c10::DeviceIndex> device{0};
-  uint64_t last = 0;  // number of the thread's last wait; its own
+  uint64_t last = 0;  // number of the thread's last wait; private to the thread
   const pid_t thread = gettid();
-  // The watch's own: the wait that it saw last, when it saw it first, and whether it has told of it.
+  // Private to the watch: the wait that it saw last, when it saw it first, and whether it has reported it.
   uint64_t seen = 0;
   Clock::time_point since;
   bool is_told = false;
@@ -67,7 +68,7 @@ std::string describe(const Note& note, std::chrono::milliseconds waited) {
          " operator the driver may still write to memory, so that only the process can be ended (Ctrl-\\).";
 }
 
-// The thread that looks at the notes. It begins with the first one and lives until the end of the process.
+// The thread that reads the notes. It starts with the first one and lives until the end of the process.
 class Watch {
  public:
   void add(Note* note) {
@@ -156,14 +157,14 @@ class Watch {
 };
 
 Watch& watch() {
-  static auto* const found = new Watch();  // threads wait until the very end
+  static auto* const found = new Watch();  // threads wait until the end of the process
   return *found;
 }
 
 struct OwnNote {
   OwnNote() { watch().add(&note); }
   ~OwnNote() {
-    if (!driver_is_gone()) {  // nobody looks any more, and in a forked child the lock may be held for ever
+    if (!driver_is_gone()) {  // the watch has stopped, and in a forked child the lock may be held forever
       watch().remove(&note);
     }
   }
@@ -188,7 +189,7 @@ OwnCalls& own_calls() {
   return *made;
 }
 
-// Sleeps of microseconds, which Linux would stretch to 50 more.
+// Sleep for microseconds, which Linux would extend by 50 more.
 class FineSleep {
  public:
   FineSleep() : slack_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1000); }
@@ -247,7 +248,7 @@ void handle_signals() {
 void ask_until_done(const Waiting&, bool (*is_done)(void*), void* user) {
   using namespace std::chrono_literals;
   const auto begin = Clock::now();
-  // Most waits are over soon: their end is not to be slept through, nor left to who else wants the processor.
+  // Most waits are short: spin first, without sleeping past the end or yielding the processor.
   while (Clock::now() - begin < 100us) {
     if (is_done(user)) {
       return;
@@ -264,7 +265,7 @@ void ask_until_done(const Waiting&, bool (*is_done)(void*), void* user) {
       handle_signals();
       handled = now;
     }
-    // A wait becomes longer by a hundredth.
+    // A wait becomes longer by about a hundredth.
     std::this_thread::sleep_for(std::clamp<Clock::duration>((now - begin) / 64, 5us, 10ms));
   }
 }
@@ -275,7 +276,7 @@ bool start_thread(std::function<void()> body) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   bool is_started = true;
   try {
-    std::thread(std::move(body)).detach();  // a program that doesn't shut the core down ends all the same
+    std::thread(std::move(body)).detach();  // so that a program which does not shut the core down still ends
   } catch (const std::system_error&) {
     is_started = false;
   }
@@ -301,7 +302,7 @@ bool wait_for_own_calls() noexcept {
     wait_for_thread(waiting, own_calls().ended, lock, [] { return own_calls().count == 0; });
     return true;
   } catch (...) {
-    return false;  // a signal, at the very end
+    return false;  // a signal, at the end of the process
   }
 }
 

@@ -15,7 +15,7 @@ namespace outboard::graph {
 
 namespace {
 
-// Without a replay under way: they wait for a thread that may call the driver.
+// Bodies without a replay under way, which wait for a thread that may call the driver.
 struct Idle {
   std::mutex mutex;
   Body* list = nullptr;
@@ -89,7 +89,7 @@ void free_body(std::unique_ptr<Body> body) {
     return;
   }
   if (driver_is_gone()) {
-    static_cast<void>(body.release());  // what it holds would call the driver
+    static_cast<void>(body.release());  // its members would call the driver
     return;
   }
   const c10::DeviceIndex device = body->stream->device;

@@ -25,7 +25,7 @@ void Execution::begin(Body& body, Stream& stream) {
     if (use.stream == &stream) {
       continue;
     }
-    if (!use.is_recorded) {  // a replay failed between two steps; what has come there since is waited for as well
+    if (!use.is_recorded) {  // a replay failed between two steps; later work on the stream is waited for as well
       if (capture_of(*use.stream) != nullptr) {
         raise(ErrorKind::Capture, OB_FAILED_PRECONDITION,
               "the last replay of this graph failed between two steps, and the stream that it was on captures now: end"
@@ -72,7 +72,7 @@ bool Execution::wait(std::exception_ptr* out_error) noexcept {
 
 void Execution::give_up(memory::StreamUses& uses) noexcept {
   pending.store(uses_.size());
-  // The last one may be done, and the body freed, before this returns.
+  // The last use may be done, and the body freed, before this returns.
   BodyUse* last = uses_.empty() ? nullptr : &uses_.back();
   for (auto it = uses_.begin(); last; ++it) {
     BodyUse& use = *it;

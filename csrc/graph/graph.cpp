@@ -38,7 +38,7 @@ void run_batch(void* user) {
   }
 }
 
-// New numbers for one replay.
+// New random numbers for one replay.
 struct CellUpdate {
   RandomCell* cell;
   RandomCell value;
@@ -49,7 +49,7 @@ void set_cell(void* user) {
   *update->cell = update->value;
 }
 
-// Where a native graph's host commands report to.
+// Set where a native graph's host commands report failures.
 struct Replaying {
   Body* body;
   WorkPlace place;
@@ -60,7 +60,7 @@ void set_replaying(void* user) {
   now->body->replaying = now->place;
 }
 
-// False if it has run on this thread instead.
+// Queue work. Return false if it has run on this thread instead.
 template <class Work>
 bool queue_work(Stream& stream, ob_host_fn fn, std::unique_ptr<Work> work, const char* name) {
   const bool is_queued = queue_host_work(stream, fn, work.get(), name);  // if it raises, fn is not called
@@ -68,7 +68,7 @@ bool queue_work(Stream& stream, ob_host_fn fn, std::unique_ptr<Work> work, const
   return is_queued;
 }
 
-// Makes what is queued on `to` from now on wait for what is on `from`.
+// Make later work on `to` wait for the work on `from`.
 void order(Stream& from, Stream& to) {
   if (&from != &to) {
     Event event;
@@ -77,8 +77,8 @@ void order(Stream& from, Stream& to) {
   }
 }
 
-// On the replaying stream; what was captured on another device on the stream that it was captured on. False if some of
-// it has run on this thread.
+// Queue the steps on the replaying stream. Steps captured on another device go to the stream that they were captured
+// on. Return false if some of them have run on this thread.
 bool queue_steps(Body& body, Stream& stream) {
   Stream* previous = &stream;
   bool is_queued = true;
@@ -100,7 +100,7 @@ bool queue_steps(Body& body, Stream& stream) {
   return is_queued;
 }
 
-// False as above.
+// Launch a native graph. Return false as above.
 bool launch(Body& body, Stream& stream) {
   bool is_queued = true;
   if (!body.host_commands.empty()) {
@@ -120,7 +120,7 @@ Graph::Graph(bool keep_graph) : keep_graph_(keep_graph) {}
 
 Graph::~Graph() {
   if (driver_is_gone()) {
-    static_cast<void>(body_.release());  // what it holds would call the driver
+    static_cast<void>(body_.release());  // its members would call the driver
     return;
   }
   if (recorder_ && recorder_->is_active(capture_id_)) {
@@ -198,7 +198,7 @@ void Graph::replay() {
   Stream& stream = current_stream(device);
   refuse_in_capture(stream, "the replay of a graph");
   instantiate();
-  body.execution.begin(body, stream);  // from here on the body is in use, whatever fails
+  body.execution.begin(body, stream);  // from here on the body is in use, even if something fails
   bool is_queued = true;
   for (const graph::RandomUse& use : body.random) {
     auto update = std::make_unique<CellUpdate>(CellUpdate{use.cell.get(), use.source->take(use.increment)});

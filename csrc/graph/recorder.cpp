@@ -25,7 +25,7 @@ std::string text_of(const Stream& stream) {
          std::to_string(static_cast<int>(stream.device));
 }
 
-// Host work in a graph of the driver's, called by it once each launch.
+// Host work in a driver's graph, which the driver calls once each launch.
 struct NativeHostWork final : HostCommand {
   NativeHostWork(std::unique_ptr<HostCommand> work, Body& of) : command(std::move(work)), body(of) {}
   void run(const WorkPlace& on) noexcept override { command->run(on); }
@@ -70,7 +70,7 @@ Recorder& Recorder::begin(Stream& stream, c10::MempoolId_t pool, Mode mode) {
   body->pool = pool;
   stream_handle(stream);
   if (body->is_native) {
-    drain_stream(stream);  // from here on the stream can't be waited for
+    drain_stream(stream);  // from here on the stream cannot be waited for
   }
   Recorder& recorder = take();
   try {
@@ -92,7 +92,7 @@ Recorder& Recorder::begin(Stream& stream, c10::MempoolId_t pool, Mode mode) {
   return recorder;
 }
 
-// Takes the stream, or raises with nothing done.
+// Take the stream, or raise with nothing done.
 void Recorder::open(Stream& stream, std::unique_ptr<Body> body, Mode mode) {
   Lock lock(mutex_);
   is_native_ = body->is_native;
@@ -139,7 +139,7 @@ void Recorder::use_pool_on(c10::DeviceIndex device) {
         return;
       }
     }
-    body_->pool_uses.push_back({device, 0});  // so that another thread doesn't use it as well
+    body_->pool_uses.push_back({device, 0});  // so that another thread does not use it too
   }
   RouteId route = 0;
   try {
@@ -155,7 +155,7 @@ void Recorder::use_pool_on(c10::DeviceIndex device) {
   }
 }
 
-// Ends the capture at the driver, in which its streams are until then; a failure goes to *out_error.
+// End the driver's capture. Its streams belong to it until then. Store a failure in *out_error.
 uint64_t Recorder::end_at_driver(std::exception_ptr* out_error) {
   Stream* stream = nullptr;
   {
@@ -186,7 +186,7 @@ uint64_t Recorder::end_at_driver(std::exception_ptr* out_error) {
   return graph;
 }
 
-// With what the driver says; `out_cause` is why the capture has failed, if it has.
+// Finish the capture with the driver's result. `out_cause` is why the capture has failed, if it has.
 std::unique_ptr<Body> Recorder::finish(std::string* out_cause, std::exception_ptr* out_error) {
   const uint64_t graph = end_at_driver(out_error);
   std::unique_ptr<Body> body;
@@ -236,7 +236,7 @@ void Recorder::abort() {
 void Recorder::drop() noexcept {
   try {
     if (!is_native_) {
-      abort();  // nothing that the driver knows of
+      abort();  // the driver knows nothing of it
       return;
     }
     const Lock lock(mutex_);
@@ -246,7 +246,7 @@ void Recorder::drop() noexcept {
   }
 }
 
-// Ends a capture whose graph is gone, on a thread that may call the driver, and raises; with the lock held.
+// End a capture whose graph was destroyed, on a thread that may call the driver, and raise. Call it with the lock held.
 void Recorder::end_dropped(Lock& lock) {
   if (C10_LIKELY(!std::exchange(is_dropped_, false))) {
     return;

@@ -14,7 +14,7 @@ namespace outboard::kernels {
 
 namespace {
 
-constexpr uint32_t kMaxArgument = 63;  // a bit each says which numbers are by value
+constexpr uint32_t kMaxArgument = 63;  // a bit for each argument marks numbers by value
 
 std::string_view next_word(std::string_view& line) {
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));

@@ -159,7 +159,7 @@ void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_
     } else {
       arg.kind = OB_ARG_VALUE;
       arg.size = bytes_of(letter);
-      arg.value = &words[word++];  // its first bytes, as machines that have devices are little-endian
+      arg.value = &words[word++];  // its first bytes: machines with devices are little-endian
     }
   }
 }

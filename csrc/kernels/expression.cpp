@@ -134,7 +134,7 @@ int64_t Expression::calculate(Operation operation, int64_t left, int64_t right) 
         break;
       }
       const int64_t rest = left % right;
-      const bool is_below = rest != 0 && (rest < 0) != (right < 0);  // the quotient, which was cut towards zero
+      const bool is_below = rest != 0 && (rest < 0) != (right < 0);  // the quotient is truncated towards zero
       result = operation == Operation::Mod        ? (is_below ? rest + right : rest)
                : operation == Operation::FloorDiv ? left / right - (is_below ? 1 : 0)
                                                   : left / right + (rest != 0 && !is_below ? 1 : 0);

@@ -14,10 +14,10 @@ namespace outboard::kernels {
 
 namespace {
 
-// More than any operator needs, and little enough that a text can't take the memory of the process.
+// More than any operator needs, and small enough that a text cannot exhaust the memory of the process.
 constexpr size_t kMaxText = size_t{1} << 20;
 constexpr size_t kMaxLines = 10000;
-constexpr size_t kMaxItems = 4096;  // of a list
+constexpr size_t kMaxItems = 4096;  // in a list
 constexpr uint32_t kMaxRank = 64;   // of torch's tensors
 constexpr uint32_t kMaxIndex = 65535;
 
@@ -33,7 +33,7 @@ bool is_tensor_letter(char letter) {
 
 }  // namespace
 
-// Reads a text line by line; what it raises names the line.
+// A reader of a text line by line. Its errors name the line.
 class PlanReader {
  public:
   PlanReader(Plan& plan, c10::ArrayRef<std::string> kernels) : plan_(plan), kernels_(kernels) {}
@@ -354,7 +354,7 @@ bool Plan::holds(c10::ArrayRef<int64_t> values) const {
     return std::all_of(guards_.begin(), guards_.end(),
                        [values](const Expression& guard) { return guard.evaluate(values) != 0; });
   } catch (const c10::ValueError&) {
-    return false;  // beyond 64 bits, or divided by zero: not what the guard was written for
+    return false;  // beyond 64 bits, or divided by zero: outside the guard's intent
   }
 }
 

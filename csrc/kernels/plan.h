@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The steps of an operator's call on the device: allocations, launches and calls of other operators, in order, with
-// integer formulas for what depends on the call's sizes. A plan is text: its builder needs no tensors, and a reader sees
-// what runs. The text is verified when it is read, and never trusted.
+// integer formulas for what depends on the call's sizes. A plan is text: its builder needs no tensors, and a reader
+// sees what runs. The text is verified when it is read, and never trusted.
 //
 //   plan 1
 //   value size 0 1                          a0 is the size of the call's first tensor in its second dimension;
@@ -21,8 +21,8 @@
 //                                           `return none` for an undefined tensor, `return [b1, b3]` for a list,
 //                                           `return number a0` for an integer
 //
-// A call has all arguments of the operator's schema: a tensor, a formula for an integer, `real 0x1p-2`, `true`, `false`,
-// `none`, `numbers F; F` for a list of integers, `tensors t0; b1` for a list of tensors.
+// A call has all arguments of the operator's schema: a tensor, a formula for an integer, `real 0x1p-2`, `true`,
+// `false`, `none`, `numbers F; F` for a list of integers, `tensors t0; b1` for a list of tensors.
 #pragma once
 
 #include <c10/core/ScalarType.h>

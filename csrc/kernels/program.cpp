@@ -28,16 +28,16 @@ namespace {
 
 struct Program {
   uint64_t handle = 0;  // 0 while it is being built
-  int users = 0;  // threads that ask for a kernel of it
+  int users = 0;  // threads that request a kernel of it
   std::unordered_map<std::string, uint64_t> kernels;
 };
 
 using Key = std::tuple<c10::DeviceIndex, std::string, std::string, std::string>;
 
 struct Table {
-  std::mutex mutex;  // never held while the driver is called
+  std::mutex mutex;  // never held during a driver call
   std::condition_variable built;
-  std::map<Key, Program> programs;  // does not move its elements
+  std::map<Key, Program> programs;  // its elements do not move
 };
 
 Table& table() {
@@ -55,12 +55,12 @@ ob_status ask_for(c10::DeviceIndex device, const ProgramText& text, uint64_t* ou
   return driver().program_build(driver().self, device, &source, out_program);
 }
 
-// An interrupt of the user's, or the end of the device: no other try helps.
+// Return true for the user's interrupt and for a lost device: another try does not help.
 bool is_final(ob_status status) {
   return status == OB_CANCELLED || status == OB_DEVICE_LOST;
 }
 
-// What an earlier process kept of the program, built; 0 if that can't be. The driver may have reasons of its own.
+// Build the program from the bytes of an earlier process. Return 0 if that fails: the driver may have its own reasons.
 uint64_t build_kept(c10::DeviceIndex device, const ProgramText& text, const std::string& key, const std::string& name) {
   std::string bytes = read_program(key);
   uint64_t program = 0;
@@ -83,13 +83,13 @@ void keep(c10::DeviceIndex device, uint64_t program, const std::string& key, con
   if (is_final(status)) {
     raise_status_of(name, status, "program_binary", device);
   }
-  // A program without bytes is as good as one with.
+  // A program without bytes works as well as one with bytes.
   if (status == OB_OK && !bytes.empty()) {
     write_program(key, bytes);
   }
 }
 
-// What has gone wrong may not be so at the next try, unless the driver says that it will be.
+// Return true if the driver says that the next try will fail too. Other failures may pass.
 bool is_refusal(ob_status status) {
   return status == OB_PROGRAM_REFUSED || status == OB_INVALID_ARGUMENT || status == OB_OUT_OF_RANGE;
 }
@@ -115,7 +115,7 @@ uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::stri
       keep(device, program, key, name);
     } catch (...) {
       if (!is_lost(device)) {
-        static_cast<void>(driver().program_destroy(driver().self, device, program));  // nobody has it
+        static_cast<void>(driver().program_destroy(driver().self, device, program));  // unused
       }
       throw;
     }
@@ -123,7 +123,7 @@ uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::stri
   return program;
 }
 
-// A build under way: of the thread that asked for it, or of one of its own.
+// A build under way, on the requesting thread or on its own thread.
 struct Build {
   bool is_over = false;
   std::exception_ptr failure;
@@ -131,7 +131,7 @@ struct Build {
 
 using Found = std::map<Key, Program>::iterator;
 
-// Builds a program that the table has as one to be built, and tells those who wait for it.
+// Build a program that the table marks as being built, and notify the threads that wait for it.
 void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                Build& build_it) {
   uint64_t handle = 0;
@@ -153,8 +153,8 @@ void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, co
   all.built.notify_all();
 }
 
-// The same on a thread of its own, so that Ctrl-C ends the wait of the main thread: a compiler can't be interrupted. It goes
-// on then, and the next who asks has its result. False if there are no more threads.
+// Do the same on a separate thread, so that Ctrl-C ends the main thread's wait: a compiler cannot be interrupted. The
+// build then continues, and the next request uses its result. Return false if no thread can be started.
 bool start_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                  const std::shared_ptr<Build>& build_it) {
   detail::begin_own_call();
@@ -168,7 +168,7 @@ bool start_build(Found found, c10::DeviceIndex device, const ProgramText& text, 
   return is_started;
 }
 
-// The program, with one user more. Whoever comes first builds it.
+// Return the program with one more user. The first thread builds it.
 Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
   Table& all = table();
   const Key key{device, text.language, text.options, text.code};
@@ -197,7 +197,7 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
     }
     lock.unlock();
     {
-      // The thread that builds may need the interpreter lock for it.
+      // The building thread may need the interpreter lock.
       const Waiting waiting("program_build", device, nullptr, known_name);
       std::unique_lock held(all.mutex);
       wait_for_thread(waiting, all.built, held, [&] {
@@ -209,7 +209,7 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
   }
 }
 
-// Ends a use. A program that turned out to have no kernel of anybody's goes.
+// End a use. A program of which no kernel was found is destroyed.
 void release(Found program, c10::DeviceIndex device) {
   uint64_t unused = 0;
   {
@@ -221,7 +221,7 @@ void release(Found program, c10::DeviceIndex device) {
     }
   }
   if (unused != 0 && !is_lost(device)) {
-    // The reason why it is unused is read; what this fails with tells nobody anything.
+    // The reason why it is unused was read already; a failure here would add nothing.
     static_cast<void>(driver().program_destroy(driver().self, device, unused));
   }
 }
@@ -248,7 +248,8 @@ uint64_t get_kernel(c10::DeviceIndex device, Program& program, const std::string
   return program.kernels.try_emplace(entry, kernel).first->second;
 }
 
-// Names come again with each plan of an operator. Queued launches and graphs name them.
+// Return a permanent copy of a name. Names repeat with each plan of an operator. Queued launches and graphs refer to
+// them.
 const std::string& kept_name(const std::string& name) {
   static auto* const mutex = new std::mutex;
   static auto* const names = new std::set<std::string>;

@@ -48,8 +48,8 @@ void report_unkept(const std::string& why) {
   report("compiled programs are not kept: ", why);
 }
 
-// Return the folder, which is made if it is missing; "" if nothing can be kept. Looked at each time: it may have been
-// removed, and come back.
+// Return the folder, which is made if it is missing; "" if nothing can be kept. It is checked each time: it may have
+// been removed and made again.
 std::string open_folder() {
   const std::string plans = kernel_cache_folder();
   if (plans.empty()) {
@@ -80,14 +80,15 @@ bool write_all(int file, const std::string& data) {
   return true;
 }
 
-// Whether write_program gives files such names: a digest, then a point and six letters before they are whole.
+// Return true for names that write_program gives its files: a digest, and while they are incomplete a point and six
+// letters.
 bool is_name_of_ours(const std::string& name) {
   const std::string digits = "0123456789abcdef";
   const bool has_length = name.size() == kNameBytes || (name.size() == kNameBytes + 7 && name[kNameBytes] == '.');
   return has_length && name.find_first_not_of(digits) >= kNameBytes;
 }
 
-// Remove the oldest, if there are more than are kept. Other files, and links, are the user's.
+// Remove the oldest files, if there are more than the limit. Other files, and links, belong to the user.
 void prune(const std::string& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code error;  // another process prunes too
@@ -135,7 +136,7 @@ std::string read_program(const std::string& key) {
   if (!file.content) {
     return "";
   }
-  // The key is part of what is hashed, so that a file that was copied to another name is not taken either.
+  // The key is part of the hash, so a file that was copied to another name is refused too.
   if (file.content->size() > kDigestBytes) {
     std::string bytes = file.content->substr(kDigestBytes);
     if (sha256(key + bytes) == file.content->substr(0, kDigestBytes)) {

@@ -23,7 +23,7 @@ namespace outboard {
 namespace memory {
 
 DeviceHeap& heap_of(c10::DeviceIndex device) {
-  // Never destroyed: deleters run until the very end of the process.
+  // Never destroyed: deleters run until the end of the process.
   static auto* const heaps = [] {
     auto* made = new std::array<std::unique_ptr<DeviceHeap>, kMaxDevices>();
     for (int i = 0; i < kMaxDevices; ++i) {
@@ -42,9 +42,9 @@ using memory::Block;
 using memory::block_of;
 using memory::heap_of;
 
-// The deleter of every DataPtr of ours; it is also how one is known.
+// The deleter of all our DataPtrs. It also identifies them.
 void free_block(void* context) {
-  // In a forked child the heap's lock may be held by a thread that isn't there.
+  // In a forked child the heap's lock may be held by a thread that does not exist there.
   if (C10_LIKELY(!driver_is_gone())) {
     auto* block = static_cast<Block*>(context);
     block->pool->heap->free(block);
@@ -55,10 +55,10 @@ class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override { return outboard::allocate(current_stream(current_device()), bytes); }
 
-  // The context is the block, not the address: there is no way to free by address alone.
+  // The context is the block, not the address, so memory cannot be freed by address alone.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
 
-  // Waits: c10::Allocator::clone hands the copy out as finished.
+  // Waits, because c10::Allocator::clone returns the copy as finished.
   void copy_data(void* dest, const void* src, size_t count) const override {
     if (count == 0) {
       return;
@@ -114,7 +114,7 @@ class Allocator final : public c10::DeviceAllocator {
     return heap_of(device);
   }
 
-  // Whose memory an address is; the current device's if it is nobody's.
+  // Return the device of an address; the current device if no device has it.
   static int32_t device_of(uint64_t address) {
     const c10::DeviceIndex current = current_device();
     const c10::DeviceIndex owner = heap_of(current).owns(address) ? current : device_of_address(address);
@@ -174,7 +174,7 @@ bool host_address(const c10::DataPtr& ptr, size_t bytes, void** out_address) {
 }
 
 void record_stream(const c10::DataPtr& ptr, Stream& stream) {
-  // Its own stream needs no record, nor the heap's lock: compiled kernels come here for each of their arguments.
+  // The block's own stream needs no record, and no lock of the heap: compiled kernels call this for each argument.
   if (Block* block = block_of(ptr); block != nullptr && block->pool->stream != &stream) {
     block->pool->heap->record_stream(block, stream);
   }
@@ -190,7 +190,7 @@ void process_deferred(c10::DeviceIndex device) {
 
 void memory_info(c10::DeviceIndex device, uint64_t* out_free, uint64_t* out_total) {
   mem_info(device, out_free, out_total);
-  // All of it free, although we have some: the driver doesn't know.
+  // The driver reports all of it free although we have some: it does not know.
   if (*out_free == *out_total) {
     *out_free -= std::min<uint64_t>(*out_total, heap_of(device).reserved_bytes());
   }

@@ -7,12 +7,12 @@
 
 namespace outboard::memory {
 
-// Frees the parked blocks whose uses are done. Gives a failure of the driver that nobody was told of.
+// Free the parked blocks whose uses are done. Return a driver failure that was not reported yet.
 std::exception_ptr DeviceHeap::settle_parked(Effort effort) {
   if (driver_is_gone()) {
     return nullptr;
   }
-  // Others that find no memory wait for this.
+  // Other threads that find no memory wait for this.
   Transit transit;
   {
     const Lock lock(mutex_);

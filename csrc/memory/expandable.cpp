@@ -53,7 +53,7 @@ void DeviceHeap::remove_unmapped(Block* block) noexcept {
   }
 }
 
-// Cuts what is behind `size` off a block, as a block that is in no list yet.
+// Cut the part beyond `size` off a block. `rest` becomes a block that is in no list yet.
 void DeviceHeap::split(Block* block, size_t size, Block* rest) noexcept {
   *rest = Block{};
   rest->segment = block->segment;
@@ -71,7 +71,7 @@ void DeviceHeap::split(Block* block, size_t size, Block* rest) noexcept {
   rest->is_expandable = true;
 }
 
-// Makes a block in transit an unmapped one, joined with its unmapped neighbours.
+// Make a block in transit unmapped, and join it with its unmapped neighbours.
 void DeviceHeap::make_unmapped(Block* block) noexcept {
   const auto absorb_next = [&](Block* into) {
     Block* next = into->next;
@@ -95,8 +95,8 @@ void DeviceHeap::make_unmapped(Block* block) noexcept {
   add_unmapped(block);
 }
 
-// The unmapped range of the lowest address that serves the size together with its free neighbours, and how many bytes of
-// it are to be mapped.
+// Return the unmapped range of the lowest address that serves the size together with its free neighbours, and how many
+// bytes of it to map.
 Block* DeviceHeap::find_unmapped(const SizePool& pool, size_t size, size_t granularity, size_t* out_bytes) noexcept {
   const auto free_size = [](const Block* block) {
     return block && block->state() == BlockState::Free ? block->size() : 0;
@@ -119,7 +119,7 @@ Block* DeviceHeap::find_unmapped(const SizePool& pool, size_t size, size_t granu
   return best;
 }
 
-// Null if the driver has no memory, or the limit is reached; raises for every other failure, with nothing changed.
+// Return null if the driver has no memory, or at the limit. Raise for every other failure, with nothing changed.
 Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::string* out_refusal) {
   const size_t granularity = device_properties(device_).mem_granularity;
   Transit transit;
@@ -127,7 +127,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
   Block* head = nullptr;
   Block* spare = nullptr;
   size_t bytes = 0;
-  // Again and again, since another thread may release what was just reserved, as it has no memory yet.
+  // Retry, because another thread may release the range that was just reserved, which has no memory yet.
   for (;;) {
     {
       const Lock lock(mutex_);
@@ -137,7 +137,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
         if (reserved > limit_ || bytes > limit_ - reserved) {
           return nullptr;
         }
-        spare = blocks_.take();  // for what remains of the range, then for what remains of the free block
+        spare = blocks_.take();  // for the remainder of the range, then of the free block
         asked_bytes_ += bytes;
         begin(&transit);
         remove_unmapped(block);
@@ -189,7 +189,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
   Lock lock(mutex_);
   Segment& segment = *block->segment;
   if (is_mapped && !error) {
-    // Blocks lie across mapped ranges, so one translation must do for all of them.
+    // Blocks lie across mapped ranges, so one translation must hold for all of them.
     if (segment.size == 0) {
       segment.has_host = has_host;
       segment.host_delta = host - address;
@@ -210,7 +210,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
     lock.unlock();
     const ob_status status = unmap(device_, address, bytes);
     lock.lock();
-    if (status != OB_OK) {  // the first error is what is raised; the range stays aside
+    if (status != OB_OK) {  // the first error is raised; the range stays aside
       block->ring_next = stuck_ranges_;
       stuck_ranges_ = block;
       block = nullptr;
@@ -248,17 +248,17 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
   if (whole->size() >= size) {
     return find_block(pool, size, requested);
   }
-  // The neighbour behind, which was counted on, was taken meanwhile.
+  // The neighbour behind, which the size relied on, was taken meanwhile.
   lock.unlock();
   return grow(pool, size, requested, out_refusal);
 }
 
-// A new expandable segment for the pool; false if the driver has no addresses left.
+// Make a new expandable segment for the pool. Return false if the driver has no addresses left.
 bool DeviceHeap::reserve(SizePool& pool, size_t size) {
   const ob_device_properties& properties = device_properties(device_);
   const size_t granularity = properties.mem_granularity;
   const size_t least = map_size_for(pool.is_small, size, granularity);
-  // An eighth more than there is, so that holes don't fill it up before memory is.
+  // Reserve an eighth more than the memory, so that holes do not fill the range first.
   size_t span = std::max(least, round_up(properties.total_memory / 8 * 9, granularity));
   auto segment = std::make_unique<Segment>();
   ob_status status = OB_OUT_OF_MEMORY;
@@ -300,7 +300,7 @@ bool DeviceHeap::reserve(SizePool& pool, size_t size) {
   return true;
 }
 
-// Takes the whole free pages of the expandable segments that pass out of the heap, as a list.
+// Take the whole free pages of the expandable segments that pass the filter out of the heap, as a list.
 Block* DeviceHeap::detach_free_ranges(SegmentFilter filter) {
   Block* list = std::exchange(stuck_ranges_, nullptr);
   const auto add = [&](Block* block) {
@@ -329,7 +329,7 @@ Block* DeviceHeap::detach_free_ranges(SegmentFilter filter) {
         middle = before ? blocks_.take() : nullptr;
         tail = after ? blocks_.take() : nullptr;
       } catch (const std::bad_alloc&) {
-        // No memory to split with: this range stays cached, and so do the others.
+        // There is no memory to split with: this range stays cached, and so do the others.
         if (middle) {
           blocks_.give(middle);
         }
@@ -356,7 +356,7 @@ Block* DeviceHeap::detach_free_ranges(SegmentFilter filter) {
   return list;
 }
 
-// Takes the expandable segments that have no memory left out of the heap, in front of a list of detached segments.
+// Take the expandable segments without memory out of the heap, and put them before a list of detached segments.
 Segment* DeviceHeap::detach_unmapped_segments(Segment* list) noexcept {
   for (Segment *segment = segments_, *next = nullptr; segment; segment = next) {
     next = segment->next;
@@ -371,10 +371,10 @@ Segment* DeviceHeap::detach_unmapped_segments(Segment* list) noexcept {
   return list;
 }
 
-// Gives back the memory of detached ranges, and returns how many. Without the lock.
+// Unmap the memory of detached ranges, and return how many. Call it without the lock.
 size_t DeviceHeap::unmap_ranges(Block* list, std::exception_ptr* out_error) noexcept {
   size_t released = 0;
-  const SizePool* last = nullptr;  // ranges of one pool follow each other
+  const SizePool* last = nullptr;  // ranges of one pool are adjacent
   bool is_drained = false;
   while (Block* block = list) {
     list = block->ring_next;
@@ -410,7 +410,7 @@ size_t DeviceHeap::unmap_ranges(Block* list, std::exception_ptr* out_error) noex
   return released;
 }
 
-// When the device closes.
+// Unmap everything when the device closes.
 void DeviceHeap::unmap_all(const Segment& segment) noexcept {
   for (const Block* block = segment.is_expandable ? segment.first : nullptr; block;) {
     if (block->state() == BlockState::Unmapped) {

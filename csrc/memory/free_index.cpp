@@ -7,8 +7,8 @@ namespace outboard::memory {
 
 namespace {
 
-// Blocks of one size in a tree form a ring, of which one is the node. In a bin they form a list: taking the first and
-// putting one in front, which is what nearly always happens, then touch one other block.
+// Blocks of one size in a tree form a ring, one of which is the node. In a bin they form a list. The most frequent
+// operations, taking the first and inserting in front, then touch only one other block.
 void make_ring(Block* block) noexcept {
   block->ring_next = block->ring_prev = block;
 }
@@ -38,7 +38,7 @@ void FreeIndex::insert(Block* block) noexcept {
     return;
   }
   const size_t bin = units - 1;
-  // In front, as the most recently used is the likeliest to be in the cache.
+  // Insert in front: the most recently used block is the likeliest to be in the cache.
   Block* first = bins_[bin];
   block->ring_prev = nullptr;
   block->ring_next = first;
@@ -101,8 +101,8 @@ Block* FreeIndex::first_bin_from(size_t bin) const noexcept {
   return bins_[found * 64 + static_cast<size_t>(std::countr_zero(bin_words_[found]))];
 }
 
-// A tree holds the sizes that have their highest bit in common. A node may have any of the sizes of its subtree; its
-// children differ in the next lower bit. So the depth is at most the number of bits, and nothing is ever rebalanced.
+// A tree holds the sizes with the same highest bit. A node may have any size of its subtree; its children differ in the
+// next lower bit. So the depth is at most the number of bits, and nothing is rebalanced.
 void FreeIndex::insert_in_tree(Block* block) noexcept {
   const size_t units = block->units;
   const int top = highest_bit(units);
@@ -137,7 +137,7 @@ void FreeIndex::erase_from_tree(Block* block) noexcept {
     leave_ring(block);
     return;
   }
-  // What takes the node's place: another of its size, else any leaf below it.
+  // The node's replacement: another block of its size, else any leaf below it.
   Block* heir = nullptr;
   if (block->ring_next != block) {
     heir = block->ring_next;
@@ -173,7 +173,7 @@ void FreeIndex::erase_from_tree(Block* block) noexcept {
 Block* FreeIndex::best_fit_in_tree(size_t units) const noexcept {
   const int top = highest_bit(units);
   Block* best = nullptr;
-  // The subtree whose sizes are all larger than `units` and that holds the smallest of them.
+  // The subtree with the smallest sizes that are all larger than `units`.
   const Block* larger = nullptr;
   const auto consider = [&](Block* node) {
     if (node->units >= units && (!best || node->units < best->units)) {
@@ -207,7 +207,7 @@ Block* FreeIndex::best_fit_in_tree(size_t units) const noexcept {
   for (Block* node = const_cast<Block*>(larger); node; node = node->child[0] ? node->child[0] : node->child[1]) {
     consider(node);
   }
-  // Another of the ring, where there is one, leaves the tree as it is.
+  // Another block of the ring, if there is one, leaves the tree as it is.
   return best ? best->ring_next : nullptr;
 }
 

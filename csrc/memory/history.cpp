@@ -40,7 +40,7 @@ void DeviceHeap::record_history(const HistorySettings& settings) {
   history_.skipped = settings.skipped;
   if (settings.is_cleared || history_.entries.size() > settings.max_entries ||
       history_.max_entries != settings.max_entries) {
-    // In order again, so that a new limit holds; the newest are kept.
+    // Restore the order, so that a new limit holds and the newest are kept.
     std::rotate(history_.entries.begin(), history_.entries.begin() + static_cast<ptrdiff_t>(history_.oldest),
                 history_.entries.end());
     history_.oldest = 0;
@@ -54,7 +54,7 @@ void DeviceHeap::record_history(const HistorySettings& settings) {
   history_.is_on = settings.is_on;
 }
 
-// Notes what happened, with the lock held. Without memory for it, the entry is lost, and that is raised later.
+// Note an event, with the lock held. Without memory for it the entry is lost, and that is raised later.
 void DeviceHeap::note(TraceEntry::Action action, uint64_t address, size_t size, const SizePool* pool,
                       const Context& context) noexcept {
   if (!history_.is_traced || history_.max_entries == 0 ||

@@ -56,7 +56,7 @@ class HostAllocatorImpl final : public Base {
   }
 
   void free(void* context) override {
-    // In a forked child torch's mutexes may be held by threads that aren't there.
+    // In a forked child torch's mutexes may be held by threads that do not exist there.
     if (context == nullptr || driver_is_gone()) {
       return;
     }
@@ -94,7 +94,8 @@ class HostAllocatorImpl final : public Base {
 
   void copy_data(void* dest, const void* src, size_t count) const override { std::memcpy(dest, src, count); }
 
-  // Gives the template what streams have done with. A failure is raised by the next process_deferred of its device.
+  // Return blocks to the template once their streams are done. The next process_deferred of a device raises its
+  // failure.
   void settle(Effort effort) {
     if (driver_is_gone()) {
       return;
@@ -110,10 +111,10 @@ class HostAllocatorImpl final : public Base {
   }
 
  private:
-  // Gives the template a block that no stream uses any more.
+  // Return a block that no stream uses any more to the template.
   void release(PinnedBlock* block) {
 #if OUTBOARD_TORCH_MINOR < 13
-    // Before torch 2.13 it counts such a block as active for ever.
+    // Before torch 2.13 the template counts such a block as active forever.
     const size_t index = size_index(block->size_);
     {
       const std::lock_guard lock(pool_.load()->free_list_[index].mutex_);
@@ -150,7 +151,7 @@ class HostAllocatorImpl final : public Base {
     }
   }
 
-  // False if the driver pins none.
+  // Return false if the driver pins no memory.
   bool pin(size_t size, void** out) {
     check_device_index(current_device());
     ensure_open(current_device());
@@ -193,7 +194,7 @@ class HostAllocatorImpl final : public Base {
     return OB_OK;
   }
 
-  // Called under two of torch's mutexes, from deleters too.
+  // Called under two of torch's mutexes, also from deleters.
   void free_block(PinnedBlock* block) override {
     const HostRange range = host_ranges().find(block->ptr_);
     TORCH_INTERNAL_ASSERT(range.size != 0, "a host block without a range");
@@ -206,9 +207,9 @@ class HostAllocatorImpl final : public Base {
   bool stream_is_capturing(c10::Stream) const override { return false; }  // captures have no host pools
 
 #if OUTBOARD_TORCH_MINOR <= 13
-  // With pinned_max_round_threshold_mb set, torch 2.13 puts blocks of different sizes into one list, and hands out its
-  // last one although it may be too small. Later versions look for one that is large enough, as is done here.
-  // Before that version this tells `release` which pool there is.
+  // With pinned_max_round_threshold_mb set, torch 2.13 puts blocks of different sizes into one list, and returns the
+  // last one although it may be too small. Later versions search for a block that is large enough, as this does. For
+  // older versions this notes the pool for `release`.
   PinnedBlock* get_free_block(size_t size, BlockPool& pool) override {
     pool_.store(&pool);
     const size_t index = size_index(size);
@@ -228,7 +229,8 @@ class HostAllocatorImpl final : public Base {
   }
 #endif
 
-  // Frees what free_block noted; gives the first failure. What the driver would not free is tried again by empty_cache.
+  // Free the blocks that free_block noted, and return the first failure. empty_cache tries again what the driver did
+  // not free.
   std::exception_ptr free_noted() {
     std::vector<HostRange> ranges;
     if (driver_is_gone()) {
@@ -271,7 +273,7 @@ void free_host_block(void* context);
 
 struct PinnedAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, free_host_block> {};
 
-// Never destroyed: deleters run until the very end of the process.
+// Never destroyed: deleters run until the end of the process.
 PinnedAllocator& pinned_allocator() {
   static auto* const made = new PinnedAllocator();
   return *made;

@@ -95,7 +95,7 @@ void register_host_memory(void* pointer, size_t bytes) {
   }
   check_device_index(current_device());
   ensure_open(current_device());
-  // Entered before the driver is asked, so that of two that overlap one is refused.
+  // Entered before the driver is called, so that one of two overlapping ranges is refused.
   ob_status status = OB_ALREADY_EXISTS;
   if (host_ranges().add({start, bytes, false, true, true})) {
     const NotedCall noted("host_register", OB_HOST);
@@ -106,7 +106,7 @@ void register_host_memory(void* pointer, size_t bytes) {
       host_ranges().remove(start);
     }
   }
-  // By us, or by another user of the device in this process, whom only the driver knows.
+  // Registered by us, or by another user of the device in this process, whom only the driver knows.
   if (status == OB_ALREADY_EXISTS) {
     raise(ErrorKind::InvalidArgument, OB_ALREADY_EXISTS,
           "part of that memory is pinned already: each byte can be registered once");

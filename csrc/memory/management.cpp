@@ -29,7 +29,7 @@ std::atomic<const memory::SegmentSource*> changed_source{nullptr};
 std::atomic<c10::CaptureId_t> next_mempool{1};
 std::atomic<MemoryReclaimer> reclaimer{nullptr};
 
-// Never destroyed, as all that deleters and threads may still reach at the end of the process.
+// Never destroyed, like everything that deleters and threads may reach at the end of the process.
 struct Observers {
   std::mutex mutex;
   uint64_t next_id = 1;
@@ -125,7 +125,7 @@ bool notify_out_of_memory(c10::DeviceIndex device, size_t requested) {
   try {
     memory_info(device, &free, &total);
   } catch (const std::exception&) {
-    free = total = 0;  // not known: an observer may still make room, and the error says why if not
+    free = total = 0;  // unknown: an observer may still free memory; if not, the error says why
   }
   struct Inside {
     Inside() { is_in_observer = true; }
@@ -179,7 +179,7 @@ bool is_caching_enabled() noexcept {
 }
 
 const memory::SegmentSource* make_segment_source(const memory::SegmentSource& functions) {
-  return new memory::SegmentSource(functions);  // blocks may outlive whoever asked for it
+  return new memory::SegmentSource(functions);  // blocks may outlive the caller
 }
 
 void change_current_allocator(const memory::SegmentSource* source) {

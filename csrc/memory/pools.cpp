@@ -50,13 +50,14 @@ Block* DeviceHeap::find_block(SizePool& pool, size_t size, size_t requested) {
     return nullptr;
   }
   const bool is_expandable = block->is_expandable;
-  // Whatever may throw comes before the first change.
+  // Everything that may throw comes before the first change.
   Block* spare = should_split(pool, block->size(), size, is_expandable) ? blocks_.take() : nullptr;
   pool.index.erase(block);
   return carve(block, size, requested, spare);
 }
 
-// Makes a free block that is in no index an allocated one. With a spare, what is more than `size` becomes a free block.
+// Turn a free block that is in no index into an allocated one. With a spare, the part beyond `size` becomes a free
+// block.
 Block* DeviceHeap::carve(Block* block, size_t size, size_t requested, Block* spare) noexcept {
   SizePool& pool = *block->pool;
   const size_t type = pool.stat_type();
@@ -111,7 +112,7 @@ void DeviceHeap::free(Block* block) noexcept {
     try {
       context.emplace(history_, RecordContext::ALL);
     } catch (...) {
-      defer_error(std::current_exception());  // freed all the same, without a stack
+      defer_error(std::current_exception());  // freed anyway, without a stack
     }
   }
   int64_t size = 0;
@@ -121,7 +122,7 @@ void DeviceHeap::free(Block* block) noexcept {
     if (is_closed_) {
       return;
     }
-    // Needed at the end of this; the lines come while the statistics are kept.
+    // Needed at the end of this function; the lines arrive while the statistics are updated.
     __builtin_prefetch(block->prev);
     __builtin_prefetch(block->next);
     if (C10_UNLIKELY(block->state() != BlockState::Allocated)) {
@@ -146,7 +147,7 @@ void DeviceHeap::free(Block* block) noexcept {
       free_block(block);
     } else {
       block->set_state(BlockState::Parked);
-      // Counted first: a use that is added may be done at once.
+      // Count first: a use may be done as soon as it is added.
       BlockUse* uses = block->uses;
       for (const StreamUse* use = uses; use; use = use->next) {
         block->pending = block->pending + 1;
@@ -162,7 +163,7 @@ void DeviceHeap::free(Block* block) noexcept {
   }
 }
 
-// Returns an allocated or parked block to its pool, joined with its free neighbours.
+// Return an allocated or parked block to its pool, joined with its free neighbours.
 void DeviceHeap::free_block(Block* block) noexcept {
   if (C10_UNLIKELY(is_recording())) {
     note_freed(block, TraceEntry::FREE_COMPLETED);
@@ -175,7 +176,7 @@ void DeviceHeap::free_block(Block* block) noexcept {
   make_free(block);
 }
 
-// Puts a block that is in no index into its pool, joined with its free neighbours: gives what it has become part of.
+// Put a block that is in no index into its pool, joined with its free neighbours. Return the joined block.
 Block* DeviceHeap::make_free(Block* block) noexcept {
   SizePool& pool = *block->pool;
   const size_t type = pool.stat_type();
@@ -219,7 +220,7 @@ Block* DeviceHeap::make_free(Block* block) noexcept {
   return block;
 }
 
-// Takes a free block out of its pool; make_free puts it back.
+// Take a free block out of its pool; make_free puts it back.
 void DeviceHeap::take_free(Block* block) noexcept {
   SizePool& pool = *block->pool;
   pool.index.erase(block);
@@ -265,7 +266,7 @@ void DeviceHeap::detach(Segment* segment) noexcept {
   }
 }
 
-// Takes the free segments that pass the filter out of the heap, as a list.
+// Take the free segments that pass the filter out of the heap, as a list.
 Segment* DeviceHeap::detach_free_segments(SegmentFilter filter) noexcept {
   Segment* list = nullptr;
   for (Segment *segment = segments_, *next = nullptr; segment; segment = next) {
@@ -282,7 +283,7 @@ Segment* DeviceHeap::detach_free_segments(SegmentFilter filter) noexcept {
   return list;
 }
 
-// Large free segments, those first that have been passed over longest, until `target` bytes are together.
+// Detach large free segments, those passed over longest first, until they have `target` bytes.
 Segment* DeviceHeap::detach_old_segments(size_t target) noexcept {
   const auto is_candidate = [](const Segment& segment) {
     return !segment.pool->is_small && segment.pool->mempool == c10::MempoolId_t{0, 0} && segment.is_free();
@@ -301,7 +302,7 @@ Segment* DeviceHeap::detach_old_segments(size_t target) noexcept {
     if (count == 0) {
       break;
     }
-    // The oldest is no younger than the mean, so each round takes some.
+    // The oldest is at least as old as the mean, so each round takes some.
     const uint64_t min_age = total_age / count;
     Segment* old = detach_free_segments([&](const Segment& segment) {
       const bool is_old = taken < target && is_candidate(segment) && age_of(segment) >= min_age;
@@ -318,7 +319,7 @@ Segment* DeviceHeap::detach_old_segments(size_t target) noexcept {
   return list;
 }
 
-// Takes back a segment that was detached.
+// Put a detached segment back.
 void DeviceHeap::attach(Segment* segment) noexcept {
   segment->first->free_since = segment->pool->searches;
   segment->pool->index.insert(segment->first);
@@ -427,7 +428,7 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
     info.is_expandable = segment.is_expandable;
     info.owner_private_pool_id = segment.pool->mempool;
   };
-  // An expandable segment shows as one for each range that has memory.
+  // An expandable segment is listed as one segment for each range that has memory.
   const auto add = [&](const Segment& segment) {
     bool is_begun = false;
     for (const Block* block = segment.first; block; block = block->next) {
@@ -471,7 +472,8 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
       add(*segment);
     }
   }
-  // What the driver would not unmap is reserved still, and belongs to nothing: each range shows as a segment of its own.
+  // Memory that the driver did not unmap is still reserved and belongs to no segment: each range is listed as a
+  // segment.
   for (const Block* block = stuck_ranges_; block; block = block->ring_next) {
     begin(*block->segment, block->address);
     SegmentInfo& info = result.back();

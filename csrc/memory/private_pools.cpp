@@ -54,7 +54,7 @@ uint64_t DeviceHeap::begin_route(c10::MempoolId_t mempool, std::thread::id tag, 
 }
 
 void DeviceHeap::end_route(uint64_t route) noexcept {
-  std::function<bool(Stream&)> filter;  // destroyed after the lock is given up
+  std::function<bool(Stream&)> filter;  // destroyed after the lock is released
   const Lock lock(mutex_);
   const auto it = std::find_if(routes_.begin(), routes_.end(), [&](const Route& one) { return one.id == route; });
   if (it != routes_.end()) {
@@ -64,7 +64,7 @@ void DeviceHeap::end_route(uint64_t route) noexcept {
 }
 
 void DeviceHeap::end_route(c10::MempoolId_t mempool, std::thread::id tag) {
-  std::function<bool(Stream&)> filter;  // destroyed after the lock is given up
+  std::function<bool(Stream&)> filter;  // destroyed after the lock is released
   Lock lock(mutex_);
   const auto it = std::find_if(routes_.rbegin(), routes_.rend(),
                                [&](const Route& route) { return route.mempool == mempool && route.tag == tag; });
@@ -152,7 +152,7 @@ void DeviceHeap::count_reserved(const SizePool& pool, int64_t bytes) {
 #endif
 }
 
-// Sets the size pools of a memory pool that is not in use and has no memory left aside.
+// Set aside the size pools of a memory pool that is not in use and has no memory left.
 void DeviceHeap::drop_idle_pools(c10::MempoolId_t mempool) noexcept {
   if (mempool == kCommon || mempool == kUncached || private_pools_.contains(mempool)) {
     return;

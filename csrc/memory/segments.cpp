@@ -38,7 +38,7 @@ void decrease(StatArray& stat, const SizePool& pool, size_t amount) {
         "the memory of " + device_text(device) + " was released at the end of the process");
 }
 
-// The failure of a driver call on this thread, as an exception for later.
+// Return a driver call's failure on this thread, as an exception for later.
 std::exception_ptr failure_of(ob_status status, const char* entry, c10::DeviceIndex device) noexcept {
   try {
     raise_status(status, entry, device);
@@ -47,7 +47,7 @@ std::exception_ptr failure_of(ob_status status, const char* entry, c10::DeviceIn
   }
 }
 
-// To where it came from: the driver, or the source of its pool.
+// Return memory to its origin: the driver, or the source of its pool.
 ob_status free_memory(c10::DeviceIndex device, const Segment& segment) {
   const Waiting waiting(segment.is_expandable ? "mem_release" : "mem_free", device);
   if (is_lost(device) && !segment.source) {
@@ -64,7 +64,7 @@ ob_status free_memory(c10::DeviceIndex device, const Segment& segment) {
   return driver().mem_free(driver().self, device, segment.address);
 }
 
-// A thread's visit to a pool that it needs after the lock is given up.
+// A scope in which a thread needs a pool after the lock is released.
 class Visit {
  public:
   explicit Visit(SizePool& pool, std::mutex& mutex) : pools_(*pool.owner), mutex_(mutex) { ++pools_.holders; }
@@ -132,7 +132,8 @@ Block* DeviceHeap::allocate(Stream& stream, size_t bytes) {
   return block;
 }
 
-// Memory of its own for a block; what was freed on this stream with caching disabled goes back to the driver first.
+// Allocate separate memory for a block. First, memory freed on this stream with caching disabled is returned to the
+// driver.
 Block* DeviceHeap::allocate_uncached(Stream& stream, size_t size, size_t requested) {
   SizePool* pool = nullptr;  // never dropped
   {
@@ -145,7 +146,7 @@ Block* DeviceHeap::allocate_uncached(Stream& stream, size_t size, size_t request
   return allocate_slowly(*pool, size, requested);
 }
 
-// Of one stream, or of all for null.
+// Release uncached memory of one stream, or of all streams for null.
 void DeviceHeap::release_uncached(Stream* stream) {
   release_cached([&](const Segment& segment) {
     return segment.pool->mempool == kUncached && (!stream || segment.pool->stream == stream);
@@ -157,7 +158,7 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
     raise_closed(device_);
   }
   collect_garbage();
-  // Asks the driver, and between its refusals makes room by ever costlier means.
+  // Ask the driver, and make room between its refusals by more and more expensive means.
   enum { ReleaseStream, ReleaseAll, AwaitOthers, AskObservers, GiveUp };
   std::string refusal;  // in the driver's words
   for (int means = ReleaseStream;; ++means) {
@@ -178,7 +179,7 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
         return segment.pool->stream == pool.stream && segment.pool->mempool == pool.mempool;
       });
       if (released == 0) {
-        ++means;  // don't ask again before more is done
+        ++means;  // do not ask again before the next means
       }
     }
     if (means == ReleaseAll) {
@@ -200,7 +201,7 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
     } else if (means == GiveUp) {
       raise_out_of_memory(requested, refusal);
     }
-    // What was parked, or freed by other threads meanwhile, may do.
+    // Blocks that were parked, or freed by other threads meanwhile, may suffice.
     const Lock lock(mutex_);
     if (Block* block = find_block(pool, size, requested)) {
       return block;
@@ -208,7 +209,8 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
   }
 }
 
-// Other streams' failures are no reason to refuse memory to this one: the next wait for the device raises them.
+// Release cached memory for an allocation. Other streams' failures do not fail it: the next wait for the device raises
+// them.
 size_t DeviceHeap::release_for_allocation(SegmentFilter filter) {
   try {
     return release_cached(filter);
@@ -218,7 +220,7 @@ size_t DeviceHeap::release_for_allocation(SegmentFilter filter) {
   }
 }
 
-// Waits for all that was given up and is not known to be done, then gives back what is cached.
+// Wait for all freed blocks that are not known to be done, then release the cache.
 void DeviceHeap::make_room() {
   try {
     reclaim_memory();
@@ -231,8 +233,8 @@ void DeviceHeap::make_room() {
   release_for_allocation(is_any);
 }
 
-// Null if the driver has no memory, for the reason that it gave, or if the limit is reached; raises for every other
-// failure, with nothing leaked.
+// Return null if the driver has no memory, with its reason, or at the limit. Raise for every other failure, with
+// nothing leaked.
 Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested, std::string* out_refusal) {
   out_refusal->clear();
   if (C10_UNLIKELY(Config::use_expandable_segments()) && is_expandable(pool)) {
@@ -352,7 +354,7 @@ std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes, st
   return segment;
 }
 
-// Frees a segment that never became part of the heap.
+// Free a segment that never became part of the heap.
 void DeviceHeap::discard(Segment* segment) noexcept {
   segment->first = nullptr;
   const ob_status status = free_memory(device_, *segment);
@@ -367,7 +369,7 @@ void DeviceHeap::discard(Segment* segment) noexcept {
   unreleased_ = segment;
 }
 
-// Makes room before the driver is asked, when more than a share of what this process may have is reserved.
+// Make room before the driver is asked, if this process has reserved more than a fraction of its limit.
 void DeviceHeap::collect_garbage() {
   const double threshold = Config::garbage_collection_threshold();
   if (C10_LIKELY(threshold <= 0)) {
@@ -393,7 +395,7 @@ void DeviceHeap::collect_garbage() {
   }
 }
 
-// Releases the free segments that pass, and returns how many. Raises the first failure when all are dealt with.
+// Release the free segments that pass the filter, and return how many. Raise the first failure after all were tried.
 size_t DeviceHeap::release_cached(SegmentFilter filter) {
   if (driver_is_gone()) {
     raise_closed(device_);
@@ -431,15 +433,16 @@ size_t DeviceHeap::release_cached(SegmentFilter filter) {
   return released;
 }
 
-// Waits for all work that may use the free memory of a pool. Within a stream reuse is ordered, so the stream is what may
-// still use it; what a graph or another user of a private pool has made is read on any stream, recorded nowhere.
+// Wait for all work that may use the free memory of a pool. Reuse within a stream is ordered, so that stream may still
+// use it. Results of a graph or of another user of a private pool may be read on any stream, and that is recorded
+// nowhere.
 bool DeviceHeap::drain(const SizePool& pool, std::exception_ptr* out_error) noexcept {
   const bool is_private = pool.mempool != c10::MempoolId_t{0, 0} && pool.mempool != kUncached;
   return parked_.drain(*pool.stream, is_private, out_error);
 }
 
-// Frees a list of detached segments and ends the transit. A segment whose stream could not be drained goes back into
-// the heap; one that the driver would not free is kept aside, as nobody knows what state its memory is in.
+// Free a list of detached segments and end the transit. A segment whose stream could not be drained returns to the
+// heap. A segment that the driver did not free is kept aside, because the state of its memory is unknown.
 size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* out_error) noexcept {
   using Release = Segment::Release;
   const auto keep_first = [&](std::exception_ptr error) {
@@ -447,7 +450,7 @@ size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* 
       *out_error = std::move(error);
     }
   };
-  // mem_free may only be called when no queued work uses the memory, and reuse within a stream does not wait for it.
+  // mem_free may be called only when no queued work uses the memory. Reuse within a stream does not wait for that.
   for (Segment* segment = list; segment; segment = segment->next) {
     if (segment->release != Release::NotYet) {
       continue;
@@ -526,7 +529,7 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
   if (std::exception_ptr parked = settle_parked(Effort::Wait)) {
     error = error ? error : std::move(parked);
   }
-  // Of one private pool, or of all pools; is_releasable spares those in use.
+  // Release segments of one private pool, or of all pools; is_releasable excludes pools in use.
   attempt([&] {
     release_cached(
         [&](const Segment& segment) { return mempool == c10::MempoolId_t{0, 0} || segment.pool->mempool == mempool; });
@@ -536,10 +539,10 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
   }
 }
 
-// Waits for the transits of other threads that are under way. False if there were none, and none has brought anything
-// since `changes_` was `changes`.
+// Wait for other threads' transits. Return false if there were none, and none has changed anything since `changes_` was
+// `changes`.
 bool DeviceHeap::wait_for_transits(uint64_t changes) {
-  // They may need the interpreter lock to get on.
+  // Those threads may need the interpreter lock to continue.
   const Waiting waiting("mem_free", device_, nullptr, "other threads, which give memory back");
   Lock lock(mutex_);
   const uint64_t end = next_transit_;

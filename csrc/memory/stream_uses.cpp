@@ -13,13 +13,13 @@ namespace outboard::memory {
 
 namespace {
 
-// Whether an external stream is left out of waits for its device since a wait for it failed. It is until somebody uses it
-// again, which an event of ours would look like.
+// Return true if waits for the device skip an external stream because a wait for it failed. It is skipped until the
+// user uses it again; an event of ours must not count as such a use.
 bool is_left_out(const Stream& stream) noexcept {
   return stream.is_external && !stream.is_made.load(std::memory_order_acquire);
 }
 
-// Whether the driver waits for all streams of the device, those that are left out included.
+// Return true if the driver waits for all streams of the device, skipped ones included.
 bool waits_for_whole(c10::DeviceIndex device) {
   const NotedCall noted("device_synchronize", device);
   return driver().device_synchronize && !is_capturing_natively() &&
@@ -34,8 +34,8 @@ void StreamUses::add(StreamUse* use) noexcept {
   count_.fetch_add(1, std::memory_order_release);
 }
 
-// Makes this thread the one that settles, with what was added since the last visit. False if another one is at it, or
-// this thread itself, further up.
+// Make this thread the one that settles, with the uses added since the last visit. Return false if another thread
+// settles, or this thread itself, further up the stack.
 bool StreamUses::enter(Effort effort, UseList* out_added) {
   const auto self = std::this_thread::get_id();
   for (;;) {
@@ -51,7 +51,7 @@ bool StreamUses::enter(Effort effort, UseList* out_added) {
         return false;
       }
     }
-    // The other may need the interpreter lock to get on.
+    // The other thread may need the interpreter lock to continue.
     const Waiting waiting("event_query", OB_HOST, nullptr, "another thread, which looks whether memory is still used");
     std::unique_lock lock(mutex_);
     settled_.wait(lock, [this] { return !is_settling_.load(); });
@@ -77,7 +77,7 @@ StreamUses::Queue& StreamUses::queue_of(Stream& stream) {
   return it != queues_.end() ? *it : queues_.emplace_back(Queue{&stream});
 }
 
-// False if the stream captures, where an event would be a part of the graph, or is left out.
+// Return false if the stream is skipped, or if it captures, because the event would become part of the graph.
 bool StreamUses::record_all(Queue& queue) {
   while (StreamUse* use = queue.unrecorded.head) {
     if (!use->is_recorded) {
@@ -96,7 +96,7 @@ bool StreamUses::record_all(Queue& queue) {
   return true;
 }
 
-// Moves what is done from the queue to settled->done.
+// Move finished uses from the queue to settled->done.
 void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
   const auto finish = [&](UseList& uses) {
     StreamUse* use = uses.pop();
@@ -118,7 +118,7 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
       }
       finish(queue.recorded);
     }
-    queue.is_failing = !is_recorded && is_left_out(*queue.stream);  // whoever waited for it was told
+    queue.is_failing = !is_recorded && is_left_out(*queue.stream);  // the caller that waited for it got the error
     if (!queue.is_failing) {
       queue.is_told = false;
       return;
@@ -130,14 +130,14 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
       settled->error = std::current_exception();
       settled->failed = queue.stream;
     }
-    // Nothing is known of the events that are there: the next attempt records new ones.
+    // The state of the existing events is unknown: the next attempt records new ones.
     for (StreamUse* use = queue.recorded.head; use; use = use->next) {
       use->is_recorded = false;
     }
     queue.unrecorded.splice_front(queue.recorded);
   }
   const bool may_drain = effort == Effort::Wait && capture_of(*queue.stream) == nullptr;
-  std::exception_ptr drain_error = settled->error;  // of this stream something was said above
+  std::exception_ptr drain_error = settled->error;  // a failure of this stream was reported above
   if (may_drain && drain(*queue.stream, false, &drain_error)) {
     while (queue.unrecorded.head) {
       finish(queue.unrecorded);
@@ -207,7 +207,7 @@ bool StreamUses::drain(Stream& stream, bool is_whole_device, std::exception_ptr*
     *out_error = std::move(error);
     try {
       undrained_.push_back(&stream);
-    } catch (const std::bad_alloc&) {  // then it may be told again
+    } catch (const std::bad_alloc&) {  // then it may be reported again
     }
   }
   return is_drained;
@@ -223,7 +223,7 @@ void StreamUses::forget() noexcept {
   };
   drop(added_);
   if (is_settling_.load()) {
-    return;  // the others are that thread's
+    return;  // that thread settles the others
   }
   for (Queue& queue : queues_) {
     drop(queue.unrecorded);

@@ -28,7 +28,7 @@ constexpr std::array<const char*, static_cast<size_t>(CastPolicy::Count)> kNames
 
 // ---- Casting the arguments on a stack ----------------------------------------------------------------------------------
 
-// Visits what autocast casts: tensors, tensors that may be absent, and lists of tensors.
+// Visit what autocast casts: tensors, optional tensors, and lists of tensors.
 template <typename Visit>
 void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   if (value.isTensor()) {
@@ -77,7 +77,7 @@ void cast_arguments(const AutocastOp& op, at::ScalarType dtype, torch::jit::Stac
   }
 }
 
-// Calls the operator in float32. Its results of real numbers get the dtype of the first tensor.
+// Call the operator in float32. Cast its real results to the dtype of the first tensor.
 void call_and_cast_back(const AutocastOp& op, torch::jit::Stack* stack) {
   std::optional<at::ScalarType> dtype;
   for (const c10::IValue& argument : arguments_of(op, *stack)) {
@@ -119,7 +119,7 @@ void set_optional_dtype(const AutocastOp& op, torch::jit::Stack* stack) {
   }
 }
 
-// For operators without an unboxed kernel: what the lists don't name, custom operators among it.
+// The kernel of operators without an unboxed kernel: those that the lists do not name, such as custom operators.
 class BoxedKernel final : public c10::OperatorKernel {
  public:
   explicit BoxedKernel(const AutocastOp& op) : op_(op) {}
@@ -137,7 +137,7 @@ struct Table {
   std::mutex mutex;
   bool is_registered = false;
   std::map<std::string, std::unique_ptr<AutocastOp>> ops;
-  // One a namespace. Torch takes registrations back when their library is destroyed.
+  // One for each namespace. Torch removes registrations when their library is destroyed.
   std::map<std::string, std::unique_ptr<torch::Library>> libraries;
 
   torch::Library& library(const std::string& space) {
@@ -150,7 +150,7 @@ struct Table {
 };
 
 Table& table() {
-  static auto* whole = new Table();  // operators may run until the very end
+  static auto* whole = new Table();  // operators may run until the end of the process
   return *whole;
 }
 
@@ -201,7 +201,7 @@ CastPolicy parse_policy(const std::string& name, CastPolicy default_policy) {
   return static_cast<CastPolicy>(it - kNames.begin());
 }
 
-// The policy of that name, if it makes sense for the operator.
+// Return the policy of that name, if it fits the operator.
 CastPolicy checked_policy(const c10::OperatorHandle& op, const std::string& name, const std::string& policy_name) {
   const CastPolicy default_policy = default_policy_of(name);
   const CastPolicy policy = parse_policy(policy_name, default_policy);
@@ -244,7 +244,7 @@ const char* cast_policy_name(CastPolicy policy) {
 void run_cast_policy(const AutocastOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const CastPolicy policy = op.policy.load(std::memory_order_relaxed);
   if (policy == CastPolicy::Fallthrough) {
-    // Autocast stays on: what the operator is made of may have policies of its own.
+    // Autocast stays on: the operators that it calls may have their own policies.
     op.op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kAutocast), stack);
     return;
   }
@@ -279,7 +279,7 @@ void register_autocast() {
   if (table().is_registered) {
     return;
   }
-  // Without it an operator that has no policy would have no kernel at all under autocast.
+  // Without it an operator without a policy would have no kernel under autocast.
   auto& all = *new torch::Library(torch::Library::IMPL, "_", kAutocast, __FILE__, __LINE__);
   all.fallback(torch::CppFunction::makeFallthrough());
   torch::Library& aten = table().library("aten");
@@ -319,7 +319,7 @@ void set_cast_policy(const std::string& name, const std::string& policy_name) {
   }
   check_is_free(handle, name);
   if (policy == CastPolicy::Fallthrough) {
-    return;  // it does so as it is
+    return;  // it already does
   }
   auto op = std::make_unique<AutocastOp>(handle, name, CastPolicy::Fallthrough);
   op->policy.store(policy, std::memory_order_relaxed);

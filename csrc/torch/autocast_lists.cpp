@@ -11,9 +11,8 @@ namespace outboard {
 
 namespace {
 
-// An autocast kernel of torch's behind a look at the operator's policy. The look is one load, so that autocast costs
-// what it does on devices whose policies are compiled in; any other policy than the listed one goes through the boxed
-// kernel.
+// Torch's autocast kernel behind a check of the operator's policy. The check is one load, so autocast costs the same as
+// on devices with compiled-in policies. Any policy other than the listed one goes through the boxed kernel.
 template <auto ListedKernel, CastPolicy listed, class Signature>
 struct Kernel;
 template <auto ListedKernel, CastPolicy listed, class Return, class... Args>
@@ -48,7 +47,7 @@ constexpr CastPolicy policy_of(at::autocast::CastPolicy policy) {
     case at::autocast::CastPolicy::promote:
       return CastPolicy::Promote;
   }
-  return CastPolicy::Count;  // a policy that this torch has and the table doesn't: `listed` refuses to compile
+  return CastPolicy::Count;  // if torch has a policy that the table lacks, `listed` fails to compile
 }
 
 template <at::autocast::CastPolicy policy, class Signature, class Redispatched, Redispatched* function>
@@ -78,7 +77,7 @@ ListedOp listed(const char* name) {
 
 at::Tensor banned(const at::Tensor& self, const at::Tensor& target, const std::optional<at::Tensor>& weight,
                   int64_t reduction) {
-  // Torch bans it on CUDA, in every build, in words of its own: these are what users shall read.
+  // Torch bans it on CUDA, in every build, with its own message, which users should see.
   static const c10::OperatorHandle op =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::binary_cross_entropy", "");
   return op.typed<decltype(banned)>().redispatch(c10::DispatchKeySet(c10::DispatchKey::AutocastCUDA), self, target,
@@ -86,7 +85,7 @@ at::Tensor banned(const at::Tensor& self, const at::Tensor& target, const std::o
 }
 
 std::vector<ListedOp> make_list() {
-  using namespace at;  // the lists write signatures in its names, and each torch in others
+  using namespace at;  // the lists write signatures with its names, which differ between versions
   std::vector<ListedOp> result;
   AT_FORALL_LOWER_PRECISION_FP(OUTBOARD_LOWER_PRECISION_FP)
   AT_FORALL_FP32(OUTBOARD_FP32)
@@ -94,7 +93,7 @@ std::vector<ListedOp> make_list() {
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(OUTBOARD_DIFFERENT_SIGNATURE)
   AT_FORALL_PROMOTE(OUTBOARD_PROMOTE)
 #if OUTBOARD_TORCH_MINOR >= 15
-  OUTBOARD_FP32(linalg_matrix_sqrth)  // on CUDA's own list alone, which no header has
+  OUTBOARD_FP32(linalg_matrix_sqrth)  // only on CUDA's own list, which is in no header
 #endif
   result.push_back(
       {"aten::binary_cross_entropy", CastPolicy::Banned, &Kernel<&banned, CastPolicy::Banned, decltype(banned)>::make});

@@ -63,7 +63,7 @@ void run_nothing_on_open_devices() {
   }
 }
 
-// What the engine keeps to itself. A pointer to a protected member may be taken by way of a derived class.
+// Opens protected members of the engine. A pointer to a protected member may be taken through a derived class.
 struct OpenEngine : Engine {
   static auto queues() { return &OpenEngine::device_ready_queues_; }
   static auto workers() { return &OpenEngine::thread_pool_shared_; }
@@ -88,7 +88,7 @@ void begin_autograd_threads(c10::DeviceIndex devices) {
               " devices; the driver has " + std::to_string(devices) +
               ". Attach it before the first backward pass of the process.");
   }
-  // Passes of the CPU, which may run now, don't look at this list.
+  // Passes of the CPU, which may run now, do not read this list.
   for (c10::DeviceIndex device = 0; device < devices; ++device) {
     queues.push_back(std::make_shared<torch::autograd::ReadyQueue>());
   }
@@ -114,10 +114,10 @@ void drain_autograd_threads() noexcept {
       }
       done->set_value();
     }).detach();
-    // A pass that never ends, in a daemon thread say, must not keep the process from ending.
+    // A pass that never ends, such as one in a daemon thread, must not keep the process from ending.
     is_done.wait_for(kPatience);
   } catch (const std::exception& error) {
-    // The process goes on to end: its devices are still to be waited for.
+    // The process continues to end: its devices must still be waited for.
     TORCH_WARN("autograd's threads are not waited for at exit, because no thread can be started (", error.what(),
                "): see `ulimit -u`");
   }

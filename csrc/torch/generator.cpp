@@ -25,7 +25,7 @@ constexpr uint64_t rounded(uint64_t increment) {
   return (increment + 3) / 4 * 4;
 }
 
-// Shared by the generators that graphsafe_get_state hands out, and by graphs that draw from them.
+// Shared by the generators that graphsafe_get_state returns, and by graphs that draw from them.
 struct SharedState final : RandomSource {
   std::mutex mutex;
   PhiloxState value{c10::default_rng_seed_val, 0};
@@ -101,7 +101,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     TORCH_CHECK_TYPE(other, "graphsafe_set_state needs a generator of the same device type");
     std::shared_ptr<SharedState> state = other->shared_state();
     std::lock_guard lock(state_mutex_);
-    state_.swap(state);  // the old one goes with the lock given up
+    state_.swap(state);  // the old one is destroyed without the lock
   }
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
     return c10::make_intrusive<PhiloxGenerator>(device().index(), shared_state());
@@ -120,7 +120,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   }
 
  private:
-  // It would not be part of the graph: the draws that follow it in the capture would not see it in a replay.
+  // Refuse a change that would not be part of the graph: in a replay, later draws of the capture would not see it.
   void refuse_change(const char* what) const {
     if (device().has_index() && is_attached()) {
       refuse_in_capture(current_stream(device().index()), what);
@@ -138,7 +138,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   }
 
   mutable std::mutex
-      state_mutex_;  // of the pointer: a state may be exchanged while another thread draws from the old one
+      state_mutex_;  // guards the pointer: a state may be exchanged while another thread draws from the old one
   std::shared_ptr<SharedState> state_;
 };
 

@@ -32,7 +32,7 @@ struct GraphImpl final : at::GraphImplInterface {
   void replay() override { graph.replay(); }
   void reset() override { graph.reset(); }
   at::MempoolId_t pool() const override { return graph.pool(); }
-  void enable_debug_mode() override {}  // what debug_dump shows is kept anyway
+  void enable_debug_mode() override {}  // the data of debug_dump is kept anyway
   void debug_dump(const std::string& path) override {
     const std::string text = graph.describe();
     std::ofstream file(path);

@@ -19,7 +19,7 @@ namespace outboard {
 
 namespace {
 
-// The dtype bits of a driver and torch's capability bits are both counted by ScalarType.
+// A driver's dtype bits and torch's capability bits are both indexed by ScalarType.
 static_assert(OB_FLOAT32 == static_cast<int>(c10::ScalarType::Float));
 static_assert(OB_BOOL == static_cast<int>(c10::ScalarType::Bool));
 static_assert(OB_BFLOAT16 == static_cast<int>(c10::ScalarType::BFloat16));

@@ -36,7 +36,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     check_device_index(device);
     return is_open(device);
   }
-  // Devices open at their first use; all that is to be done here is to refuse a bad fork.
+  // Devices open at their first use; this only refuses a bad fork.
   void init() const override {
     if (in_bad_fork()) {
       ensure_open(current_device());
@@ -87,7 +87,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
       copy.src_device = device;
       queue_copy(stream, copy);
     }
-    // The old block goes back to its stream's pool; if that is another stream, its reuse must wait for this copy.
+    // The old block returns to its stream's pool. If that is another stream, its reuse must wait for this copy.
     record_stream(impl->data_ptr(), stream);
     impl->set_data_ptr_noswap(std::move(data));
     impl->set_nbytes(new_bytes);
@@ -97,9 +97,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 }  // namespace
 
 void register_hooks() {
-  at::RegisterPrivateUse1HooksInterface(new Hooks());  // torch keeps it for good
-  // Until a device type counts as initialised, no memory of the host is pinned for it, whatever isPinnedPtr would say; a
-  // driver's own pinned memory and what is registered exist without torch's asking first.
+  at::RegisterPrivateUse1HooksInterface(new Hooks());  // torch keeps it permanently
+  // Torch pins host memory only for initialized device types, whatever isPinnedPtr returns. A driver's own pinned
+  // memory and registered memory exist without a request by torch, so initialize it here.
   at::globalContext().lazyInitDevice(kDeviceType);
 }
 

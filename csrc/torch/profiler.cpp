@@ -2,7 +2,7 @@
 // torch.profiler: turn the records of core/activity.h into activities of Kineto.
 #include "torch/profiler.h"
 
-// What torch's own build defines for these headers; fmt's functions are not among what its libraries export.
+// Torch's own build defines this for these headers. Its libraries do not export fmt's functions.
 #ifndef USE_KINETO
 #define USE_KINETO
 #endif
@@ -50,7 +50,8 @@ const std::set<ActivityType>& activity_types() {
   return types;
 }
 
-// Kineto's clock is the time of day, drivers' the monotonic one. The two drift apart, so both ends of the recording count.
+// Kineto's clock is the time of day; drivers use the monotonic clock. The two drift apart, so both ends of the
+// recording are used.
 class Clock {
  public:
   Clock(const ClockPair& begin, const ClockPair& end) : begin_(begin) {
@@ -77,7 +78,7 @@ ActivityType type_of(ActivityKind kind) {
   }
 }
 
-// As torch.profiler calls them for CUDA, whose users read the table.
+// Return the names that torch.profiler uses for CUDA, which readers of the table know.
 std::string name_of(const ActivityInfo& info) {
   if (info.kind == ActivityKind::Fill) {
     return "Memset (Device)";
@@ -96,7 +97,7 @@ std::string lane_name(c10::DeviceIndex device, c10::StreamId stream) {
          (stream == 0 ? " (default)" : "");
 }
 
-// The struct had a constructor, with its arguments in another order, before it was an aggregate.
+// The struct had a constructor with another order of arguments before it became an aggregate.
 template <class Info>
 Info make_resource(int64_t id, int64_t device, const std::string& name) {
   if constexpr (std::is_aggregate_v<Info>) {
@@ -146,7 +147,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     }
   }
 
-  // Kineto names the first sixteen devices itself ("GPU 0"); the lanes say whose they are.
+  // Kineto names the first sixteen devices itself ("GPU 0"); the lanes name the device.
   std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override { return nullptr; }
   std::vector<libkineto::ResourceInfo> getResourceInfos() override { return {}; }
   std::unique_ptr<CpuTraceBuffer> getTraceBuffer() override { return std::move(buffer_); }
@@ -164,7 +165,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     return *buffer_->activities.back();
   }
 
-  // Kineto's numbers have 32 bits; a process's may have grown beyond.
+  // Kineto's numbers have 32 bits; a process may have used more.
   int32_t number(uint64_t correlation) { return correlation == 0 ? 0 : static_cast<int32_t>(correlation - first_ + 1); }
 
   void add_calls(const Clock& clock, const LinkedActivity& linked) {
@@ -224,15 +225,15 @@ class Session final : public libkineto::IActivityProfilerSession {
     }
   }
 
-  // Torch keeps the flows of all profilers in one table. CUPTI, which is there beside a GPU that torch knows, counts its
-  // own up from 1 over the life of the process.
+  // Torch keeps the flows of all profilers in one table. CUPTI, present beside a GPU that torch knows, counts its own
+  // flows up from 1 in each process.
   static void set_flow(GenericTraceActivity& activity, bool is_start) {
     activity.flow.id = static_cast<uint32_t>(activity.id) | 0x40000000U;
     activity.flow.type = libkineto::kLinkAsyncCpuGpu;
     activity.flow.start = is_start ? 1 : 0;
   }
 
-  // A range that the user has named reaches, on each stream, from the first to the last work that was queued in it.
+  // Extend a user's range: on each stream it spans the first to the last work that was queued in it.
   void extend(uint64_t annotation, const WorkRecord& work, const GenericTraceActivity& activity) {
     const auto [at, is_new] =
         ranges_.try_emplace({annotation, {work.device, work.stream}}, activity.startTime, activity.endTime);
@@ -255,7 +256,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       activity.id = static_cast<int32_t>(annotation);
       activity.device = lane.first;
       activity.resource = static_cast<int32_t>(lane.second);
-      // Not linked: the range on the CPU would count its work once more as its own.
+      // Not linked: the CPU range would count its work a second time.
     }
   }
 
@@ -281,7 +282,7 @@ class Profiler final : public libkineto::IActivityProfiler {
 
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(const std::set<ActivityType>& types,
                                                                  const libkineto::Config&) override {
-    // Calls alone come with ProfilerActivity.CPU too: the device was not asked for then.
+    // ProfilerActivity.CPU alone delivers calls too, without a request for the device.
     if (!types.contains(ActivityType::CONCURRENT_KERNEL)) {
       return nullptr;
     }

@@ -34,7 +34,7 @@ struct Stubs final : torch::profiler::impl::ProfilerStubs {
     }
   }
 
-  // In microseconds.
+  // Return microseconds.
   float elapsed(const ProfilerVoidEventStub* event, const ProfilerVoidEventStub* event2) const override {
     const auto* start = static_cast<const Event*>(event->get());
     const auto* end = static_cast<const Event*>(event2->get());

@@ -11,17 +11,17 @@ namespace outboard {
 
 namespace {
 
-// Bytes of arguments and results up to which the kernel is asked.
+// Limits on the bytes of arguments and results for which the kernel is tried.
 constexpr size_t kSmallCall = 256 << 10;    // of a call whose class is known
 constexpr size_t kSmallNewCall = 1 << 20;   // of the first call of a class
 constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
 
-// Whether the CPU kernel may run on zeros in the call's place, and what it says of zeros holds for other values.
+// Return true if the CPU kernel may run on zeros in place of the call, and its answer for zeros holds for other values.
 bool may_be_asked(const Call& call, bool is_refused = false) {
   const Operator& op = call.op();
   const std::string& name = op.handle.operator_name().name;
   if (!op.is_torchs || call.has_sparse() || !harmless_elements(name, is_refused) ||
-      has_mask(call) ||  // how many elements it sets decides which values fit
+      has_mask(call) ||  // the number of set elements decides which values fit
       (op.is_random && !op.has_generator_arg && !is_given_samples(name)) ||  // it draws from the CPU's generator
       !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     return false;
@@ -61,7 +61,7 @@ void compare(const Call& call, const CallShape& shape, const torch::jit::Stack& 
 
 Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   Operator& op = call.op();
-  // A kernel of the driver's may take what the CPU's does not.
+  // A driver's own kernel may accept what the CPU's does not.
   if (!may_be_asked(call) || has_native(op)) {
     return Acceptance::NotAsked;
   }

@@ -17,7 +17,7 @@ namespace outboard {
 
 namespace {
 
-// Where an element-wise operator promotes its arguments' dtypes and writes what comes of it to one of them.
+// Return the argument to which an element-wise operator writes its result, if it promotes its arguments' dtypes.
 std::optional<uint8_t> promoted_into(const Operator& op) {
   if (!op.handle.hasTag(at::Tag::pointwise)) {
     return std::nullopt;
@@ -29,7 +29,7 @@ std::optional<uint8_t> promoted_into(const Operator& op) {
   return static_cast<uint8_t>(written - op.args.begin());
 }
 
-// bool, integers, floats, complex numbers: no result is cast down this order.
+// Return the category: bool, integers, floats, complex numbers. No result is cast to a lower category.
 int category(c10::ScalarType dtype) {
   return c10::isComplexType(dtype) ? 3 : c10::isFloatingType(dtype) ? 2 : dtype != c10::kBool ? 1 : 0;
 }
@@ -41,13 +41,14 @@ int category(const c10::IValue& value) {
   return value.isComplexDouble() ? 3 : value.isDouble() ? 2 : value.isInt() ? 1 : 0;
 }
 
-// Most arguments have the dtype of what is written, and so its category.
+// Most arguments have the dtype of the written one, and so its category.
 bool has_dtype(const c10::IValue& value, caffe2::TypeMeta dtype) {
   return value.isTensor() && value.toTensor().dtype() == dtype;
 }
 
-// An argument of a higher category than the one that is written may make a result that can't be cast to it. Some
-// operators' results don't follow their arguments (comparisons): the kernel itself says, of one element.
+// Check the categories. An argument of a higher category than the written one may produce a result that cannot be cast
+// to it. The results of some operators (comparisons) do not follow their arguments: the kernel itself decides, on one
+// element.
 void check_promotion(uint8_t written, const Call& call) {
   const caffe2::TypeMeta dtype =
       call.arg(written).isTensor() ? call.arg(written).toTensor().dtype() : caffe2::TypeMeta();
@@ -74,28 +75,29 @@ std::vector<uint8_t> numbers_of(const Operator& op) {
   return places;
 }
 
-// Numbers that every dtype but bool can be; NaN is none.
+// Return true for numbers that fit every dtype except bool. NaN is not one.
 bool is_small(const c10::IValue& number) {
   return number.isInt()      ? number.toInt() >= 0 && number.toInt() <= 127
          : number.isDouble() ? std::abs(number.toDouble()) <= 127
                              : !number.isComplexDouble();
 }
 
-// Torch 2.15 refuses negative bounds of unsigned integers, which wrap before it.
+// Torch 2.15 refuses negative bounds of unsigned integers; earlier versions wrap them.
 bool is_negative_bound(const c10::IValue& number, const Call& call) {
   const bool is_clamp = call.op().handle.operator_name().name.starts_with("aten::clamp");
   return is_clamp && number.isInt() && number.toInt() < 0 && call.arg(0).isTensor() &&
          call.arg(0).toTensor().scalar_type() == c10::kByte;
 }
 
-// A number beyond the type of a tensor may be beyond that in which the kernel computes: it says so, of one element.
+// Check a number. A number beyond a tensor's dtype may also exceed the dtype in which the kernel computes: the kernel
+// decides, on one element.
 void check_number(const c10::IValue& number, const Call& call) {
   if (C10_LIKELY(is_small(number))) {
     return;
   }
   bool is_beyond = number.isComplexDouble();
   bool is_beyond_bool = false;
-  bool has_others = false;  // beside them bools are masks, into which no number goes
+  bool has_others = false;  // bools beside them are masks, which no number is written to
   for (size_t i = 0; !is_beyond && i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       const bool is_bool = tensor.scalar_type() == c10::kBool;
@@ -109,7 +111,7 @@ void check_number(const c10::IValue& number, const Call& call) {
   }
   if (is_beyond && harmless_elements(call.op().handle.operator_name().name)) {
     rehearse(call, is_elementwise(call.op()) ? StandIn::Element : StandIn::Whole);
-    call.ask_kernel();  // it takes the number, and knows what it means: torch 2.15 clamps by bounds beyond a type
+    call.ask_kernel();  // it accepts the number, and interprets it: torch 2.15 clamps by bounds beyond a dtype
   }
 }
 
@@ -149,7 +151,7 @@ void complete_operator(Operator& op) {
   op.checks = argument_checks(op);
 }
 
-// When the library is loaded: whoever asks for the first operator, it has its checks.
+// Registered when the library is loaded, so that every operator has its checks.
 [[maybe_unused]] const bool completes_operators = (complete_operators_with(complete_operator), true);
 
 }  // namespace

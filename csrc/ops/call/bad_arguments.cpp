@@ -25,13 +25,13 @@ bool is_integral(c10::ScalarType dtype) {
 // ---- Numbers ---------------------------------------------------------------------------------------------------------
 
 bool no_interval(const Arguments& args) {
-  constexpr double kSurelyFinite = 65504;  // in float16; beyond it torch looks at the dtype
+  constexpr double kSurelyFinite = 65504;  // in float16; beyond it torch checks the dtype
   const double from = args.number(1, 0);
   const double to = args.number(2, 1);
   return is_integral(args.dtype(0)) || !(from <= to && from >= -kSurelyFinite && to <= kSurelyFinite);
 }
 
-// Integers that every element of a dtype can be; of floating types those that are exact.
+// Return the integers that every element of a dtype can hold; for floating dtypes, those that are exact.
 std::pair<int64_t, int64_t> range_of(c10::ScalarType dtype) {
   const auto exact = [](int digits) { return std::pair(-(int64_t{1} << digits), int64_t{1} << digits); };
   const auto all = [](auto zero) {
@@ -60,7 +60,7 @@ std::pair<int64_t, int64_t> range_of(c10::ScalarType dtype) {
     case c10::kDouble:
       return exact(53);
     default:
-      return {0, -1};  // torch shall say
+      return {0, -1};  // torch decides
   }
 }
 
@@ -89,7 +89,7 @@ bool divides_by_zero(const Arguments& args) {
   return divisor.is_cpu() && divisor.numel() == 1 && !divisor.item<bool>();
 }
 
-// Of an exponent that is not a number too.
+// Also refuses an exponent that is not a number.
 bool no_order(const Arguments& args) {
   return !(args.number(1, 1) >= 0);
 }
@@ -107,7 +107,7 @@ bool no_norm(const Arguments& args) {
   return !(args[0].toScalar().toDouble() > 0 && args[1].toScalar().toDouble() >= 0);
 }
 
-// The CPU's kernel asks for what the element type can hold, of which float16 holds least.
+// The CPU's kernel requires that the element type holds the value; float16 holds the least.
 bool no_threshold(const Arguments& args) {
   return !(args.number(0, 0.5) >= 0 && args.number(0, 0.5) <= 65504);
 }
@@ -161,12 +161,12 @@ bool all_boolean(const Arguments& args) {
   return args.dtype(0) == c10::kBool && args.dtype(1) == c10::kBool;
 }
 
-// The gradient of a function that was applied in place, where its sign can't be told from the result.
+// The gradient of a function that was applied in place, if its sign does not follow from the result.
 bool slope_of_result_is_negative(const Arguments& args) {
   return args[1].toBool() && args[0].toScalar().toDouble() < 0;
 }
 
-// Of sums with a factor: torch multiplies integers by integers, and only bools by bools.
+// Sums with a factor: torch multiplies integers by integers, and only bools by bools.
 bool factor_does_not_fit(const Arguments& args) {
   if (C10_LIKELY(args[2].isInt())) {
     return false;
@@ -183,7 +183,8 @@ bool factor_does_not_fit(const Arguments& args) {
 
 // ---- Element types ---------------------------------------------------------------------------------------------------
 
-// Each argument's but those that are absent; mm, convolutions and the like promote nothing.
+// Return true if a present argument has another dtype than the first; mm, convolutions and similar operators promote
+// nothing.
 template <size_t count>
 bool dtypes_differ(const Arguments& args) {
   const c10::ScalarType dtype = args.dtype(0);
@@ -282,7 +283,7 @@ bool has_several_dimensions(const Arguments& args) {
   return args.tensor(0).dim() != 1;
 }
 
-// The other grid samplers' meta kernels look themselves.
+// The other grid samplers' meta kernels check this themselves.
 bool no_grid(const Arguments& args) {
   const at::Tensor& input = args.tensor(0);
   const at::Tensor& grid = args.tensor(1);
@@ -292,14 +293,15 @@ bool no_grid(const Arguments& args) {
 
 // ---- The table -------------------------------------------------------------------------------------------------------
 
-// A line an operator: all overloads of it, and of its in-place form, that have these arguments; or one overload's name.
+// A line for an operator, for all its overloads and those of its in-place form that have these arguments; or for one
+// overload.
 struct Row {
   std::string_view op;
   std::string_view args;
   bool (*is_bad)(const Arguments&);
 };
 
-// Numbers, for which one element of a tensor is enough to hear what its kernel says.
+// Numbers. One element of a tensor suffices to get the kernel's error.
 constexpr Row kNumbers[] = {
     {"add", "self other alpha", factor_does_not_fit},
     {"bernoulli", "self p", no_probability},
@@ -329,7 +331,7 @@ constexpr Row kNumbers[] = {
     {"uniform", "self from to", no_interval},
 };
 
-// Shapes, and dtypes of one argument that must suit another's.
+// Shapes, and dtypes of one argument that must fit another's.
 constexpr Row kArguments[] = {
     {"_cdist_forward", "x1 p", no_order},
     {"_index_put_impl_", "self indices values accumulate", puts_at_indices_badly},
@@ -379,7 +381,7 @@ constexpr Row kArguments[] = {
     {"vdot", "self other", dtypes_differ<2>},
 };
 
-// Dtypes that the CPU and CUDA have no kernels for.
+// Dtypes that neither the CPU nor CUDA has kernels for.
 constexpr Row kDtypes[] = {
     {"_log_softmax", "self", integral},
     {"_softmax", "self", integral},
@@ -453,7 +455,7 @@ bool names(const Row& row, const Operator& op) {
   return row.op == base || (base.ends_with('_') && row.op == base.substr(0, base.size() - 1));
 }
 
-// The rule of a row for an operator; nothing if the row names an argument that the overload lacks.
+// Bind a row to an operator; nothing if the row names an argument that the overload lacks.
 std::optional<BadArgumentRule> bind(const Row& row, const Operator& op) {
   BadArgumentRule rule{row.is_bad, {}, StandIn::Whole, false};
   const auto& declared = op.handle.schema().arguments();
@@ -504,7 +506,7 @@ bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype) {
 
 std::vector<BadArgumentRule> bad_argument_rules(const Operator& op) {
   std::vector<BadArgumentRule> rules;
-  // Overloads for mixed dtypes: they have what the others lack.
+  // Overloads for mixed dtypes support what the others lack.
   if (op.name.starts_with("aten::") && op.handle.operator_name().overload_name.find("dtype") == std::string::npos) {
     add_rules(kNumbers, op, StandIn::Element, /*is_about_dtypes=*/false, rules);
     add_rules(kArguments, op, StandIn::Whole, /*is_about_dtypes=*/false, rules);

@@ -14,14 +14,14 @@ namespace outboard {
 
 namespace {
 
-// What torch takes as an index; masks are told apart before.
+// Return true for dtypes that torch takes as an index; masks are separated before.
 bool is_index(c10::ScalarType dtype) {
   return dtype == c10::kLong || dtype == c10::kInt;
 }
 
 using Sizes = c10::SmallVector<int64_t, 6>;
 
-// The sizes of self[indices] by indices that are numbers; nothing where a mask decides them, or where they don't fit.
+// The sizes of self[indices] for indices that are numbers; nothing if a mask decides them, or if they do not fit.
 struct Indexed {
   Sizes sizes;
   bool has_mask = false;
@@ -74,7 +74,7 @@ Indexed indexed_by(const at::Tensor& self, const c10::IValue& indices) {
   for (; dim < self.dim(); ++dim) {
     rest.push_back(self.size(dim));
   }
-  // Indices side by side put their shape where they stand, else in front.
+  // Adjacent indices put their shape in their place, else in front.
   const auto at = rest.begin() + (runs == 1 ? first : 0);
   result.sizes.append(rest.begin(), at);
   result.sizes.append(broadcast.begin(), broadcast.end());
@@ -127,7 +127,7 @@ bool copies_badly(const Arguments& args) {
   return args.dtype(1) != c10::kLong || args.dtype(2) != args.dtype(0);
 }
 
-// By a mask alone one number is filled in as masked_fill_ does, which takes no bytes.
+// With only a mask, one number is filled in as by masked_fill_, which accepts no bytes.
 bool fills_by_bytes(const Arguments& args) {
   const at::Tensor* mask = nullptr;
   for (const c10::IValue& element : args[1].toListRef()) {

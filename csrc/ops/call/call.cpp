@@ -21,11 +21,11 @@ bool is_allowed_on_cpu(const ArgInfo& info, const c10::TensorImpl& tensor) {
 
 Call::Call(Operator& op, const torch::jit::Stack& stack)
     : op_(op), stack_(stack), first_(stack.size() - op.args.size()) {
-  // The default dtype decides the results' where integers become real numbers.
+  // The default dtype decides the result's dtype if integers become real numbers.
   if (const auto dtype = c10::get_default_dtype_as_scalartype(); C10_UNLIKELY(dtype != c10::kFloat)) {
     add(kContext | static_cast<uint64_t>(dtype) << 8);
   }
-  // The device first: torch's message names the first device tensor's, wherever a CPU one stands.
+  // Find the device first: torch's message names the first device tensor, wherever a CPU tensor is.
   for (size_t i = 0; i < op.args.size() && device_ < 0; ++i) {
     if (op.args[i].kind == ArgKind::Tensor || op.args[i].kind == ArgKind::TensorList ||
         op.args[i].kind == ArgKind::OptionalTensorList) {
@@ -81,7 +81,7 @@ Call::Call(Operator& op, const torch::jit::Stack& stack)
   }
 }
 
-// A generator alone brings a call here whose tensors are on the CPU.
+// Raise for a call that is here only because of its generator: its tensors are on the CPU.
 void Call::refuse_generator() const {
   for (size_t i = 0; i < op_.args.size(); ++i) {
     TORCH_CHECK(op_.args[i].kind != ArgKind::Generator || !arg(i).isGenerator() || !arg(i).toGenerator().defined() ||

@@ -17,7 +17,7 @@ namespace outboard {
 
 namespace {
 
-// How many elements become one: (self, dim, correction, …).
+// Return how many elements are reduced to one: (self, dim, correction, …).
 int64_t reduced(const at::Tensor& self, const c10::IValue& dims) {
   if (!dims.isIntList() || dims.toIntList().empty()) {
     return self.numel();
@@ -48,7 +48,7 @@ struct NoDraws {
 };
 
 void warn_of_bounds(at::Tensor self, int64_t from, std::optional<int64_t> to) {
-  constexpr int64_t kExact = 256;  // every floating-point type holds integers up to it
+  constexpr int64_t kExact = 256;  // every floating-point dtype holds integers up to it
   const bool are_exact = from >= -kExact && to.has_value() && *to <= kExact;
   if (at::isFloatingType(self.scalar_type()) && !are_exact) {
     at::native::templates::random_from_to_impl<NoDraws, at::CPUGeneratorImpl>(self, from, to, std::nullopt);

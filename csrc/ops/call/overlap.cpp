@@ -16,14 +16,14 @@ bool is_strided(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided;
 }
 
-// Almost no call's arguments share memory: a look at two pointers tells.
+// Compare two pointers first: almost no call's arguments share memory.
 bool may_share(const at::Tensor& a, const at::Tensor& b) {
   const c10::Storage& first = a.unsafeGetTensorImpl()->unsafe_storage();
   const c10::Storage& second = b.unsafeGetTensorImpl()->unsafe_storage();
   return first && second && first.is_alias_of(second);
 }
 
-// Whether the call will resize the tensor: torch resizes outputs first, and looks at what overlaps then.
+// Return true if the call will resize the tensor: torch resizes outputs before it checks overlap.
 bool will_be_resized(const Call& call, uint8_t index) {
   const std::shared_ptr<const CallShape> shape = shape_of(call);
   return std::any_of(shape->resized.begin(), shape->resized.end(), [&](const auto& resized) {
@@ -64,7 +64,7 @@ std::vector<OverlapRule> overlap_rules(const Operator& op) {
   for (const auto* row = std::lower_bound(std::begin(kOverlapTable), std::end(kOverlapTable), op.name, by_name);
        row != std::end(kOverlapTable) && row->op == op.name; ++row) {
     if (row->pattern.size() != op.args.size()) {
-      continue;  // another torch's schema
+      continue;  // the schema of another torch version
     }
     OverlapRule rule{};
     for (size_t i = 0; i < row->pattern.size(); ++i) {

@@ -32,8 +32,8 @@ at::Generator given_generator(const Call& call) {
   return {};
 }
 
-// A bijection of 64 bits whose every output bit depends on every input bit (the finaliser of SplitMix64; Steele, Lea and
-// Flood 2014).
+// Map 64 bits to 64 bits. A bijection whose every output bit depends on every input bit (the finaliser of SplitMix64;
+// Steele, Lea and Flood 2014).
 uint64_t mix(uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
   bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
@@ -42,13 +42,13 @@ uint64_t mix(uint64_t bits) {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
 
-// A step of SplitMix64 of odd, irregular bits.
+// Return a step for SplitMix64 with odd, irregular bits.
 uint64_t step_of(uint64_t bits) {
   const uint64_t step = mix(bits) | 1;
   return std::popcount(step ^ (step >> 1)) < 24 ? step ^ 0xAAAAAAAAAAAAAAAAull : step;
 }
 
-// The engine's whole state from (seed, offset), by a SplitMix64 generator with a start and a step of their own. The last
+// Compute the engine's whole state from (seed, offset), by a SplitMix64 generator with its own start and step. The last
 // four words are a bijection of the pair: no two draws begin in one state.
 at::mt19937_data_pod expand(uint64_t seed, uint64_t offset) {
   at::mt19937_data_pod state;
@@ -73,7 +73,7 @@ at::mt19937_data_pod expand(uint64_t seed, uint64_t offset) {
   return state;
 }
 
-// A generator that no call uses any more: a call holds its own until it is done.
+// Return a generator that no call uses: a call holds its own until it is done.
 at::Generator idle_generator() {
   static thread_local std::array<at::Generator, 8> generators;
   static thread_local size_t next = 0;
@@ -85,7 +85,7 @@ at::Generator idle_generator() {
 }
 
 at::Generator make_cpu_generator(uint64_t seed, uint64_t offset) {
-  static thread_local at::mt19937 engine;  // making one seeds it, which takes longer than all of this
+  static thread_local at::mt19937 engine;  // making one seeds it, which takes longer than everything else here
   engine.set_data(expand(seed, offset));
   at::Generator generator = idle_generator();
   auto* impl = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
@@ -99,7 +99,7 @@ int64_t seed_of(uint64_t seed, uint64_t offset) {
   return static_cast<int64_t>(mix(offset + mix(seed + kGolden)));
 }
 
-// Writes the seed of each replay to pinned memory, from which a copy of the graph takes it to the device.
+// Writes the seed of each replay to pinned memory. A copy in the graph takes it to the device.
 class CapturedSeed final : public HostCommand {
  public:
   CapturedSeed(std::string op, const RandomDraw& draw, at::Tensor pinned)
@@ -117,7 +117,7 @@ class CapturedSeed final : public HostCommand {
 };
 
 at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
-  // By our own allocator: beside another device type `pinned_memory(true)` asks for the other one's.
+  // Use our own allocator: if another device type is present, `pinned_memory(true)` uses the other's.
   at::Tensor pinned(at::detail::empty_generic({}, &host_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                               c10::kLong, std::nullopt));
   if (!is_pinned(pinned.const_data_ptr())) {

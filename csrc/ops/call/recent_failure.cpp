@@ -41,9 +41,9 @@ void RecentFailure::keep_current() {
       return;
     }
   } catch (...) {
-    // What is no std::exception is no interrupt of Python's.
+    // An exception that is not a std::exception is no interrupt of Python's.
   }
-  // The old one is destroyed without the lock: it may be Python's.
+  // The old exception is destroyed without the lock: it may be a Python object.
   const std::lock_guard lock(mutex_);
   std::swap(error_, kept);
   when_ = std::chrono::steady_clock::now();

@@ -27,7 +27,8 @@ namespace outboard {
 
 namespace {
 
-// Python's meta functions must not meet a TorchFunctionMode of the user's (torch.set_default_device is one).
+// A scope without the user's TorchFunctionMode (such as torch.set_default_device), which Python's meta functions must
+// not meet.
 class NoTorchFunction {
  public:
   NoTorchFunction() : previous_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
@@ -44,7 +45,7 @@ class NoTorchFunction {
 at::Tensor meta_like(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (impl.is_wrapped_number()) {
-    return tensor;  // a Python number stays one: metas that are written in Python take no other
+    return tensor;  // a Python number stays one: Python meta kernels accept nothing else
   }
   at::Tensor meta = at::detail::empty_strided_meta(impl.sizes(), impl.strides(), tensor.scalar_type());
   c10::TensorImpl* result = meta.unsafeGetTensorImpl();
@@ -57,8 +58,8 @@ at::Tensor meta_like(const at::Tensor& tensor) {
   return meta;
 }
 
-// Of an output the meta kernel sees an empty one: it tells the result's shape, whatever the output's is, and no meta
-// kernel that is written in Python warns of a size that only the first call of a signature would show it.
+// Return the empty tensor that the meta kernel sees as an output. It computes the result's shape independently of the
+// output's. And no Python meta kernel warns of a size that it would only see in the first call of a signature.
 at::Tensor meta_output(const at::Tensor& tensor) {
   return at::detail::empty_strided_meta({0}, {1}, tensor.scalar_type());
 }
@@ -128,7 +129,7 @@ bool is_interrupt(const std::exception& error) {
   return kind_of(error) == MetaFailure::Interrupt;
 }
 
-// Torch's own kernel in C++ where there is one, else the dispatcher's, which may be written in Python.
+// Run torch's own C++ kernel if there is one, else the dispatcher's, which may be Python's.
 void run_meta_kernel(const Operator& op, torch::jit::Stack& stack) {
   const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::Meta);
@@ -159,7 +160,7 @@ class ClassHash {
     add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.layout()) << 8 |
         static_cast<uint64_t>(tensor.dim()) << 16 | (tensor.is_cpu() ? uint64_t{1} << 32 : 0));
   }
-  // Flags, dtypes, modes and the categories of numbers decide which results a kernel has, and which dtypes it takes.
+  // Flags, dtypes, modes and the categories of numbers decide a kernel's results, and the dtypes that it accepts.
   void add_constant(const c10::Argument& declared, const c10::IValue& value) {
     add(value.isNone() ? 1 : value.isDouble() ? 2 : value.isComplexDouble() ? 3 : 4);
     if (value.isBool()) {
@@ -187,7 +188,7 @@ class ClassHash {
   uint64_t hash_ = 0;
 };
 
-// The class is one of the operator's. The default dtype is that of some results.
+// Return the call's class, one of the operator's. Some results have the default dtype.
 uint64_t class_of(const Call& call) {
   ClassHash hash;
   hash.add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
@@ -202,7 +203,8 @@ uint64_t class_of(const Call& call) {
   return hash.value();
 }
 
-// Whether a written tensor is one whose elements share memory. Some kernels write to it, others refuse it in some cases.
+// Return true if the elements of a written tensor share memory. Some kernels write to it; others refuse it in some
+// cases.
 bool writes_shared_elements(const Call& call) {
   bool result = false;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
@@ -215,8 +217,8 @@ bool writes_shared_elements(const Call& call) {
   return result;
 }
 
-// Whether an output has another dtype than the functional form's result: few kernels cast to it, and the others say so
-// when they run. `arguments` are the meta kernel's.
+// Return true if an output has another dtype than the functional form's result. Few kernels cast to it; the others
+// raise when they run. `arguments` are the meta kernel's.
 bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
   const Operator* functional = call.op().functional_form();
   if (functional == nullptr) {
