@@ -42,7 +42,7 @@ Stream& ours(c10::Stream stream) {
 
 using Tensors = std::vector<at::Tensor>;
 
-// One launch: shells, which own no memory of the device's, and what to do with them.
+// One launch: shells, which own no device memory, and the body that uses them.
 class HostLaunch final : public outboard::HostCommand {
  public:
   HostLaunch(const char* name, Body body, Tensors outputs, Tensors inputs)
@@ -57,7 +57,7 @@ class HostLaunch final : public outboard::HostCommand {
       const outboard::CallContext::Scope in_context(context_);
       const outboard::KeepWarnings keep_warnings(*place.stream, name_);
       const c10::impl::ForceDispatchKeyGuard below_autograd(outboard::below_autograd_keys());
-      // Shells of each run's own: the body may change their sizes.
+      // Each run has its own shells: the body may change their sizes.
       body_(copies_of(outputs_), copies_of(inputs_));
     } catch (...) {
       outboard::report_failure(place, outboard::with_name_of(name_));
@@ -190,7 +190,7 @@ void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Bod
   }
   auto run = std::make_unique<OneRun>(OneRun{std::move(work), outboard::next_place(stream)});
   const char* const known_name = outboard::is_recording_activities() ? outboard::intern_name(name) : nullptr;
-  // If it raises, it is not called.
+  // If this raises, the body is not called.
   const bool is_queued = outboard::queue_host_work(stream, run_once, run.get(), known_name);
   static_cast<void>(run.release());
   outboard::finish_call(stream, is_queued);

@@ -40,7 +40,7 @@ void check_declared(const TypedKernel& kernel, size_t index, const at::Tensor& t
                     ": pass x.contiguous(), or declare the parameter 'strided' and pass the strides as numbers");
 }
 
-// Checks the arguments and returns the device of the launch.
+// Check the arguments and return the device of the launch.
 c10::DeviceIndex device_of_launch(const TypedKernel& kernel, c10::ArrayRef<TypedArgument> arguments,
                                   const Stream* stream) {
   c10::DeviceIndex device = -1;
@@ -100,7 +100,7 @@ ob_kernel_arg to_kernel_arg(const KernelParameter& parameter, const TypedArgumen
   return arg;
 }
 
-// What the launch does to its tensors, for the allocator, autograd and the sanitizer.
+// Report the launch's use of its tensors to the allocator, autograd and the sanitizer.
 void note_launch(const TypedKernel& kernel, c10::ArrayRef<TypedArgument> arguments, Stream& stream) {
   c10::SmallVector<TraceAccess, kInlineParameters> accesses;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -111,14 +111,14 @@ void note_launch(const TypedKernel& kernel, c10::ArrayRef<TypedArgument> argumen
     c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     const bool is_written = kernel.parameters[i].is_written;
     if (is_written) {
-      impl.bump_version();  // a gradient that needs what was there before raises
+      impl.bump_version();  // a gradient that needs the earlier content raises
     }
     record_stream(impl.unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream);
     if (tensor.numel() > 0) {
       accesses.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_written});
     }
   }
-  // What is captured does not run now.
+  // Captured work does not run now.
   if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream) == nullptr && !accesses.empty())) {
     active->access(kernel.program.name().c_str(), stream, accesses.data(), accesses.size());
   }

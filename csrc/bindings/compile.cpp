@@ -25,7 +25,7 @@ namespace {
 constexpr char kCapsule[] = "torch_outboard.compiled_kernel";
 constexpr char kArgumentKinds[] = "rwifd";  // of kernels on the host
 
-// Gives false with a Python error set.
+// Return false with a Python error set.
 bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, CompiledArgument* out) {
   switch (kernel.arguments[index]) {
     case 'k':
@@ -107,7 +107,7 @@ PyObject* to_launcher(std::unique_ptr<CompiledKernel> kernel) {
   if (!capsule) {
     return nullptr;
   }
-  static_cast<void>(kernel.release());  // kept for good: launches that are queued name it
+  static_cast<void>(kernel.release());  // never freed: queued launches refer to it
   return PyCFunction_NewEx(&launch_method, capsule.get(), nullptr);
 }
 
@@ -139,7 +139,7 @@ bool to_bytes(PyObject* object, std::string* out) {
   return true;
 }
 
-// Seven formulas: three of the grid, three of the block, one of local memory.
+// Read seven formulas: three of the grid, three of the block, one of local memory.
 bool to_geometry(PyObject* object, kernels::Geometry* out) {
   if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 7) {
     PyErr_SetString(PyExc_TypeError, "device_kernel takes seven formulas: of the grid, the block and local memory");
@@ -189,7 +189,7 @@ PyObject* py_device_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t cou
   });
 }
 
-// Builds the program of a launcher for a device.
+// Build the program of a launcher for a device.
 PyObject* py_build_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;
@@ -251,7 +251,7 @@ PyObject* py_empty_strided(PyObject*, PyObject* const* arguments, Py_ssize_t cou
   });
 }
 
-// Pairs of a device's index and a stream's id.
+// Read pairs of a device's index and a stream's id.
 bool to_streams(PyObject* object, std::vector<Stream*>* out) {
   if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) % 2 != 0) {
     PyErr_SetString(PyExc_TypeError, "call_compiled takes streams as a tuple of device indices and ids by turns");
@@ -268,18 +268,19 @@ bool to_streams(PyObject* object, std::vector<Stream*>* out) {
   return true;
 }
 
-// An operator in Python throws an exception that leaves the error itself with the thread, where it would be lost.
+// Save the Python error. An operator in Python throws an exception that leaves the error itself with the thread, where
+// it would be lost.
 void secure_python_error() {
   try {
     throw;
   } catch (python_error& error) {
     error.persist();
   } catch (...) {
-    // It holds all that there is.
+    // The exception holds everything.
   }
 }
 
-// Calls generated code, which turns what is thrown in it into a RuntimeError: an error of ours gets its own type again.
+// Call generated code, which turns its exceptions into a RuntimeError. An error of ours gets its own type again.
 PyObject* py_call_compiled(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::vector<Stream*> given;

@@ -90,7 +90,7 @@ PyObject* py_exchange_device(PyObject*, PyObject* argument) {
   });
 }
 
-// As torch's own: a negative index means "leave it".
+// A negative index means "leave it", as in torch's own.
 PyObject* py_maybe_exchange_device(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;
@@ -254,7 +254,7 @@ PyObject* py_synchronize_device(PyObject*, PyObject* argument) {
   });
 }
 
-// What work has warned of that nobody waited for; with an "error" filter there is nobody left to raise it to.
+// Issue the warnings of work that was not waited for. With an "error" filter there is no caller left to raise to.
 void issue_last_warnings() {
   const auto issue = [] {
     return Object(guarded([]() -> PyObject* {
@@ -284,7 +284,7 @@ PyObject* py_begin_autograd_threads(PyObject*, PyObject* given) {
 
 PyObject* py_shut_down(PyObject*, PyObject*) {
   {
-    // A driver's threads may need the lock to finish what is queued.
+    // A driver's threads may need the lock to finish queued work.
     const WithoutGil without_gil;
     drain_autograd_threads();
     abort_all_groups();

@@ -17,7 +17,7 @@ namespace py = pybind11;
 using Options = DistributedBackend::Options;
 using OptionsPtr = c10::intrusive_ptr<Options>;
 
-// ProcessGroupGloo's own constructor needs headers that torch doesn't ship.
+// ProcessGroupGloo's own constructor needs headers that torch does not ship.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout) {
   const py::gil_scoped_acquire gil;
@@ -30,7 +30,7 @@ c10::intrusive_ptr<DistributedBackend> make_backend(const c10::intrusive_ptr<c10
   return c10::make_intrusive<DistributedBackend>(store, rank, size, options, make_gloo);
 }
 
-// Adds the classes to the module; once. torch's own must be there, so not when the module is imported.
+// Add the classes to the module, once. Torch's own must exist, so this does not happen when the module is imported.
 PyObject* py_add_distributed(PyObject* self, PyObject*) {
   return guarded([self]() -> PyObject* {
     auto module = py::reinterpret_borrow<py::module_>(self);
@@ -50,7 +50,8 @@ PyObject* py_add_distributed(PyObject* self, PyObject*) {
                                [](DistributedBackend& own) {
                                  return c10::static_intrusive_pointer_cast<Options>(own.getBackendOptions());
                                })
-        // What torch.distributed asks of a group with a bound device, and base classes don't have in every version.
+        // Methods that torch.distributed calls on a group with a bound device, and that base classes lack in some
+        // versions.
         .def("perform_nocolor_split", [](DistributedBackend&, const py::object&) {})
         .def("_set_default_timeout", [](DistributedBackend& own, std::chrono::milliseconds t) { own.setTimeout(t); });
     return none();

@@ -39,7 +39,7 @@ class Library {
   void* handle_;
 };
 
-// Options as the C structure; the texts live in the vectors.
+// Options as the C structure. The texts live in the vectors.
 class Options {
  public:
   bool fill(PyObject* dict) {
@@ -73,7 +73,7 @@ ob_driver empty_table() {
   return table;
 }
 
-// Asks a library for its table.
+// Ask a library for its table.
 ob_driver load_table(const std::string& name, const std::string& path, const Library& library, const Options& options) {
   if (!library.get()) {
     const char* reason = dlerror();
@@ -123,7 +123,7 @@ PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t co
     ob_driver table = load_table(name, path, library, options);
     Rebinding rebinding;
     if (PyDict_Size(arguments[3]) > 0) {
-      // What the library's own table ends before, a method may still add.
+      // A method may add entries beyond the end of the library's own table.
       table.struct_size = sizeof(table);
       if (!bind_entries(name.c_str(), arguments[3], &table)) {
         return nullptr;
@@ -185,7 +185,7 @@ PyObject* py_entries(PyObject*, PyObject*) {
   });
 }
 
-// (entry, device, handle of a stream): of a call of the driver's method by somebody else than the core or the driver.
+// (entry, device, handle of a stream): for a caller other than the core or the driver that calls the driver's method.
 PyObject* py_refuse_in_capture(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::string entry;

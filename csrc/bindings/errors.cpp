@@ -23,11 +23,11 @@ void throw_python_error() {
 
 namespace {
 
-// Makes the exception of torch_outboard._errors and leaves it as the thread's Python error.
+// Make the exception of torch_outboard._errors and leave it as the thread's Python error.
 void set_outboard_error(ErrorKind kind, ob_status code, const std::string& message) {
   Object cause = take_trampoline_exception();
   if (cause && !PyErr_GivenExceptionMatches(cause.get(), PyExc_Exception)) {
-    // KeyboardInterrupt and its like are for whoever runs the program, not for handlers of errors.
+    // KeyboardInterrupt and similar exceptions are for the program, not for error handlers.
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(cause.get())), cause.get());
     return;
   }
@@ -46,7 +46,8 @@ void set_outboard_error(ErrorKind kind, ob_status code, const std::string& messa
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.get())), exception.get());
 }
 
-// Returns for the kinds that torch has a C++ class for, and when Python can't be asked any more.
+// Raise the Python exception. Return for the kinds with a C++ class in torch, and once Python cannot be called any
+// more.
 void raise_python(ErrorKind kind, ob_status code, const std::string& message) {
   const bool is_ours = kind == ErrorKind::Driver || kind == ErrorKind::NotSupported ||
                        kind == ErrorKind::Registration || kind == ErrorKind::Capture;
@@ -58,7 +59,7 @@ void raise_python(ErrorKind kind, ob_status code, const std::string& message) {
   throw_python_error();
 }
 
-// A warning of queued work, in Python. Raises if a filter makes an error of it.
+// Issue a warning of queued work in Python. Raise if a filter turns it into an error.
 void warn_in_python(const c10::Warning& warning) {
   if (python_is_gone()) {
     c10::WarningHandler().process(warning);
@@ -72,12 +73,12 @@ void warn_in_python(const c10::Warning& warning) {
   }
 }
 
-// KeyboardInterrupt and SystemExit are not subclasses of Exception.
+// Classify the exception. KeyboardInterrupt and SystemExit are not subclasses of Exception.
 MetaFailure classify_meta_failure(const std::exception& error) {
   if (python_is_gone()) {
     return MetaFailure::Refusal;
   }
-  // torch's own, or that of its callbacks into Python.
+  // Torch's own, or that of its callbacks into Python.
   const auto* own = dynamic_cast<const python_error*>(&error);
   const auto* called = dynamic_cast<const py::error_already_set*>(&error);
   if (!(own && own->type) && !called) {
@@ -91,7 +92,7 @@ MetaFailure classify_meta_failure(const std::exception& error) {
   return PyErr_GivenExceptionMatches(type, PyExc_NotImplementedError) ? MetaFailure::NoKernel : MetaFailure::Refusal;
 }
 
-// See ErrorCopier: restoring a python_error gives its references away.
+// See ErrorCopier: restoring a python_error transfers its references.
 std::exception_ptr copy_python_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -18,7 +18,7 @@ namespace {
 std::atomic<bool> is_gone{false};
 
 void* enter() {
-  // Most threads that wait have already given the lock up: torch's bindings do before they dispatch.
+  // Most waiting threads have already released the lock: torch's bindings do before they dispatch.
   return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr;
 }
 
@@ -26,7 +26,8 @@ void leave(void* state) {
   PyEval_RestoreThread(static_cast<PyThreadState*>(state));
 }
 
-// Told through logging, as nobody who waits can be raised a warning: without a handler that is the standard error.
+// Report a wait through logging, because a waiting thread cannot get a warning. Without a handler it goes to the
+// standard error.
 void tell_wait(const std::string& text) {
   if (python_is_gone()) {
     std::fprintf(stderr, "torch_outboard: %s\n", text.c_str());
@@ -43,7 +44,7 @@ void tell_wait(const std::string& text) {
 
 unsigned long main_thread = 0;
 
-// Python handles signals in its main thread only; a driver's method that waits does so itself.
+// Python handles signals only in its main thread; a driver's method that waits handles them itself.
 bool can_interrupt(const char* entry) {
   return PyThread_get_thread_ident() == main_thread && !is_python_method(entry) && !python_is_gone();
 }
@@ -55,7 +56,7 @@ void handle_signals() {
   }
 }
 
-// The number of Python's main thread; false with a Python error.
+// Find the number of Python's main thread. Return false with a Python error.
 bool find_main_thread() {
   const Object threading(PyImport_ImportModule("threading"));
   const Object thread(threading ? PyObject_CallMethod(threading.get(), "main_thread", nullptr) : nullptr);

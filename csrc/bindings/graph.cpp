@@ -14,10 +14,10 @@ namespace {
 
 constexpr char kCapsule[] = "torch_outboard.graph";
 
-// A capture that nobody ended is ended here, where a failure of the driver can still be told.
+// End a capture that was not ended, here where a driver failure can still be reported.
 void destroy(PyObject* capsule) {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);  // of whom the graph is dropped by
+  PyErr_Fetch(&type, &value, &traceback);  // an error of the code that drops the graph
   auto* graph = static_cast<Graph*>(PyCapsule_GetPointer(capsule, kCapsule));
   const Object ended(guarded([&]() -> PyObject* {
     {
@@ -55,7 +55,7 @@ Graph* to_graph(PyObject* object) {
   return static_cast<Graph*>(PyCapsule_GetPointer(object, kCapsule));
 }
 
-// Calls a member of the graph without the interpreter lock.
+// Call a member of the graph without the interpreter lock.
 template <class Member>
 PyObject* with_graph(PyObject* object, Member member) {
   return guarded([&]() -> PyObject* {

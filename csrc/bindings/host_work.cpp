@@ -31,8 +31,8 @@ void complain() {
   PyGILState_Release(gil);
 }
 
-// The last owner runs work that was accepted and will be called by nobody else. `fn` takes no lock of Python's, so it
-// doesn't matter whether this thread holds it.
+// Release an owner. The last owner runs work that was accepted and that nothing else will call. `fn` takes no Python
+// lock, so this thread may or may not hold it.
 void drop(HostWork* work) {
   if (work->owners.fetch_sub(1) != 1) {
     return;
@@ -44,7 +44,7 @@ void drop(HostWork* work) {
   delete work;
 }
 
-// True if it is this caller who runs it.
+// Return true if this caller runs it.
 bool claim(HostWork* work) {
   if (work->is_repeated) {
     return true;

@@ -21,7 +21,7 @@ namespace outboard::bindings {
 
 namespace {
 
-// Calls a function of the builder's. Its Exceptions are bugs or interrupts: it answers with a refusal for the rest.
+// Call a function of the builder. Its exceptions are bugs or interrupts: everything else is a refusal.
 template <typename Ask>
 auto with_builder(Ask&& ask) {
   const pybind11::gil_scoped_acquire gil;
@@ -74,7 +74,7 @@ BuiltPlan plan_of(const py::tuple& answer) {
   return built;
 }
 
-// The same of what was read from disk, which may be anything.
+// Do the same for what was read from disk, which may be anything.
 BuiltPlan plan_of_kept(const py::tuple& answer) {
   BuiltPlan built;
   try {
@@ -92,7 +92,7 @@ BuiltPlan plan_of_kept(const py::tuple& answer) {
   return built;
 }
 
-// Calls a function of the builder's with an operator's name, its arguments and more.
+// Call a function of the builder with an operator's name, its arguments and more.
 template <typename... More>
 py::object ask_about(const py::module_& builder, const char* function, const Operator& op,
                      c10::ArrayRef<c10::IValue> given, More... more) {
@@ -180,7 +180,7 @@ std::string ask_explained(const std::string& refusal) {
 constexpr PlanBuilder kBuilder{ask_numbers,   ask_load, ask_build,       ask_numbers_of_lists, ask_build_chunks,
                                ask_attention, ask_drop, ask_drop_chunks, ask_explained};
 
-// native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host can't reach.
+// native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host cannot reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     int64_t values[3] = {};
@@ -245,7 +245,7 @@ PyObject* py_forbid_compiling(PyObject*, PyObject*) {
   return none();
 }
 
-// (text, letters of each kernel): raises what is wrong with a plan.
+// (text, letters of each kernel): raise the errors of a plan.
 PyObject* py_check_plan(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::string text;

@@ -197,7 +197,7 @@ PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     if (!kernel || !has_arguments("launch", count, 9) || !to_options(arguments, *kernel, &options)) {
       return nullptr;
     }
-    // A tuple keeps what is in it alive while the lock is given up.
+    // A tuple keeps its items alive while the lock is released.
     PyObject* const given = arguments[0];
     const Py_ssize_t taken = static_cast<Py_ssize_t>(kernel->parameters.size());
     if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != taken) {
@@ -288,7 +288,7 @@ PyObject* py_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t coun
   });
 }
 
-// Builds the program of what typed_kernel gave, for a device.
+// Build the program of typed_kernel's result for a device.
 PyObject* py_build_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;

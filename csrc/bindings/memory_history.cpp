@@ -54,7 +54,7 @@ PyObject* py_record_memory_history(PyObject*, PyObject* arguments) {
   });
 }
 
-// Stacks are put into words all at once at the end, since many entries share one: here they are only noted.
+// Stacks are only noted here. They are symbolized together at the end, because many entries share one.
 class Stacks {
  public:
   void want(const py::dict& entry, const Context& context) {
@@ -148,7 +148,7 @@ const char* name_of(TraceEntry::Action action) {
       return "snapshot";
     case TraceEntry::OOM:
       return "oom";
-    default:  // torch 2.15 has an action more, which is never recorded here
+    default:  // torch 2.15 has one more action, which is never recorded here
       return "unknown";
   }
 }

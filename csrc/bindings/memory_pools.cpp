@@ -46,7 +46,7 @@ PyObject* py_use_pool(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   });
 }
 
-// Calls what takes a device and a memory pool.
+// Call a function that takes a device and a memory pool.
 template <class Function>
 PyObject* with_pool(const char* name, Function function, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {

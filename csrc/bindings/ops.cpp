@@ -122,7 +122,7 @@ PyObject* py_set_fallback_mode(PyObject*, PyObject* argument) {
   });
 }
 
-// The argument that a return stands for: the one with the same alias annotation, if the operator writes to it.
+// Return the argument that a return stands for: the one with the same alias annotation, if the operator writes to it.
 std::optional<size_t> written_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
   if (!result.alias_info() || !result.alias_info()->isWrite()) {
     return std::nullopt;
@@ -136,8 +136,8 @@ std::optional<size_t> written_argument(const c10::FunctionSchema& schema, const 
   return std::nullopt;
 }
 
-// A kernel's call while the core records the stream. What the kernel launches by itself, with a handle of the driver's or
-// through an address, runs at once and is missing in each replay: then nothing was recorded.
+// A kernel's call while the core records the stream. Work that the kernel launches itself, with a driver handle or
+// through an address, runs at once and is missing in each replay. Nothing was recorded then.
 class CapturedCall {
  public:
   explicit CapturedCall(const Call& call) : capture_(capture_of(current_stream(call.device()))) {
@@ -148,7 +148,7 @@ class CapturedCall {
     }
   }
 
-  // Raises CaptureError for a call that has results with elements and added nothing to the graph.
+  // Raise CaptureError for a call that has results with elements and added nothing to the graph.
   void check(const Call& call, const std::vector<c10::IValue>& results) const {
     if (C10_LIKELY(capture_ == nullptr) || capture_->command_count() != before_) {
       return;
@@ -163,7 +163,7 @@ class CapturedCall {
   }
 
  private:
-  // Whether the tensor has elements that the call is to write: not of a view of an argument.
+  // Return true if the tensor has elements that the call must write; false for a view of an argument.
   static bool makes_elements(const Call& call, const at::Tensor& result) {
     if (!result.defined() || result.numel() == 0 || !is_ours(*result.unsafeGetTensorImpl())) {
       return false;
@@ -189,8 +189,8 @@ class PythonKernel {
  public:
   explicit PythonKernel(PyObject* callable) : callable_(Py_NewRef(callable)) {}
 
-  // The callable is kept for good: a kernel stays registered until the process ends, and the interpreter may be gone
-  // before the registration is.
+  // The callable is never freed: a kernel stays registered until the process ends, and the interpreter may be gone
+  // before the registration.
   bool operator()(const Call& call, torch::jit::Stack* stack) const {
     if (python_is_gone()) {
       return false;
@@ -236,7 +236,7 @@ class PythonKernel {
   }
 
  private:
-  // None in place of a result that the operator writes to an argument means that argument.
+  // None in place of a result that the operator writes to an argument stands for that argument.
   static std::vector<c10::IValue> convert_results(const c10::FunctionSchema& schema, const c10::IValue* arguments,
                                                   const py::object& result) {
     const auto& returns = schema.returns();

@@ -31,7 +31,7 @@ PyObject* from_path(const std::string& path) {
   return PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()));
 }
 
-// The class follows from the number: PermissionError, NotADirectoryError and so on.
+// Raise the class that belongs to the number: PermissionError, NotADirectoryError and so on.
 PyObject* raise_os_error(int number, const std::string& message) {
   const Object text(from_text(message));
   const Object error(text ? PyObject_CallFunction(PyExc_OSError, "iO", number, text.get()) : nullptr);

@@ -14,7 +14,7 @@ namespace {
 using c10::CachingAllocator::DurationStat;
 using c10::CachingAllocator::Stat;
 
-// Each adds a value to the dict; false with a Python error set.
+// Each adds a value to the dict, and returns false with a Python error set.
 bool add(PyObject* dict, const char* key, PyObject* owned) {
   const Object value(owned);
   return value && PyDict_SetItemString(dict, key, value.get()) == 0;

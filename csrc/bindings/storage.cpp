@@ -14,7 +14,7 @@ namespace outboard::bindings {
 
 namespace {
 
-// By the way that from_blob goes.
+// Return the device as from_blob finds it.
 PyObject* py_device_of_address(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
     uint64_t address = 0;
@@ -34,7 +34,7 @@ void drop_owner(void* owner) {
   }
 }
 
-// (device, address, bytes, owner): keeps the owner for as long as the storage lives. Can't be resized.
+// (device, address, bytes, owner): keep the owner as long as the storage lives. It cannot be resized.
 PyObject* py_storage_at(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;

@@ -8,7 +8,7 @@ namespace outboard::bindings {
 
 namespace {
 
-// Puts the thread's Python error aside for a scope.
+// Set the thread's Python error aside for a scope.
 class KeptError {
  public:
   KeptError() { PyErr_Fetch(&type_, &value_, &traceback_); }
@@ -59,14 +59,14 @@ class PythonTrace final : public Trace {
   }
 
  private:
-  // Calls the function with what `make` gives: it tells the three kinds of call apart by their arguments.
+  // Call the function with the result of `make`. The function distinguishes the three kinds of call by their arguments.
   template <class Make>
   void with_python(Make make) {
     if (python_is_gone()) {
       return;
     }
     const WithGil gil;
-    // A traced call may be made while an exception is on its way, as when a `with` block is left.
+    // A traced call may run while an exception propagates, for example when a `with` block is left.
     const KeptError kept;
     const Object arguments = make();
     const Object result(arguments ? PyObject_CallObject(callback_.get(), arguments.get()) : nullptr);

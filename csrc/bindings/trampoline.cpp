@@ -40,22 +40,23 @@ const char* const entry_names[] = {
 #undef X
 };
 
-// Set by bind_entries before the table is installed, and kept: trampolines read them from any thread.
+// The methods by entry. bind_entries sets them before the table is installed. They are kept: trampolines read them from
+// any thread.
 struct Methods {
   PyObject* of[static_cast<int>(Entry::count)];
   void (*library_last_error)(void*, char*, size_t);
 };
 Methods methods{};
-// While an attach replaces a driver, that driver's: its `destroy` is called when the other one is bound already.
+// The methods of the driver that an attach is replacing: its `destroy` is called when the new one is already bound.
 const Methods* replaced = nullptr;
 
-// What this thread's last trampoline has to say, if it failed. The exception is a reference that take_… gives up, or the
-// next trampoline: what was handled must not become the cause of a later error.
+// The failure of this thread's last trampoline. take_… or the next trampoline releases the exception: a handled one
+// must not become the cause of a later error.
 thread_local const char* failed_in = nullptr;
 thread_local std::string failure;
 thread_local PyObject* failed_exception = nullptr;
 
-// Whether it is that failure which the core asks about: entries that are C functions fail without a trampoline.
+// Return true if the core asks about that failure: entries that are C functions fail without a trampoline.
 bool is_asked_about() {
   const char* asked = failed_entry();
   return failed_in != nullptr && (asked == nullptr || std::strcmp(asked, failed_in) == 0);
@@ -77,7 +78,7 @@ std::string text_of(PyObject* object) {
   return {data, static_cast<size_t>(size)};
 }
 
-// The code of an exception that carries one (DriverError), else by its class.
+// Return the code of an exception that carries one (DriverError), else the code of its class.
 ob_status status_of(PyObject* exception, bool* out_has_code) {
   *out_has_code = false;
   if (PyErr_GivenExceptionMatches(exception, PyExc_MemoryError)) {
@@ -104,7 +105,7 @@ ob_status status_of(PyObject* exception, bool* out_has_code) {
   return OB_INTERNAL;
 }
 
-// The status for the Python error that is set, which it clears.
+// Return the status for the current Python error, and clear it.
 ob_status take_error(Entry entry) {
   PyObject* type = nullptr;
   PyObject* value = nullptr;
@@ -184,7 +185,8 @@ Object arguments(Values&&... values) {
   return is_whole ? std::move(tuple) : Object();
 }
 
-// Results: each gives a status, OB_OK if the object is what the entry must return; else the Python error is set.
+// Results: each returns OB_OK if the object is what the entry must return; else another status with the Python error
+// set.
 ob_status nothing(PyObject*) {
   return OB_OK;
 }
@@ -246,7 +248,7 @@ ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_re
   return status;
 }
 
-// ---- Required ---------------------------------------------------------------------------------------------------
+// ---- Required ----
 
 int32_t on_device_count(void*) {
   int64_t count = 0;
@@ -403,7 +405,7 @@ ob_status on_stream_wait_event(void*, int32_t device, uint64_t stream, int32_t e
   return call(Entry::stream_wait_event, [&] { return arguments(device, stream, event_device, event); }, nothing);
 }
 
-// ---- Optional ---------------------------------------------------------------------------------------------------
+// ---- Optional ----
 
 void on_last_error(void* self, char* buffer, size_t size) {
   if (!is_asked_about()) {
@@ -733,7 +735,7 @@ ob_status on_activity_read(void*, size_t capacity, size_t stride, ob_activity* o
       });
 }
 
-// -1 for an entry that has no trampoline.
+// Return the index, or -1 for an entry that has no trampoline.
 int index_of(const char* name) {
   for (int i = 0; i < static_cast<int>(Entry::count); ++i) {
     if (std::strcmp(entry_names[i], name) == 0) {
@@ -785,7 +787,7 @@ bool bind_entry(const char* driver, const EntryInfo& entry, PyObject* value, ob_
 #define ENTRY(name) {#name, offsetof(ob_driver, name), reinterpret_cast<void*>(on_##name)},
 const EntryInfo entries[] = {
     OB_PYTHON_ENTRIES(ENTRY)
-    // A Python driver's failures are exceptions, and it brings kernels as `Driver.kernels`.
+    // A Python driver's failures are exceptions, and its kernels are `Driver.kernels`.
     {"last_error", offsetof(ob_driver, last_error), nullptr},
     {"kernel_register", offsetof(ob_driver, kernel_register), nullptr},
 };
@@ -847,7 +849,7 @@ Rebinding::Rebinding() : before_(std::make_unique<Before>(Before{methods})) {
 
 Rebinding::~Rebinding() {
   replaced = nullptr;
-  // The references of those that are let go are kept: a thread may be about to call one.
+  // The references of released methods are kept: a thread may be about to call one.
   if (!is_kept_) {
     methods = before_->methods;
   }

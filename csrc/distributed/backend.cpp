@@ -18,7 +18,7 @@ namespace outboard {
 
 namespace {
 
-// Several works as one: of calls between startCoalescing and endCoalescing.
+// Several works as one, of the calls between startCoalescing and endCoalescing.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, Works works) : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
@@ -55,7 +55,7 @@ class CoalescedWork final : public c10d::Work {
     }
     return all;
   }
-  // Of the last: the exchanges of a group end in their order.
+  // Return the last one's: the exchanges of a group end in their order.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return works_.back()->getFuture(); }
 
  private:
@@ -91,8 +91,8 @@ DistributedBackend::~DistributedBackend() {
 c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive_ptr<c10d::Store>&,
                                                             const std::vector<int>& ranks,
                                                             const c10::intrusive_ptr<c10d::Backend::Options>& options) {
-  // Keys that are the same on each rank. Torch's store is prefixed by the new group's name, which depends on the groups
-  // that a rank is in; and torch splits once for each type of device.
+  // Keys that are the same on each rank. Torch prefixes its store with the new group's name, which depends on the
+  // groups of a rank; and it splits once for each type of device.
   const std::string prefix = c10::str("split/", splits_.fetch_add(1), "/", c10::Join("_", ranks));
   const auto found = std::find(ranks.begin(), ranks.end(), getRank());
   if (found == ranks.end()) {
@@ -145,7 +145,7 @@ CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place
   if (found == streams_.end()) {
     found = streams_.emplace(device, std::pair(&pool_stream(device, -1), &pool_stream(device, -1))).first;
   }
-  // In place, nothing is copied before the exchange.
+  // In-place calls copy nothing before the exchange.
   return {&current, place == Place::Staged ? found->second.first : &current, found->second.second};
 }
 

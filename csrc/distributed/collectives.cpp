@@ -22,7 +22,7 @@ Tensors bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
-// Gloo takes a list for each of a rank's devices, of which there is one.
+// Gloo takes a list for each of a rank's devices, and there is one.
 std::vector<Tensors> nested(Tensors tensors) {
   return {std::move(tensors)};
 }
@@ -94,7 +94,7 @@ WorkPtr DistributedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& 
   c10d::ReduceOptions options = with_timeout(given);
   options.reduceOp = reduction.op();
   const bool is_root = getRank() == given.rootRank;
-  // Gloo uses the other ranks' tensors for partial sums, which they are not to see.
+  // Gloo uses the other ranks' tensors for partial sums, which those ranks must not see.
   const auto post = [options, reduction, is_root](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
     Tensors one{reduction.view(is_root ? in[0] : in[0].clone())};
     return {gloo.reduce(one, options)};
@@ -305,7 +305,7 @@ WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c1
     to_sizes.push_back(static_cast<int64_t>(outputs[i].nbytes()));
     from_sizes.push_back(static_cast<int64_t>(inputs[i].nbytes()));
   }
-  // Gloo exchanges parts of one tensor: what it fills is taken apart behind the exchange.
+  // Gloo exchanges parts of one tensor. The tensor that it fills is split after the exchange.
   auto received = std::make_shared<at::Tensor>();
   const auto post = [=, options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
     at::Tensor from = at::cat(bytes_of(in));

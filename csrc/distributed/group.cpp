@@ -11,7 +11,7 @@
 
 namespace outboard {
 
-// ---- Lane --------------------------------------------------------------------------------------------------------------
+// ---- Lane ----
 
 void Lane::push(std::shared_ptr<Request> request) {
   const std::lock_guard lock(state_->mutex);
@@ -42,7 +42,7 @@ void Lane::loop(State& state) {
       continue;
     }
     lock.unlock();
-    request = nullptr;  // what it holds may be a tensor's last reference
+    request = nullptr;  // it may hold a tensor's last reference
     lock.lock();
   }
 }
@@ -75,11 +75,11 @@ void Lane::forget() noexcept {
   }
 }
 
-// ---- Group -------------------------------------------------------------------------------------------------------------
+// ---- Group ----
 
 namespace {
 
-// The groups of the process, for its end.
+// The groups of the process, for the end of the process.
 struct Groups {
   std::mutex mutex;
   std::vector<std::weak_ptr<Group>> list;
@@ -98,7 +98,7 @@ bool Group::is_forked() const noexcept {
   return getpid() != process_;
 }
 
-// The lanes hold the group, so that it outlives an exchange that an abort leaves behind.
+// The lanes hold the group, so it outlives an exchange that an abort leaves behind.
 void Group::start_lanes() {
   auto self = shared_from_this();
   collectives_ = std::make_unique<Lane>("outboard-group", [self](Request& request) { self->run_collective(request); });
@@ -132,7 +132,7 @@ void Group::complete(Request& request, const std::exception_ptr& error) {
   request.work->complete(error);
 }
 
-// False if the request has failed.
+// Return false if the request has failed.
 bool Group::make_ready(Request& request) {
   const char* const name = request.work->kind().name;
   const uint64_t sequence = request.work->getSequencenumber();
@@ -143,8 +143,8 @@ bool Group::make_ready(Request& request) {
   try {
     request.staging->wait_until_ready();
   } catch (...) {
-    // Work of the device's before the call has failed: the caller is told by that error, whatever its type. The peers wait
-    // for a rank that doesn't come, so the group is over.
+    // Earlier work of the device has failed: the caller gets that error, of any type. The peers wait for a rank that
+    // does not come, so the group is over.
     const std::exception_ptr error = std::current_exception();
     static_cast<void>(failure_.fail(name, sequence, error));
     complete(request, error);

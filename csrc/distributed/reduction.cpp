@@ -42,7 +42,7 @@ bool can_reduce(c10::ScalarType dtype) {
 }
 
 double factor_of(const ReduceOp& op) {
-  // The newer of the two names is not in torch 2.11.
+  // Torch 2.11 lacks the newer of the two names.
   const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK_VALUE(factor != nullptr, "PREMUL_SUM without a factor");
   return factor->tensor_factor.defined() ? factor->tensor_factor.item<double>() : factor->double_factor;
@@ -75,7 +75,7 @@ Reduction::Reduction(const ReduceOp& op, c10::ScalarType dtype, int size, const 
     op_ = ReduceOp(ReduceOp::SUM);
     adjustment_ = Adjustment::Multiply;
   } else if (dtype == at::kBool) {
-    // Of bytes, a sum of three trues would be 3, which is no bool.
+    // As bytes, a sum of three trues would be 3, which is not a bool.
     op_ = type == ReduceOp::SUM ? ReduceOp(ReduceOp::MAX) : type == ReduceOp::PRODUCT ? ReduceOp(ReduceOp::MIN) : op_;
   }
 }

@@ -18,7 +18,7 @@ at::Tensor empty_on_cpu(const at::Tensor& like, bool is_pinned) {
   return at::empty(like.sizes(), like.options().device(at::kCPU).requires_grad(false).pinned_memory(is_pinned));
 }
 
-// Whether the tensor's memory is what Gloo would make of its elements in order.
+// Return true if the tensor's memory holds its elements as Gloo would order them.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
@@ -57,7 +57,7 @@ Staging::~Staging() {
       record_stream(tensor.storage().data_ptr(), stream);
     }
   };
-  // Copies that nobody has waited for may still be queued: the memory is theirs until they are done.
+  // Copies that were not waited for may still be queued: the memory is theirs until they are done.
   if (!is_ready_) {
     keep_for(read_, *streams_.in);
   }
@@ -126,7 +126,7 @@ void Staging::finish() {
 void Staging::join() {
   const std::lock_guard lock(mutex_);
   if (!is_in_place_) {
-    read_.clear();  // not on the group's thread, which may outlive what a tensor needs to be freed
+    read_.clear();  // not on the group's thread, which may outlive what is needed to free a tensor
   }
   if (place_ == Place::Staged) {
     Stream& current = current_stream(streams_.current->device);

@@ -51,7 +51,7 @@ void Waiters::loop(State& state) {
     state.tasks.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // what it holds may be a tensor's last reference
+    task = nullptr;  // it may hold a tensor's last reference
     lock.lock();
   }
 }

@@ -88,7 +88,7 @@ void DistributedWork::settle(c10::ivalue::Future& future) const {
   if (exception_) {
     future.setError(exception_);
   } else if (Stream* const stream = staging_->out_stream(); stream != nullptr && !results_.empty()) {
-    const c10::StreamGuard guard(to_c10(*stream));  // which the future's events are recorded on
+    const c10::StreamGuard guard(to_c10(*stream));  // the future's events are recorded on it
     future.markCompleted(c10::IValue(results_));
   } else {
     future.markCompleted(c10::IValue(results_));
@@ -113,11 +113,11 @@ void DistributedWork::complete(const std::exception_ptr& error) {
     end_profile();
   }
   if (future) {
-    // Callbacks may start collectives and wait for them: never on a thread that these need.
+    // Callbacks may start collectives and wait for them, so they never run on a thread that collectives need.
     auto self = c10::intrusive_ptr<DistributedWork>::unsafe_reclaim_from_nonowning(this);
     try {
       waiters_->run([self, future] { self->settle(*future); });
-    } catch (const std::system_error&) {  // there are no more threads
+    } catch (const std::system_error&) {  // no thread can be started
       settle(*future);
     }
   }

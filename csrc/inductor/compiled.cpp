@@ -34,7 +34,7 @@ constexpr size_t kInlineArguments = 12;
 thread_local CompiledErrors* errors = nullptr;
 thread_local CompiledStreams* streams = nullptr;
 
-// Runs a function of the table.
+// Run a function of the table.
 template <class Body>
 auto keeping_error(Body&& body) -> decltype(body()) {
   try {
@@ -47,7 +47,7 @@ auto keeping_error(Body&& body) -> decltype(body()) {
   }
 }
 
-// Never freed.
+// Make a kernel, which is never freed.
 const void* make_kernel(const char* name, torch_outboard::KernelEntry entry, const char* arguments) {
   return make_compiled(name, entry, arguments).release();
 }
@@ -218,7 +218,8 @@ CompiledStreams::~CompiledStreams() {
 
 }  // namespace outboard
 
-// What compiled_functions() of torch_outboard/compiled.h looks up; null for another version of that header.
+// The symbol that compiled_functions() of torch_outboard/compiled.h looks up. Return null for another version of that
+// header.
 extern "C" OUTBOARD_API const torch_outboard::CompiledFunctions* outboard_compiled_functions(uint32_t version) {
   return version == torch_outboard::kCompiledVersion ? &outboard::kFunctions : nullptr;
 }

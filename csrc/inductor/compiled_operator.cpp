@@ -35,7 +35,7 @@ const c10::OperatorHandle& handle_of(CompiledOperator& op) {
   return *fresh;
 }
 
-// The element type under which IValue knows a list that was traced with symbols.
+// Return the element type by which IValue knows a list that was traced with symbols.
 c10::TypePtr without_symbols(const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::SymIntType:
@@ -122,7 +122,7 @@ class Boxer {
       return at::Tensor();
     }
     if (is_number(value)) {
-      // What Python's binding makes of a number in a tensor's place.
+      // Convert the number as Python's binding does in place of a tensor.
       at::Tensor number = c10::scalar_to_tensor(to_scalar(value));
       number.unsafeGetTensorImpl()->set_wrapped_number(true);
       return number;
@@ -130,7 +130,7 @@ class Boxer {
     expect(value.kind == Kind::Tensor, value);
     const at::Tensor& tensor = tensor_of(value.tensor_handle);
     if (tensor.defined() && is_ours(*tensor.unsafeGetTensorImpl()) && tensor.has_storage()) {
-      // Of another stream's pool it may be, as a model's constants are, and nobody else can record it.
+      // It may come from another stream's pool, as a model's constants do, and nothing else can record it.
       record_stream(tensor.storage().data_ptr(), current_stream(tensor.device().index()));
     }
     return tensor;
@@ -162,7 +162,7 @@ class Boxer {
   const c10::Argument* argument_ = nullptr;
 };
 
-// Hands out tensors in order.
+// Returns tensors in order.
 class Unboxer {
  public:
   Unboxer(const c10::FunctionSchema& schema, c10::ArrayRef<AtenTensorHandle*> results)

@@ -16,14 +16,14 @@ namespace outboard {
 
 namespace {
 
-// Queued launches and graphs name a model's kernels, so its library stays loaded when the runner is gone. Torch, which
-// opens it next, reports what is wrong with it.
+// Keep the library of a model loaded after the runner is gone: queued launches and graphs refer to its kernels. Torch,
+// which opens it next, reports its errors.
 const std::string& kept_loaded(const std::string& library) {
   dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   return library;
 }
 
-// Runs code of a model, which hands on the text of an error alone.
+// Run code of a model, which passes on only an error's text.
 template <class Body>
 auto with_error_types(Body&& body) -> decltype(body()) {
   const CompiledErrors errors;

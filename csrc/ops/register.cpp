@@ -18,18 +18,18 @@ namespace outboard {
 namespace {
 
 torch::Library& keep(torch::Library::Kind kind, const char* space, c10::DispatchKey key) {
-  // For good: torch takes registrations back when their library is destroyed.
+  // Permanent: torch removes registrations when their library is destroyed.
   return *new torch::Library(kind, space, key, __FILE__, __LINE__);
 }
 
-// Composites that the chain replaces. They have no kernel of the CPU's own: its table holds the composite.
+// Return true for composites that the chain replaces. They have no CPU kernel: the CPU's table holds the composite.
 bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
   constexpr std::array<std::string_view, 8> kNames = {
-      // Convolution picks among the CPU's back ends, and has no composite form.
+      // Convolution selects among the CPU's back ends, and has no composite form.
       "aten::convolution",
       "aten::convolution_backward",
       "aten::_convolution",
-      // Which attention.cpp chooses where a provider takes them.
+      // attention.cpp chooses it if a provider takes it.
       "aten::_scaled_dot_product_fused_attention_overrideable",
       "aten::_scaled_dot_product_fused_attention_overrideable_backward",
       // Written for torch's own devices by name.
@@ -40,12 +40,12 @@ bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
   return (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
           std::find(kNames.begin(), kNames.end(), name) != kNames.end()) ||
-         // Calls the CPU's batch norm on any device but CUDA's.
+         // Calls the CPU's batch norm on any device except CUDA's.
          name == "aten::_batch_norm_no_update";
 }
 
-// The chain goes wherever the CPU has a kernel of its own: many operators have composite kernels too, which would
-// otherwise be taken (native_layer_norm), and structured ones would run their meta function twice.
+// Install the chain for every operator with its own CPU kernel. Many of these have composite kernels too, which torch
+// would use otherwise (native_layer_norm), and structured ones would run their meta function twice.
 void install_chains() {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) {

@@ -14,7 +14,7 @@ namespace outboard {
 
 namespace {
 
-// What a driver's kernel_register is given. The error of a refused kernel is kept: the driver is told its status alone.
+// The argument of a driver's kernel_register. It keeps the error of a refused kernel: the driver gets only its status.
 struct Registration {
   std::string error;
 };

@@ -26,7 +26,7 @@ constexpr std::array<const char*, static_cast<size_t>(CastPolicy::Count)> kNames
     "fallthrough",
 };
 
-// ---- Casting the arguments on a stack ----------------------------------------------------------------------------------
+// ---- Casting the arguments on a stack ----
 
 // Visit what autocast casts: tensors, optional tensors, and lists of tensors.
 template <typename Visit>
@@ -131,7 +131,7 @@ class BoxedKernel final : public c10::OperatorKernel {
   const AutocastOp& op_;
 };
 
-// ---- The table ---------------------------------------------------------------------------------------------------------
+// ---- The table ----
 
 struct Table {
   std::mutex mutex;

@@ -22,7 +22,7 @@ bool is_integral(c10::ScalarType dtype) {
   return c10::isIntegralType(dtype, /*includeBool=*/true);
 }
 
-// ---- Numbers ---------------------------------------------------------------------------------------------------------
+// ---- Numbers ----
 
 bool no_interval(const Arguments& args) {
   constexpr double kSurelyFinite = 65504;  // in float16; beyond it torch checks the dtype
@@ -181,7 +181,7 @@ bool factor_does_not_fit(const Arguments& args) {
   return is_all(is_integral) && (args[1].isTensor() || args[1].toScalar().isIntegral(/*includeBool=*/true));
 }
 
-// ---- Element types ---------------------------------------------------------------------------------------------------
+// ---- Element types ----
 
 // Return true if a present argument has another dtype than the first; mm, convolutions and similar operators promote
 // nothing.
@@ -262,7 +262,7 @@ bool boolean_or_not_integral(const Arguments& args) {
   return args.dtype(0) == c10::kBool || not_integral(args);
 }
 
-// ---- Shapes ----------------------------------------------------------------------------------------------------------
+// ---- Shapes ----
 
 bool reduces_nothing(const Arguments& args) {
   const at::Tensor& self = args.tensor(0);
@@ -291,7 +291,7 @@ bool no_grid(const Arguments& args) {
          input.size(2) == 0 || input.size(3) == 0;
 }
 
-// ---- The table -------------------------------------------------------------------------------------------------------
+// ---- The table ----
 
 // A line for an operator, for all its overloads and those of its in-place form that have these arguments; or for one
 // overload.

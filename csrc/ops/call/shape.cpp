@@ -235,9 +235,9 @@ bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
   return false;
 }
 
-// Whether the call fills its outputs from numbers alone (arange, eye), and they are empty and grow if they are resized.
-// Each kernel gives such an output the size and the strides that the meta kernel tells. One that has as many elements as
-// the result, none, some kernels leave as it is.
+// Return true if the call fills its outputs from numbers alone (arange, eye), the outputs are empty, and they grow if
+// they are resized. Every kernel gives such an output the meta kernel's size and strides. Some kernels leave an output
+// unchanged that has as many elements as the result, none.
 bool fills_empty_outputs(const Call& call, const CallShape& shape) {
   bool result = std::all_of(shape.resized.begin(), shape.resized.end(),
                             [](const auto& resized) { return resized.second.nbytes > 0; });
@@ -248,15 +248,17 @@ bool fills_empty_outputs(const Call& call, const CallShape& shape) {
   return result;
 }
 
-// Torch's structured kernels resize and cast as their meta kernels say, which are the C++ ones. Of the others the meta
-// kernel tells the shape alone: how an output of another one is laid out, resized or refused, the CPU kernel decides.
+// Return true if only the CPU kernel decides what happens to an output. Torch's structured kernels resize and cast as
+// their meta kernels say, which are the C++ ones. Other meta kernels return only the shape: the CPU kernel decides how
+// an output of another shape is laid out, resized or refused.
 bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Stack& arguments) {
   if (fills_empty_outputs(call, shape)) {
     return false;
   }
   const bool has_outputs =
       std::any_of(call.op().args.begin(), call.op().args.end(), [](const ArgInfo& info) { return info.is_output; });
-  // How an output of another shape ends that has as many elements as numbers ask for, the kernels of these decide.
+  // These operators' kernels decide what happens to an output of another shape that has the requested number of
+  // elements.
   const bool is_told = call.op().meta_kernel != nullptr && !has_shape_of_scalars(call.op().handle.operator_name().name);
   return !is_told && (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
 }
@@ -328,7 +330,7 @@ void set_meta_failure_classifier(MetaFailureClassifier given) {
 
 namespace {
 
-// The shape of a call whose meta kernel raised `error`.
+// Return the shape of a call whose meta kernel raised `error`.
 CallShape shape_without_meta(const Call& call, const std::exception& error) {
   const MetaFailure kind = kind_of(error);
   if (kind == MetaFailure::Interrupt) {
@@ -352,7 +354,7 @@ CallShape infer(const Call& call) {
     shape = shape_without_meta(call, error);
   }
   shape.shape_class = class_of(call);
-  const bool runs_anyway = shape.asks_kernel;  // that kernel alone may run the call, and judges it then
+  const bool runs_anyway = shape.asks_kernel;  // only that kernel may run the call, and decides then
   if (!runs_anyway && (shape.state == ShapeState::Known || shape.state == ShapeState::Unknown)) {
     shape.is_verified = ask_cpu_kernel(call, shape) == Acceptance::Accepted || call.op().is_structured;
   }

@@ -28,7 +28,7 @@ void add(Accesses& accesses, const at::Tensor& tensor, c10::DeviceIndex device, 
 
 void tell(Trace& trace, const char* op, c10::DeviceIndex device, const Accesses& accesses) {
   const Stream& stream = current_stream(device);
-  // What is captured does not run now.
+  // Captured work does not run now.
   if (!accesses.empty() && capture_of(stream) == nullptr) {
     trace.access(op, stream, accesses.data(), accesses.size());
   }

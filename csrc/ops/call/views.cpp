@@ -10,7 +10,7 @@ namespace outboard {
 
 namespace {
 
-// Meta tensors for a call's arguments. Those that share a storage get ones that share one.
+// Meta tensors for a call's arguments. Arguments that share a storage get meta tensors that share one.
 class MetaArguments {
  public:
   explicit MetaArguments(const Call& call) {
@@ -25,7 +25,8 @@ class MetaArguments {
 
   torch::jit::Stack& stack() { return stack_; }
 
-  // The view that `result` describes: of memory that argument `index` shows; undefined if it shows none of it.
+  // Return the view that `result` describes, of the memory that argument `index` shows; undefined if it shows none of
+  // it.
   at::Tensor find_view(int8_t index, const at::Tensor& result) const {
     for (const Entry& entry : entries_) {
       if (static_cast<int8_t>(entry.index) == index && result.defined() && entry.meta.is_alias_of(result)) {
@@ -69,7 +70,7 @@ class MetaArguments {
   torch::jit::Stack stack_;
 };
 
-// False if a view's memory is not that of the argument which the schema names.
+// Return false if a view's memory is not that of the argument which the schema names.
 bool find_views(const Operator& op, const MetaArguments& arguments, const torch::jit::Stack& metas,
                 c10::SmallVector<c10::IValue, 4>& views) {
   for (size_t i = 0; i < op.viewed_arg.size(); ++i) {
@@ -122,7 +123,7 @@ bool run_as_view(const Call& call, torch::jit::Stack* stack) {
     if (is_interrupt(error)) {
       throw;
     }
-    return false;  // the CPU kernel tells what is wrong with the arguments, in the words that users know
+    return false;  // the CPU kernel raises for the arguments, in the words that users know
   }
   stack->erase(stack->end() - static_cast<std::ptrdiff_t>(op.args.size()), stack->end());
   for (c10::IValue& view : views) {

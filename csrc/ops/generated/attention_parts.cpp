@@ -19,12 +19,12 @@ namespace outboard {
 
 namespace {
 
-// Halves are computed in float.
+// Compute half types in float.
 at::Tensor as_float(const at::Tensor& tensor) {
   return tensor.to(c10::kFloat);
 }
 
-// One head for each of the queries', where a head of keys serves several.
+// Repeat heads, one for each of the queries', if a head of keys serves several.
 at::Tensor for_heads(const at::Tensor& tensor, int64_t heads) {
   const int64_t given = tensor.size(1);
   if (given == heads) {
@@ -37,7 +37,7 @@ at::Tensor for_heads(const at::Tensor& tensor, int64_t heads) {
       .reshape({tensor.size(0), heads, rows, columns});
 }
 
-// The sums over the queries' heads that a head serves.
+// Sum over the queries' heads that a head serves.
 at::Tensor of_heads(const at::Tensor& tensor, int64_t heads) {
   if (tensor.size(1) == heads) {
     return tensor;
@@ -46,7 +46,7 @@ at::Tensor of_heads(const at::Tensor& tensor, int64_t heads) {
 }
 
 struct Given {
-  at::Tensor query, key, value;  // in float, of as many heads
+  at::Tensor query, key, value;  // in float, with equal numbers of heads
   at::Tensor scores;
   double scale;
 };
@@ -68,13 +68,13 @@ Given scores_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   return given;
 }
 
-// A query for which no key is left has weights of 0.
+// A query with no remaining key has weights of 0.
 at::Tensor weights_of(const at::Tensor& scores, const at::Tensor& logsumexp) {
   const at::Tensor sums = logsumexp.unsqueeze(-1);
   return at::where(sums.eq(-std::numeric_limits<double>::infinity()), 0.0, scores.sub(sums).exp());
 }
 
-// As the operator's meta kernel: with the strides' order of the queries.
+// Allocate a result as the operator's meta kernel does: in the order of the queries' strides.
 at::Tensor empty_result(const at::Tensor& query, int64_t columns) {
   if (query.size(3) == columns) {
     return at::empty_like(query);
@@ -104,7 +104,7 @@ bool attention_in_parts(const Call& call, torch::jit::Stack& results) {
   const at::Tensor logsumexp = at::logsumexp(given.scores, {-1});
   at::Tensor result = empty_result(query, value.size(3));
   result.copy_(at::matmul(weights_of(given.scores, logsumexp), given.value));
-  // Nothing is drawn, and nobody reads a seed.
+  // Nothing is drawn, and no caller reads a seed.
   const at::TensorOptions of_seed = query.options().dtype(c10::kLong);
   for (const c10::IValue& one :
        {c10::IValue(result), c10::IValue(logsumexp), c10::IValue(at::Tensor()), c10::IValue(at::Tensor()),

@@ -29,7 +29,7 @@ namespace {
 constexpr size_t kInlineArguments = 12;
 constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
 
-// Numbers on the CPU that a kernel reads through a pointer, which must live as long as the launch and not move.
+// CPU numbers that a kernel reads through a pointer. They must live as long as the launch, and not move.
 struct Scalar {
   alignas(kScalarBytes) std::byte data[kScalarBytes];
 };
@@ -47,7 +47,7 @@ void run_launch(const Launch& launch, const WorkPlace& place) {
     const CallContext::Scope in_context(launch.context);
     try {
       launch.kernel->entry(launch.words.data());
-    } catch (const std::out_of_range& error) {  // of an index, for which operators have a type of their own
+    } catch (const std::out_of_range& error) {  // of an index, for which operators raise another type
       C10_THROW_ERROR(IndexError, error.what());
     }
   } catch (...) {
@@ -98,7 +98,7 @@ uint64_t host_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
     raise_not_supported("host_address", "running the compiled kernel " + kernel.name +
                                             ", which the cpp code generator made for memory that the host can reach,");
   }
-  // No memory, no elements: the kernel touches nothing.
+  // There is no memory and there are no elements: the kernel touches nothing.
   return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_bytes(impl);
 }
 
@@ -172,7 +172,7 @@ void launch_on_host(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<
   finish_call(stream, is_queued);
 }
 
-// A number on the CPU as a tensor of the device's, whose memory may be given up once the launch is queued.
+// Return a CPU number as a device tensor, whose memory may be released once the launch is queued.
 at::Tensor number_on_device(const CompiledKernel& kernel, Stream& stream, char kind, const at::Tensor& tensor) {
   Scalar scalar;
   copy_scalar(kernel, kind, tensor, &scalar);

@@ -14,10 +14,10 @@ namespace outboard {
 
 namespace {
 
-// A plan that calls operators may meet itself again through them.
+// A plan that calls operators may reach itself again through them.
 constexpr int kMaxDepth = 4;
 thread_local int depth = 0;
-// Of the last call on this thread, for whoever runs it instead.
+// The refusal of this thread's last call, for the provider that runs it instead.
 thread_local const Operator* refused_op = nullptr;
 thread_local std::shared_ptr<const CompiledCall> refused_call;
 
@@ -29,7 +29,7 @@ class Depth {
   Depth& operator=(const Depth&) = delete;
 };
 
-// Whether a call's results have shapes that sizes tell.
+// Return true if sizes decide the shapes of a call's results.
 bool has_shapes(const Call& call) {
   const Operator& op = call.op();
   return (op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.tells_sizes) &&
@@ -60,8 +60,7 @@ bool is_usable(const std::shared_ptr<const CompiledCall>& compiled) {
 
 enum class Outcome : uint8_t { Ran, Declined, Dropped };
 
-// Runs a recipe. One from disk that fails is dropped, and the call is to be tried again unless it has changed what it
-// reads.
+// Run a recipe. A recipe from disk that fails is dropped. The call is tried again, unless it has changed what it reads.
 Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack) {
   const Depth nested;
   RunFailure failure;
@@ -79,7 +78,7 @@ Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const 
   return Outcome::Dropped;
 }
 
-// `is_accepted`: the CPU kernel takes the call.
+// `is_accepted`: the CPU kernel accepts the call.
 bool run_known(const Call& call, torch::jit::Stack* stack, bool is_accepted = false) {
   OperatorRecipes& known = OperatorRecipes::of(call.op());
   const CompiledKey key = known.key_of(call);

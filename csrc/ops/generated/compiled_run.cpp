@@ -58,19 +58,20 @@ int64_t value_of(const PlanValue& value, const Call& call, const Tensors& tensor
   return value.source == PlanValue::Source::Size ? tensor.size(value.dimension) : tensor.stride(value.dimension);
 }
 
-// What a buffer will be, as far as the plan says it.
+// The shape of a buffer, as far as the plan determines it.
 struct BufferShape {
   bool is_known = false;
-  bool is_fresh = false;  // memory of the plan's own, and not a view
+  bool is_fresh = false;  // the plan's own memory, not a view
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   c10::ArrayRef<int64_t> sizes;
   c10::ArrayRef<int64_t> strides;
-  int64_t offset = 0;  // where it begins in its memory, in elements
+  int64_t offset = 0;  // offset in its memory, in elements
   size_t bytes = 0;    // of its memory
 };
 
-// Where a view begins in the memory of its base, in elements. ValueError if it reaches beyond that memory. A view of no
-// elements spans none: it may begin behind the end, as the part of a result that an empty tensor fills.
+// Return the offset of a view in the memory of its base, in elements. Raise ValueError if it reaches beyond that
+// memory. A view without elements spans none: it may begin behind the end, such as the part of a result that an empty
+// tensor fills.
 int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t own, int64_t base, size_t itemsize,
                     size_t bytes) {
   int64_t offset = 0;
@@ -81,7 +82,7 @@ int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t ow
   return offset;
 }
 
-// Whether two layouts put each element at the same place.
+// Return true if two layouts put each element at the same place.
 bool same_strides(c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> a, c10::ArrayRef<int64_t> b) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 0) {
@@ -112,7 +113,7 @@ BufferShape allocated(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArr
 
 BufferShape viewed(const BufferShape& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
   if (!base.is_known) {
-    return {false, base.is_fresh, base.dtype, sizes, strides};  // looked at when it is made
+    return {false, base.is_fresh, base.dtype, sizes, strides};  // checked when it is made
   }
   const size_t itemsize = c10::elementSize(base.dtype);
   return {true,      base.is_fresh, base.dtype,
@@ -156,8 +157,9 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
   return buffers;
 }
 
-// The plan was traced, and the operator's meta kernel says the same by other code: what they don't agree about is not
-// run. False if they differ in strides alone, which follow the arguments': another plan may have the right ones.
+// Check a plan's returns. The plan was traced, and the operator's meta kernel computes the same by other code. If they
+// disagree, the plan does not run. Return false if they differ only in strides, which follow the arguments': another
+// plan may have the right ones.
 bool check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
   const auto fresh = std::count(call.op().returned_arg.begin(), call.op().returned_arg.end(), -1);
   TORCH_CHECK_VALUE(static_cast<size_t>(fresh) == plan.returns().size(), "the plan returns ", plan.returns().size(),
@@ -192,7 +194,7 @@ bool check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
   return true;
 }
 
-// Of a plan from disk: one that is built for the call would ask for the same if the call needs it.
+// Check the memory of a plan from disk: a plan built for the call would need the same, if the call needs it.
 void check_memory(const std::vector<BufferShape>& buffers, c10::DeviceIndex device) {
   const uint64_t total = device_properties(device).total_memory;
   for (const BufferShape& buffer : buffers) {
@@ -209,7 +211,7 @@ kernels::LaunchSizes sizes_of(const Recipe& recipe, const PlanStep& step, const 
   return recipe.kernels[step.index]->program->sizes(words);
 }
 
-// A number of the call's in a type, which has room for it or, of float32, rounds it as kernels do.
+// Convert a number of the call to a dtype, which can hold it or, for float32, rounds it as kernels do.
 at::Tensor number_of(const c10::IValue& value, c10::ScalarType dtype) {
   c10::Scalar number = value.isTensor() ? value.toTensor().item() : value.toScalar();
   if (dtype == c10::kFloat && number.isFloatingPoint()) {
@@ -234,7 +236,8 @@ class Run {
     }
   }
 
-  // Of the step that has raised. A launch that raises was not queued, but where each call waits for what it queues.
+  // Describe the failure of the step that has raised. A launch that raises was not queued, unless each call waits for
+  // its work.
   RunFailure failure() const {
     const bool is_run = step_->kind == PlanStep::Kind::Launch || step_->kind == PlanStep::Kind::Call;
     RunFailure found;
@@ -248,7 +251,7 @@ class Run {
     return found;
   }
 
-  // The arguments on the stack are replaced by the results.
+  // Replace the arguments on the stack by the results.
   void return_to(torch::jit::Stack* stack) {
     c10::SmallVector<c10::IValue, 4> results;
     auto next = compiled_.recipe->plan.returns().begin();
@@ -314,7 +317,7 @@ class Run {
     const at::Tensor& base = tensor(step.target);
     const c10::IntArrayRef sizes = take(step.rank);
     const c10::IntArrayRef strides = take(step.rank);
-    // Memory of an argument's is another at each call.
+    // An argument's memory differs at each call.
     const int64_t offset =
         view_offset(sizes, strides, take(1)[0], base.storage_offset(), base.itemsize(), base.storage().nbytes());
     at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
@@ -370,7 +373,7 @@ class Run {
     const bool is_number = argument.kind == PlanArgument::Kind::Number || argument.kind == PlanArgument::Kind::Real ||
                            argument.kind == PlanArgument::Kind::Bool;
     if (is_number && declared.real_type()->kind() == c10::TypeKind::TensorType) {
-      // A number where the operator takes a tensor, as Python's bindings pass it: it does not decide the result's type.
+      // A number in place of a tensor, as Python's bindings pass it: it does not decide the result's dtype.
       at::Tensor wrapped = c10::scalar_to_tensor(number_as_scalar(argument));
       wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);
       return wrapped;

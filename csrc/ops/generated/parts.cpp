@@ -35,7 +35,7 @@ namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-// Where the elements that are not 0 are in a tensor as one row, in order.
+// Return the indices of the nonzero elements of a tensor taken as one row, in order.
 at::Tensor places_of(const at::Tensor& flags) {
   const at::TensorOptions of_places = flags.options().dtype(c10::kLong);
   const at::Tensor flat = flags.reshape({-1});
@@ -45,14 +45,14 @@ at::Tensor places_of(const at::Tensor& flags) {
   const at::Tensor is_one = flat.scalar_type() == c10::kBool ? flat : flat.ne(0);
   const at::Tensor order = is_one.cumsum(0, c10::kLong);
   const auto count = order[-1].item<int64_t>();
-  // The others all write to an element behind the last.
+  // All other elements write to one element behind the last.
   at::Tensor places = at::empty({count + 1}, of_places);
   places.scatter_(0, at::where(is_one, order.sub(1), at::full({}, count, of_places)),
                   at::arange(flat.numel(), of_places));
   return places.narrow(0, 0, count);
 }
 
-// The places by their coordinates, a tensor a dimension.
+// Return the coordinates of indices, a tensor for each dimension.
 std::vector<at::Tensor> coordinates(const at::Tensor& places, at::IntArrayRef sizes) {
   std::vector<at::Tensor> result;
   int64_t stride = 1;
@@ -87,7 +87,7 @@ bool masked_select(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-// Indices with the coordinates of what is set in the place of each mask; nothing if a mask doesn't fit.
+// Replace each mask by the coordinates of its set elements; nothing if a mask does not fit.
 std::optional<Indices> without_masks(const at::Tensor& self, const Indices& indices) {
   Indices result;
   int64_t dim = 0;
@@ -138,8 +138,8 @@ bool put_by_masks(const Call& call, torch::jit::Stack& results) {
   return indices.has_value();
 }
 
-// What unique operators return of sorted or consecutive elements: which are first of their kind, where each of the
-// input's went, and how many there were. `is_first` says it of the elements in their order, `order` of what they are.
+// Push what unique operators return for sorted or consecutive elements: the first element of each kind, the index of
+// each input's kind, and the counts. `is_first` follows the elements' order; `order` says which input each element is.
 void push_kinds(const at::Tensor& is_first, const std::optional<at::Tensor>& order, at::IntArrayRef shape,
                 bool wants_inverse, bool wants_counts, torch::jit::Stack& results,
                 const std::function<at::Tensor(const at::Tensor&)>& values_at) {
@@ -164,14 +164,14 @@ void push_kinds(const at::Tensor& is_first, const std::optional<at::Tensor>& ord
   results.emplace_back(std::move(counts));
 }
 
-// Whether each row of a matrix differs from the one before it; the first does.
+// Return true for each row of a matrix that differs from the one before it, and for the first.
 at::Tensor begins_kind(const at::Tensor& rows) {
   const int64_t length = rows.size(0);
   const at::Tensor differs = rows.narrow(0, 1, length - 1).ne(rows.narrow(0, 0, length - 1));
   return at::cat({at::ones({1}, differs.options()), differs.any(1)});
 }
 
-// Sort one dimension. A flag alone, sort(true), would be the dimension.
+// Sort one dimension. A flag alone, sort(true), would be taken as the dimension.
 std::tuple<at::Tensor, at::Tensor> stable_order(const at::Tensor& keys) {
   return keys.sort(/*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);
 }
@@ -207,7 +207,7 @@ bool unique_consecutive(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-// Rows are sorted by their columns, from the last to the first; each sort keeps the order of those before.
+// Sort rows by their columns, from the last to the first. Each sort keeps the order of the earlier ones.
 bool unique_along(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
   if (self.numel() == 0 || self.is_complex() || self.dim() == 0) {
@@ -237,7 +237,7 @@ bool equal(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-// How many tensors are joined by other ways than one plan: of fewer, a launch each costs no more.
+// How many tensors need another way than one plan: for fewer, a launch each costs no more.
 constexpr size_t kMany = 8;
 
 at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length) {
@@ -249,13 +249,13 @@ at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length) {
   return view;
 }
 
-// Whether cat skips a tensor, whatever its type's rank: one of no elements and one dimension.
+// Return true if cat skips a tensor: any tensor of one dimension without elements.
 bool is_skipped(const at::Tensor& tensor) {
   return tensor.dim() == 1 && tensor.numel() == 0;
 }
 
-// Tensors of one dtype that can be joined along `dim`, without those that are skipped; empty if cat has to say what is
-// wrong with them, or to promote.
+// Return the tensors of one dtype that can be joined along `dim`, without the skipped ones. Empty if cat itself must
+// raise or promote.
 std::vector<at::Tensor> joined(const std::vector<at::Tensor>& tensors, int64_t* dim) {
   std::vector<at::Tensor> result;
   const auto is_taken = [](const at::Tensor& tensor) { return !is_skipped(tensor); };
@@ -288,8 +288,8 @@ std::vector<at::Tensor> joined(const std::vector<at::Tensor>& tensors, int64_t* 
   return result;
 }
 
-// One behind the other in fresh memory of `sizes`, with one launch. Where they lie so already, as the results of
-// _foreach_norm, it is one copy.
+// Join tensors one behind the other in new memory of `sizes`, with one launch. If they already lie so, as the results
+// of _foreach_norm do, it is one copy.
 at::Tensor joined_flat(const std::vector<at::Tensor>& tensors, at::IntArrayRef sizes) {
   const at::Tensor& first = tensors[0];
   at::Tensor result = at::empty(sizes, first.options());
@@ -317,8 +317,8 @@ at::Tensor joined_flat(const std::vector<at::Tensor>& tensors, at::IntArrayRef s
   return result;
 }
 
-// Many tensors: a plan of all would be a kernel for each length of the list, and its text would grow with the list. What
-// is contiguous is joined as rows, which are then put in order; the rest is joined a few at a time.
+// Join many tensors. A plan for all of them would have a kernel for each length of the list, and its text would grow
+// with the list. Contiguous tensors are joined as rows, which are then reordered; the rest is joined a few at a time.
 bool cat_of_many(const Call& call, torch::jit::Stack& results) {
   const c10::List<at::Tensor> list = call.arg(0).toTensorList();
   if (list.size() < kMany) {
@@ -328,7 +328,7 @@ bool cat_of_many(const Call& call, torch::jit::Stack& results) {
   const std::vector<at::Tensor> given = list.vec();
   const std::vector<at::Tensor> tensors = joined(given, &dim);
   if (tensors.empty()) {
-    return false;  // the operator says what is wrong, or promotes
+    return false;  // the operator itself raises or promotes
   }
   const at::Tensor& first = tensors[0];
   const auto is_contiguous = [](const at::Tensor& tensor) {
@@ -363,7 +363,7 @@ bool cat_of_many(const Call& call, torch::jit::Stack& results) {
 
 using Parts = bool (*)(const Call& call, torch::jit::Stack& results);
 
-// Adds a sparse tensor to a dense one in place by operators over dense tensors.
+// Add a sparse tensor to a dense one in place, by operators over dense tensors.
 bool add_sparse(const Call& call, torch::jit::Stack& results) {
   at::Tensor self = call.arg(0).toTensor();
   const at::Tensor& other = call.arg(1).toTensor();

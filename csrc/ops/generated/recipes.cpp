@@ -31,7 +31,7 @@ bool is_guarded(uint64_t numbers, size_t index) {
   return index < kHalf && (numbers >> (kHalf + index) & 1) != 0;
 }
 
-// Exponents for which torch has other formulas than for the rest, and those of integers.
+// Return true for exponents with their own formulas in torch, and for those of integers.
 bool has_own_formula(const Call& call, const c10::IValue& exponent) {
   if (!call.op().name.starts_with("aten::pow")) {
     return false;
@@ -47,7 +47,7 @@ bool is_default(const c10::IValue& value, const c10::Argument& declared) {
   return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
 }
 
-// What decides which recipes may serve a call: everything but sizes, strides and numbers by value.
+// Return what decides which recipes may serve a call: everything except sizes, strides and numbers by value.
 std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
   std::vector<uint64_t> words{
       static_cast<uint64_t>(call.device()) | uint64_t{variant.load(std::memory_order_relaxed)} << 32,
@@ -73,7 +73,7 @@ std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_alias
   return words;
 }
 
-// Why no plan can serve the call's tensors; "" if one may.
+// Return why no plan can serve the call's tensors; "" if one may.
 std::string obstacle(const Call& call) {
   std::string found;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
@@ -90,7 +90,7 @@ std::string obstacle(const Call& call) {
   return found;
 }
 
-// A plan and its kernels, whose programs are not built yet. ValueError for a text that is no plan.
+// Return a plan and its kernels, whose programs are not built yet. Raise ValueError for a text that is no plan.
 std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
   std::vector<std::string> letters;
   for (const auto& kernel : built.kernels) {
@@ -155,7 +155,8 @@ void count_plan() {
 }
 
 bool has_generated_attention() {
-  // No static of the language's: who makes it may wait for Python, and who waits for it may hold that.
+  // Not a language static: the thread that initializes it may wait for Python, while a waiting thread holds Python's
+  // lock.
   static std::atomic<int> known{-1};
   int answer = known.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(answer < 0)) {
@@ -202,7 +203,7 @@ uint64_t OperatorRecipes::numbers(const Call& call) {
   uint64_t known = numbers_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(known == kUnknown)) {
     const PlanBuilder* ask = builder.load();
-    known = ask == nullptr ? 0 : ask->numbers(call.op());  // the same whoever asks
+    known = ask == nullptr ? 0 : ask->numbers(call.op());  // the same for every caller
     numbers_.store(known, std::memory_order_relaxed);
   }
   if (C10_LIKELY(known == 0)) {
@@ -274,7 +275,7 @@ size_t OperatorRecipes::count_classes(bool are_refused) const {
 }
 
 std::shared_ptr<RecipeClass> OperatorRecipes::evict_class(bool is_refused) {
-  // Twice around: the first time may only take marks away.
+  // Two rounds: the first may only clear marks.
   for (size_t left = 2 * classes_.size(); left > 0; --left) {
     auto next = classes_.upper_bound(hand_);
     if (next == classes_.end()) {
@@ -294,7 +295,7 @@ std::shared_ptr<RecipeClass> OperatorRecipes::evict_class(bool is_refused) {
   return nullptr;
 }
 
-// Of the thread that loads or builds for a class, from when it says so to the end.
+// A scope in which a thread loads or builds for a class.
 class OperatorRecipes::Building {
  public:
   Building(OperatorRecipes& known, Class& group) : known_(known), group_(group) {}
@@ -330,7 +331,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& c
     } else if (group.is_building) {
       lock.unlock();
       {
-        // The thread that builds needs the interpreter lock for it.
+        // The building thread needs the interpreter lock.
         const Waiting waiting("the builder of plans", call.device(), nullptr, call.op().name.c_str());
         std::unique_lock held(mutex_);
         wait_for_thread(waiting, built_, held, [&] { return !group.is_building; });
@@ -443,13 +444,13 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   try {
     recipe = recipe_of(built, call);
   } catch (const c10::Error& error) {
-    return refuse(unusable(error), group.get());  // what is wrong with the plan itself is so for each call of the class
+    return refuse(unusable(error), group.get());  // a fault of the plan itself affects every call of the class
   }
   std::shared_ptr<const CompiledCall> result;
   try {
     result = use(recipe, call, group);
   } catch (...) {
-    keep(std::move(recipe), *group);  // the plan is right: the next try needs its programs alone
+    keep(std::move(recipe), *group);  // the plan is right: the next try only needs its programs
     throw;
   }
   if (result == nullptr) {

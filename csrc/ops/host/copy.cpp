@@ -31,7 +31,7 @@ namespace outboard {
 
 namespace {
 
-// What torch's own copies refuse, in its words. What it can't tell without looking at each element, it lets through.
+// Raise what torch's own copies refuse, in its words. Anything that only a look at each element could reveal passes.
 void check_copy(const at::Tensor& src, const at::Tensor& dst) {
   at::assert_no_internal_overlap(dst);
   if (src.is_alias_of(dst)) {
@@ -44,7 +44,7 @@ void check_copy(const at::Tensor& src, const at::Tensor& dst) {
   }
 }
 
-// Whether the bytes from the first element to the last of both have some in common.
+// Return true if the byte spans, from the first to the last element, of both overlap.
 bool spans_meet(const at::Tensor& a, const at::Tensor& b) {
   const auto* first = static_cast<const std::byte*>(a.const_data_ptr());
   const auto* second = static_cast<const std::byte*>(b.const_data_ptr());
@@ -52,14 +52,14 @@ bool spans_meet(const at::Tensor& a, const at::Tensor& b) {
          second < first + span_bytes(a.sizes(), a.strides(), a.element_size());
 }
 
-// Runs aten::copy_ by its CPU kernel in the stream. False if the host can't reach the memory.
+// Run aten::copy_ by its CPU kernel in the stream. Return false if the host cannot reach the memory.
 bool copy_on_host(const at::Tensor& src, const at::Tensor& dst) {
   static Operator& op = operator_named("aten::copy_");
   torch::jit::Stack stack{dst, src, true};
   return run_on_host(Call(op, stack), &stack);
 }
 
-// The same as a kernel that is generated for the device. False if there is none.
+// Do the same with a kernel that is generated for the device. Return false if there is none.
 bool copy_compiled(const at::Tensor& src, const at::Tensor& dst) {
   if (!allows_compiled()) {
     return false;
@@ -87,7 +87,7 @@ bool copy_strided_by_driver(const at::Tensor& src, const at::Tensor& dst, Stream
   return queue_copy_nd(stream, copy);
 }
 
-// The elements of a strided device tensor as a strided CPU tensor: the whole span in one linear copy. Waits.
+// Return the elements of a strided device tensor as a strided CPU tensor: one linear copy of the whole span. Waits.
 at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
   refuse_waiting_copy(stream);
   const size_t nbytes = span_bytes(tensor.sizes(), tensor.strides(), tensor.element_size());
@@ -128,7 +128,7 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
       dst.copy_(staging);
       return;
     }
-    // A dense copy on the device moves only what is needed; without a way to make one, the span.
+    // A dense copy on the device moves only what is needed; if none can be made, move the span.
     const at::Tensor dense = dense_like(given, given.device().index(), given.scalar_type());
     copy_bits(given, dense);
     if (copy_on_host(given, dense) || copy_strided_by_driver(given, dense, stream)) {
@@ -148,8 +148,8 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
 
 void within_device(const at::Tensor& src, const at::Tensor& dst);
 
-// A copy from or to lazily negated real numbers (the imaginary parts of a conjugate), by the kernel that is generated for
-// neg: plans read memory as it is. False if there is none.
+// Copy from or to lazily negated real numbers (the imaginary parts of a conjugate), with the kernel generated for neg:
+// plans read memory as it is. Return false if there is none.
 bool copy_negated(const at::Tensor& src, const at::Tensor& dst) {
   const auto is_real = [](const at::Tensor& one) { return !one.is_complex() && one.scalar_type() != c10::kBool; };
   if (src.is_neg() == dst.is_neg() || !is_real(src) || !is_real(dst) || !may_compile(src.device().index())) {
@@ -174,7 +174,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   if (copy_on_host(src, dst) || copy_negated(src, dst) || (!same_bits(src, dst) && copy_compiled(src, dst))) {
     return;
   }
-  if (spans_meet(src, dst)) {  // x[:, 1:] = x[:, :-1], say: a driver copies between memory that is apart only
+  if (spans_meet(src, dst)) {  // for example x[:, 1:] = x[:, :-1]: drivers copy only between disjoint memory
     const at::Tensor apart = dense_like(src, src.device().index(), src.scalar_type());
     copy_bits(src, apart);
     within_device(src, apart);
@@ -184,7 +184,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   if (copy_strided_by_driver(src, dst, stream) || copy_compiled(src, dst)) {
     return;
   }
-  // No way on the device: through the host, keeping what lies between the elements of a dst with gaps.
+  // The device cannot do it: copy through the host, and keep what lies between the elements of a dst with gaps.
   refuse_waiting_copy(stream);
   report_fallback(operator_named("aten::copy_"));
   if (is_dense(*dst.unsafeGetTensorImpl())) {
@@ -198,8 +198,8 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   wait_for_copy(stream);
 }
 
-// As on CUDA: the copy runs on the source's stream, after what the destination's stream has queued, which in turn waits
-// for it.
+// Copy as CUDA does: on the source's stream, after the work queued on the destination's stream, which then waits for
+// the copy.
 void between_devices(const at::Tensor& given, const at::Tensor& dst) {
   const c10::DeviceIndex src_device = given.device().index();
   const c10::DeviceIndex dst_device = dst.device().index();
@@ -244,7 +244,7 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
   TORCH_CHECK((from_device || src.device().is_cpu()) && (to_our_device || dst.device().is_cpu()), "a copy from ",
               src.device(), " to ", dst.device(), " is not supported: copy to the CPU first");
   if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
-    // A copy between devices reads and writes on the source's stream, and the destination's waits for that.
+    // A copy between devices reads and writes on the source's stream, and the destination's stream waits for it.
     const c10::DeviceIndex device = (from_device ? src : dst).device().index();
     trace_tensors(*active, "aten::copy_", device, dst, src);
     if (from_device && to_our_device && dst.device() != src.device()) {

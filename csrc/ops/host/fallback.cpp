@@ -45,7 +45,7 @@ void report(const Operator& op) {
             text + ". OUTBOARD_FALLBACK=error forbids copying its arguments to the CPU: register a kernel with"
                    " torch_outboard.register_kernel, or set OUTBOARD_FALLBACK=warn.");
     case FallbackMode::Warn:
-      // One for all operators: a new driver has hundreds of them, and coverage counts each.
+      // Warn once for all operators: a new driver has hundreds of them, and coverage counts each.
       if (!has_warned.exchange(true)) {
         TORCH_WARN(text, ". It falls back, and so will every other operator without a kernel: the arguments are copied"
                          " to the CPU and the results back, which is slow. This is said once; print"
@@ -58,9 +58,10 @@ void report(const Operator& op) {
   }
 }
 
-// Copies of the arguments on the CPU. Tensors that share a storage with one that the operator writes get copies that share
-// one, so that the CPU kernels see an overlap and refuse what CUDA's refuse; the storage is then copied whole. So is that
-// of an expanded tensor that is written, and of a tensor that a result is a view of, in which offsets must mean the same.
+// Makes copies of the arguments on the CPU. Tensors that share a storage with a written tensor get copies that share
+// one. The CPU kernels then see an overlap, and refuse what CUDA's refuse. Such a storage is copied whole. So is the
+// storage of a written expanded tensor, and of a tensor that a result is a view of, where offsets must keep their
+// meaning.
 class CopyMaker {
  public:
   explicit CopyMaker(const Call& call) : call_(call) {
@@ -90,7 +91,7 @@ class CopyMaker {
   }
 
  private:
-  // What the call's tensors do with a storage.
+  // How the call's tensors use a storage.
   struct Use {
     const c10::StorageImpl* storage;
     size_t tensors = 0;

@@ -29,7 +29,7 @@ namespace outboard {
 
 namespace {
 
-// Copies of CPU scalars that a queued call needs live in the call.
+// Copies of CPU scalars that a queued call needs are stored in the call.
 constexpr size_t kScalarSlots = 8;
 constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
 
@@ -38,10 +38,10 @@ struct QueuedCall {
   const c10::OperatorHandle* target = nullptr;
   WorkPlace place;
   CallContext context;
-  torch::jit::Stack stack;  // arguments as shells; results after the run
+  torch::jit::Stack stack;  // arguments as shells; after the run, results
   c10::SmallVector<at::Tensor, 4> outputs;  // shells of fresh outputs
-  // The written shells of a call with several results. torch's boxing holds such results by reference while it drops the
-  // arguments, so the stack must not be their only owner.
+  // The written shells of a call with several results. Torch's boxing holds such results by reference while it drops
+  // the arguments, so the stack must not be their only owner.
   c10::SmallVector<at::Tensor, 4> held;
   uint64_t shape_class = 0;
   bool target_fills_outputs = false;  // an out= kernel was given them; else the results are copied there
@@ -50,12 +50,12 @@ struct QueuedCall {
   alignas(kScalarBytes) std::byte scalar_data[kScalarSlots][kScalarBytes];
 
   bool is_waited = false;  // the caller's thread runs it, once the stream is drained
-  bool has_warned = false;  // when it was queued, of all that its kernel warns of
-  bool is_dispatched_by_arguments = false;  // a sparse tensor takes part
-  bool has_lazy_output = false;  // a written argument is conjugated or negated lazily
+  bool has_warned = false;  // all warnings of its kernel were issued when it was queued
+  bool is_dispatched_by_arguments = false;  // an argument is a sparse tensor
+  bool has_lazy_output = false;  // a written argument is lazily conjugated or negated
   std::exception_ptr error;
 
-  // Behind the operator's own arguments stand the outputs of its out= overload.
+  // The outputs of the out= overload follow the operator's own arguments.
   void hold_written() {
     if (op->returned_arg.size() < 2) {
       return;
@@ -82,8 +82,8 @@ struct QueuedCall {
   }
 };
 
-// Calls are mostly made and finished on different threads, so the pool is shared; a thread keeps one for itself, which
-// is all that a driver needs that runs host work at once. What a pooled call holds owns no memory of torch's.
+// A pool of calls. Calls are mostly made and finished on different threads, so the pool is shared. Each thread keeps
+// one call, which suffices for a driver that runs host work at once. A pooled call owns no memory of torch's.
 class CallPool {
  public:
   std::unique_ptr<QueuedCall> take() {
@@ -119,7 +119,7 @@ class CallPool {
 thread_local std::unique_ptr<QueuedCall> CallPool::spare_;
 
 CallPool& pool() {
-  static auto* calls = new CallPool();  // workers may finish calls until the very end
+  static auto* calls = new CallPool();  // workers may finish calls until the end of the process
   return *calls;
 }
 
@@ -133,10 +133,10 @@ void zero(const at::Tensor& output) {
   }
 }
 
-// Brings one result into its output, which was made with the meta kernel's shape. Where the CPU kernel returned another
-// shape, the call fails, and the next of its class wait for what comes; a result that the kernel left undefined, since
-// nobody asked for it, is zeros. An out= kernel has written the output's memory already, unless it gave its tensor other
-// strides.
+// Move one result into its output, which was made with the meta kernel's shape. If the CPU kernel returned another
+// shape, the call fails, and the next calls of its class wait for their results. A result that the kernel left
+// undefined, because it was not requested, becomes zeros. An out= kernel has written the output's memory already,
+// unless it gave its tensor other strides.
 void settle_output(const QueuedCall& call, const at::Tensor& output, const at::Tensor& result) {
   if (!output.defined()) {
     return;
@@ -178,14 +178,16 @@ void settle_outputs(QueuedCall& call) {
   }
 }
 
-// What follows a failed call in the stream still runs: it must not meet stale memory, such as wild indices.
+// Zero the outputs of a failed call. Later work in the stream still runs, and must not meet stale memory, such as wild
+// indices.
 void zero_outputs(const QueuedCall& call) {
   for (const at::Tensor& output : call.outputs) {
     zero(output);
   }
 }
 
-// Some kernels finish a result by setting its conjugate bit. A shell's bit would be lost: its memory must hold the value.
+// Resolve lazy outputs. Some kernels finish a result by setting its conjugate bit. A shell's bit would be lost: its
+// memory must hold the value.
 void resolve_lazy_outputs(QueuedCall& call) {
   if (call.has_lazy_output) {
     return;
@@ -206,7 +208,8 @@ void resolve_lazy_outputs(QueuedCall& call) {
   }
 }
 
-// What this thread hands to its driver at this moment: where that runs it at once, its caller's context is here already.
+// The call that this thread is passing to its driver. If the driver runs it at once, the caller's context is already
+// set.
 thread_local const QueuedCall* handed_over = nullptr;
 
 void run_call(QueuedCall* call) {
@@ -219,7 +222,7 @@ void run_call(QueuedCall* call) {
     std::optional<NoWarnings> no_warnings;
     if (C10_UNLIKELY(call->has_warned)) {
       no_warnings.emplace();
-    } else if (!call->is_waited) {  // a waited call's go to its caller, on whose thread it runs
+    } else if (!call->is_waited) {  // the errors of a waited call go to its caller, on whose thread it runs
       keep_warnings.emplace(*call->place.stream, call->op->name);
     }
     call->hold_written();
@@ -254,7 +257,7 @@ void run_waited_call(void* user) {
   run_call(static_cast<QueuedCall*>(user));
 }
 
-// A call of a graph: each replay runs a copy of it, with shells of its own and fresh random numbers.
+// A call of a graph. Each replay runs a copy of it, with its own shells and new random numbers.
 class CapturedCall final : public HostCommand {
  public:
   CapturedCall(std::unique_ptr<QueuedCall> call, std::vector<std::pair<size_t, RandomDraw>> draws)
@@ -293,7 +296,7 @@ class CapturedCall final : public HostCommand {
   std::vector<std::pair<size_t, RandomDraw>> draws_;  // by argument
 };
 
-// Replaces the device's arguments by what the CPU kernel takes.
+// Replaces the device's arguments by those that the CPU kernel takes.
 class ArgumentMaker {
  public:
   ArgumentMaker(const Call& call, QueuedCall& queued, Capture* capture = nullptr)
@@ -318,7 +321,7 @@ class ArgumentMaker {
     }
   }
 
-  // The random arguments of a captured call, which `make` leaves out.
+  // Return the random arguments of a captured call, which `make` leaves out.
   std::vector<std::pair<size_t, RandomDraw>> take_draws() { return std::move(draws_); }
 
   at::Tensor shell(const at::Tensor& tensor) {
@@ -333,7 +336,7 @@ class ArgumentMaker {
       if (tensor.is_cpu()) {
         return tensor;
       }
-      // Empty indices are reachable on any device, values beside them may not be.
+      // Empty indices are reachable on any device; the values beside them may not be.
       const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
       for (const at::Tensor& part : {sparse->indices(), sparse->values()}) {
         if (at::Tensor shell_of_part = shell(part); !is_reachable()) {
@@ -345,13 +348,14 @@ class ArgumentMaker {
     return C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl())) ? shells_.make(tensor) : copy_of(tensor);
   }
 
-  // CPU operands are read now: the caller may change them before the call runs.
+  // Read CPU operands now: the caller may change them before the call runs.
   at::Tensor copy_of(const at::Tensor& tensor) {
     if (queued_.is_waited) {
       return tensor;
     }
     if (C10_UNLIKELY(capture_ != nullptr && tensor.dim() > 0)) {
-      // A replay would see the values of the capture for ever, which a number may be meant to be, a tensor hardly.
+      // A replay would always see the values of the capture. That may be intended for a number, but hardly for a
+      // tensor.
       capture_->refuse(call_.op().name + " with a CPU tensor as an argument");
     }
     const at::Tensor source = tensor.contiguous();
@@ -434,7 +438,7 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
     return_results(call, shape, outputs, stack);
     return true;
   }
-  // Before the call is another thread's: its shells are that one's alone then, to use and to free.
+  // Release the maker before the call goes to another thread: only that thread then uses and frees the shells.
   maker.reset();
   QueuedCall* raw = queued.release();
   bool is_queued = false;
@@ -478,7 +482,7 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
   return true;
 }
 
-// A call whose meta kernel is not believed, or not yet: the CPU kernel tells.
+// Run a call whose meta kernel is not trusted, or not yet: the CPU kernel decides the shapes.
 bool run_and_compare(const Call& call, const CallShape& shape, ShapeClasses::State state, torch::jit::Stack* stack) {
   if (!run_waited(call, stack)) {
     return false;
@@ -515,7 +519,7 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
   }
   const ShapeClasses::State state = call.op().shape_classes.state_of(shape->shape_class, shape->is_verified);
   const bool is_believed = state == ShapeClasses::State::Believed ||
-                           (state == ShapeClasses::State::Unknown && call.op().is_torchs);  // until it is caught
+                           (state == ShapeClasses::State::Unknown && call.op().is_torchs);  // until it disagrees
   return C10_LIKELY(is_believed || shape->outputs.empty()) ? run_queued(call, *shape, stack)
                                                            : run_and_compare(call, *shape, state, stack);
 }

@@ -42,13 +42,13 @@ Stack arguments_of(const Call& call, size_t count) {
   return Stack(begin, begin + static_cast<std::ptrdiff_t>(count));
 }
 
-// Copies between the device's tensors that are no call of the user's: no autograd.
+// Copy between device tensors outside the user's calls, without autograd.
 void copy_to(const at::Tensor& target, const at::Tensor& source) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   target.copy_(source);
 }
 
-// Runs the route's kernel with these arguments, which its results replace.
+// Run the route's kernel with these arguments, which its results replace.
 bool run_given(const NativeRoute& route, Stack& arguments) {
   const Call call(*route.op, arguments);
   return (*route.kernel)(call, &arguments);
@@ -63,7 +63,7 @@ bool is_like(const OutputShape& shape, const at::Tensor& tensor) {
   return tensor.scalar_type() == shape.dtype && tensor.sizes() == c10::IntArrayRef(shape.sizes);
 }
 
-// The arguments of a functional call become its results, by whichever form's kernel there is.
+// Replace the arguments of a functional call by its results, with the kernel of any form.
 bool make_results(const NativeRoute& route, Stack& arguments) {
   if (route.given == Form::Functional) {
     return run_given(route, arguments);
@@ -105,7 +105,7 @@ bool serve_functional(const NativeRoute& route, const Call& call, Stack* stack) 
 }
 
 bool serve_out(const NativeRoute& route, const Call& call, Stack* stack) {
-  // The shape of the call is asked for what it refuses.
+  // Ask for the call's shape, which raises if torch refuses the call.
   const size_t inputs = route.functional->args.size();
   Stack results = arguments_of(call, inputs);
   if (!shape_of(call)->is_known() || !make_results(route, results)) {
@@ -126,8 +126,8 @@ bool serve_out(const NativeRoute& route, const Call& call, Stack* stack) {
   return true;
 }
 
-// Whether an out= kernel may write to self while it reads the arguments. As in torch it must take self itself as `out`;
-// of another argument it may have read nothing yet, unless it goes element by element.
+// Return true if an out= kernel may write to self while it reads the arguments. As in torch it must accept self itself
+// as `out`. It may not have read the other arguments yet, unless it goes element by element.
 bool may_write_to_self(const NativeRoute& route, const Call& call, const OutputShape& shape) {
   const at::Tensor& self = call.arg(0).toTensor();
   if (!is_like(shape, self) || at::has_internal_overlap(self) != at::MemOverlap::No) {
@@ -178,7 +178,7 @@ bool serve_in_place(const NativeRoute& route, const Call& call, Stack* stack) {
 bool serve(const NativeRoute& route, const Call& call, Stack* stack) {
   if (route.called == route.given) {
     if (route.called == Form::Out) {
-      resize_written(call, *shape_of(call));  // where it is known before the call runs: no kernel need do it
+      resize_written(call, *shape_of(call));  // if the shape is known before the call runs, no kernel needs to resize
     }
     return (*route.kernel)(call, stack);
   }
@@ -195,17 +195,17 @@ bool serve(const NativeRoute& route, const Call& call, Stack* stack) {
 
 // ---- Registration ----
 
-// The kernels by operator, for finding the routes of a group anew; under `mutex`.
+// The kernels by operator, to recompute the routes of a group; guarded by `mutex`.
 struct Registry {
   std::mutex mutex;
   std::map<Operator*, const NativeKernel*> kernels;
 };
 Registry& registry() {
-  static auto* kernels = new Registry();  // kernels may run until the very end
+  static auto* kernels = new Registry();  // kernels may run until the end of the process
   return *kernels;
 }
 
-// Those that were there before may be running on other threads: kernels and routes are kept.
+// Earlier kernels and routes may be running on other threads, so they are kept.
 void store_route(Operator& called, const NativeRoute& route) {
   called.native.store(new NativeRoute(route), std::memory_order_release);
 }
@@ -220,7 +220,7 @@ void find_routes(const std::array<Operator*, 3>& group) {
   for (const Form called : kPrecedence) {
     Operator* op = group[static_cast<size_t>(called)];
     if (op == nullptr || kernel_of(called) != nullptr) {
-      continue;  // its own kernel's route stands
+      continue;  // its own kernel's route stays
     }
     for (const Form given : kPrecedence) {
       if (const NativeKernel* kernel = kernel_of(given)) {
@@ -293,7 +293,7 @@ Operator& route_native_kernel(const std::string& name, NativeKernel kernel) {
   };
   Operator& op = operator_for(*handle);
   const std::array<Operator*, 3> ops = {op_of(group.functional), op_of(group.out), op_of(group.in_place)};
-  // An operator without other forms counts as functional if nothing is written to.
+  // An operator without other forms counts as functional if it writes nothing.
   const Form form = op.kind != OpKind::Writes ? Form::Functional : ops[2] == &op ? Form::InPlace : Form::Out;
   {
     const std::lock_guard lock(registry().mutex);

@@ -28,8 +28,8 @@ namespace outboard {
 
 namespace {
 
-// An argument list as the driver sees it; owns the arrays that the values point into. One that is kept (for a graph)
-// also owns what else the tensors would.
+// An argument list for the driver. It owns the arrays that the values point to. A kept list (for a graph) also owns
+// what the tensors would own.
 class DriverValues {
  public:
   explicit DriverValues(bool is_kept = false) : is_kept_(is_kept) {}
@@ -93,7 +93,7 @@ class DriverValues {
         described.sizes = is_kept_ ? ints_.emplace_back(tensor.sizes().vec()).data() : tensor.sizes().data();
         described.strides = is_kept_ ? ints_.emplace_back(tensor.strides().vec()).data() : tensor.strides().data();
         if (is_kept_ && tensor.device().is_cpu() && tensor.numel() > 0) {
-          // A CPU scalar: its value now.
+          // A CPU scalar: take its value now.
           auto& bytes = bytes_.emplace_back(std::make_unique<std::byte[]>(tensor.nbytes()));
           std::memcpy(bytes.get(), tensor.const_data_ptr(), tensor.nbytes());
           described.data = reinterpret_cast<uint64_t>(bytes.get());
@@ -107,8 +107,8 @@ class DriverValues {
 
   const std::vector<ob_value>& values() const { return values_; }
 
-  // What a kernel's answer may depend on, as a number: the operator, kinds, dtypes, devices, sizes, strides and constants,
-  // but no address and nothing that memory holds.
+  // Return what a kernel's answer may depend on, as a number: the operator, kinds, dtypes, devices, sizes, strides and
+  // constants, but no addresses and no content of memory.
   uint64_t key(const std::string& op) const {
     uint64_t hash = std::hash<std::string_view>{}(op);
     const auto add = [&hash](uint64_t word) {
@@ -139,7 +139,7 @@ class DriverValues {
     return hash;
   }
 
-  // False if an argument has no form in the contract: the call goes to the next provider.
+  // Return false if the contract has no form for an argument: the call goes to the next provider.
   bool is_complete() const { return is_complete_; }
 
  private:
@@ -158,8 +158,8 @@ struct Outputs {
   size_t count;
 };
 
-// The memory that a kernel asks for while it is called, of the stream's pool: whoever has it next comes behind the call's
-// work. In a capture of the driver's it is the graph's.
+// The memory that a kernel requests during its call, from the stream's pool: the next owner comes behind the call's
+// work. In a driver's capture it belongs to the graph.
 class Scratch {
  public:
   explicit Scratch(Stream& stream) : stream_(stream) {}
@@ -167,7 +167,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // As an entry: the driver's code knows no exceptions.
+  // Like an entry, throws no exceptions into the driver's code.
   static ob_status take(void* context, uint64_t bytes, uint64_t* out_address) {
     auto& self = *static_cast<Scratch*>(context);
     try {
@@ -183,7 +183,7 @@ class Scratch {
     }
   }
 
-  // Raises what a kernel could not be given, if it failed for that.
+  // Raise the error of memory that the kernel could not get, if it failed because of that.
   void check(ob_status status, const Operator& op) const {
     if (C10_LIKELY(status == OB_OK || failure_ == nullptr)) {
       outboard::check(status, op.name.c_str(), stream_.device);
@@ -212,7 +212,7 @@ class Scratch {
   std::exception_ptr failure_;
 };
 
-// That of a replay: what the graph's pool had for it when the call was recorded.
+// The memory of a replay: what the graph's pool reserved for it when the call was recorded.
 struct Reserved {
   uint64_t address;
   uint64_t bytes;
@@ -277,14 +277,13 @@ class KernelCommand final : public DriverCommand {
   std::vector<Reserved> scratch_;
 };
 
-// Whether a kernel took a call, and what memory it asked for then.
+// Whether a kernel took a call, and the memory that it requested then.
 struct Answer {
   bool is_taken = false;
   std::vector<uint64_t> scratch;
 };
 
-// Those to the calls that it was asked about, by what it saw of them. It bounds itself: a loop over sizes must not grow for
-// ever.
+// A kernel's answers, by what it saw of each call. Bounded: a loop over sizes must not grow it forever.
 class Answers {
  public:
   void add(uint64_t key, Answer answer) {
@@ -294,7 +293,7 @@ class Answers {
     }
     answers_[key] = std::make_shared<const Answer>(std::move(answer));
   }
-  // Null if it was not asked.
+  // Return null if the kernel was not asked.
   std::shared_ptr<const Answer> find(uint64_t key) {
     const std::lock_guard lock(mutex_);
     const auto found = answers_.find(key);
@@ -333,8 +332,8 @@ class DriverKernel {
     }
     const uint64_t key = values.key(op.name);
     const std::shared_ptr<const Answer> known = answers_->find(key);
-    // While the core records a graph nothing may run, so the kernel can't be asked: a call that it isn't known to take
-    // goes on, since a graph that failed in its replay would be of no use.
+    // While the core records a graph nothing may run, so the kernel cannot be asked. A call that it is not known to
+    // take goes to the next provider, because a graph that fails in its replay would be useless.
     if (known == nullptr ? is_kept : !known->is_taken) {
       return false;
     }
@@ -356,7 +355,8 @@ class DriverKernel {
   }
 
  private:
-  // Memory of the pool of the graph that the stream captures. Given back at once: what is captured behind may have it.
+  // Reserve memory in the pool of the graph that the stream captures. It is released at once: later captured work may
+  // use it.
   static std::vector<Reserved> reserve(Stream& stream, const std::vector<uint64_t>& sizes) {
     std::vector<c10::DataPtr> held;
     std::vector<Reserved> result;
@@ -367,14 +367,14 @@ class DriverKernel {
     return result;
   }
 
-  // Queues the call; `new_key` is that of an answer that is not known yet.
+  // Queue the call; `new_key` is the key of an answer that is not known yet.
   bool ask(const Operator& op, Stream& stream, const DriverValues& values, Outputs outputs,
            std::optional<uint64_t> new_key) const {
     Scratch scratch(stream);
     const ob_status status = call_kernel(fn_, user_, op, stream, values, outputs, scratch);
-    // An answer that it gave for want of memory says nothing of the next call.
+    // An answer given for lack of memory does not apply to the next call.
     if (is_unimplemented(status)) {
-      if (new_key && !scratch.has_failed()) {  // else it took one alike before, against the contract
+      if (new_key && !scratch.has_failed()) {  // else it took an identical call before, against the contract
         answers_->add(*new_key, {});
       }
       return false;
@@ -400,7 +400,7 @@ NativeKernel driver_kernel(ob_operator_fn fn, void* user) {
 std::vector<std::string> native_operators() {
   std::vector<std::string> names;
   for_each_operator([&](Operator& op) {
-    // Those that a kernel of another form serves are not the driver's.
+    // Operators that a kernel of another form serves are not the driver's.
     if (const NativeRoute* route = op.native.load(); route != nullptr && route->op == &op) {
       names.push_back(op.name);
     }

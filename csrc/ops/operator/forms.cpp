@@ -46,7 +46,7 @@ bool makes_tensors(const c10::FunctionSchema& schema) {
                      [](const c10::Argument& r) { return is_tensor(r) && !r.alias_info(); });
 }
 
-// Whether `out` is `functional` with its returns turned into written arguments at the end.
+// Return true if `out` is `functional` with its returns turned into written arguments at the end.
 bool is_out_form(const c10::FunctionSchema& functional, const c10::FunctionSchema& out) {
   const auto& inputs = functional.arguments();
   const auto& given = out.arguments();
@@ -58,7 +58,7 @@ bool is_out_form(const c10::FunctionSchema& functional, const c10::FunctionSchem
          std::all_of(outputs, given.end(), [](const c10::Argument& a) { return is_written(a) && is_tensor(a); });
 }
 
-// Whether `in_place` is `functional` with its first argument written to.
+// Return true if `in_place` is `functional` with its first argument written to.
 bool is_in_place_form(const c10::FunctionSchema& functional, const c10::FunctionSchema& in_place) {
   const auto& inputs = functional.arguments();
   const auto& given = in_place.arguments();
@@ -148,7 +148,7 @@ std::optional<c10::OperatorHandle> proven_out_form(const c10::OperatorHandle& fu
   if (row == std::end(kOutForms) || row->functional != name) {
     return std::nullopt;
   }
-  // Another torch may have the operator without this overload, or with other arguments.
+  // Another version of torch may lack this overload, or have it with other arguments.
   const auto [base, overload] = split_operator_name(row->out);
   auto out = c10::Dispatcher::singleton().findSchema({base, overload});
   if (!out || !is_out_form(functional.schema(), out->schema()) ||

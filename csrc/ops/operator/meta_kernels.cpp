@@ -15,8 +15,8 @@ namespace outboard {
 
 namespace {
 
-// The function with the operator's own signature, picked from the overloads in at::meta, as a boxed kernel; none if the
-// running torch has no such overload.
+// Return the function with the operator's own signature, picked from the overloads in at::meta, as a boxed kernel; none
+// if the running torch has no such overload.
 template <class TorchOp, class Pick>
 void add(std::vector<MetaKernelEntry>& entries, Pick pick) {
   using Function = typename c10::fn_remove_symint<typename TorchOp::schema>::type;
@@ -53,7 +53,7 @@ Table make_table() {
   add_shape_rules(entries);
   Table table;
   for (MetaKernelEntry& entry : entries) {
-    // A rule of ours comes last, and wins.
+    // Our own rule comes last, and wins.
     table.insert_or_assign(std::move(entry.name), Entry{std::move(entry.kernel), entry.is_structured});
   }
   return table;
@@ -62,7 +62,7 @@ Table make_table() {
 }  // namespace
 
 MetaKernel meta_kernel_of(const c10::OperatorName& name) {
-  static const auto* const table = new Table(make_table());  // kernels may run until the very end
+  static const auto* const table = new Table(make_table());  // kernels may run until the end of the process
   const auto it = table->find(name);
   return it == table->end() ? MetaKernel{} : MetaKernel{&it->second.kernel, it->second.is_structured};
 }

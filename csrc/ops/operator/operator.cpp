@@ -46,7 +46,7 @@ ArgKind kind_of(const c10::TypePtr& declared) {
   }
 }
 
-// Whether all that the operator gives is arguments that it writes in place: they keep shape and dtype.
+// Return true if all returns of the operator are arguments that it writes in place: they keep shape and dtype.
 bool writes_in_place_only(const c10::FunctionSchema& schema) {
   bool writes = false;
   for (const c10::Argument& argument : schema.arguments()) {
@@ -62,8 +62,9 @@ bool writes_in_place_only(const c10::FunctionSchema& schema) {
          });
 }
 
-// How a constant enters the signature. A `Scalar` decides a dtype by its category; its value decides a shape for a few.
-// A float of torch's decides neither. An operator of somebody else's may do anything, but to what it only writes.
+// Return how a constant enters the signature. A `Scalar` decides a dtype by its category; its value decides a shape for
+// a few operators. A float decides neither in torch's operators. A custom operator may do anything, except with
+// arguments that it only writes.
 Decides decides(const std::string& op, const c10::Argument& argument, bool is_torchs, bool is_in_place) {
   switch (without_optional(argument.real_type())->kind()) {
     case c10::TypeKind::NumberType:
@@ -72,14 +73,14 @@ Decides decides(const std::string& op, const c10::Argument& argument, bool is_to
       return is_torchs || is_in_place ? Decides::Presence : Decides::Value;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
-      // The place of a dimension is wrong for some tensors, also in place; bounds of random numbers are not.
+      // An invalid dimension raises for some tensors, also in place; bounds of random numbers do not.
       return (is_in_place && !is_torchs) || op == "aten::random_" ? Decides::Presence : Decides::Value;
     default:
       return Decides::Value;
   }
 }
 
-// The names of a value's alias sets; those of a list stand with its elements.
+// Return the names of a value's alias sets; a list has them at its elements.
 std::unordered_set<c10::Symbol> alias_sets(const c10::AliasInfo& alias) {
   std::unordered_set<c10::Symbol> sets = alias.beforeSets();
   for (const c10::AliasInfo& contained : alias.containedTypes()) {
@@ -88,7 +89,7 @@ std::unordered_set<c10::Symbol> alias_sets(const c10::AliasInfo& alias) {
   return sets;
 }
 
-// The argument that a return's annotation names, or -1.
+// Return the argument that a return's annotation names, or -1.
 int8_t aliased_argument(const c10::FunctionSchema& schema, const c10::AliasInfo& alias) {
   const auto wanted = alias_sets(alias);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -109,7 +110,7 @@ struct OperatorTable {
   std::unordered_set<c10::OperatorName> kept;
 };
 OperatorTable& table() {
-  static auto* operators = new OperatorTable();  // kernels may run until the very end
+  static auto* operators = new OperatorTable();  // kernels may run until the end of the process
   return *operators;
 }
 
@@ -117,8 +118,8 @@ bool is_torchs_own(const c10::OperatorName& name) {
   return name.name.rfind("aten::", 0) == 0;
 }
 
-// Retires an operator that is taken back. Called under the dispatcher's lock, which is never asked for with
-// the table's held.
+// Retires an operator that is deregistered. Called under the dispatcher's lock, which is never requested with the
+// table's held.
 class Retirement final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
@@ -138,7 +139,7 @@ class Retirement final : public c10::OpRegistrationListener {
   }
 };
 
-// A kernel registered for an operator by name stays that, if the operator is defined again with the same schema.
+// Keep the kernel registered for an operator by name if the operator is defined again with the same schema.
 void inherit_native(Operator& op) {
   for (auto it = table().retired.rbegin(); it != table().retired.rend(); ++it) {
     if ((*it)->name == op.name) {
@@ -150,8 +151,8 @@ void inherit_native(Operator& op) {
   }
 }
 
-// Queued calls and plans hold an operator's entry in the dispatcher, which frees it with its last registration: one of
-// ours keeps it, at a key that no call of the device's has.
+// Keep an operator's entry in the dispatcher. Queued calls and plans hold it, and the dispatcher frees it with its last
+// registration. Ours keeps it, at a key that no call of the device has.
 void keep_entry(const c10::OperatorName& name) {
   if (is_torchs_own(name)) {
     return;

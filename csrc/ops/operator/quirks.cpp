@@ -23,7 +23,7 @@ bool is_among(const std::array<std::string_view, N>& names, const std::string& n
 }
 
 constexpr std::array<std::string_view, 1> kMisleadingMeta = {
-    // Residuals are there only if the matrix turns out to have full rank.
+    // Residuals exist only if the matrix turns out to have full rank.
     "aten::linalg_lstsq",
 };
 
@@ -39,9 +39,9 @@ constexpr std::array<std::string_view, 7> kRefusesZeros = {
     "aten::remainder", "aten::linalg_ldl_solve", "aten::linalg_lu_solve",
     "aten::lu_unpack",
 };
-// Matrices that can't be factored are refused.
+// Matrices that cannot be factored are refused.
 constexpr std::array<std::string_view, 2> kWantsFullRank = {"aten::cholesky", "aten::cholesky_inverse"};
-// Probabilities whose sum is 0, lengths whose sum must be a given one.
+// Probabilities whose sum is 0, lengths whose sum must have a given value.
 constexpr std::array<std::string_view, 4> kJudgesSums = {
     "aten::multinomial",
     "aten::repeat_interleave",
@@ -49,7 +49,7 @@ constexpr std::array<std::string_view, 4> kJudgesSums = {
     "aten::_segment_reduce_backward",
 };
 constexpr std::array<std::string_view, 9> kJudgesValues = {
-    // Registered for the CPU to say that a device must bring them.
+    // Registered for the CPU only to say that a device must provide them.
     "aten::_scaled_dot_product_fused_attention_overrideable",
     "aten::_scaled_dot_product_fused_attention_overrideable_backward",
     // Assertions.
@@ -62,8 +62,8 @@ constexpr std::array<std::string_view, 9> kJudgesValues = {
     "aten::_validate_sparse_csr_tensor_args",
 };
 
-// Structured ones whose CPU kernels check nothing that their meta kernels do not check, for any sizes and numbers of dtypes
-// that they take: found by the matrix of refusals (tests/operators/refusals), which holds it.
+// Structured operators whose CPU kernels check nothing beyond their meta kernels, for any sizes and numbers of dtypes
+// that they accept. Found by the matrix of refusals (tests/operators/refusals), which enforces it.
 constexpr std::array<std::string_view, 12> kMetaChecksAll = {
     "aten::_upsample_bicubic2d_aa",
     "aten::_upsample_bilinear2d_aa",
@@ -86,7 +86,7 @@ constexpr std::array<std::string_view, 2> kIsGivenSamples = {"aten::fractional_m
 constexpr std::array<std::string_view, 4> kShapeOfScalars = {"aten::arange", "aten::range", "aten::linspace",
                                                              "aten::logspace"};
 
-// How a CPU kernel lays its results out, where the meta kernel follows the arguments otherwise.
+// The layout of a CPU kernel's results, if the meta kernel follows the arguments in another way.
 enum class Layout : uint8_t {
   Contiguous,
   Suggested  // in the memory format that the argument suggests
@@ -95,8 +95,8 @@ enum class Layout : uint8_t {
 struct LaidOut {
   std::string_view op;
   Layout layout;
-  size_t like;    // the argument that suggests
-  size_t count;   // the first results, of which it holds
+  size_t like;    // the argument that suggests it
+  size_t count;   // the number of leading results that it applies to
 };
 
 constexpr LaidOut kLaidOut[] = {
@@ -148,13 +148,13 @@ void lay_out(const std::string& name, const torch::jit::Stack& arguments, CallSh
   }
 }
 
-// The format in which the CPU kernels of a convolution read and write: that of the back end which is picked. The input is
-// the argument `first`; behind it stand the weight, the bias (or its sizes) and the constants, forward and backward.
+// Return the format in which a convolution's CPU kernels read and write: that of the selected back end. The input is
+// the argument `first`; the weight, the bias (or its sizes) and the constants follow, forward and backward.
 at::MemoryFormat format_of_convolution(const torch::jit::Stack& arguments, size_t first) {
   const auto as_cpu = [](const c10::IValue& value) {
     c10::TensorImpl& meta = *value.toTensor().unsafeGetTensorImpl();
     const size_t nbytes = span_bytes(meta.sizes(), meta.strides(), meta.itemsize());
-    return make_cpu_view(nullptr, nbytes, meta);  // asked for its shape only
+    return make_cpu_view(nullptr, nbytes, meta);  // only its shape is read
   };
   const at::Tensor input = as_cpu(arguments[first]);
   const at::Tensor weight = as_cpu(arguments[first + 1]);
@@ -169,7 +169,7 @@ at::MemoryFormat format_of_convolution(const torch::jit::Stack& arguments, size_
   return at::native::_determine_backend_memory_format(input, weight, backend);
 }
 
-// The CPU kernel of a convolution writes in the format of the back end, the meta kernel contiguously.
+// Correct a convolution's output: the CPU kernel writes in the back end's format, the meta kernel contiguously.
 void lay_out_convolution(const torch::jit::Stack& arguments, OutputShape& output) {
   if (arguments[1].toTensor().dim() == 3) {
     return;  // computed in two dimensions, from contiguous inputs
@@ -180,8 +180,8 @@ void lay_out_convolution(const torch::jit::Stack& arguments, OutputShape& output
   }
 }
 
-// Both gradients have the format of the back end too. The meta kernel looks at the input and the weight alone, and before
-// torch 2.13 at the result's gradient.
+// Both gradients have the back end's format too. The meta kernel reads only the input and the weight, and before torch
+// 2.13 the result's gradient.
 void lay_out_convolution_backward(const torch::jit::Stack& arguments, CallShape& shape) {
   if (arguments[2].toTensor().dim() == 3) {
     return;  // as forward
@@ -191,8 +191,8 @@ void lay_out_convolution_backward(const torch::jit::Stack& arguments, CallShape&
   set_format(shape.outputs[1], format);
 }
 
-// Whether the running torch sums bags of bfloat16 without a note of which bag an index is in; older ones note it, and
-// the meta kernels of newer ones still tell of it.
+// Return true if the running torch sums bags of bfloat16 without noting each index's bag. Older versions note it, and
+// the meta kernels of newer ones still return it.
 bool sums_bfloat16_bags_fast() {
   static const bool is_fast = [] {
     const at::Tensor weight = at::zeros({1, 1}, c10::kBFloat16);
@@ -205,8 +205,8 @@ bool sums_bfloat16_bags_fast() {
 void correct_embedding_bag(const torch::jit::Stack& arguments, bool has_gradients, CallShape& shape) {
   constexpr int64_t kSum = 0, kMax = 2;
   OutputShape& offset2bag = shape.outputs[1];
-  // One for each bag; but where nobody reads the sizes of bags, the CPU's kernel leaves one for each offset, of which there
-  // may be one more. So it does with greatest indices that nobody asked for.
+  // There is one for each bag. But if no caller reads the sizes of bags, the CPU's kernel returns one for each offset,
+  // of which there may be one more. It does the same with maximum indices that are not requested.
   const int64_t mode = arguments[4].toInt();
   const int64_t unread = has_gradients || mode != kSum || !arguments[7].toBool() ? 0 : 1;
   const int64_t bags = arguments[2].toTensor().numel() - (arguments[7].toBool() ? 1 : 0);
@@ -302,7 +302,7 @@ void correct_shape(const Operator& op, const torch::jit::Stack& arguments, CallS
   } else if (name == "aten::convolution_backward") {
     lay_out_convolution_backward(arguments, shape);
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
-    // Torch 2.11's meta kernel says float32 for each; the CPU kernel sums a double's in doubles.
+    // Torch 2.11's meta kernel returns float32 for all; the CPU kernel sums doubles in doubles.
     if (arguments[0].toTensor().scalar_type() == c10::kDouble) {
       set_dtype(shape.outputs[1], c10::kDouble);
     }

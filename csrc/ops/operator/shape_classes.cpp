@@ -25,7 +25,7 @@ void ShapeClasses::believe(uint64_t shape_class) {
 
 void ShapeClasses::disbelieve(uint64_t shape_class, const std::string& difference) {
   const std::lock_guard lock(mutex_);
-  // These are few, and must not be forgotten: no bound but the number of classes that a program has.
+  // These are few, and must not be forgotten: the only bound is the number of classes in a program.
   Class& known = classes_[shape_class];
   if (known.state != State::Waits) {
     known.state = State::Waits;

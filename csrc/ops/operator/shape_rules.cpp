@@ -77,9 +77,9 @@ using at::OptionalIntArrayRef;
 using at::ScalarType;
 using at::Tensor;
 
-// ---- Element-wise -------------------------------------------------------------------------------------------------------
+// ---- Element-wise ----
 
-// What empty_like gives, which torch's Python decomposes on meta tensors.
+// Return what empty_like returns, which torch's Python decomposes on meta tensors.
 Tensor laid_out_as(const Tensor& like) {
   const bool is_dense = like.is_non_overlapping_and_dense();
   const at::DimVector strides =
@@ -91,7 +91,7 @@ Tensor empty_of(const Tensor& like, IntArrayRef sizes, ScalarType dtype) {
   return at::empty(sizes, like.options().dtype(dtype));
 }
 
-// Resizes `out` as an iterator over these tensors does; it may have any dtype.
+// Resize `out` as an iterator over these tensors does; it may have any dtype.
 template <class... Inputs>
 Tensor& iterate(Tensor& out, const Inputs&... inputs) {
   at::TensorIteratorConfig config;
@@ -101,14 +101,14 @@ Tensor& iterate(Tensor& out, const Inputs&... inputs) {
   return out;
 }
 
-// Like iterate, for a kernel that casts to no other dtype than the inputs'.
+// Like iterate, for a kernel that casts only to the inputs' dtype.
 template <class... Inputs>
 Tensor& iterate_alike(Tensor& out, const Tensor& self, const Inputs&... inputs) {
   TORCH_CHECK(out.scalar_type() == self.scalar_type());
   return iterate(out, self, inputs...);
 }
 
-// The dtype of an operator whose results are real numbers, for integers too.
+// Return the dtype of an operator whose results are real numbers, also for integers.
 ScalarType real_dtype(const Tensor& self) {
   return at::isIntegralType(self.scalar_type(), /*includeBool=*/true) ? c10::get_default_dtype_as_scalartype()
                                                                       : self.scalar_type();
@@ -128,7 +128,7 @@ Tensor& conj_physical_out(const Tensor& self, Tensor& out) {
   return iterate_alike(out, self);
 }
 
-// The real numbers that a kernel makes of complex ones it copies, to an output that it resizes as any.
+// Return true for real numbers that a kernel copies from complex ones to an output, which it resizes like any output.
 bool is_copied_from_complex(const Tensor& self, const Tensor& out) {
   return self.is_complex() && !out.is_complex();
 }
@@ -166,7 +166,7 @@ Tensor hardswish(const Tensor& self) {
   return iterated(self.scalar_type(), self);
 }
 
-// NaN is what differs from itself.
+// NaN differs from itself.
 Tensor isnan(const Tensor& self) {
   return at::meta::ne(self, self);
 }
@@ -183,7 +183,7 @@ Tensor floor_divide(const Tensor& self, const Tensor& other) {
   return iterate(out, self, other);
 }
 
-// The scale makes real numbers of integers.
+// The scale turns integers into real numbers.
 Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double) {
   return iterated(real_dtype(grad), grad, mask);
 }
@@ -212,7 +212,7 @@ Tensor& masked_fill_scalar(Tensor& self, const Tensor& mask, const at::Scalar&) 
 }
 
 Tensor& masked_fill_tensor(Tensor& self, const Tensor& mask, const Tensor& value) {
-  // Whether an integer can be a given real number, only the number tells.
+  // Only the number itself decides whether a real number fits an integer dtype.
   TORCH_CHECK(value.dim() == 0 && c10::canCast(value.scalar_type(), self.scalar_type()));
   check_mask(self, mask);
   return self;
@@ -255,7 +255,7 @@ Tensor& logit_out(const Tensor& self, std::optional<double>, Tensor& out) {
   return iterate(out, self);
 }
 
-// The second is for the gradient. Both are contiguous, however the input lies.
+// The second is for the gradient. Both are contiguous, whatever the input's layout.
 std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& self) {
   return {empty_of(self, self.sizes(), self.scalar_type()), empty_of(self, self.sizes(), self.scalar_type())};
 }
@@ -273,7 +273,7 @@ std::tuple<Tensor&, Tensor&> frexp_out(const Tensor& self, Tensor& mantissa, Ten
   return {mantissa, exponent};
 }
 
-// Of complex and polar.
+// For complex and polar.
 Tensor& complex_out(const Tensor& first, const Tensor& second, Tensor& out) {
   TORCH_CHECK(first.is_floating_point() && first.scalar_type() == second.scalar_type());
   TORCH_CHECK(out.scalar_type() == c10::toComplexType(first.scalar_type()));
@@ -309,7 +309,7 @@ Tensor binary_cross_entropy(const Tensor& self, const Tensor& target, const std:
   return reduced_loss(laid_out_as(self), reduction);
 }
 
-// ---- Reductions ---------------------------------------------------------------------------------------------------------
+// ---- Reductions ----
 
 ScalarType sum_dtype(const Tensor& self, std::optional<ScalarType> dtype) {
   const bool is_integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
@@ -338,7 +338,7 @@ Tensor count_nonzero(const Tensor& self, IntArrayRef dim) {
   return reduced(self, dim, false, at::kLong);
 }
 
-// Of var and std.
+// For var and std.
 Tensor deviation(const Tensor& self, OptionalIntArrayRef dim, const std::optional<at::Scalar>&, bool keepdim) {
   TORCH_CHECK(self.is_floating_point() || self.is_complex());
   return reduced(self, dim, keepdim, c10::toRealValueType(self.scalar_type()));
@@ -349,7 +349,8 @@ std::tuple<Tensor, Tensor> deviation_and_mean(const Tensor& self, OptionalIntArr
   return {deviation(self, dim, correction, keepdim), reduced(self, dim, keepdim, self.scalar_type())};
 }
 
-// Of median, mode and the like along a dimension; `values` and `indices` have no elements yet, or the result's shape.
+// For median, mode and similar operators along a dimension; `values` and `indices` have no elements yet, or the
+// result's shape.
 std::tuple<Tensor&, Tensor&> picked_out(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
                                         Tensor& indices) {
   TORCH_CHECK(self.numel() > 0 && !self.is_complex());
@@ -381,9 +382,9 @@ Tensor dot(const Tensor& self, const Tensor& other) {
   return empty_of(self, {}, self.scalar_type());
 }
 
-// ---- Normalisation ------------------------------------------------------------------------------------------------------
+// ---- Normalisation ----
 
-// The CPU keeps statistics in float32 where the input is half precision and a parameter isn't, else in the input's dtype.
+// The CPU keeps statistics in float32 if the input is half precision and a parameter is not, else in the input's dtype.
 ScalarType statistics_dtype(const Tensor& input, const std::optional<Tensor>& weight,
                             const std::optional<Tensor>& bias) {
   const auto differs = [&](const std::optional<Tensor>& parameter) {
@@ -438,16 +439,16 @@ std::tuple<Tensor, Tensor, Tensor> native_group_norm(const Tensor& input, const 
   return {output, empty_of(input, {n, groups}, dtype), empty_of(input, {n, groups}, dtype)};
 }
 
-// ---- Numbers alone ------------------------------------------------------------------------------------------------------
+// ---- Numbers alone ----
 
-// Whether the running torch counts numbers of int64 in doubles where an end or the step is none; older ones drop what
-// follows the point first.
+// Return true if the running torch counts numbers of int64 in doubles if an end or the step is not an integer. Older
+// versions first drop the fraction.
 bool counts_fractions() {
   static const bool counts = at::arange(0, 2.5, 1, at::kLong).numel() == 3;
   return counts;
 }
 
-// How many numbers arange makes: of int64 in integers, of all others in doubles, as the CPU kernel counts.
+// Return how many numbers arange makes: for int64 in integers, for all others in doubles, as the CPU kernel counts.
 int64_t count_of_range(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, ScalarType dtype) {
   const double by = step.to<double>();
   const double length = end.to<double>() - start.to<double>();
@@ -476,7 +477,7 @@ Tensor& linspace_out(const at::Scalar&, const at::Scalar&, int64_t steps, Tensor
   return out;
 }
 
-// ---- The table ----------------------------------------------------------------------------------------------------------
+// ---- The table ----
 
 template <class TorchOp>
 using Function = typename c10::fn_remove_symint<typename TorchOp::schema>::type;

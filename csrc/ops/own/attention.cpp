@@ -20,10 +20,10 @@ namespace outboard {
 
 namespace {
 
-// The greatest head of which the kernels keep results in registers (torch_outboard/kernels/templates/attention.py).
+// The largest head for which the kernels keep results in registers (torch_outboard/kernels/templates/attention.py).
 constexpr int64_t kMaxHead = 256;
 
-// Whether somebody has registered a kernel for the whole with torch before the device was attached.
+// True if a kernel for the whole was registered with torch before the device was attached.
 bool has_registered_whole = false;
 
 bool is_on_host(const at::Tensor& tensor) {
@@ -31,7 +31,7 @@ bool is_on_host(const at::Tensor& tensor) {
     return false;
   }
   if (tensor.unsafeGetTensorImpl()->is_python_dispatch() || !tensor.has_storage()) {
-    // A fake tensor, which a compiler traces with, has no memory to ask about, but a device that has some.
+    // A fake tensor, which a compiler traces with, has no memory to query, but its device has.
     const c10::DeviceIndex device = tensor.device().index();
     return device >= device_count() || reaches_memory(device < 0 ? current_device() : device);
   }
@@ -43,8 +43,8 @@ bool has_size(const at::Tensor& tensor, int64_t dim, const c10::SymInt& size) {
   return tensor.sym_size(dim).sym_eq(size).guard_bool(__FILE__, __LINE__);
 }
 
-// A strided tensor of the device, and no view of several as torch.func's are: those have rules for the parts alone. No
-// derivative forward either, for which there is no formula of the whole.
+// Return true for a strided tensor of the device that is not a view of several, as torch.func's are: those have rules
+// for the parts alone. Return false for forward derivatives, for which the whole has no formula.
 bool is_plain(const at::Tensor& tensor) {
   static const c10::DispatchKeySet others(
       {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::NestedTensor});
@@ -67,7 +67,7 @@ bool is_generated_mask(const at::Tensor& mask, const at::Tensor& query, const c1
   return true;
 }
 
-// Whether the kernels that are generated for a device take the call. It may be a fake tensor's, with symbols for sizes.
+// Return true if the kernels generated for a device take the call. The tensors may be fake, with symbols for sizes.
 bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                   const std::optional<at::Tensor>& mask, double dropout, bool enable_gqa) {
   const c10::DeviceIndex index = query.device().index();
@@ -95,14 +95,14 @@ bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tens
          has_size(key, 3, query.sym_size(3)) && (!mask.has_value() || is_generated_mask(*mask, query, keys));
 }
 
-// The driver's own kernel for the whole, or one that a vendor registered with torch, if there is one; else generated ones, even where it brought one for the parts: on
-// an H100 products by its vendor's library took four times as long as generated attention, and they make a matrix of all
-// queries by all keys. Else the fused kernel of the CPU, where the CPU would take it and would run the parts as well. Else
-// the parts, in operators.
+// Choose in this order. First, the driver's own kernel for the whole, or one that a vendor registered with torch.
+// Second, generated kernels, even if the driver has kernels for the parts: on an H100, products by its vendor's library
+// took four times as long as generated attention, and they make a matrix of all queries by all keys. Third, the CPU's
+// fused kernel, if the CPU would take it and would run the parts as well. Last, the parts, in operators.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
-  // Found once: this runs in every call.
+  // Looked up once: this runs in every call.
   static const Operator& whole = operator_named("aten::_scaled_dot_product_fused_attention_overrideable");
   static const Operator& fused = operator_named("aten::_scaled_dot_product_flash_attention_for_cpu");
   static const Operator& product = operator_named("aten::bmm");
@@ -117,7 +117,7 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
       return static_cast<int64_t>(sdp::SDPBackend::math);
     }
   }
-  // It looks at sizes, strides and dtypes only.
+  // It reads only sizes, strides and dtypes.
   return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), query, key, value, mask,
                                                  dropout, is_causal, scale, enable_gqa);
 }

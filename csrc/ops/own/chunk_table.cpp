@@ -18,7 +18,7 @@ namespace outboard {
 
 namespace {
 
-// Elements of a chunk: as many as torch's own kernels for CUDA take, fewer where the device would have nothing to do.
+// Elements of a chunk: as many as torch's own CUDA kernels take, fewer if the device would be idle.
 constexpr int64_t kMostElements = int64_t{1} << 16;
 constexpr int64_t kLeastElements = int64_t{1} << 11;
 constexpr int64_t kChunksOfProcessor = 8;
@@ -65,7 +65,7 @@ std::optional<ChunkTable> ChunkTables::make(Stream& stream, ChunkRows rows) {
   table.elements = elements_of_chunk(stream, rows);
   for_each_size(rows, [&](int64_t size) { table.chunks += ceil_div(size, table.elements); });
   const int64_t words = table.chunks + static_cast<int64_t>(rows.words.size());
-  // By our own allocator: beside another device type `pinned_memory(true)` asks for the other one's.
+  // Use our own allocator: if another device type is present, `pinned_memory(true)` uses the other's.
   const at::Tensor host(at::detail::empty_generic(
       {words}, &host_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::kLong, std::nullopt));
   const bool is_captured = capture_of(stream) != nullptr;
@@ -94,7 +94,7 @@ std::optional<ChunkTable> ChunkTables::make(Stream& stream, ChunkRows rows) {
     if (known_.size() < kMost) {
       known_.push_back(std::move(known));
     } else {
-      std::swap(known_[next_], known);  // whose memory is given back, once nobody launches with it, to its own stream
+      std::swap(known_[next_], known);  // its memory returns to its own stream once no thread launches with it
       next_ = (next_ + 1) % kMost;
     }
   }

@@ -20,7 +20,7 @@ namespace outboard {
 
 namespace {
 
-// The chain, behind a look at the arguments: `prepare` returns true if it has done the call itself.
+// The chain behind a check of the arguments. `prepare` returns true if it has done the call itself.
 class PreparedChain final : public c10::OperatorKernel {
  public:
   using Prepare = bool (*)(torch::jit::Stack& stack);
@@ -42,7 +42,7 @@ void prepare(torch::Library& aten, const char* name, PreparedChain::Prepare prep
             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<PreparedChain>(operator_named(full), prepare)));
 }
 
-// Torch hands products of vectors its zero tensors, which have no memory (forward-mode gradients are made of them).
+// Torch passes its zero tensors, which have no memory, to products of vectors (forward-mode gradients consist of them).
 bool multiply_zero_tensor(torch::jit::Stack& stack) {
   const at::Tensor& self = stack[stack.size() - 2].toTensor();
   const at::Tensor& other = stack.back().toTensor();
@@ -55,7 +55,7 @@ bool multiply_zero_tensor(torch::jit::Stack& stack) {
   return true;
 }
 
-// Per channel, the first call of this operator gives its statistics their size, as its CPU kernel does when it runs.
+// Size the statistics: per channel, the first call of this operator does it, as its CPU kernel does when it runs.
 bool size_statistics(torch::jit::Stack& stack) {
   constexpr size_t kArguments = 13, kRunningMin = 3, kRunningMax = 4, kScale = 5, kZeroPoint = 6, kAxis = 10,
                    kPerRow = 11;
@@ -75,7 +75,8 @@ bool size_statistics(torch::jit::Stack& stack) {
   return false;
 }
 
-// The CPU counts floating-point numbers only, CUDA integers too: mixtures of experts do. Doubles hold what they hold.
+// Count integers as CUDA does, for mixtures of experts; the CPU counts only floating-point numbers. Doubles can hold
+// them.
 bool histogram_of_integers(torch::jit::Stack& stack) {
   constexpr size_t kArguments = 4;
   const auto argument = [&stack](size_t index) -> const c10::IValue& {
@@ -93,7 +94,8 @@ bool histogram_of_integers(torch::jit::Stack& stack) {
   return true;
 }
 
-// The CPU's kernel gives a sparse gradient where its meta kernel tells a dense one; these are two operators.
+// Return the gradient. The CPU's kernel returns a sparse gradient where its meta kernel returns a dense one; these are
+// two operators.
 at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
                                   const at::Tensor& offset2bag, const at::Tensor& bag_size,
                                   const at::Tensor& maximum_indices, c10::SymInt num_weights, bool scale_grad_by_freq,
@@ -118,7 +120,8 @@ void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               driver_name(), "'. Use layout=torch.jagged, which is made of ordinary tensors");
 }
 
-// nn.TransformerEncoder asks this before it makes a nested tensor of a padded batch: it keeps the padding instead.
+// nn.TransformerEncoder calls this before it makes a nested tensor from a padded batch. With this answer it keeps the
+// padding.
 bool cannot_nest(const at::Tensor&, const at::Tensor&) {
   return false;
 }

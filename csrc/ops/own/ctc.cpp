@@ -66,7 +66,7 @@ at::Tensor to_device_of(const at::Tensor& like, const std::vector<int64_t>& numb
   return at::tensor(numbers, at::TensorOptions(c10::kLong)).to(like.device(), /*non_blocking=*/true);
 }
 
-// What the CPU's kernel checks before it computes.
+// Check what the CPU's kernel checks before it computes.
 bool are_valid(const at::Tensor& log_probs, const at::Tensor& targets, const std::vector<int64_t>& input_lengths,
                const std::vector<int64_t>& target_lengths, int64_t blank) {
   if (log_probs.dim() != 3 || (targets.dim() != 1 && targets.dim() != 2) || blank < 0 || blank >= log_probs.size(2) ||
@@ -93,7 +93,7 @@ bool are_valid(const at::Tensor& log_probs, const at::Tensor& targets, const std
   return targets.size(0) == sum;
 }
 
-// The targets as a row for each sequence, as long as the longest.
+// Return the targets as a row for each sequence, as long as the longest.
 at::Tensor labels_of(const at::Tensor& targets, const std::vector<int64_t>& target_lengths) {
   const int64_t longest = *std::ranges::max_element(target_lengths);
   const auto batch = static_cast<int64_t>(target_lengths.size());
@@ -114,8 +114,8 @@ at::Tensor labels_of(const at::Tensor& targets, const std::vector<int64_t>& targ
   return targets.index_select(0, to_device_of(targets, places)).to(c10::kLong).view({batch, longest});
 }
 
-// torch's operator, whose arguments `lengths` and `lengths + 1` are lists. Behind the arguments that both have in common,
-// the chain gets those of the operator that takes tensors.
+// Torch's operator, whose arguments `lengths` and `lengths + 1` are lists. After the arguments that both have in
+// common, the chain gets those of the operator that takes tensors.
 class CtcKernel final : public c10::OperatorKernel {
  public:
   CtcKernel(Operator& torchs, Operator& ours, size_t log_probs)
@@ -139,7 +139,7 @@ class CtcKernel final : public c10::OperatorKernel {
     argument(2) = to_device_of(log_probs, input_lengths);
     argument(3) = to_device_of(log_probs, target_lengths);
     if (is_forward) {
-      stack->pop_back();  // whether an infinite loss is 0 is the caller's to do
+      stack->pop_back();  // the caller replaces infinite losses by 0
     }
     run_chain(ours_, stack);
   }
@@ -152,14 +152,14 @@ class CtcKernel final : public c10::OperatorKernel {
 
   Operator& torchs_;
   Operator& ours_;
-  const size_t log_probs_;  // its place among the arguments
+  const size_t log_probs_;  // its index among the arguments
   const size_t arguments_;
 };
 
 }  // namespace
 
 void register_ctc(torch::Library& aten) {
-  // For good, as all registrations.
+  // Permanent, like all registrations.
   auto& own = *new torch::Library(torch::Library::FRAGMENT, "outboard", std::nullopt, __FILE__, __LINE__);
   own.def(kLoss);
   own.impl("ctc_loss", torch::dispatch(c10::DispatchKey::CPU, loss_on_cpu));

@@ -19,7 +19,8 @@ namespace outboard {
 
 namespace {
 
-// The current stream of the device that a factory names; checks what a factory of a dense tensor can't take.
+// Return the current stream of the device that a factory names. Raise for options that a factory of a dense tensor does
+// not accept.
 Stream& factory_stream(std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                        std::optional<bool> pin_memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(c10::kStrided) == c10::kStrided, "a dense tensor was expected, not ",
@@ -73,7 +74,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
   return tensor;
 }
 
-// Sizes a tensor and grows its storage if it must.
+// Resize a tensor, and grow its storage if needed.
 void resize_tensor(c10::TensorImpl* tensor, c10::IntArrayRef size, c10::OptionalArrayRef<int64_t> stride) {
   if (tensor->sizes() == size && (!stride || tensor->strides() == *stride)) {
     return;
@@ -147,7 +148,7 @@ at::Tensor efficient_zero_tensor(c10::IntArrayRef size, std::optional<c10::Scala
                                  std::optional<bool> pin_memory) {
   Stream& stream = factory_stream(layout, device, pin_memory);
   const c10::ScalarType type = scalar_type_of(dtype);
-  // No memory, but a size, within which views of it lie.
+  // No memory, but a size that bounds its views.
   const size_t nbytes = at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type));
   c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, allocate(stream, 0), &device_allocator(),
                        /*resizable=*/false);

@@ -20,19 +20,20 @@ namespace outboard {
 
 namespace {
 
-// Whether a number is one that every type holds, wrapped or not.
+// Return true if every dtype holds the number, wrapped or not.
 bool every_type_holds(const c10::Scalar& value) {
   constexpr double kLargest = 127;
   return !value.isComplex() && std::abs(value.toDouble()) <= kLargest;
 }
 
-// The element as the CPU fills it, or its refusal of the number. Of one element it checks less than of none, or of two.
+// Return the element as the CPU fills it; raise if it refuses the number. For one element it checks less than for none,
+// or for two.
 at::Tensor filled_on_cpu(const at::Tensor& self, const c10::Scalar& value) {
   at::Tensor elements = at::detail::empty_cpu({std::min<int64_t>(self.numel(), 2)}, self.scalar_type());
   return elements.fill_(value);
 }
 
-// Queues the fill at the driver; false if it can't.
+// Queue the fill at the driver. Return false if it cannot do it.
 bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value, const at::Tensor& element) {
   if (!driver().fill_async || !is_dense(*self.unsafeGetTensorImpl()) || self.is_conj() || self.is_neg()) {
     return false;
@@ -67,9 +68,10 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   return self;
 }
 
-// As torch's own kernels, a number of any device fills: also a tensor on the CPU, whose call comes here for the number.
+// Fill from a number of any device, as torch's own kernels do. `self` may be a CPU tensor, whose call comes here
+// because of the number.
 at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
-  // Torch's words; its own check is in a kernel for shapes that not every torch has.
+  // Torch's words; its own check is in a kernel for shapes that not every version has.
   TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
               " dimensions.");
   if (value.device() != self.device()) {

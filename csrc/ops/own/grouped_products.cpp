@@ -72,7 +72,7 @@ class GroupedProducts final : public c10::OperatorKernel {
 }  // namespace
 
 void register_grouped_products(torch::Library& aten) {
-  // For good, as all registrations.
+  // Permanent, like all registrations.
   auto& own = *new torch::Library(torch::Library::FRAGMENT, "outboard", std::nullopt, __FILE__, __LINE__);
   own.def(kProducts);
   own.impl("grouped_mm", torch::dispatch(c10::DispatchKey::CPU, products_on_cpu));

@@ -31,7 +31,7 @@ namespace {
 using kernels::ChunkSource;
 using Kind = ChunkSource::Kind;
 
-// The device of the first tensor in a list; -1 if it isn't ours, or there is none.
+// Return the device of the first tensor in a list; -1 if it is not ours, or if there is none.
 c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& value : arguments) {
     if (value.isTensorList() && !value.toListRef().empty()) {
@@ -46,12 +46,12 @@ uint64_t word_of(const at::Tensor& tensor, bool is_element_of_list) {
   if (!tensor.defined()) {
     return 0;
   }
-  // Sizes of what lies in lists don't count. A number on the CPU is passed by value.
+  // Sizes of tensors in lists do not matter. A CPU number is passed by value.
   return 1 | static_cast<uint64_t>(tensor.scalar_type()) << 8 | (tensor.is_cpu() ? uint64_t{1} << 16 : 0) |
          (is_element_of_list ? 0 : static_cast<uint64_t>(tensor.dim()) << 24);
 }
 
-// What decides which kernel may serve a call.
+// Return what decides which kernel may serve a call.
 std::vector<uint64_t> class_of(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device, uint64_t numbers) {
   std::vector<uint64_t> words{static_cast<uint64_t>(device),
                               static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
@@ -73,7 +73,7 @@ std::vector<uint64_t> class_of(c10::ArrayRef<c10::IValue> arguments, c10::Device
   return words;
 }
 
-// A number's bits in the first bytes of a word; nothing if it is none of the type's.
+// Return a number's bits in the first bytes of a word; nothing if the dtype cannot hold it.
 std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype) {
   if (dtype == c10::kLong ? !number.isIntegral(/*includeBool=*/false) : !number.isFloatingPoint()) {
     return std::nullopt;
@@ -84,11 +84,11 @@ std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype
     case c10::kDouble:
       return std::bit_cast<uint64_t>(number.toDouble());
     default:
-      return std::bit_cast<uint32_t>(static_cast<float>(number.toDouble()));  // what is too large is infinite
+      return std::bit_cast<uint32_t>(static_cast<float>(number.toDouble()));  // too large values become infinite
   }
 }
 
-// Return false if the dtype of the lists may have no room for a number, which the operator for one tensor then refuses.
+// Return false if the dtype of the lists may not hold a number. The operator for one tensor then refuses it.
 bool numbers_fit(c10::ArrayRef<c10::IValue> arguments) {
   if (!arguments[0].isTensorList() || arguments[0].toListRef().empty()) {
     return true;  // a power of a number
@@ -110,12 +110,12 @@ bool is_plain(const at::Tensor& tensor, c10::DeviceIndex device) {
          has_plain_elements(tensor) && !tensor._is_zerotensor();
 }
 
-// Whether elements of the same numbers lie at the same places.
+// Return true if elements of the same index lie at the same places.
 bool is_laid_out_alike(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous()));
 }
 
-// Memory of a call, to see whether any that is written has a part in common with other.
+// Memory of a call, to find whether written memory overlaps other memory.
 struct Extent {
   uint64_t begin;
   uint64_t end;
@@ -136,7 +136,7 @@ bool are_apart(std::vector<Extent>& extents) {
   return true;
 }
 
-// Whether the first `count` have nothing that is written in common with any other.
+// Return true if written memory of the first `count` overlaps no other.
 bool are_first_apart(const std::vector<Extent>& extents, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const Extent& one = extents[i];
@@ -149,16 +149,17 @@ bool are_first_apart(const std::vector<Extent>& extents, size_t count) {
   return true;
 }
 
-// One call: what its kernel gets, gathered from the arguments.
+// One call: the arguments of its kernel, gathered from the operator's.
 class ListCall {
  public:
   ListCall(ListRecipe& recipe, const std::string& name, c10::ArrayRef<c10::IValue> arguments, Stream& stream)
       : recipe_(recipe), name_(name), arguments_(arguments), stream_(stream) {}
 
-  // False if the call is none for a kernel over chunks.
+  // Return false if no kernel over chunks can serve the call.
   bool gather() { return gather_arguments() && gather_rows(); }
 
-  // Whether tensors are of several types, and some have no dimensions: those are promoted in another way than the others.
+  // Return true if the tensors have several dtypes, and some have no dimensions: type promotion treats those
+  // differently.
   bool is_mixed() const {
     if (C10_LIKELY(!has_numbers_)) {
       return false;
@@ -174,11 +175,11 @@ class ListCall {
     return std::ranges::adjacent_find(types, std::not_equal_to()) != types.end();
   }
 
-  // The same, of what is asked of memory and of the table.
+  // Do the same for the steps that need memory and the table.
   bool prepare() {
     table_ = recipe_.tables.find(stream_, rows_);
     if (table_.has_value()) {
-      // Its rows are known to be apart, of the tensors beside the lists it says nothing.
+      // The rows are known to be disjoint; that does not cover the tensors beside the lists.
       return are_first_apart(extents_, beside_lists_);
     }
     if (are_apart(extents_)) {
@@ -209,10 +210,10 @@ class ListCall {
                                          device_address(results_[0].get(0))});
   }
 
-  // Whether a kernel was launched before another one failed.
+  // Return true if a kernel was launched before another one failed.
   bool has_launched() const { return has_launched_; }
 
-  // The lists of results, one for each column of fresh tensors.
+  // Return the lists of results, one for each column of fresh tensors.
   const std::vector<c10::List<at::Tensor>>& results() const { return results_; }
 
  private:
@@ -270,7 +271,7 @@ class ListCall {
     return true;
   }
 
-  // All lists of the operator are as long, or empty.
+  // Return true if all lists of the operator have that length, or are empty.
   bool have_lengths(size_t length) const {
     return std::all_of(arguments_.begin(), arguments_.end(), [length](const c10::IValue& value) {
       return !value.isTensorList() || value.toListRef().empty() || value.toListRef().size() == length;
@@ -279,7 +280,7 @@ class ListCall {
 
   bool gather_word(const ChunkSource& source, size_t place, const at::Tensor& like, uint64_t* out_word) {
     if (source.kind == Kind::Fresh || source.kind == Kind::Chunk) {
-      return true;  // made once all else is known to be right
+      return true;  // made once everything else is checked
     }
     const c10::IValue& value = arguments_[source.argument];
     if (source.kind == Kind::Number) {
@@ -298,7 +299,7 @@ class ListCall {
     return true;
   }
 
-  // Of a list of numbers, or of a tensor on the CPU.
+  // Return the number from a list of numbers, or from a CPU tensor.
   static std::optional<uint64_t> number_at(const c10::IValue& value, size_t place, size_t length,
                                            c10::ScalarType dtype) {
     if (value.isTensor()) {
@@ -335,7 +336,8 @@ class ListCall {
     }
   }
 
-  // Beside each other, as a kernel writes them: one allocation, and a table that doesn't change with their places.
+  // Allocate results side by side, as a kernel writes them: one allocation, and a table that does not change with their
+  // addresses.
   void gather_results_of_rows(c10::ScalarType dtype, size_t rows) {
     const at::Tensor all = make_device_tensor(stream_, dtype, {static_cast<int64_t>(rows)}, {1});
     c10::List<at::Tensor> list;
@@ -370,7 +372,7 @@ class ListCall {
   c10::SmallVector<uint64_t, 8> words_;
   ChunkRows rows_;
   std::vector<Extent> extents_;
-  size_t beside_lists_ = 0;  // how many of the extents, the first, are of tensors beside the lists
+  size_t beside_lists_ = 0;  // the first of the extents, of tensors beside the lists
   std::vector<TraceAccess> accesses_;
   std::vector<c10::List<at::Tensor>> results_;
   std::optional<ChunkTable> table_;
@@ -378,7 +380,7 @@ class ListCall {
   bool has_numbers_ = false;
 };
 
-// The arguments as the builder gets them: of lists the first element.
+// Return the arguments for the builder: lists are cut to their first element.
 torch::jit::Stack first_elements(c10::ArrayRef<c10::IValue> arguments) {
   torch::jit::Stack result;
   for (const c10::IValue& value : arguments) {
@@ -395,9 +397,8 @@ torch::jit::Stack first_elements(c10::ArrayRef<c10::IValue> arguments) {
   return result;
 }
 
-// The operator behind a look whether one launch does it.
-// The operator for each tensor of its lists, where kernels are generated and none takes the lists as a whole: plans are
-// for lists of one tensor, so that no plan grows with a list. False, with nothing done, for other calls.
+// Run the operator for each tensor of its lists, if kernels are generated and none takes the lists as a whole. Plans
+// are for lists of one tensor, so that no plan grows with a list. Return false, with nothing done, for other calls.
 bool run_each(Operator& op, torch::jit::Stack* stack) {
   const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op.args.size());
   const c10::DeviceIndex device = device_of(arguments);
@@ -408,7 +409,7 @@ bool run_each(Operator& op, torch::jit::Stack* stack) {
   for (const c10::IValue& argument : arguments) {
     const size_t size = argument.isTensorList() ? argument.toTensorList().size() : 0;
     if (size != 0 && size != length) {
-      return false;  // the operator says what is wrong
+      return false;  // the operator itself raises
     }
   }
   for (size_t i = 0; i < length; ++i) {
@@ -441,7 +442,7 @@ class ListKernel final : public c10::OperatorKernel {
       return;
     }
     if (is_composite_ && !is_native) {
-      // Torch's composite, which the CPU's table holds: an operator for each tensor, by the dispatcher.
+      // Torch's composite, which the CPU's table holds: an operator for each tensor, through the dispatcher.
       handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
     } else if (is_native || !run_each(op, stack)) {
       run_chain(op, stack);
@@ -467,7 +468,7 @@ uint64_t ListOperator::numbers() {
   uint64_t known = numbers_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(known == kUnknown)) {
     const PlanBuilder* ask = plan_builder();
-    known = ask == nullptr ? 0 : ask->numbers_of_lists(op_);  // the same whoever asks
+    known = ask == nullptr ? 0 : ask->numbers_of_lists(op_);  // the same for every caller
     numbers_.store(known, std::memory_order_relaxed);
   }
   return known;
@@ -502,12 +503,12 @@ std::shared_ptr<ListRecipe> ListOperator::recipe_for(c10::ArrayRef<c10::IValue> 
   if (recipes_.size() >= kMaxRecipes) {
     evicted = evict();
   }
-  // Of threads that come first together one keeps what it has built: nothing was launched yet.
+  // If several threads build at once, one result is kept: nothing was launched yet.
   return recipes_.try_emplace(std::move(words), std::move(made)).first->second;
 }
 
 std::shared_ptr<ListRecipe> ListOperator::evict() {
-  // Twice around: the first time may only take marks away.
+  // Two rounds: the first may only clear marks.
   for (size_t left = 2 * recipes_.size(); left > 0; --left) {
     auto next = recipes_.upper_bound(hand_);
     if (next == recipes_.end()) {
@@ -543,7 +544,7 @@ std::shared_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> argum
       fill(*recipe, std::move(built), arguments, device);
       count_plan();
       return recipe;
-    } catch (const c10::ValueError& error) {  // of a plan that makes no sense, or a program that is refused
+    } catch (const c10::ValueError& error) {  // an invalid plan, or a program that is refused
       reason = unusable(error);
       recipe = std::make_unique<ListRecipe>();
       is_dropped = may_be_plans(error, device) &&
@@ -559,7 +560,7 @@ void ListOperator::drop(const std::shared_ptr<ListRecipe>& recipe, c10::ArrayRef
   {
     const std::lock_guard lock(mutex_);
     if (std::erase_if(recipes_, [&recipe](const auto& known) { return known.second == recipe; }) == 0) {
-      return;  // another thread came first
+      return;  // another thread was first
     }
   }
   if (const PlanBuilder* ask = plan_builder()) {
@@ -621,7 +622,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
       }
       drop(recipe, arguments, device, words_of(error));
       if (call.has_launched()) {
-        throw;  // what was written is not written twice
+        throw;  // nothing is written twice
       }
     }
     results = call.results();
@@ -642,7 +643,7 @@ void register_lists() {
     const bool is_foreach = name.name.starts_with("aten::_foreach_") && !name.overload_name.ends_with("out");
     const bool is_of_the_cpu = std::ranges::find(kOfTheCpu, name.name) != std::end(kOfTheCpu);
     const auto handle = is_foreach || is_of_the_cpu ? c10::Dispatcher::singleton().findSchema(name) : std::nullopt;
-    // Foreach operators have no kernel of the CPU's own: its table holds the composite.
+    // Foreach operators have no CPU kernel: the CPU's table holds the composite.
     if (handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CPU) == is_of_the_cpu &&
         handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) == is_foreach) {
       Operator& op = operator_for(*handle);

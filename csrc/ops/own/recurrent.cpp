@@ -29,7 +29,7 @@ at::Tensor with_bias(const at::Tensor& gates, const OptionalTensor& bias) {
 
 using LstmCell = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// Workspace: the activated gates i, f, g, o side by side, which the backward pass needs.
+// Return the workspace: the activated gates i, f, g, o side by side, which the backward pass needs.
 at::Tensor activated(const at::Tensor& gates, int64_t size) {
   at::Tensor workspace = gates.sigmoid();
   at::Tensor cell = workspace.narrow(1, 2 * size, size);
@@ -79,8 +79,8 @@ LstmCell lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor&
   return {std::move(grad_gates), grad_c * forget, std::move(grad_bias)};
 }
 
-// The same in one pass where the CPU's vectors take it: what an operator costs is more than what a cell computes. What
-// remains to operators are the functions that torch has vectorized.
+// Do the same in one pass if the CPU's vectors allow it: the overhead of operators exceeds the cost of a cell. Only
+// functions that torch has vectorized stay operators.
 bool is_dense(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.scalar_type() == dtype && tensor.is_contiguous();
 }
@@ -121,7 +121,7 @@ LstmCell lstm_cell_on_cpu(const at::Tensor& input_gates, const at::Tensor& hidde
   return {std::move(hy), std::move(cy), std::move(workspace)};
 }
 
-// One row of the backward pass, of `size` cells; `hy` and `cy` are null where there is no such gradient.
+// Compute one row of the backward pass, of `size` cells; `hy` and `cy` are null if there is no such gradient.
 template <class T>
 struct LstmRow {
   const T* hy;
@@ -193,7 +193,7 @@ LstmCell lstm_cell_backward_on_cpu(const OptionalTensor& grad_hy, const Optional
   return {std::move(grad_gates), std::move(grad_cx), std::move(grad_bias)};
 }
 
-// Workspace: r, z, n, hx and the hidden part of n with its bias, side by side.
+// The workspace: r, z, n, hx and the hidden part of n with its bias, side by side.
 std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
                                             const at::Tensor& hx, const OptionalTensor& input_bias,
                                             const OptionalTensor& hidden_bias) {
@@ -222,7 +222,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
 }
 
 // The schemas of the operators that are whole cells. In the backward passes the first gradient of an LSTM's cell may be
-// missing, and biases have a gradient where there are any.
+// missing. Biases have a gradient if there are biases.
 constexpr auto kLstmCell =
     "lstm_cell(Tensor input_gates, Tensor hidden_gates, Tensor cx, Tensor? input_bias, Tensor? hidden_bias)"
     " -> (Tensor, Tensor, Tensor)";
@@ -235,7 +235,7 @@ constexpr auto kGruCell =
 constexpr auto kGruCellBackward = "gru_cell_backward(Tensor grad_hy, Tensor workspace, bool has_bias)"
                                   " -> (Tensor, Tensor, Tensor, Tensor, Tensor)";
 
-// What torch calls, and `whole`, of the same arguments and results.
+// The operator that torch calls, and `whole`, which has the same arguments and results.
 class CellKernel final : public c10::OperatorKernel {
  public:
   CellKernel(Operator& torchs, Operator& whole)
@@ -244,7 +244,7 @@ class CellKernel final : public c10::OperatorKernel {
     if (has_native(torchs_)) {
       run_chain(torchs_, stack);
     } else if (has_native(product_)) {
-      // The one for shapes is made of operators, which go to wherever their arguments are.
+      // The kernel for shapes consists of operators, which dispatch by their arguments.
       whole_.handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, *stack);
     } else {
       run_chain(whole_, stack);
@@ -272,7 +272,7 @@ void register_cell(torch::Library& aten, torch::Library& cells, const char* torc
 }  // namespace
 
 void register_recurrent(torch::Library& aten) {
-  // For good, as all registrations.
+  // Permanent, like all registrations.
   auto& cells = *new torch::Library(torch::Library::DEF, "outboard", std::nullopt, __FILE__, __LINE__);
   register_cell(aten, cells, "_thnn_fused_lstm_cell", kLstmCell, lstm_cell, lstm_cell_on_cpu);
   register_cell(aten, cells, "_thnn_fused_lstm_cell_backward_impl", kLstmCellBackward, lstm_cell_backward,

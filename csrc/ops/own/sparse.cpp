@@ -29,7 +29,7 @@ namespace outboard {
 
 namespace {
 
-// Torch's sparse tensors are made on the current device, whatever their parts'.
+// Torch makes sparse tensors on the current device, whatever device their parts are on.
 using OptionalType = std::optional<at::ScalarType>;
 using OptionalLayout = std::optional<at::Layout>;
 using OptionalDevice = std::optional<at::Device>;
@@ -60,7 +60,7 @@ at::Tensor clone(const at::Tensor& self, std::optional<at::MemoryFormat> memory_
   return at::native::clone_sparse(self, memory_format);
 }
 
-// What torch's sparse tensors do on any device: their metadata, and operators made of dense ones.
+// Register what torch's sparse tensors do on any device: their metadata, and operators composed of dense ones.
 void register_metadata(torch::Library& aten) {
   aten.impl("_sparse_coo_tensor_with_dims", with_dims);
   aten.impl("_sparse_coo_tensor_with_dims_and_tensors", with_dims_and_tensors);
@@ -88,7 +88,7 @@ void register_sparse() {
   auto& aten =
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
   register_metadata(aten);
-  // Composite kernels are written for dense tensors: wherever the CPU has a sparse kernel, ours is its twin.
+  // Composite kernels are written for dense tensors. Wherever the CPU has a sparse kernel, register ours.
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (name.name.rfind("aten::", 0) == 0 && op && op->hasKernelForDispatchKey(c10::DispatchKey::SparseCPU) &&

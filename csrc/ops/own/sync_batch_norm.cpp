@@ -44,7 +44,7 @@ void check_same_sizes(const at::Tensor& gradient, const at::Tensor& input, const
               input.sizes());
 }
 
-// All dimensions but the channels.
+// Return all dimensions except the channels.
 std::vector<int64_t> reduced_dims(const at::Tensor& input) {
   std::vector<int64_t> dims{0};
   for (int64_t dim = 2; dim < input.dim(); ++dim) {
@@ -53,7 +53,7 @@ std::vector<int64_t> reduced_dims(const at::Tensor& input) {
   return dims;
 }
 
-// One value a channel, in a shape that broadcasts against the input.
+// Return one value for each channel, in a shape that broadcasts against the input.
 at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> sizes(static_cast<size_t>(input.dim()), 1);
   sizes[1] = values.size(0);
@@ -72,7 +72,7 @@ void update(const MaybeTensor& running, const at::Tensor& value, double momentum
   }
 }
 
-// `mean` and `invstd` have a row a rank, `counts` the elements a channel of each.
+// `mean` and `invstd` have a row for each rank; `counts` has each rank's elements in a channel.
 std::tuple<at::Tensor, at::Tensor> batch_norm_gather_stats_with_counts(const at::Tensor& input, const at::Tensor& mean,
                                                                        const at::Tensor& invstd,
                                                                        const MaybeTensor& running_mean,
@@ -122,7 +122,7 @@ at::Tensor batch_norm_elemt(const at::Tensor& input, const MaybeTensor& weight, 
   return result.to(input.scalar_type());
 }
 
-// What is not asked for is undefined, as on CUDA.
+// Results that are not requested are undefined, as on CUDA.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_reduce(
     const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean, const at::Tensor& invstd,
     const MaybeTensor& weight, bool input_g, bool weight_g, bool bias_g) {
@@ -150,7 +150,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_r
   return {input_g ? sum_dy : at::Tensor(), input_g ? sum_dy_xmu : at::Tensor(), grad_weight, grad_bias};
 }
 
-// `sum_dy` and `sum_dy_xmu` are sums over all ranks, `count` their elements a channel.
+// `sum_dy` and `sum_dy_xmu` are sums over all ranks; `count` has their elements in a channel.
 at::Tensor batch_norm_backward_elemt(const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean,
                                      const at::Tensor& invstd, const MaybeTensor& weight, const at::Tensor& sum_dy,
                                      const at::Tensor& sum_dy_xmu, const at::Tensor& count) {

@@ -40,7 +40,7 @@ at::Tensor view_as_complex(const at::Tensor& self) {
   return at::native::view_as_complex(self);
 }
 
-// Torch copies on the first write, which takes pointers of its own allocators: here the copy is made at once.
+// Copy at once. Torch copies on the first write, which needs pointers of its own allocators.
 at::Tensor lazy_clone(const at::Tensor& self) {
   const at::Tensor bytes = at::empty({0}, self.options().dtype(c10::kByte)).set_(self.storage()).clone();
   return at::empty({0}, self.options()).set_(bytes.storage(), self.storage_offset(), self.sizes(), self.strides());

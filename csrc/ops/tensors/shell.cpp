@@ -16,7 +16,7 @@ c10::Storage wrap(void* data, size_t nbytes, bool is_resizable) {
       is_resizable ? c10::GetAllocator(c10::DeviceType::CPU) : nullptr, is_resizable);
 }
 
-// What a tensor says of its values besides their memory.
+// Copy the lazy bits, which apply to a tensor's values beside its memory.
 void copy_bits(const c10::TensorImpl& like, c10::TensorImpl& shell) {
   if (C10_UNLIKELY(like.is_wrapped_number())) {
     shell.set_wrapped_number(true);

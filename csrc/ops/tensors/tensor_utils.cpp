@@ -11,7 +11,7 @@ namespace outboard {
 
 void warn_of_dtype(c10::ScalarType dtype) {
   if (C10_UNLIKELY(dtype == c10::kComplexHalf)) {
-    at::detail::empty_cpu({0}, dtype);  // says it once a process
+    at::detail::empty_cpu({0}, dtype);  // torch warns once a process
   }
 }
 
