@@ -3,13 +3,13 @@
  * The null driver: the smallest complete driver, to be read beside driver.h and copied.
  *
  * The thirteen required entries work, on ordinary host memory and at once: an entry that "queues" has done its work
- * when it returns. That is correct, since a driver may always be earlier than the contract asks. Every other entry is
- * here too and returns OB_UNIMPLEMENTED, which the core takes, for that call, as if the entry were null: it uses its
- * default, or tells the user that the driver does not support it. Fill in what your device can do; in the end delete
- * the entries that it can't, with their lines in ob_driver_table.
+ * when it returns. That is correct, because a driver may always be earlier than the contract requires. Every other
+ * entry is here too and returns OB_UNIMPLEMENTED. For that call the core treats the entry as if it were null: it uses
+ * its default, or reports that the driver does not support the call. Fill in what your device can do. At the end,
+ * delete the entries that it cannot do, with their lines in ob_driver_table.
  *
- * Device memory is the host's, yet host_address is not implemented: to the core this is a device whose memory the host
- * cannot see.
+ * Device memory is the host's, but host_address is not implemented: for the core this is a device whose memory the host
+ * cannot reach.
  */
 #include <pthread.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@
 
 /* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
-/* One text a thread: the core asks on the thread that got the error. */
+/* One text for each thread: the core asks on the thread that got the error. */
 static _Thread_local char error_text[256];
 
 __attribute__((format(printf, 2, 3))) static ob_status fail(ob_status code, const char* format, ...) {
@@ -44,8 +44,8 @@ static void last_error(void* self, char* buffer, size_t size) {
 
 enum { KIND_MEMORY = 1, KIND_STREAM = 2, KIND_EVENT = 3 };
 
-/* Something that an entry gave out. `value` is what the caller knows: the address of memory, the handle of a stream or
-   an event. A list of them serves a skeleton; a driver with many objects wants a table. */
+/* An object that an entry returned. `value` is what the caller knows: the address of memory, the handle of a stream or
+   an event. A list of them suffices for a skeleton; a driver with many objects needs a table. */
 typedef struct object {
   struct object* next;
   int kind;
@@ -57,7 +57,7 @@ typedef struct object {
 typedef struct driver {
   pthread_mutex_t mutex; /* entries come from any thread, several at once */
   int32_t device_count;
-  uint64_t last_handle; /* handles are numbers that never come twice, so a destroyed one is noticed */
+  uint64_t last_handle; /* handles are numbers that never repeat, so a destroyed one is detected */
   object* objects;
 } driver;
 
@@ -74,7 +74,7 @@ static void add_object(driver* d, object* added) {
   pthread_mutex_unlock(&d->mutex);
 }
 
-/* Makes a stream or an event. */
+/* Make a stream or an event. */
 static ob_status create_handle(driver* d, int kind, int32_t device, uint64_t* out_handle) {
   const ob_status status = check_device(d, device);
   if (status != OB_OK) return status;
@@ -87,7 +87,7 @@ static ob_status create_handle(driver* d, int kind, int32_t device, uint64_t* ou
   return OB_OK;
 }
 
-/* The link that leads to an object, for the holder of the mutex; null, with the last error set, if there is none. */
+/* Return the link that leads to an object; null, with the last error set, if there is none. Hold the mutex. */
 static object** find(driver* d, int kind, int32_t device, uint64_t value) {
   static const char* const names[] = {"", "memory at", "stream", "event"};
   for (object** link = &d->objects; *link != NULL; link = &(*link)->next) {
@@ -120,7 +120,7 @@ static ob_status destroy_object(driver* d, int kind, int32_t device, uint64_t va
   return OB_OK;
 }
 
-/* Fails unless [address, address + bytes) lies in memory of the device. */
+/* Fail unless [address, address + bytes) lies in memory of the device. */
 static ob_status check_range(driver* d, int32_t device, uint64_t address, uint64_t bytes) {
   int is_inside = 0;
   pthread_mutex_lock(&d->mutex);
@@ -143,8 +143,8 @@ static int32_t device_count(void* self) {
 static ob_status device_properties(void* self, int32_t device, ob_device_properties* out_properties) {
   const ob_status status = check_device(self, device);
   if (status != OB_OK) return status;
-  /* The core zeroed the struct; what stays 0 is unknown. Its struct_size tells which fields it has: a driver of this
-     header's minor version may rely on all of them, since the core is never older than its drivers. */
+  /* The core zeroed the struct; fields that stay 0 are unknown. Its struct_size says which fields it has: a driver of
+     this header's minor version may rely on all of them, because the core is never older than its drivers. */
   snprintf(out_properties->name, sizeof out_properties->name, "Null device");
   snprintf(out_properties->vendor, sizeof out_properties->vendor, "torch-outboard");
   snprintf(out_properties->architecture, sizeof out_properties->architecture, "null");
@@ -203,13 +203,13 @@ static ob_status stream_destroy(void* self, int32_t device, uint64_t stream) {
   return destroy_object(self, KIND_STREAM, device, stream);
 }
 
-/* All that was queued is done, here and below. */
+/* Here and below, all queued work is already done. */
 static ob_status stream_synchronize(void* self, int32_t device, uint64_t stream) {
   return check_handle(self, KIND_STREAM, device, stream);
 }
 
 static ob_status event_create(void* self, int32_t device, uint32_t flags, uint64_t* out_event) {
-  /* Timing is asked for only if event_elapsed or event_timestamp is there, yet torch.Event may want the flag set. */
+  /* Timing is requested only if event_elapsed or event_timestamp exists, but torch.Event may want the flag set. */
   (void)flags;
   return create_handle(self, KIND_EVENT, device, out_event);
 }
@@ -234,10 +234,10 @@ static ob_status stream_wait_event(void* self, int32_t device, uint64_t stream, 
 
 /* ---- Optional ---------------------------------------------------------------------------------------------------- */
 
-/* Arguments that a skeleton ignores. Delete this line once the entries below do something. */
+/* Arguments that a skeleton ignores. Delete this line once the entries below use them. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* Opening and closing have nothing to do here; a real driver makes its context and its threads in device_open. */
+/* Opening and closing do nothing here. A real driver makes its context and its threads in device_open. */
 static ob_status device_open(void* self, int32_t device) {
   return check_device(self, device);
 }
@@ -257,7 +257,7 @@ static void destroy(void* self) {
   free(d);
 }
 
-/* Waiting and work: the defaults of the core synchronise, copy through the host and fill from it. */
+/* Waiting and work: the core's defaults synchronize, copy through the host and fill from it. */
 static ob_status device_synchronize(void* self, int32_t device) {
   return UNIMPLEMENTED();
 }
@@ -347,7 +347,7 @@ static ob_status ipc_close(void* self, int32_t device, uint64_t address) {
   return UNIMPLEMENTED();
 }
 
-/* Host work in a stream: the core waits for the stream and runs it itself. */
+/* Host work in a stream: the core waits for the stream and runs the work itself. */
 static ob_status host_callback(void* self, int32_t device, uint64_t stream, ob_host_fn fn, void* user) {
   return UNIMPLEMENTED();
 }
@@ -369,7 +369,7 @@ static ob_status kernel_launch(void* self, int32_t device, uint64_t stream, cons
   return UNIMPLEMENTED();
 }
 
-/* What was built is not kept on disk. */
+/* Built programs are not kept on disk. */
 static ob_status program_binary(void* self, int32_t device, uint64_t program, void* context, ob_take_fn take) {
   return UNIMPLEMENTED();
 }
@@ -378,7 +378,7 @@ static ob_status kernel_register(void* self, const ob_registrar* registrar) {
   return UNIMPLEMENTED();
 }
 
-/* Graphs are captured by the core; records for the profiler are made with events. */
+/* The core captures graphs, and makes the profiler's records with events. */
 static ob_status graph_capture_begin(void* self, int32_t device, uint64_t stream) {
   return UNIMPLEMENTED();
 }
@@ -418,7 +418,7 @@ static ob_status activity_read(void* self, size_t capacity, size_t stride, ob_ac
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
-/* Reads `devices`, the only option: a number from 0 to 64, 1 if it is not given. */
+/* Read `devices`, the only option: a number from 0 to 64; the default is 1. */
 static ob_status read_options(const ob_options* options, int32_t* out_devices, char* error, size_t error_size) {
   *out_devices = 1;
   for (size_t i = 0; i < options->count; ++i) {
@@ -509,7 +509,7 @@ OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_dr
       .activity_read = activity_read,
       .program_binary = program_binary,
   };
-  /* A core that is older than this header has a shorter table: it gets the part that it knows. */
+  /* A core older than this header has a shorter table: it gets the part that it knows. */
   const size_t size = out_driver->struct_size < sizeof table ? out_driver->struct_size : sizeof table;
   memcpy(out_driver, &table, size);
   out_driver->struct_size = size;
