@@ -24,7 +24,7 @@ ob_kernel_arg value_arg(const void* value, size_t size) {
   return {sizeof(ob_kernel_arg), OB_ARG_VALUE, static_cast<uint32_t>(size), 0, value};
 }
 
-// A kernel of the driver's own; its module is loaded at a device's first use of one.
+// Find one of the driver's own kernels. Its module is loaded at a device's first use of one.
 ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
   if (device.major < kOldestMajor) {
     return fail(OB_UNIMPLEMENTED, "%s: the driver's kernels need compute capability %d.0", device.where.c_str(),
@@ -87,13 +87,13 @@ ob_status copy_async(void* self, int32_t index, uint64_t stream, const ob_copy* 
           driver.api.MemcpyPeerAsync(copy->dst, to->context, copy->src, from->context, copy->bytes, to_stream(stream));
       return check(driver, device, code, "cuMemcpyPeerAsync");
     }
-    // CUDA tells by the address on which side host memory is.
+    // CUDA knows from the address on which side host memory is.
     const CUresult code = driver.api.MemcpyAsync(copy->dst, copy->src, copy->bytes, to_stream(stream));
     return check(driver, device, code, "cuMemcpyAsync");
   });
 }
 
-// The shortest pattern that repeats to this one.
+// Return the length of the shortest pattern that repeats to this one.
 uint32_t period(const void* pattern, uint32_t size) {
   const auto* bytes = static_cast<const char*>(pattern);
   while (size > 1 && std::memcmp(bytes, bytes + size / 2, size / 2) == 0) size /= 2;

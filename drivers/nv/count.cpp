@@ -17,10 +17,10 @@ namespace {
 
 struct Gpus {
   bool is_known = false;
-  std::vector<std::string> uuids;  // "GPU-…"; "" where it is not known
+  std::vector<std::string> uuids;  // "GPU-…"; "" if it is not known
 };
 
-// NVML neither starts CUDA nor minds a fork.
+// Ask NVML, which does not start CUDA and survives a fork.
 Gpus ask_nvml() {
   Gpus gpus;
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -45,7 +45,7 @@ Gpus ask_nvml() {
       unsigned pending = 0;
       if (get_device(i, &device) != 0 || get_uuid(device, uuid, sizeof uuid) != 0) uuid[0] = '\0';
       gpus.uuids.emplace_back(uuid);
-      // A GPU in slices is several devices or one, by rules that only CUDA knows.
+      // A sliced GPU counts as several devices or one, by rules that only CUDA knows.
       if (get_mig != nullptr && device != nullptr && get_mig(device, &mig, &pending) == 0 && mig == 1) {
         gpus.is_known = false;
       }
@@ -66,8 +66,8 @@ Gpus ask_proc() {
   return gpus;
 }
 
-// The places of CUDA_VISIBLE_DEVICES that mean a GPU: what means none ends the list, and naming one twice hides all.
-// -1 if there are names that only CUDA can resolve.
+// Count the items of CUDA_VISIBLE_DEVICES that name a GPU. An item that names none ends the list, and naming a GPU
+// twice hides all. Return -1 if there are names that only CUDA can resolve.
 int32_t count_visible(const char* visible, const Gpus& gpus) {
   std::vector<size_t> chosen;
   const char* at = visible;
@@ -123,7 +123,7 @@ int32_t ask_cuda(const std::string& library, std::string* out_error) {
 }  // namespace
 
 int32_t count_devices(const std::string& library, std::string* out_error) {
-  Api api;  // looks whether the library is there; nothing is initialised
+  Api api;  // only checks that the library exists; nothing is initialized
   if (!api.load(library, out_error)) return 0;
   Gpus gpus = ask_nvml();
   if (!gpus.is_known && gpus.uuids.empty()) gpus = ask_proc();

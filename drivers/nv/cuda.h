@@ -72,7 +72,7 @@ struct CUlaunchConfig {
 static_assert(sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemAccessDesc) == 12);
 static_assert(sizeof(CUlaunchAttribute) == 72 && sizeof(CUlaunchConfig) == 56);
 
-// Name in the table, symbol of the library, parameters. All give CUresult.
+// Name in the table, symbol of the library, parameters. All return CUresult.
 #define OB_CU_FUNCTIONS(X)                                                                                     \
   X(Init, "cuInit", (unsigned))                                                                                \
   X(DriverGetVersion, "cuDriverGetVersion", (int*))                                                            \
@@ -147,7 +147,7 @@ static_assert(sizeof(CUlaunchAttribute) == 72 && sizeof(CUlaunchConfig) == 56);
   X(LaunchKernel, "cuLaunchKernel",                                                                            \
     (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**))
 
-// What newer drivers have; null on older ones.
+// Functions of newer drivers; null on older ones.
 #define OB_CU_NEWER_FUNCTIONS(X)                                                      \
   X(LaunchKernelEx, "cuLaunchKernelEx", (const CUlaunchConfig*, CUfunction, void**, void**)) \
   X(FuncGetParamInfo, "cuFuncGetParamInfo", (CUfunction, size_t, size_t*, size_t*))
@@ -158,7 +158,7 @@ struct Api {
   OB_CU_NEWER_FUNCTIONS(OB_CU_MEMBER)
 #undef OB_CU_MEMBER
 
-  // Opens the library, and nothing else; false, with a sentence, if it is absent or too old.
+  // Open the library, and nothing else. Return false, with a sentence, if it is missing or too old.
   bool load(const std::string& library, std::string* out_error);
 };
 
@@ -217,10 +217,10 @@ enum : unsigned {
   kIpcLazyPeerAccess = 1
 };
 
-// The status that stands for a result. Errors that CUDA makes sticky are OB_DEVICE_LOST.
+// Return the status for a result. Errors that CUDA makes sticky are OB_DEVICE_LOST.
 ob_status status_of(CUresult code);
 
-// Keeps "<what>: <function> gave CUDA_ERROR_… (n): <CUDA's sentence>" as the last error; gives the status.
+// Store "<what>: <function> gave CUDA_ERROR_… (n): <CUDA's sentence>" as the last error, and return the status.
 ob_status cuda_fail(const Api& api, CUresult code, const char* function, const std::string& what);
 
 }  // namespace nv

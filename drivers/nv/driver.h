@@ -35,7 +35,7 @@ struct Module {
   CUmodule module = nullptr;
   std::mutex mutex;
   std::map<std::string, uint64_t> kernels;
-  std::string cubin;  // what NVRTC made, until a kernel is asked for
+  std::string cubin;  // NVRTC's output, until a kernel is requested
 };
 
 struct Kernel {
@@ -44,8 +44,8 @@ struct Kernel {
   std::string name;
   uint32_t max_threads = 0;
   uint32_t static_shared = 0;
-  std::atomic<uint32_t> dynamic_shared{0};  // what was asked of CUDA so far
-  bool has_parameters = false;              // whether the sizes below are known
+  std::atomic<uint32_t> dynamic_shared{0};  // the most that CUDA was asked for
+  bool has_parameters = false;              // true if the sizes below are known
   std::vector<size_t> parameters;
 };
 
@@ -81,7 +81,7 @@ struct Device {
 
   std::mutex own_mutex;  // guards what follows
   std::unique_ptr<Products> products;  // null until the first
-  // Kernels of the driver's own.
+  // The driver's own kernels.
   uint64_t own_module = 0;
   std::map<std::string, uint64_t> own_kernels;
 };
@@ -95,7 +95,7 @@ struct Options {
 struct Driver {
   explicit Driver(Options given) : options(std::move(given)) {}
 
-  // CUDA, initialised in this process.
+  // Initialize CUDA in this process.
   ob_status start();
   ob_status find_id(int32_t index, CUdevice* out_id);
   ob_status find_open(int32_t index, Device** out_device);
@@ -114,10 +114,10 @@ struct Driver {
   std::vector<std::unique_ptr<Device>> owned;
   std::atomic<Device*> devices[kMaxDevices] = {};
 
-  StreamSet streams;  // a stream's handle is its CUstream, for whoever launches beside this driver
+  StreamSet streams;  // a stream's handle is its CUstream, for code that launches beside this driver
   std::atomic<int32_t> captures{0};
   support::Handles<Event, 2> events;
-  // Behind pointers, since a handle's object moves when it is taken and these don't.
+  // Behind pointers, because a handle's object moves when it is taken and these cannot move.
   support::Handles<std::unique_ptr<Module>, 3> modules;
   support::Handles<std::unique_ptr<Kernel>, 4> kernels;
   support::Handles<Graph, 5> graphs;
@@ -128,7 +128,7 @@ inline CUstream to_stream(uint64_t handle) {
   return reinterpret_cast<CUstream>(handle);
 }
 
-// Makes a context current for one entry and puts back the one that was: others in the process, torch's own CUDA device
+// Makes a context current for one entry and restores the earlier one: others in the process, torch's own CUDA device
 // among them, take the current context for the current device.
 class Current {
  public:
@@ -139,7 +139,7 @@ class Current {
       return;
     code_ = api.CtxSetCurrent(device.context);
     before_ = before;
-    // Where none was current, CUDA's default is device 0.
+    // If none was current, CUDA's default is device 0.
     is_changed_ = code_ == CUDA_SUCCESS && (before != nullptr || device.index != 0);
   }
   Current(const Current&) = delete;
@@ -157,7 +157,7 @@ class Current {
   bool is_changed_ = false;
 };
 
-// Runs an entry's body with its open device, whose context is current.
+// Run an entry's body with its open device, whose context is current.
 template <class Body>
 ob_status on_device(void* self, int32_t index, const char* entry, Body&& body) noexcept {
   return support::guarded(entry, [&]() -> ob_status {
@@ -172,14 +172,14 @@ ob_status on_device(void* self, int32_t index, const char* entry, Body&& body) n
   });
 }
 
-// OB_OK, or the failure of a call as the last error.
+// Return OB_OK, or a call's failure as the last error.
 inline ob_status check(const Driver& driver, const Device& device, CUresult code, const char* function) {
   if (code == CUDA_SUCCESS) [[likely]]
     return OB_OK;
   return cuda_fail(driver.api, code, function, device.where);
 }
 
-// The same for a queue's state, whose "not yet" is no error.
+// Do the same for a queue's state, whose "not yet" is not an error.
 inline ob_status check_query(const Driver& driver, const Device& device, CUresult code, const char* function) {
   return code == CUDA_ERROR_NOT_READY ? OB_NOT_READY : check(driver, device, code, function);
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 512;
 
-// Lets this thread allocate while some stream captures: an allocation is no part of any graph.
+// Lets this thread allocate while a stream captures: an allocation is not part of a graph.
 class Uncaptured {
  public:
   explicit Uncaptured(const Driver& driver) : driver_(driver) { exchange(); }
@@ -37,7 +37,7 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
     const Uncaptured uncaptured(driver);
     CUdeviceptr base = 0;
     CUresult code = driver.api.MemAlloc(&base, bytes);
-    if (code == CUDA_SUCCESS && base % kAlignment != 0) {  // CUDA promises 256 only
+    if (code == CUDA_SUCCESS && base % kAlignment != 0) {  // CUDA guarantees only 256
       code = driver.api.MemFree(base);
       if (code == CUDA_SUCCESS) code = driver.api.MemAlloc(&base, bytes + kAlignment);
     }
@@ -71,7 +71,8 @@ ob_status mem_info(void* self, int32_t index, uint64_t* out_free, uint64_t* out_
   });
 }
 
-// Pinned memory belongs to all contexts, but a context must be current to get it: that of any open device.
+// Run the body with a context of any open device: pinned memory belongs to all contexts, but allocating it needs a
+// current one.
 template <class Body>
 ob_status on_any_device(void* self, const char* entry, Body&& body) {
   Driver& driver = *static_cast<Driver*>(self);
@@ -98,7 +99,7 @@ ob_status host_free(void* self, void* pointer) {
 ob_status host_register(void* self, void* pointer, uint64_t bytes) {
   return on_any_device(self, "host_register", [&](Driver& driver, Device& device) {
     const CUresult code = driver.api.MemHostRegister(pointer, bytes, kHostPortable);
-    // Of memory from cuMemHostAlloc, torch.cuda's say, CUDA says "invalid value", as of a bad pointer.
+    // For memory from cuMemHostAlloc, such as torch.cuda's, CUDA returns "invalid value", as for a bad pointer.
     unsigned flags = 0;
     if (code != CUDA_SUCCESS && driver.api.MemHostGetFlags(&flags, pointer) == CUDA_SUCCESS) {
       return fail(OB_ALREADY_EXISTS, "cuMemHostRegister: the memory at %p is pinned already", pointer);
@@ -136,7 +137,7 @@ ob_status mem_release(void* self, int32_t index, uint64_t address, uint64_t byte
   });
 }
 
-// Unmaps and gives back pieces of one granule each; goes on after a failure and gives the first.
+// Unmap and free pieces of one granule each. Continue after a failure and return the first.
 ob_status unmap(Driver& driver, Device& device, uint64_t address, uint64_t end) {
   CUresult first = CUDA_SUCCESS;
   for (; address < end; address += device.granularity) {
@@ -155,7 +156,8 @@ ob_status map(Driver& driver, Device& device, uint64_t address, uint64_t bytes) 
   prop.location = {kLocationDevice, device.id};
   uint64_t at = address;
   CUresult code = CUDA_SUCCESS;
-  // A piece a granule: what is mapped at once may be unmapped in parts, and CUDA unmaps whole pieces only.
+  // A piece for each granule: memory that was mapped at once may be unmapped in parts, and CUDA unmaps only whole
+  // pieces.
   for (; at < address + bytes && code == CUDA_SUCCESS; at += device.granularity) {
     CUmemHandle piece = 0;
     code = driver.api.MemCreate(&piece, device.granularity, &prop, 0);

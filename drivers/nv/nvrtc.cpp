@@ -46,7 +46,7 @@ bool load(const std::string& path, Nvrtc* out_nvrtc, std::string* out_error) {
   return is_whole && out_nvrtc->GetErrorString != nullptr;
 }
 
-// A program that is destroyed at the end, whatever happens.
+// A program that is destroyed at the end of the scope.
 struct Program {
   explicit Program(const Nvrtc& given) : nvrtc(given) {}
   Program(const Program&) = delete;
@@ -67,7 +67,7 @@ std::string log_of(const Program& program) {
   return log;
 }
 
-// Of nvrtcResult.
+// Return the status for an nvrtcResult.
 ob_status status_of_compiler(int code) {
   switch (code) {
     case 1:

@@ -12,7 +12,7 @@
 namespace nv {
 namespace {
 
-constexpr size_t kMostArguments = 4096;  // CUDA itself takes 4 KiB, or 32 KiB, of them: at most that many of a word
+constexpr size_t kMostArguments = 4096;  // CUDA allows 4 KiB, or 32 KiB, of them: at most that many of one word
 
 ob_status find_module(Driver& driver, int32_t index, uint64_t handle, Module** out_module) {
   std::unique_ptr<Module>* found = driver.modules.find(handle);
@@ -42,7 +42,7 @@ ob_status program_build(void* self, int32_t index, const ob_program_source* sour
         module->cubin = std::move(image);
       return built;
     }
-    // What program_binary handed out is a cubin, and the options were NVRTC's.
+    // The bytes of program_binary are a cubin, and the options were NVRTC's.
     if (language == OB_LANGUAGE_BINARY) return build_image(driver, device, code, nullptr, out_program);
     if (language != "ptx" && language != "cubin" && language != "fatbin") {
       return fail(OB_INVALID_ARGUMENT, "programs are built from 'ptx', 'cubin', 'fatbin' or 'cuda', not '%s'",
@@ -96,7 +96,7 @@ ob_status kernel_launch(void* self, int32_t index, uint64_t stream, const ob_lau
   });
 }
 
-// What this device can't run, in words.
+// Refuse, with a message, a launch that this device cannot run.
 ob_status check_sizes(const Device& device, const Kernel& kernel, const ob_launch& given) {
   const char* name = kernel.name.c_str();
   uint64_t threads = 1;
@@ -151,7 +151,7 @@ ob_status check_arguments(const Kernel& kernel, const ob_launch& given) {
   return OB_OK;
 }
 
-// Beyond 48 KiB a kernel must be told before its launch.
+// A kernel needs an attribute for more than 48 KiB before its launch.
 CUresult allow_shared(const Api& api, Kernel& kernel, uint64_t bytes) {
   constexpr uint64_t kAlways = 48 << 10;
   const auto wanted = static_cast<uint32_t>(bytes);
@@ -183,7 +183,7 @@ CUresult launch_with_attributes(const Api& api, const Kernel& kernel, CUstream s
   return api.LaunchKernelEx(&config, kernel.function, arguments, nullptr);
 }
 
-// The sizes of a kernel's parameters, where CUDA tells them.
+// Find the sizes of a kernel's parameters, if CUDA reports them.
 void find_parameters(const Api& api, Kernel* kernel) {
   if (api.FuncGetParamInfo == nullptr) return;
   for (size_t i = 0;; ++i) {

@@ -8,8 +8,8 @@
 
 namespace nv {
 
-// Pointers of CUDA streams and what became of them. Looking one up takes no lock. Streams that others made are legal and
-// unknown here; a pointer that was destroyed is remembered until CUDA gives it out again.
+// The known CUDA streams, by pointer, and their state. A look-up takes no lock. Streams made by others are legal and
+// unknown here. A destroyed pointer is remembered until CUDA returns it again.
 class StreamSet {
  public:
   enum class State : uint8_t { kUnknown, kLive, kDestroyed, kOtherDevice };
@@ -26,13 +26,13 @@ class StreamSet {
     return State::kUnknown;
   }
 
-  // With very many streams the newest are treated as if others had made them.
+  // With very many streams, the newest are treated as streams made by others.
   void add(uint64_t stream, int32_t device) {
     const std::lock_guard lock(mutex_);
     set(stream, device);
   }
 
-  // False if it is known not to be live.
+  // Return false if the stream is known not to be live.
   bool remove(uint64_t stream, int32_t device) {
     const std::lock_guard lock(mutex_);
     const State state = find(stream, device);

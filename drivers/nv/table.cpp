@@ -34,7 +34,7 @@ int attribute(const Api& api, CUdevice id, int which) {
   return api.DeviceGetAttribute(&value, which, id) == CUDA_SUCCESS ? value : 0;
 }
 
-// The unit of mapped memory; 0 if the device maps none.
+// Return the unit of mapped memory; 0 if the device maps none.
 uint64_t map_granularity(const Api& api, CUdevice id) {
   if (attribute(api, id, kVirtualMemory) == 0) return 0;
   CUmemAllocationProp prop = {};
@@ -77,10 +77,10 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.is_integrated = attribute(api, id, kIntegrated);
     p.machine = OB_MACHINE_GPU;
     p.follows_addresses = 1;
-    // Under one address space, which all of these systems have, pinned memory has the host's addresses.
+    // With one address space, which all of these systems have, pinned memory has the host's addresses.
     p.addresses_host_memory =
         attribute(api, id, kCanMapHostMemory) != 0 && attribute(api, id, kUnifiedAddressing) != 0 ? 1 : 0;
-    // The exact range takes a context to ask for; stream_create clamps to it.
+    // The exact range needs a context to query; stream_create clamps to it.
     if (attribute(api, id, kStreamPriorities) != 0) p.stream_priority_greatest = p.major >= 7 ? -5 : -1;
     p.mem_granularity = map_granularity(api, id);
     // The caller may have been compiled with a shorter struct.
@@ -90,7 +90,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
   });
 }
 
-// What needs the new context.
+// Set what needs the new context.
 CUresult complete(const Api& api, Device* device) {
   int least = 0;
   CUresult code = api.CtxGetStreamPriorityRange(&least, &device->greatest_priority);
@@ -112,7 +112,7 @@ ob_status open_device(Driver& driver, int32_t index) {
   CUresult code = api.DeviceGetName(name, sizeof name, id);
   device->where = "device " + std::to_string(index) + " (" + name + ")";
   if (code == CUDA_SUCCESS) code = api.DeviceTotalMem(&total, id);
-  // The primary context, which CUDA's run time and so everybody else in the process uses too.
+  // The primary context, which CUDA's runtime and so everything else in the process uses.
   if (code == CUDA_SUCCESS) code = api.DevicePrimaryCtxRetain(&device->context, id);
   if (code != CUDA_SUCCESS) return cuda_fail(api, code, "cuDevicePrimaryCtxRetain", device->where);
   device->total_memory = total;
@@ -272,7 +272,8 @@ ob_status Driver::check_stream(int32_t index, uint64_t handle) const {
   const StreamSet::State state = streams.find(handle, index);
   if (state == StreamSet::State::kLive) [[likely]]
     return OB_OK;
-  // CUDA's own streams (0 to 2) and those that others made are legal; what can't be a pointer would crash in CUDA.
+  // CUDA's own streams (0 to 2) and streams made by others are legal. A value that cannot be a pointer would crash in
+  // CUDA.
   if (state == StreamSet::State::kUnknown && (handle <= 2 || (handle % 8 == 0 && handle >> 47 == 0))) return OB_OK;
   return fail(OB_INVALID_ARGUMENT,
               "device %d has no stream 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);

@@ -30,7 +30,7 @@ struct Heuristic {
 
 static_assert(sizeof(Heuristic) == 96);
 
-// Name in the table and, behind "cublasLt", of the symbol; parameters. All give a status, 0 for success.
+// Name in the table and, after "cublasLt", of the symbol; parameters. All return a status, 0 for success.
 #define OB_CUBLASLT_FUNCTIONS(X)                                                                                      \
   X(Create, (Handle*))                                                                                                \
   X(Destroy, (Handle))                                                                                                \
@@ -70,12 +70,12 @@ enum : int {
   kBatchCount = 5,
   kBatchStep = 6,
   kWorkspaceBytes = 1,
-  kAlignmentA = 5,  // and of B, C and D behind it
+  kAlignmentA = 5,  // and of B, C and D after it
   kOperationTransposed = 1
 };
 
-// The library, opened at the first call of a process, from the file `path` or, if that is "", by the usual names. Null, with
-// the reason, if it is absent or too old.
+// Return the library, opened at the process's first call from the file `path` or, if that is "", by the usual names.
+// Return null, with the reason, if it is missing or too old.
 const Library* load(const std::string& path, std::string* out_error);
 
 }  // namespace nv::cublaslt

@@ -16,22 +16,22 @@ using namespace cublaslt;
 
 namespace {
 
-// As much as NVIDIA advises for Hopper; smaller GPUs get algorithms that need less.
+// NVIDIA's recommendation for Hopper; smaller GPUs get algorithms that need less.
 constexpr uint64_t kMaxWorkspace = uint64_t{32} << 20;
 constexpr size_t kMaxPlans = 8192;
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
 
-// A matrix, or as many as the call has, as cuBLASLt sees it: by columns, so one that lies by rows is its transpose.
+// A matrix, or all matrices of a batch, as cuBLASLt sees it: column-major, so a row-major matrix is its transpose.
 struct Matrix {
   uint64_t data = 0;
   int64_t leading = 0;
-  int64_t step = 0;  // from one of a batch to the next, in elements
+  int64_t step = 0;  // from one matrix of a batch to the next, in elements
   bool is_by_rows = false;
 };
 
 enum class Order { kAny, kByRows, kByColumns };
 
-// Sees a tensor's last two dimensions as a matrix; nothing for strides that no product takes.
+// Return a tensor's last two dimensions as a matrix; nothing for strides that no product takes.
 std::optional<Matrix> matrix_of(const ob_tensor& tensor, Order order) {
   const int32_t row = tensor.ndim - 2;
   const int64_t rows = tensor.sizes[row], columns = tensor.sizes[row + 1];
@@ -71,19 +71,19 @@ std::optional<Type> type_of(ob_dtype dtype) {
   }
 }
 
-// Of an address and of those a step further: the largest power of two that divides them, 256 at most.
+// Return the largest power of two, 256 at most, that divides the address and those of all steps.
 int64_t alignment_of(const Matrix& matrix, int64_t bytes) {
   const uint64_t all = matrix.data | static_cast<uint64_t>(matrix.step * bytes) | 256;
   return static_cast<int64_t>(all & (~all + 1));
 }
 
-// out = alpha * x @ y + beta * c, by columns: what cuBLASLt is asked for.
+// out = alpha * x @ y + beta * c, column-major: the request to cuBLASLt.
 struct Product {
   Type type;
   int64_t rows, columns, inner, batch;
   Matrix x, y, c, out;
   bool transposes_x, transposes_y;
-  uint64_t bias;  // a number for each row is added; 0: none
+  uint64_t bias;  // a number for each row to add; 0: none
   double alpha, beta;
   uint64_t max_workspace;
 
@@ -245,7 +245,7 @@ ob_status Products::find(const ProductKey& key, Fill&& fill, std::shared_ptr<con
     return support::fail(OB_INTERNAL, "cuBLASLt can't plan a product: %s", library.GetStatusName(status));
   }
   const std::lock_guard lock(mutex_);
-  if (plans_.size() >= kMaxPlans) plans_.clear();  // who runs one has it
+  if (plans_.size() >= kMaxPlans) plans_.clear();  // the callers that run a plan hold it
   *out_plan = plans_.emplace(key, std::move(plan)).first->second;
   return OB_OK;
 }
@@ -276,7 +276,7 @@ ob_status run(Driver& driver, Device& device, const ob_kernel_call& call, const 
       products->find(product.key(), [&](ProductPlan& made) { return made.fill(products->handle, product); }, &plan);
   if (found != OB_OK) return found;
   if (!plan->has_algorithm) return decline("no algorithm for these sizes and strides");
-  // The bias's address is part of the description: a call with one has its own.
+  // The bias's address is part of the description, so a call with a bias has its own.
   OwnedDescription own(products->library);
   int status = product.bias != 0 ? describe(product, &own) : 0;
   uint64_t workspace = 0;
@@ -308,14 +308,14 @@ double number_of(const ob_value& value) {
   return value.kind == OB_VALUE_DOUBLE ? value.doubles[0] : static_cast<double>(value.ints[0]);
 }
 
-// What is added to the product of a call.
+// The tensor to add to the product.
 struct Addend {
   const ob_tensor* tensor = nullptr;  // null: nothing
   double alpha = 1;
   double beta = 0;
 };
 
-// Puts the addend into the product; false for one that neither cuBLASLt's C nor its bias is.
+// Put the addend into the product. Return false if it is neither cuBLASLt's C nor its bias.
 bool add(const Addend& addend, const ob_tensor& out, Product* product) {
   product->alpha = addend.alpha;
   product->c = product->out;
@@ -323,7 +323,7 @@ bool add(const Addend& addend, const ob_tensor& out, Product* product) {
   const ob_tensor& given = *addend.tensor;
   if (given.dtype != out.dtype || given.device != out.device) return false;
   const bool is_row = given.ndim == 1 && given.sizes[0] == out.sizes[out.ndim - 1] && given.strides[0] == 1;
-  // One number for each column of a matrix that lies by rows: of its transpose, for each row.
+  // One number for each column of a row-major matrix: for each row of its transpose.
   if (is_row && addend.beta == 1 && product->out.is_by_rows && product->batch == 1 && product->type.data != kReal64) {
     product->bias = given.data;
     return true;
@@ -344,7 +344,7 @@ ob_status multiply(void* self, const ob_kernel_call& call, const ob_tensor& left
   const int32_t last = out.ndim - 1;
   Product product{};
   product.type = *type;
-  // A core of before version 1.3 gives none.
+  // A core older than version 1.3 provides none.
   const bool has_scratch =
       call.struct_size >= offsetof(ob_kernel_call, scratch) + sizeof call.scratch && call.scratch != nullptr;
   product.max_workspace = has_scratch ? kMaxWorkspace : 0;
@@ -364,7 +364,7 @@ ob_status multiply(void* self, const ob_kernel_call& call, const ob_tensor& left
   product.transposes_x = x->is_by_rows;
   product.transposes_y = y->is_by_rows;
   if (result->is_by_rows) {
-    // The transpose of a product is that of the transposed matrices, the other way round.
+    // The transpose of a product is the product of the transposed matrices in reverse order.
     std::swap(product.rows, product.columns);
     std::swap(product.x, product.y);
     product.transposes_x = !y->is_by_rows;

@@ -21,16 +21,16 @@ struct ProductKeyHash {
 
 struct ProductPlan;
 
-// A device's handle, and the plans that its calls have asked cuBLASLt for: a heuristic takes it 100 µs. For any threads.
+// A device's handle, and a cache of cuBLASLt's plans: a heuristic takes 100 µs. Thread-safe.
 class Products {
  public:
-  // OB_INTERNAL, with the reason, where the library refuses. The device's context is current.
+  // Return OB_INTERNAL, with the reason, if the library refuses. The device's context must be current.
   static ob_status make(const cublaslt::Library& library, std::unique_ptr<Products>* out_products);
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // The plan of a key; `fill(plan)`, which gives the library's status, makes it where it is new.
+  // Return the plan of a key. For a new key, `fill(plan)` makes it and returns the library's status.
   template <class Fill>
   ob_status find(const ProductKey& key, Fill&& fill, std::shared_ptr<const ProductPlan>* out_plan);
 
