@@ -83,7 +83,7 @@ ob_status status_of(cl_int code, During during) {
       return OB_OUT_OF_MEMORY;
     case CL_OUT_OF_RESOURCES:
     case CL_INVALID_COMMAND_QUEUE:
-      // At a wait these are how GPU runtimes say that a kernel made an illegal access and the context is gone.
+      // In a wait, GPU runtimes report with these codes that a kernel made an illegal access and the context is lost.
       if (during == During::kWait) return OB_DEVICE_LOST;
       return during == During::kAllocation ? OB_OUT_OF_MEMORY : OB_INTERNAL;
     case CL_INVALID_KERNEL_NAME:
@@ -99,7 +99,7 @@ ob_status status_of(cl_int code, During during) {
     case CL_INVALID_WORK_ITEM_SIZE:
     case CL_INVALID_GLOBAL_WORK_SIZE:
       return OB_INVALID_ARGUMENT;
-    case -9999:  // NVIDIA's code for an illegal read or write of a kernel
+    case -9999:  // NVIDIA's code for a kernel's illegal read or write
       return OB_DEVICE_LOST;
     default:
       return OB_INTERNAL;

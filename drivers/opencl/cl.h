@@ -27,7 +27,7 @@ using cl_program = struct ProgramHandle*;
 using cl_kernel = struct KernelHandle*;
 using cl_event = struct EventHandle*;
 
-// Every runtime that is served is for Linux, where OpenCL's calling convention is the platform's own.
+// All supported runtimes are for Linux, where OpenCL's calling convention is the platform's own.
 #define OB_CL_FUNCTIONS(X)                                                                                            \
   X(cl_int, GetPlatformIDs, (cl_uint, cl_platform_id*, cl_uint*))                                                     \
   X(cl_int, GetPlatformInfo, (cl_platform_id, cl_uint, size_t, void*, size_t*))                                       \
@@ -89,7 +89,7 @@ struct Api {
   OB_CL_FUNCTIONS(OB_CL_MEMBER)
 #undef OB_CL_MEMBER
 
-  // Opens the library; false, with a sentence, if it is absent or too old.
+  // Open the library. Return false, with a sentence, if it is missing or too old.
   bool load(const std::string& library, std::string* out_error);
 };
 
@@ -176,10 +176,10 @@ constexpr cl_int CL_COMPLETE = 0;
 // "CL_OUT_OF_RESOURCES (-5)"
 std::string error_name(cl_int code);
 
-// What went wrong, for a status: the same code means different things in different calls.
+// The kind of call that failed, which decides the status: the same code means different things in different calls.
 enum class During : uint8_t { kAllocation, kWait, kOther };
 
-// Keeps "<what>: <function> gave <code>" as the last error and gives the status that stands for the code.
+// Store "<what>: <function> gave <code>" as the last error, and return the status for the code.
 ob_status cl_fail(cl_int code, const char* function, const std::string& what, During during = During::kOther);
 
 }  // namespace opencl

@@ -15,7 +15,7 @@ using support::guarded;
 using support::StridedShape;
 
 constexpr uint64_t kStagingBytes = 16 << 20;
-constexpr uint32_t kWidestPattern = 16;  // the API allows 128, which NVIDIA's runtime is 14 times slower with
+constexpr uint32_t kWidestPattern = 16;  // the API allows 128, which is 14 times slower with NVIDIA's runtime
 
 ob_status check_side(Driver& driver, int32_t index, uint64_t address, uint64_t bytes, Device** out_device) {
   *out_device = nullptr;
@@ -24,7 +24,8 @@ ob_status check_side(Driver& driver, int32_t index, uint64_t address, uint64_t b
   return (*out_device)->memory.check(index, address, bytes);
 }
 
-// Between devices whose memory is in different contexts and closed to the host: waits, and goes through host memory.
+// Copy between devices whose memory is in different contexts and not reachable from the host. Waits, and goes through
+// host memory.
 ob_status copy_staged(Driver& driver, Stream& stream, Device& to, Device& from, const ob_copy& copy) {
   cl_int code = driver.api.Finish(stream.queue);
   if (code != CL_SUCCESS) return cl_fail(code, "clFinish", where(driver, stream.device), During::kWait);
@@ -90,7 +91,8 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     if (count == 0) return OB_OK;
     const uint64_t bytes = count * pattern_size;
     if (const ob_status status = device->memory.check(index, dst, bytes); status != OB_OK) return status;
-    // Runtimes may store a pattern at a time, twice as fast for 16 bytes as for 4: the wide ones first, then the rest.
+    // Runtimes may store one pattern at a time, twice as fast for 16 bytes as for 4: fill with wide patterns first,
+    // then the rest.
     unsigned char wide[kWidestPattern];
     for (uint32_t at = 0; at < kWidestPattern; at += pattern_size) std::memcpy(wide + at, pattern, pattern_size);
     const uint64_t widely = dst % kWidestPattern == 0 ? bytes / kWidestPattern * kWidestPattern : 0;
@@ -109,7 +111,7 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
   });
 }
 
-// A kernel of the driver's own; their program is built at a device's first use of one.
+// Find one of the driver's own kernels. Their program is built at a device's first use of one.
 ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
   const std::lock_guard lock(device.own_mutex);
   if (const auto known = device.own_kernels.find(name); known != device.own_kernels.end()) {

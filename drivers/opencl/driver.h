@@ -21,19 +21,19 @@ namespace opencl {
 
 using support::fail;
 
-// A command queue. OpenCL can't be asked whether a queue is idle, so the work is counted, and what the end of the count
-// is known to be is remembered.
+// A command queue. OpenCL cannot say whether a queue is idle, so commands are counted, and the count that is known to
+// have ended is stored.
 struct Stream {
   int32_t device = -1;
   cl_command_queue queue = nullptr;
   std::atomic<uint64_t> queued{0};  // commands so far
-  std::atomic<uint64_t> done{0};    // of which so many are known to have ended
+  std::atomic<uint64_t> done{0};    // how many of them are known to have ended
   std::mutex mutex;                 // guards the two below
   cl_event tail = nullptr;          // a marker behind `tail_queued` commands, for queries
   uint64_t tail_queued = 0;
 };
 
-// The latest record. A wait takes the marker of that moment, so the event may be recorded again or destroyed.
+// The latest record. A wait takes its marker at that moment, so the event may be recorded again or destroyed.
 struct Event {
   int32_t device = -1;
   std::mutex mutex;
@@ -46,8 +46,8 @@ struct Kernel {
   int32_t device = -1;
   cl_uint arg_count = 0;
   size_t max_group = 0;
-  std::mutex mutex;  // arguments are the kernel's, and a launch sets them first
-  uint64_t known_memory = 0;  // the count of changes of the device's memory that the runtime was told of last
+  std::mutex mutex;  // arguments belong to the kernel, and a launch sets them first
+  uint64_t known_memory = 0;  // the count of memory changes at the last report to the runtime
 };
 
 struct Program {
@@ -62,7 +62,7 @@ struct Device {
   int32_t index = -1;
   FoundDevice found;
   cl_context context = nullptr;
-  cl_command_queue queue = nullptr;  // for copies of the driver's own, with one user at a time
+  cl_command_queue queue = nullptr;  // for the driver's own copies; one user at a time
   std::mutex queue_mutex;
   bool is_fine_grain = false;
   bool has_native_kernels = false;
@@ -90,7 +90,7 @@ struct Driver {
   explicit Driver(Options given) : options(std::move(given)) {}
   ~Driver();
 
-  // The devices of this process, asked for once; not before something is to be opened.
+  // Find the devices of this process, once; not before a device is to be opened.
   ob_status find_devices(int32_t index, const FoundDevice** out_found);
   ob_status find_open(int32_t index, Device** out_device);
   ob_status find_stream(int32_t index, uint64_t handle, Stream** out_stream);
@@ -109,7 +109,7 @@ struct Driver {
   std::mutex host_mutex;
   std::map<void*, HostBlock> host_blocks;
 
-  // Behind pointers, since a handle's object moves when it is taken and these have mutexes.
+  // Behind pointers, because a handle's object moves when it is taken and these have mutexes.
   support::Handles<std::unique_ptr<Stream>, 1> streams;
   support::Handles<std::unique_ptr<Event>, 2> events;
   support::Handles<std::unique_ptr<Program>, 3> programs;
@@ -119,16 +119,16 @@ struct Driver {
 // "device 0 (NVIDIA H200)"
 std::string where(const Driver& driver, int32_t device);
 
-// Counts a command that was queued.
+// Count a command that was queued.
 inline void note_queued(Stream& stream) {
   stream.queued.fetch_add(1, std::memory_order_release);
 }
 
-// From OpenCL C, or with `is_binary` from what program_binary handed out.
+// Build from OpenCL C, or with `is_binary` from bytes of program_binary.
 ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
                         bool is_binary, uint64_t* out_program);
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel);
-// Measures the device's clock again where the last time is long ago.
+// Measure the device's clock again if the last measurement is old.
 ob_status follow_clock(Driver& driver, Device& device);
 ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given);
 

@@ -44,7 +44,7 @@ std::string text_of(Get&& get) {
   return text;
 }
 
-// Why a device cannot be used, or "".
+// Return why a device cannot be used, or "".
 std::string obstacle(const Api& api, cl_device_id device, cl_bitfield svm) {
   if (device_info<cl_bool>(api, device, CL_DEVICE_AVAILABLE) == 0) return "its runtime says that it is not available";
   if ((svm & (CL_SVM_COARSE_GRAIN_BUFFER | CL_SVM_FINE_GRAIN_BUFFER)) == 0) {
@@ -59,8 +59,8 @@ int rank(cl_bitfield type) {
   return (type & CL_DEVICE_TYPE_GPU) ? 0 : (type & CL_DEVICE_TYPE_ACCELERATOR) ? 1 : 2;
 }
 
-// "2,0" on three devices gives the third and the first. As with CUDA_VISIBLE_DEVICES, what is no such number ends the
-// list.
+// Select devices: "2,0" on three devices selects the third and the first. As with CUDA_VISIBLE_DEVICES, an invalid
+// number ends the list.
 void select_visible(Enumeration* result) {
   const char* visible = std::getenv("OPENCL_VISIBLE_DEVICES");
   if (visible == nullptr) return;
@@ -85,7 +85,7 @@ void select_visible(Enumeration* result) {
   result->devices = std::move(chosen);
 }
 
-// What the child tells: the count, the error, then a line for each device that is left out.
+// Return the child's report: the count, the error, then a line for each device that is left out.
 std::string report(const Enumeration& found) {
   std::string text = std::to_string(found.devices.size()) + "\n" + found.error + "\n";
   for (const std::string& line : found.left_out) text += line + "\n";

@@ -16,10 +16,10 @@ struct Options {
   std::string platform;             // part of a platform's name, in any case; "" for all
   cl_bitfield device_type = CL_DEVICE_TYPE_ALL;
   bool cache = true;                // of compiled programs, on disk
-  bool host_access = true;          // false: memory is coarse-grain everywhere, so that the host can't reach it
+  bool host_access = true;          // false: memory is coarse-grain everywhere, so the host cannot reach it
 };
 
-// On failure gives OB_INVALID_ARGUMENT and a sentence.
+// Return OB_INVALID_ARGUMENT and a sentence on failure.
 ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error);
 
 struct FoundDevice {
@@ -35,18 +35,18 @@ struct Enumeration {
   std::string error;                  // why there is nothing to use, or ""
 };
 
-// Asks every platform, in this process. GPUs come first, then accelerators, then CPUs; OPENCL_VISIBLE_DEVICES, which
+// Ask every platform, in this process. GPUs come first, then accelerators, then CPUs. OPENCL_VISIBLE_DEVICES, which
 // counts in this order, selects and reorders.
 Enumeration enumerate(const Api& api, const Options& options);
 
-// The same count without opening anything in this process: runtimes start threads and do not survive a fork, so a child
-// process asks. Gives the count and fills `devices` of nothing.
+// Return the same count without opening anything in this process. Runtimes start threads and do not survive a fork, so
+// a child process asks. `devices` stays empty.
 int32_t probe(const Options& options, Enumeration* out_enumeration);
 
 std::string platform_text(const Api& api, cl_platform_id platform, cl_uint what);
 std::string device_text(const Api& api, cl_device_id device, cl_uint what);
 
-// A number or a struct; all zero if the runtime does not know it.
+// Return a number or a struct; all zero if the runtime does not know it.
 template <class T>
 T device_info(const Api& api, cl_device_id device, cl_uint what) {
   T value{};

@@ -20,14 +20,14 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
     Device* device = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (bytes == 0) return fail(OB_INVALID_ARGUMENT, "device %d: mem_alloc of 0 bytes", index);
-    // The API aligns to 128 bytes at most, so the rest is done here.
+    // The API aligns to 128 bytes at most; the rest is done here.
     if (bytes > device->max_allocation || device->max_allocation - bytes < kAlignment) {
       return fail(OB_OUT_OF_MEMORY,
                   "%s: %" PRIu64
                   " bytes are more than one allocation may have (CL_DEVICE_MAX_MEM_ALLOC_SIZE is %" PRIu64 ")",
                   where(driver, index).c_str(), bytes, device->max_allocation);
     }
-    // Runtimes of CPUs give out more than there is, and the system ends the process when it is used.
+    // CPU runtimes allocate more than there is, and the system kills the process when the memory is used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than are left of %" PRIu64,
@@ -74,7 +74,7 @@ ob_status host_address(void* self, int32_t index, uint64_t address, uint64_t byt
   });
 }
 
-// A runtime whose memory is its own reaches host memory fast only if it made it.
+// A runtime with its own memory reaches host memory fast only if it allocated it.
 ob_status make_pinned(Driver& driver, Device& device, uint64_t bytes, HostBlock* out_block, void** out_pointer) {
   cl_int code = CL_SUCCESS;
   const Api& api = driver.api;

@@ -24,14 +24,14 @@ std::string build_log(const Api& api, cl_program program, cl_device_id device) {
   return log;
 }
 
-// What a binary depends on beside what the core compares, in front of it.
+// Return what a binary depends on beside what the core compares, to put before it.
 std::string binary_head(const Api& api, const FoundDevice& found, const std::string& options) {
   return platform_text(api, found.platform, CL_PLATFORM_NAME) + '\0' +
          platform_text(api, found.platform, CL_PLATFORM_VERSION) + '\0' +
          device_text(api, found.device, CL_DEVICE_VERSION) + '\0' + options + '\0';
 }
 
-// The program of a binary, built.
+// Build the program of a binary.
 ob_status from_binary(Driver& driver, Device& device, const std::string& given, const std::string& options,
                       cl_program* out_program) {
   const Api& api = driver.api;
@@ -69,16 +69,16 @@ std::string to_binary(const Api& api, cl_program program) {
   return binary;
 }
 
-// Division and square root of float32 rounded as on the CPU, and as PyTorch has them on other devices. OpenCL leaves them
-// some bits short unless it is asked, and trunc(a / b) is then wrong by one where a is a multiple of b.
+// Return the options for float32 division and square root rounded as on the CPU and on PyTorch's other devices. By
+// default OpenCL leaves them some bits short, and trunc(a / b) is then wrong by one if a is a multiple of b.
 std::string precise_options(const Api& api, cl_device_id device, const std::string& given) {
   const auto known = device_info<cl_bitfield>(api, device, CL_DEVICE_SINGLE_FP_CONFIG);
   if ((known & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) == 0) return given;
   return given + (given.empty() ? "" : " ") + "-cl-fp32-correctly-rounded-divide-sqrt";
 }
 
-// Whether the compiler builds anything now, asked with a text that no cache has. Of a full disk runtimes say what they say
-// of a wrong text.
+// Return true if the compiler can build now, tried with a text that is in no cache. Runtimes report a full disk like a
+// wrong text.
 bool builds_anything(const Api& api, Device& device) {
   static std::atomic<uint64_t> number{
       static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
@@ -185,7 +185,7 @@ ob_status kernel_launch(void* self, int32_t index, uint64_t handle, const ob_lau
   });
 }
 
-// What this device can't run, in words.
+// Refuse, with a message, a launch that this device cannot run.
 ob_status check_launch(const Device& device, const Kernel& kernel, const ob_launch& given) {
   const char* name = kernel.name.c_str();
   uint64_t group = 1;
@@ -219,7 +219,8 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
 cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_arg& arg) {
   switch (arg.kind) {
     case OB_ARG_POINTER:
-      // A null pointer, as of a tensor without elements, is no pointer to shared memory: NVIDIA's refuses the launch.
+      // A null pointer, as of a tensor without elements, is not a pointer to shared memory: NVIDIA's runtime refuses
+      // the launch.
       if (arg.pointer == 0) {
         return api.SetKernelArg(kernel, index, sizeof(cl_mem), nullptr);
       }
@@ -239,8 +240,8 @@ bool follows_addresses(const ob_launch& given) {
   return given.struct_size >= kEnd && given.follows_addresses != 0;
 }
 
-// Tells the runtime of all memory that a kernel may reach by addresses that are no arguments. The kernel keeps what it was
-// told. Called with its mutex held; memory that is freed meanwhile is no work's.
+// Report all memory to the runtime that a kernel may reach by addresses that are not arguments. The kernel keeps the
+// report. Call it with the kernel's mutex held. No queued work uses memory that is freed meanwhile.
 cl_int follow_addresses(const Api& api, const Device& device, Kernel& kernel) {
   if (kernel.known_memory == device.memory.changes()) return CL_SUCCESS;
   uint64_t changes = 0;

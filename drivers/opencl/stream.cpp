@@ -45,7 +45,7 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
     std::unique_ptr<Stream> stream;
     if (!driver.streams.take(handle, &stream)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one stream");
     if (stream->tail != nullptr) driver.api.ReleaseEvent(stream->tail);
-    // Queued commands complete: releasing flushes, and the runtime keeps the queue until they have.
+    // Queued commands complete: releasing flushes, and the runtime keeps the queue until they are done.
     const cl_int code = driver.api.ReleaseCommandQueue(stream->queue);
     return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clReleaseCommandQueue", where(driver, index));
   });
@@ -64,7 +64,7 @@ ob_status stream_synchronize(void* self, int32_t index, uint64_t handle) {
   });
 }
 
-// OB_OK, OB_NOT_READY, or the failure of the command.
+// Return OB_OK, OB_NOT_READY, or the command's failure.
 ob_status query_marker(Driver& driver, int32_t index, cl_event marker) {
   cl_int state = CL_COMPLETE;
   const cl_int code = driver.api.GetEventInfo(marker, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, nullptr);
@@ -81,7 +81,7 @@ ob_status stream_query(void* self, int32_t index, uint64_t handle) {
     const uint64_t queued = stream->queued.load(std::memory_order_acquire);
     if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
     const std::lock_guard lock(stream->mutex);
-    // A marker of its own for each query would never be found done by one who asks again and again.
+    // With a new marker for each query, a polling caller would never see one done.
     if (stream->tail == nullptr || stream->tail_queued < queued) {
       cl_event marker = nullptr;
       cl_int code = driver.api.EnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
@@ -146,7 +146,7 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
   });
 }
 
-// The marker of the latest record, which the caller releases; null if there was none.
+// Return the marker of the latest record, which the caller releases; null if there was none.
 cl_event latest(Driver& driver, Event& event) {
   const std::lock_guard lock(event.mutex);
   if (event.marker != nullptr) driver.api.RetainEvent(event.marker);
@@ -187,7 +187,7 @@ void cross_bridge(cl_event, cl_int status, void* user) {
   bridge->driver->api.ReleaseEvent(bridge->target);
 }
 
-// An event of this device that ends when `marker`, of another context, does: waits don't cross contexts.
+// Return an event of this device that ends when `marker` of another context does: waits do not cross contexts.
 ob_status make_bridge(Driver& driver, Device& device, cl_event marker, cl_event* out_event) {
   cl_int code = CL_SUCCESS;
   cl_event target = driver.api.CreateUserEvent(device.context, &code);
@@ -231,7 +231,7 @@ ob_status stream_wait_event(void* self, int32_t index, uint64_t stream_handle, i
   });
 }
 
-// When the latest record was reached, on the device's clock.
+// Return when the latest record was reached, on the device's clock.
 ob_status reached(Driver& driver, int32_t index, uint64_t handle, cl_ulong* out_time) {
   Event* event = nullptr;
   if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;

@@ -50,7 +50,7 @@ void copy_name(const std::string& text, char* out, size_t size) {
   std::snprintf(out, size, "%s", text.c_str());
 }
 
-// Work-items that run in step, if the runtime says so.
+// Return how many work-items run in step, if the runtime reports it.
 int32_t sub_group_size(const Api& api, cl_device_id id, const std::string& extensions) {
   if (has_extension(extensions, "cl_nv_device_attribute_query")) {
     return static_cast<int32_t>(device_info<cl_uint>(api, id, CL_DEVICE_WARP_SIZE_NV));
@@ -63,7 +63,7 @@ int32_t sub_group_size(const Api& api, cl_device_id id, const std::string& exten
 }
 
 uint64_t kernel_dtypes(bool has_double) {
-  // Halves and bfloat16 can be loaded, computed in float and stored everywhere (vload_half is OpenCL C's core).
+  // Half types can be loaded, computed in float and stored everywhere (vload_half is in OpenCL C's core).
   uint64_t bits = 0;
   for (const int dtype :
        {OB_UINT8, OB_INT8, OB_INT16, OB_INT32, OB_INT64, OB_FLOAT16, OB_FLOAT32, OB_COMPLEX32, OB_COMPLEX64, OB_BOOL,
@@ -122,8 +122,8 @@ int64_t monotonic_ns() {
   return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
 }
 
-// The device's clock against the host's: a marker on an idle queue ends a moment before its wait does. The shortest of
-// several waits is the best measurement.
+// Measure the device's clock against the host's: a marker on an idle queue ends shortly before its wait does. The
+// shortest of several waits is the best measurement.
 ob_status measure_clock(Driver& driver, Device& device, int64_t* out_offset) {
   int64_t best = INT64_MAX;
   for (int i = 0; i < 8; ++i) {
@@ -153,7 +153,7 @@ ob_status open_device(Driver& driver, int32_t index) {
   auto device = std::make_unique<Device>();
   device->index = index;
   device->found = *found;
-  // Every device that has fine-grain memory has coarse-grain memory too.
+  // Every device with fine-grain memory has coarse-grain memory too.
   device->is_fine_grain = driver.options.host_access && (found->svm & CL_SVM_FINE_GRAIN_BUFFER) != 0;
   device->has_native_kernels =
       (device_info<cl_bitfield>(api, found->device, CL_DEVICE_EXECUTION_CAPABILITIES) & CL_EXEC_NATIVE_KERNEL) != 0;
@@ -163,7 +163,7 @@ ob_status open_device(Driver& driver, int32_t index) {
   static_cast<void>(api.GetDeviceInfo(found->device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof device->max_items,
                                       device->max_items, nullptr));
   cl_int code = CL_SUCCESS;
-  // A context each: the memory of a context with several devices may wander between them.
+  // One context for each device: the memory of a context with several devices may migrate between them.
   device->context = api.CreateContext(nullptr, 1, &found->device, nullptr, nullptr, &code);
   if (code != CL_SUCCESS) return cl_fail(code, "clCreateContext", where(driver, index), During::kAllocation);
   const cl_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
@@ -219,23 +219,24 @@ void destroy(void* self) {
 
 }  // namespace
 
-// The clocks of a GPU and its host part by some microseconds a second.
+// The clocks of a GPU and its host drift by some microseconds a second.
 ob_status follow_clock(Driver& driver, Device& device) {
   constexpr int64_t kPause = 100'000'000;
   constexpr int64_t kNoise = 50'000;
   if (monotonic_ns() - device.clock_time.load() < kPause) return OB_OK;
   const std::unique_lock lock(device.queue_mutex, std::try_to_lock);
-  if (!lock.owns_lock()) return OB_OK;  // a copy is under way; the next time will do
+  if (!lock.owns_lock()) return OB_OK;  // a copy is under way; the next time suffices
   int64_t offset = 0;
   if (const ob_status status = measure_clock(driver, device, &offset); status != OB_OK) return status;
-  // A measurement is too great by what its wait took, so a lesser one is better, and one a little greater is no news.
+  // A measurement is too large by the time of its wait, so a smaller one is better, and a slightly larger one is
+  // ignored.
   const int64_t known = device.clock_offset.load();
   if (offset < known || offset > known + kNoise) device.clock_offset.store(offset);
   return OB_OK;
 }
 
 Driver::~Driver() {
-  // The process's end frees what a caller left behind; a runtime with work under way must not lose its context.
+  // The end of the process frees what a caller left; a runtime with work under way must not lose its context.
 }
 
 std::string where(const Driver& driver, int32_t device) {
