@@ -18,10 +18,10 @@ class Activity {
 
   void add(const ob_activity& record);
 
-  // Moves at most `capacity` records, oldest first, to records `stride` bytes apart.
+  // Move at most `capacity` records, oldest first, to records `stride` bytes apart.
   size_t read(size_t capacity, size_t stride, ob_activity* out_records);
 
-  // Of the calling thread.
+  // Set it for the calling thread.
   static void set_correlation(uint64_t correlation);
   static uint64_t correlation();
 

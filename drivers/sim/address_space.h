@@ -8,15 +8,15 @@
 
 namespace sim {
 
-// Best fit, with neighbours that become free joined. Not thread-safe.
+// A best-fit allocator of addresses; free neighbours are joined. Not thread-safe.
 class AddressSpace {
  public:
   void add(uint64_t base, uint64_t bytes) { give(base, bytes); }
 
-  // An aligned range; 0 if there is none.
+  // Return an aligned range; 0 if there is none.
   uint64_t take(uint64_t bytes, uint64_t alignment);
 
-  // Takes back a range that take gave, whole.
+  // Return a whole range of `take`.
   void give(uint64_t address, uint64_t bytes);
 
  private:

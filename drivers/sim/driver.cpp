@@ -139,7 +139,7 @@ ob_status Driver::destroy_stream(int32_t index, uint64_t handle) {
   if (stream == nullptr) return OB_INVALID_ARGUMENT;
   bool is_idle = false;
   {
-    std::lock_guard turn(stream->inline_mutex);  // inline: not under the feet of another thread's task
+    std::lock_guard turn(stream->inline_mutex);  // inline: not during another thread's task
     std::lock_guard lock(stream->lock);
     if (stream->handle.load(std::memory_order_relaxed) != handle) {
       return fail(OB_INVALID_ARGUMENT, "device %d: stream 0x%" PRIx64 " was destroyed twice at once", index, handle);
@@ -155,7 +155,7 @@ ob_status Driver::destroy_stream(int32_t index, uint64_t handle) {
 
 void Driver::recycle(Stream* stream) {
   {
-    // The failure moves under the lock: take_failure finds it in one of its two places.
+    // The failure moves under the lock: take_failure finds it in one of two places.
     std::lock_guard lock(streams_mutex_);
     if (const ob_status status = stream->failure.take(); status != OB_OK) {
       char text[256];

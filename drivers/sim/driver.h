@@ -25,7 +25,7 @@ struct Device {
   DeviceMemory memory;
   std::atomic<int64_t> stream_count{0};
   std::atomic<int64_t> event_count{0};
-  Failure orphaned_failure;  // of a stream that was destroyed before anybody waited for it
+  Failure orphaned_failure;  // of a stream that was destroyed before a caller waited for it
 };
 
 struct Driver {
@@ -50,16 +50,16 @@ struct Driver {
   std::mutex host_mutex;
   HostRanges host_ranges;
 
-  // Queued so far, over all streams: how the lazy schedule knows a host that only polls.
+  // The number of tasks queued on all streams. With it the lazy schedule detects a host that only polls.
   std::atomic<uint64_t> queued_count{0};
 
-  // Fails if there is no such device.
+  // Fail if there is no such device.
   ob_status check_index(int32_t index) const;
 
-  // Fails if there is no such device or it is not open.
+  // Fail if there is no such device or it is not open.
   ob_status find_device(int32_t index, Device** out_device);
 
-  // Null, with the last error set, if that device has no such stream or event: OB_INVALID_ARGUMENT.
+  // Return null, with the last error set to OB_INVALID_ARGUMENT, if that device has no such stream or event.
   Stream* stream(int32_t device, uint64_t handle);
   Event* event(int32_t device, uint64_t handle);
 
@@ -69,20 +69,21 @@ struct Driver {
   ob_status create_stream(int32_t device, int32_t priority, uint64_t* out_stream);
   ob_status destroy_stream(int32_t device, uint64_t handle);
 
-  // Queues a task, or runs it at once (inline). `out_position`, which may be null, is the stream's after it. `handle`
-  // is what `stream` was found by: it may have been destroyed since.
+  // Queue a task, or run it at once (inline). `out_position`, which may be null, is the stream's position after it.
+  // `handle` is the one by which `stream` was found: it may have been destroyed since.
   ob_status queue(Stream* stream, uint64_t handle, const Task& task, uint64_t* out_position = nullptr);
 
-  // Drops a stream that was destroyed and has nothing more to do; its last user calls it, with no lock held.
+  // Drop a destroyed stream that has no more work. Its last user calls this, with no lock held.
   void recycle(Stream* stream);
 
-  // The streams of a device, or of all (OB_HOST), that live or still have work, in the order of their creation.
+  // Return the streams of a device, or of all (OB_HOST), that are live or still have work, in the order of their
+  // creation.
   std::vector<Stream*> streams_of(int32_t device);
 
-  // The first failure of a device's streams, in the order of their creation, dead ones last; one a call.
+  // Take the first failure of a device's streams, in the order of their creation, dead ones last; one failure a call.
   ob_status take_failure(int32_t device);
 
-  // Waits for all that was queued on a device before the call.
+  // Wait for everything that was queued on a device before the call.
   void drain(int32_t device);
 
  private:

@@ -14,10 +14,10 @@ namespace sim {
 
 struct Call {
   Driver& driver;
-  ob_status injected;  // what the work that this call queues has to fail with, or OB_OK
+  ob_status injected;  // the status with which the queued work of this call must fail, or OB_OK
 };
 
-// Counts the call for fault injection and keeps exceptions from crossing into C.
+// Run an entry's body: count the call for fault injection, and keep exceptions from crossing into C.
 template <Entry kEntry, class Body>
 ob_status enter(void* self, Body&& body) noexcept {
   Driver& driver = *static_cast<Driver*>(self);
@@ -35,7 +35,7 @@ ob_status enter(void* self, Body&& body) noexcept {
   }
 }
 
-// Entries whose first argument after `self` is an open device.
+// Do the same for entries whose first argument after `self` is an open device.
 template <Entry kEntry, class Body>
 ob_status enter_device(void* self, int32_t index, Body&& body) noexcept {
   return enter<kEntry>(self, [&](const Call& call) -> ob_status {

@@ -10,7 +10,7 @@
 namespace sim {
 namespace {
 
-// The host's address of one side of a copy.
+// Return the host's address of one side of a copy.
 ob_status translate(Driver& driver, int32_t index, uint64_t address, uint64_t bytes, void** out_host) {
   if (index != OB_HOST) {
     Device* device = nullptr;
@@ -81,8 +81,8 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
   });
 }
 
-// The bytes from the first to the end of the last that a side of a strided copy touches, and how far before its
-// address they begin. False if the numbers do not fit.
+// Return how many bytes a side of a strided copy spans, from the first byte to the end of the last, and how far before
+// its address they begin. Return false if the numbers overflow.
 bool extent(const ob_copy_nd& copy, const int64_t* strides, uint64_t* out_before, uint64_t* out_bytes) {
   int64_t low = 0;
   int64_t high = 0;
@@ -138,7 +138,7 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     }
     if (status != OB_OK) return status;
     auto plan = std::make_unique<StridedCopy>();
-    plan_strided_copy(*copy, plan.get());  // its products fit, since both sides lie in memory
+    plan_strided_copy(*copy, plan.get());  // its products do not overflow, because both sides lie in memory
     plan->dst = static_cast<char*>(dst);
     plan->src = static_cast<const char*>(src);
     plan->dst_device = copy->dst_device;
@@ -149,7 +149,7 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     task.correlation = correlation(call.driver);
     task.strided = plan.get();
     status = call.driver.queue(stream, handle, task);
-    if (status == OB_OK) plan.release();  // the task's now, or gone with it
+    if (status == OB_OK) plan.release();  // the task owns it now, or it is freed with the task
     return status;
   });
 }

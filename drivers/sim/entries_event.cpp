@@ -46,7 +46,7 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     if (event == nullptr) return OB_INVALID_ARGUMENT;
     const uint64_t record = event->begin_record();
     if ((event->flags.load(std::memory_order_relaxed) & OB_EVENT_TIMING) == 0) {
-      // Where the stream stands is all that a record without a time needs.
+      // The stream's position is all that a record without a time needs.
       event->set_record(record, {stream, stream->tail.load(std::memory_order_acquire)});
       return OB_OK;
     }
@@ -82,7 +82,7 @@ ob_status event_synchronize(void* self, int32_t index, uint64_t handle) {
   });
 }
 
-// When the latest record was reached.
+// Return when the latest record was reached.
 ob_status time_of(Driver& driver, int32_t index, uint64_t handle, int64_t* out_nanoseconds) {
   Event* event = driver.event(index, handle);
   if (event == nullptr) return OB_INVALID_ARGUMENT;

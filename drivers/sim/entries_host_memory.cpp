@@ -10,7 +10,7 @@ namespace {
 
 using HostRanges = Driver::HostRanges;
 
-// The range of `ranges` that overlaps [begin, begin + bytes), or end.
+// Return the range of `ranges` that overlaps [begin, begin + bytes), or end.
 HostRanges::const_iterator overlap(const HostRanges& ranges, uint64_t begin, uint64_t bytes) {
   auto after = ranges.lower_bound(begin + bytes);
   if (after == ranges.begin()) return ranges.end();
@@ -38,7 +38,7 @@ ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
   });
 }
 
-// Takes the range that begins at `pointer` from the list.
+// Remove the range that begins at `pointer` from the list.
 ob_status forget(Driver& driver, const char* entry, const char* origin, void* pointer, bool is_allocated) {
   std::lock_guard lock(driver.host_mutex);
   const auto found = driver.host_ranges.find(reinterpret_cast<uint64_t>(pointer));

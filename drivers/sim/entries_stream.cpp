@@ -48,7 +48,7 @@ ob_status stream_wait_event(void* self, int32_t index, uint64_t handle, int32_t 
     const Point point = event->latest();
     if (point.is_reached() || point.stream == stream) return OB_OK;
     if (call.driver.options.schedule == Schedule::kInline) {
-      call.driver.scheduler->wait(point.stream, point.position, true);  // another thread is at it
+      call.driver.scheduler->wait(point.stream, point.position, true);  // another thread is working on it
       return OB_OK;
     }
     Task task = {};

@@ -9,19 +9,19 @@
 
 namespace sim {
 
-// Keeps the formatted text as this thread's last error and returns `code`.
+// Store the formatted text as this thread's last error and return `code`.
 [[gnu::format(printf, 2, 3)]] ob_status fail(ob_status code, const char* format, ...);
 
-// Copies this thread's last error to `buffer`, cut to `size` bytes with the final zero.
+// Copy this thread's last error to `buffer`, cut to `size` bytes with the final zero.
 void copy_last_error(char* buffer, size_t size);
 
-// Copies any text in the same way.
+// Copy any text in the same way.
 void copy_text(const char* text, char* buffer, size_t size);
 
-// "OUT_OF_MEMORY" for OB_OUT_OF_MEMORY; the number as text for a code without a name.
+// Return "OUT_OF_MEMORY" for OB_OUT_OF_MEMORY; the number as text for a code without a name.
 std::string status_name(ob_status code);
 
-// The code that `text` names or numbers; false if there is none, or if it is OB_OK.
+// Return the code that `text` names or numbers. Return false if there is none, or if it is OB_OK.
 bool parse_status(const std::string& text, ob_status* out_code);
 
 // "1.50 GiB (1610612736 bytes)"

@@ -18,27 +18,27 @@ struct Point {
   bool is_reached() const { return stream == nullptr || stream->is_done(position); }
 };
 
-// Records are numbered for the life of the slot, so that a mark that is still queued when the event is recorded anew,
-// destroyed or made anew is recognised as old.
+// An event. Records are numbered for the life of the slot. A mark that is still queued when the event is recorded
+// again, destroyed or made again is recognized as old.
 struct Event {
   std::atomic<uint64_t> handle{0};
   std::atomic<uint32_t> flags{0};
 
-  // Makes the slot an event without a record.
+  // Make the slot an event without a record.
   void reset(uint32_t event_flags);
 
-  // A number for a record that is about to be queued.
+  // Return a number for a record that is about to be queued.
   uint64_t begin_record() { return begun_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
-  // Says where it was queued. Of two threads that record at once the one that began last wins.
+  // Set where the record was queued. If two threads record at once, the later begin wins.
   void set_record(uint64_t record, const Point& point);
 
-  // The mark of `record` was reached.
+  // Note that the mark of `record` was reached.
   void reach(uint64_t record);
 
   Point latest() const;
 
-  // The time of the latest record; false if that is not reached.
+  // Return the time of the latest record; false if it is not reached yet.
   bool time(int64_t* out_nanoseconds) const;
 
  private:

@@ -16,13 +16,13 @@ namespace sim {
 
 constexpr uint64_t kMapGranularity = uint64_t{2} << 20;
 
-// Two ranges of the process's address space, equally large: device addresses, which nobody may touch, and host
-// addresses, of which those of live memory may be touched. Host minus device is one number for the whole device.
-// The ranges are much larger than the memory, so that address space never runs out before memory does.
+// Two equally large ranges of the process's address space: device addresses, which are never accessible, and host
+// addresses, which are accessible if their memory is live. Host minus device is one number for the whole device. The
+// ranges are much larger than the memory, so that address space never runs out before memory does.
 class DeviceMemory {
  public:
   ob_status open(int32_t device, const Options& options);
-  void close();  // unmaps all, live or not
+  void close();  // unmaps all memory, live or not
 
   ob_status allocate(uint64_t bytes, uint64_t* out_address);
   ob_status free(uint64_t address);
@@ -37,10 +37,10 @@ class DeviceMemory {
   ob_status open_handle(const void* handle, size_t size, uint64_t* out_address);
   ob_status close_handle(uint64_t address);
 
-  // The host's address of live memory; an error that says what [address, address + bytes) is instead.
+  // Return the host's address of live memory, or an error that says what [address, address + bytes) is instead.
   ob_status translate(uint64_t address, uint64_t bytes, void** out_host) const;
 
-  // Live allocations, reservations and opened handles, and the bytes of the first two.
+  // Return the number of live allocations, reservations and opened handles, and the bytes of the first two.
   uint64_t live_count() const;
   uint64_t live_bytes() const;
 
@@ -48,13 +48,13 @@ class DeviceMemory {
   enum class Kind : uint8_t { kAllocation, kReservation, kForeign };
   struct Region {
     Kind kind;
-    uint64_t bytes;       // what may be touched
+    uint64_t bytes;       // that are accessible
     uint64_t span;        // of address space
-    std::vector<bool> mapped;  // of a reservation, a bit each kMapGranularity
+    std::vector<bool> mapped;  // of a reservation, a bit for each kMapGranularity
   };
   using Regions = std::map<uint64_t, Region>;
 
-  // All under mutex_, but the last four, which call the system and take no lock.
+  // Call all with mutex_ held, except the last four, which call the system and take no lock.
   Regions::iterator region_of(uint64_t address);
   Regions::const_iterator region_of(uint64_t address) const;
   ob_status take_bytes(uint64_t bytes);
@@ -71,7 +71,7 @@ class DeviceMemory {
   uint64_t total_ = 0;
   uint64_t used_ = 0;
   bool poison_ = false;
-  int file_ = -1;              // with ipc: what the host range maps, at the same offsets
+  int file_ = -1;              // with ipc: the file that the host range maps, at the same offsets
   void* device_mapping_ = nullptr;
   void* host_mapping_ = nullptr;
   uint64_t mapping_bytes_ = 0;

@@ -16,8 +16,8 @@
 namespace sim {
 namespace {
 
-// The memory file is reached as /proc/PID/fd/N, which any process of the same user may open; inode and device tell
-// whether that is still the file meant.
+// The memory file is opened as /proc/PID/fd/N, which any process of the same user may open. Inode and device show
+// whether it is still the same file.
 struct Handle {
   uint64_t magic;
   uint64_t inode;
@@ -99,7 +99,7 @@ ob_status DeviceMemory::close_handle(uint64_t address) {
                 "closed before",
                 device_, address);
   }
-  // Back to the device's own file, untouchable.
+  // Map the device's own file again, inaccessible.
   const auto offset = host(address) - static_cast<char*>(host_mapping_);
   if (mmap(host(address), found->second.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, offset) ==
       MAP_FAILED) {

@@ -43,7 +43,7 @@ ob_status DeviceMemory::release(uint64_t address, uint64_t bytes) {
   return OB_OK;
 }
 
-// Gives the reservation that holds the range, whose pages must all be `mapped`, or all not.
+// Return the reservation that holds the range. Its pages must all be `mapped`, or all not.
 ob_status DeviceMemory::check_range(const char* entry, uint64_t address, uint64_t bytes, bool mapped,
                                     Region** out_region) {
   if (bytes == 0 || bytes % kMapGranularity != 0 || address % kMapGranularity != 0) {
@@ -69,7 +69,7 @@ ob_status DeviceMemory::check_range(const char* entry, uint64_t address, uint64_
   return OB_OK;
 }
 
-// The lock is held while the system maps: two threads that map or unmap one range then see one order.
+// The lock is held while the system maps, so two threads that map or unmap one range see one order.
 ob_status DeviceMemory::map(uint64_t address, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   Region* region = nullptr;

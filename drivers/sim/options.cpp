@@ -12,7 +12,7 @@
 namespace sim {
 namespace {
 
-// A decimal number without sign, at most `max`.
+// Parse a decimal number without sign, at most `max`.
 bool parse_number(const std::string& text, uint64_t max, uint64_t* out) {
   if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) return false;
   errno = 0;
@@ -22,7 +22,7 @@ bool parse_number(const std::string& text, uint64_t max, uint64_t* out) {
   return true;
 }
 
-// A number of bytes: digits, then nothing, "KiB", "MiB", "GiB" or "TiB".
+// Parse a number of bytes: digits, then nothing, "KiB", "MiB", "GiB" or "TiB".
 bool parse_size(const std::string& text, uint64_t max, uint64_t* out) {
   struct Unit {
     const char* suffix;
@@ -122,7 +122,7 @@ ob_status apply(const std::string& where, const std::string& key, const std::str
   return OB_INVALID_ARGUMENT;
 }
 
-// With one core, whoever spins keeps the awaited thread from running.
+// Return true with one core, where a spinning thread keeps the awaited thread from running.
 bool has_one_core() {
   cpu_set_t cores;
   CPU_ZERO(&cores);

@@ -9,7 +9,7 @@
 
 namespace sim {
 
-// ThreadSanitizer takes two addresses of one memory for two memories.
+// ThreadSanitizer treats two addresses of one memory as two memories.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kHasThreadSanitizer = true;
 #elif defined(__has_feature)
@@ -32,21 +32,21 @@ struct Options {
   Schedule schedule = Schedule::kNormal;
   uint64_t seed = 0;  // of the lazy schedule
 
-  // One by default. Work of the host provider is OpenMP code, and OpenMP keeps a team for each thread that enters it:
-  // two workers mean two teams on the same cores, which made an addition of a million floats up to 2.6 times slower
-  // than with one. It also makes "two streams ran at once" something that a test asks for.
+  // One by default. Work of the host provider is OpenMP code, and OpenMP keeps a team for each thread that enters it.
+  // Two workers mean two teams on the same cores, which made an addition of a million floats up to 2.6 times slower.
+  // One worker also means that two streams run at once only if a test asks for it.
   uint32_t workers = 1;
 
   std::string fault;  // rules, see faults.h
-  uint64_t bandwidth = 0;  // bytes a second of copies and fills; 0: as fast as they go
-  uint64_t latency = 0;  // nanoseconds that each piece of work takes at least
-  uint32_t spin = 50;  // microseconds that a thread with nothing to do looks for work before it sleeps
+  uint64_t bandwidth = 0;  // bytes a second of copies and fills; 0: no limit
+  uint64_t latency = 0;  // minimum nanoseconds of each piece of work
+  uint32_t spin = 50;  // microseconds for which an idle thread looks for work before it sleeps
   bool single_mapping = kHasThreadSanitizer;  // device addresses are host addresses
-  bool poison = false;  // fresh memory is filled with 0xFF
+  bool poison = false;  // new memory is filled with 0xFF
   bool ipc = false;  // memory lies in a file, so that other processes can map it
 };
 
-// Reads options and environment. On failure gives OB_INVALID_ARGUMENT and a sentence in `out_error`.
+// Read options and environment. On failure return OB_INVALID_ARGUMENT, and a sentence in `out_error`.
 ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error);
 
 }  // namespace sim

@@ -14,27 +14,27 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  // Before the first stream of the first device, and after the last stream is drained.
+  // Called before the first stream of the first device, and after the last stream is drained.
   virtual void start() {}
   virtual void stop() {}
 
-  // The stream has tasks and is in nobody's hands: called when it was marked active, with no lock held.
+  // Note that the stream has tasks and no thread works on it. Called when it was marked active, with no lock held.
   virtual void make_ready(Stream* stream) = 0;
 
-  // Waits until the stream reaches `position`. `may_spin`: look for a moment before going to sleep.
+  // Wait until the stream reaches `position`. `may_spin`: spin briefly before sleeping.
   virtual void wait(Stream* stream, uint64_t position, bool may_spin) = 0;
 
-  // A query found something that is not done.
+  // Note that a query found unfinished work.
   virtual void poll() {}
 };
 
-// Threads that take streams in turn (normal).
+// Make the normal scheduler: threads take streams in turn.
 std::unique_ptr<Scheduler> make_worker_scheduler(Driver& driver);
 
-// The waiting thread runs what it draws by lot (lazy).
+// Make the lazy scheduler: the waiting thread runs tasks that it draws at random.
 std::unique_ptr<Scheduler> make_lazy_scheduler(Driver& driver);
 
-// For the inline schedule, in which nothing is ever queued: waiting means for another thread's turn on the stream.
+// Make the inline scheduler, in which nothing is ever queued: a wait is for another thread's turn on the stream.
 std::unique_ptr<Scheduler> make_inline_scheduler();
 
 }  // namespace sim

@@ -10,13 +10,13 @@
 namespace sim {
 namespace {
 
-// A step draws one of the streams that can go on, of all devices, and runs its next task. Streams are listed in the
-// order of their creation and waits are no tasks of their own, so the same calls with the same seed give the same
+// The lazy schedule. A step draws one of the runnable streams of all devices, and runs its next task. Streams are
+// listed in the order of their creation, and waits are not tasks. So the same calls with the same seed run in the same
 // order, whatever the addresses, the clock or the handles are.
 //
-// Who waits takes steps until the awaited thing is done, and leaves all other work where it is. A query that finds
-// something not done takes one step, but only if nothing was queued since the query before: a host that polls and
-// works (an allocator that looks for finished blocks) makes nothing run, a host that only polls comes to an end.
+// A waiting thread takes steps until the awaited work is done, and leaves all other work where it is. A query that
+// finds unfinished work takes one step, but only if nothing was queued since the last query. A host that polls and
+// works (an allocator that looks for finished blocks) makes nothing run; a host that only polls reaches the end.
 class LazyScheduler final : public Scheduler {
  public:
   explicit LazyScheduler(Driver& driver) : driver_(driver), state_(driver.options.seed) {}
@@ -24,7 +24,7 @@ class LazyScheduler final : public Scheduler {
   void make_ready(Stream*) override {}
 
   void wait(Stream* stream, uint64_t position, bool) override {
-    // Records lie before the waits that are bound to them, so something can always go on; if not, another thread is
+    // Records precede the waits that are bound to them, so some stream can always run. If none can, another thread is
     // in its step.
     while (!stream->is_done(position)) {
       std::lock_guard lock(step_mutex_);
@@ -41,7 +41,7 @@ class LazyScheduler final : public Scheduler {
 
  private:
   void step() {
-    // A wait that is dropped may be what another stream waits for, so until none is.
+    // A dropped wait may be what another stream waits for, so repeat until no wait is dropped.
     do {
       has_dropped_ = false;
       candidates_.clear();
@@ -55,7 +55,7 @@ class LazyScheduler final : public Scheduler {
     complete(stream);
   }
 
-  // Drops the waits at the head that are fulfilled; true if a task stands there now.
+  // Drop the fulfilled waits at the head. Return true if a task is at the head now.
   bool skip_waits(Stream* stream) {
     while (const Task* task = stream->head()) {
       if (task->work != Work::kWait) return true;
@@ -67,7 +67,7 @@ class LazyScheduler final : public Scheduler {
   }
 
   void complete(Stream* stream) {
-    stream->complete_head();  // releases nobody: waits are looked at, not slept in
+    stream->complete_head();  // releases no thread: waits are polled, not slept in
     bool is_over = false;
     {
       std::lock_guard lock(stream->lock);
@@ -77,7 +77,7 @@ class LazyScheduler final : public Scheduler {
     if (is_over) driver_.recycle(stream);
   }
 
-  // splitmix64; the bias of the remainder is below 2^-50.
+  // Return a random number by splitmix64; the bias of the remainder is below 2^-50.
   size_t draw(size_t count) {
     uint64_t z = state_ += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -86,7 +86,7 @@ class LazyScheduler final : public Scheduler {
   }
 
   Driver& driver_;
-  std::mutex step_mutex_;  // a step runs host functions, which call no entry: they can't come back here
+  std::mutex step_mutex_;  // a step runs host functions, which call no entry: they cannot return here
   uint64_t state_;
   bool has_dropped_ = false;
   std::vector<Stream*> candidates_;

@@ -17,19 +17,19 @@
 namespace sim {
 namespace {
 
-// A stream is in one place at a time: idle, in the ready list, with a worker, or in the blocked list of the stream
-// that it waits for. So a blocked stream takes no worker, and no stream is run by two.
+// The normal schedule. A stream is in one place at a time: idle, in the ready list, with a worker, or in the blocked
+// list of the stream that it waits for. So a blocked stream occupies no worker, and no stream runs on two.
 //
 // A worker that has emptied its stream keeps it and looks for more work, of this stream or of others, for `spin`
-// microseconds, and sleeps then. So a host that queues and waits in turn finds the worker awake: no list, no system
-// call, one cache line from one core to the other.
+// microseconds, and then sleeps. A host that alternately queues and waits therefore finds the worker awake: no list, no
+// system call, one cache line from one core to the other.
 class WorkerScheduler final : public Scheduler {
  public:
   explicit WorkerScheduler(Driver& driver) : driver_(driver), spin_(int64_t{driver.options.spin} * 1000) {}
 
   void start() override {
     is_stopping_ = false;
-    // Signals are the host program's: its threads have the handlers in mind.
+    // Signals belong to the host program: its handlers expect its own threads.
     sigset_t all, before;
     sigfillset(&all);
     for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF}) sigdelset(&all, fault);
@@ -64,8 +64,8 @@ class WorkerScheduler final : public Scheduler {
       list.append(stream);
       ready_count_.fetch_add(1);
     }
-    // The order of these two loads does not matter; that they come after the count was raised does: a worker lowers
-    // `lingering_`, or raises `sleeping_`, before it looks at the count for the last time.
+    // The order of these two loads does not matter, but both must follow the increment of the count: a worker lowers
+    // `lingering_`, or raises `sleeping_`, before it reads the count for the last time.
     if (sleeping_.load() > 0 && ready_count_.load() > lingering_.load()) wake_one();
   }
 
@@ -75,7 +75,7 @@ class WorkerScheduler final : public Scheduler {
   }
 
  private:
-  static constexpr int kQuantum = 8;  // tasks in a row of one stream while others are ready
+  static constexpr int kQuantum = 8;  // consecutive tasks of one stream while others are ready
   static constexpr int kUrgentInARow = 8;
 
   // First in, first out, linked by Stream::next.
@@ -101,7 +101,7 @@ class WorkerScheduler final : public Scheduler {
   void wake_one() {
     waker_processor_.store(sched_getcpu(), std::memory_order_relaxed);
     {
-      // Held by a worker from its last look to its sleep.
+      // A worker holds it from its last look at the lists until it sleeps.
       std::lock_guard lock(sleep_mutex_);
     }
     sleep_condition_.notify_one();
@@ -112,7 +112,7 @@ class WorkerScheduler final : public Scheduler {
     std::lock_guard lock(ready_lock_);
     if (urgent_.is_empty() && ordinary_.is_empty()) return nullptr;
     ready_count_.fetch_sub(1);
-    // Streams of high priority go first, but not for ever.
+    // Streams of high priority go first, but not forever.
     if (ordinary_.is_empty() || (!urgent_.is_empty() && urgent_in_a_row_ < kUrgentInARow)) {
       ++urgent_in_a_row_;
       return urgent_.take();
@@ -121,7 +121,7 @@ class WorkerScheduler final : public Scheduler {
     return ordinary_.take();
   }
 
-  // A ready stream; null when it is time to go.
+  // Return a ready stream; null when the worker must end.
   Stream* take_or_sleep() {
     for (;;) {
       if (Stream* stream = take_ready()) return stream;
@@ -135,10 +135,10 @@ class WorkerScheduler final : public Scheduler {
     }
   }
 
-  // Leaves the processor of the thread that woke this one. The kernel may wake a worker there and goes on to, since it
-  // slept there; then the waker stands still while the worker works and looks for more, although another processor is
-  // idle (a burst of 40 calls took 300 us instead of 145). Costs some microseconds, once: the next time the worker
-  // wakes where it slept.
+  // Move off the processor of the thread that woke this one. The kernel may wake a worker on that processor, because
+  // the worker slept there, and keep doing so. The waker then stands still while the worker runs and looks for more
+  // work, although another processor is idle (a burst of 40 calls took 300 us instead of 145). This costs some
+  // microseconds, once: the next time the worker wakes where it slept.
   void step_aside() {
     const int processor = sched_getcpu();
     cpu_set_t allowed;
@@ -179,7 +179,7 @@ class WorkerScheduler final : public Scheduler {
     }
   }
 
-  // Looks for more work; true if it came to this stream.
+  // Look for more work. Return true if it came to this stream.
   bool linger(Stream* stream) {
     if (spin_ == 0 || ready_count_.load() > 0) return false;
     lingering_.fetch_add(1);
@@ -190,12 +190,12 @@ class WorkerScheduler final : public Scheduler {
       return is_more || ready_count_.load(std::memory_order_relaxed) > 0;
     });
     lingering_.fetch_sub(1);
-    // Somebody may have counted on this worker for another stream.
+    // Another thread may have relied on this worker for another stream.
     if (is_more && sleeping_.load() > 0 && ready_count_.load() > 0) wake_one();
     return is_more;
   }
 
-  // Lets an empty stream go; false if it got work meanwhile.
+  // Release an empty stream. Return false if it got work meanwhile.
   bool retire(Stream* stream) {
     bool is_destroyed = false;
     {

@@ -10,9 +10,9 @@
 
 namespace sim {
 
-// A handle is (generation, device, index): looking one up takes no lock, touches no freed memory whatever the number,
-// and finds nothing for one that was destroyed or belongs to another device. `T` has an atomic `handle`, 0 while the
-// slot is free. Slots are reused, so a `T` is made once and lives through several handles.
+// A table of slots. A handle is (generation, device, index). A look-up takes no lock, touches no freed memory whatever
+// the number, and finds nothing for a handle that was destroyed or belongs to another device. `T` has an atomic
+// `handle`, 0 while the slot is free. Slots are reused, so a `T` is made once and serves several handles.
 template <class T>
 class SlotTable {
  public:
@@ -23,12 +23,12 @@ class SlotTable {
     return slot->handle.load(std::memory_order_acquire) == handle ? slot : nullptr;
   }
 
-  // True if `handle` was once given out, for any device: for error messages.
+  // Return true if `handle` was ever issued, for any device: for error messages.
   bool was_given(uint64_t handle) const {
     return at(handle & kIndexMask) != nullptr && (handle >> kGenerationShift) != 0;
   }
 
-  // A free slot, and the handle to store in it once it is ready; null when there are a million already.
+  // Return a free slot, and the handle to store in it once it is ready; null if there are already a million.
   T* take(int32_t device, uint64_t* out_handle) {
     std::lock_guard lock(mutex_);
     uint64_t index;
@@ -45,12 +45,12 @@ class SlotTable {
       }
       ++used_;
     }
-    // A generation of the whole table, so that no handle comes twice.
+    // One generation counter for the whole table, so that no handle repeats.
     *out_handle = ++generation_ << kGenerationShift | static_cast<uint64_t>(device) << kIndexBits | index;
     return at(index);
   }
 
-  // Takes back the slot of `handle`, whose `handle` field the caller has set to 0.
+  // Free the slot of `handle`. The caller has set its `handle` field to 0.
   void give_back(uint64_t handle) {
     std::lock_guard lock(mutex_);
     free_.push_back(handle & kIndexMask);

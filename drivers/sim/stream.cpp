@@ -27,7 +27,7 @@ void Stream::push(const Task& task) {
     if (write_segment_ != nullptr) {
       write_segment_->next = segment;
     } else {
-      read_segment_ = segment;  // no consumer looks at it before `tail` says that there is a task
+      read_segment_ = segment;  // no consumer reads it before `tail` shows a task
     }
     write_segment_ = segment;
   }

@@ -23,7 +23,7 @@ enum class Work : uint8_t { kCall, kCopy, kFill, kStridedCopy, kMark, kWait };
 struct alignas(64) Task {
   Work work;
   uint8_t pattern_size;     // of a fill
-  ob_status injected;       // OB_OK, or what this work has to fail with
+  ob_status injected;       // OB_OK, or the status with which this work must fail
   uint64_t correlation;     // of the profiler
   union {
     struct {
@@ -60,7 +60,7 @@ class Failure {
  public:
   void add(ob_status status, const char* text);
 
-  // OB_OK if there is none; sets the last error otherwise.
+  // Return the failure, with the last error set; OB_OK if there is none.
   ob_status take();
 
  private:
@@ -69,9 +69,9 @@ class Failure {
   char text_[256] = {};
 };
 
-// A stream's tasks are numbered from 0 without end; position n is reached when n tasks are done. A record of an event
-// is a pair (stream, position), which stays true whatever becomes of the event: so waits need no shared event state.
-// For the same reason a slot that serves another stream goes on counting.
+// A stream. Its tasks are numbered from 0 without end; position n is reached when n tasks are done. A record of an
+// event is a pair (stream, position), which stays valid whatever happens to the event. So waits need no shared event
+// state. For the same reason a slot that serves another stream continues the count.
 //
 // Producers append under `lock`. One thread at a time consumes: the worker that took the stream from the ready list
 // (normal), the holder of the step lock (lazy), the holder of `inline_mutex` (inline, where nothing is ever stored).
@@ -87,27 +87,27 @@ struct Stream {
   Stream& operator=(const Stream&) = delete;
   ~Stream();
 
-  // -- identity; all but `handle` change only while the slot is free
+  // Identity. Everything except `handle` changes only while the slot is free.
   std::atomic<uint64_t> handle{0};
-  uint64_t last_handle = 0;  // stays when the stream is destroyed with work on it
+  uint64_t last_handle = 0;  // kept when the stream is destroyed with work on it
   int32_t device = 0;
   int32_t priority = 0;
 
-  // -- producers
+  // Producers.
   SpinLock lock;
-  bool is_active = false;     // under `lock`: a worker has it, or the ready list, or the stream that it waits for
+  bool is_active = false;     // under `lock`: with a worker, in the ready list, or blocked on another stream
   bool is_destroyed = false;  // under `lock`
   std::atomic<uint64_t> tail{0};
 
-  // -- consumer
+  // The consumer.
   alignas(64) std::atomic<uint64_t> completed{0};
 
-  // The lowest position that somebody sleeps for. A consumer looks at it after each task, a sleeper sets it before it
-  // looks at `completed` for the last time; both sequentially consistent, so that one of them sees the other.
+  // The lowest position that a thread sleeps for. A consumer reads it after each task. A sleeper sets it before it
+  // reads `completed` for the last time. Both are sequentially consistent, so one of them sees the other.
   std::atomic<uint64_t> wake_at{kNobody};
 
-  // A stream is in one list at most, the ready list or that of streams blocked on another one: so one link does, and
-  // no list ever needs memory.
+  // A stream is in at most one list, the ready list or the list of streams blocked on another. So one link suffices,
+  // and no list allocates memory.
   Stream* next = nullptr;
   uint64_t blocked_until = 0;  // a position of the stream that it is blocked on
 
@@ -118,20 +118,20 @@ struct Stream {
   bool is_done(uint64_t position) const { return completed.load(std::memory_order_acquire) >= position; }
   bool is_drained() const { return is_done(tail.load(std::memory_order_acquire)); }
 
-  // Appends; the caller holds `lock`.
+  // Append a task. The caller holds `lock`.
   void push(const Task& task);
 
-  // The next task, null if there is none. Consumer only.
+  // Return the next task, null if there is none. Consumer only.
   Task* head();
 
-  // Counts the head as done and wakes who waited for that. Gives the streams that were blocked on it, linked by `next`.
-  // Consumer only; the Task is gone afterwards.
+  // Count the head as done, and wake the threads that waited for it. Return the streams that were blocked on it, linked
+  // by `next`. Consumer only; the Task is gone afterwards.
   Stream* complete_head();
 
-  // Sleeps until `position` is reached; somebody else consumes.
+  // Sleep until `position` is reached; another thread consumes.
   void sleep_until(uint64_t position);
 
-  // Has `waiter` come back through complete_head when `position` is reached; false if it is reached already.
+  // Make complete_head return `waiter` when `position` is reached. Return false if it is already reached.
   bool block(Stream* waiter, uint64_t position);
 
  private:

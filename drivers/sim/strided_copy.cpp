@@ -19,7 +19,7 @@ struct Element16 {
   uint64_t words[2];
 };
 
-// memcpy of a constant size: addresses of elements need not be aligned.
+// Copy by memcpy of a constant size: addresses of elements need not be aligned.
 template <class Element>
 void copy_rows(char* dst, const char* src, int64_t rows, int64_t columns, int64_t dst_row, int64_t src_row,
                int64_t dst_column, int64_t src_column) {
@@ -40,8 +40,8 @@ void copy_rows(char* dst, const char* src, int64_t rows, int64_t columns, int64_
     }
     return;
   }
-  // A transpose. By way of a tile each cache line of either side is used up at once: with strides of a power of two the
-  // lines of one tile fall on the same few places of the cache and would not stay.
+  // Transpose through tiles, so that each cache line of either side is used completely at once. With strides of a power
+  // of two the lines of one tile map to the same few sets of the cache and would be evicted.
   constexpr int64_t kTile = 32;
   Element tile[kTile][kTile + 1];
   for (int64_t row0 = 0; row0 < rows; row0 += kTile) {
@@ -104,7 +104,7 @@ void plan_strided_copy(const ob_copy_nd& copy, StridedCopy* out_plan) {
     }
     dims[joined++] = dims[i];
   }
-  // copy_rows transposes with tiles if the source's fastest dimension is beside the destination's.
+  // copy_rows transposes with tiles if the source's fastest dimension is next to the destination's.
   if (joined > 2) {
     auto fastest = std::min_element(dims, dims + joined - 1,
                                     [](const Dim& a, const Dim& b) { return std::abs(a.src) < std::abs(b.src); });
@@ -123,7 +123,7 @@ void plan_strided_copy(const ob_copy_nd& copy, StridedCopy* out_plan) {
 void run_strided_copy(const StridedCopy& plan) {
   const CopyRows copy = copy_rows_of(plan.element_size);
   const int64_t element_size = plan.element_size;
-  // The two innermost loops are copy_rows; the others count up in `index`.
+  // copy_rows runs the two innermost loops; the others count up in `index`.
   const int inner = std::min(plan.ndim, 2);
   const int outer = plan.ndim - inner;
   int64_t rows = 1, columns = 1, dst_row = 0, src_row = 0, dst_column = element_size, src_column = element_size;

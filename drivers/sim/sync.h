@@ -18,15 +18,15 @@ inline void pause() {
 #endif
 }
 
-// Nanoseconds of CLOCK_MONOTONIC.
+// Return nanoseconds of CLOCK_MONOTONIC.
 inline int64_t now() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// A mutex would do; this one has no system call when two threads meet, and a holder is never away for long. Waiters
-// yield after a while, since a holder may have been preempted.
+// A lock without system calls when two threads meet. A mutex would also work. Holders hold it briefly; waiters yield
+// after a while, because a holder may have been preempted.
 class SpinLock {
  public:
   void lock() {
@@ -46,7 +46,7 @@ class SpinLock {
   std::atomic<bool> held_{false};
 };
 
-// Calls `done` until it is true or `nanoseconds` have passed; gives its last answer.
+// Call `done` until it is true or `nanoseconds` have passed. Return its last answer.
 template <class Condition>
 bool spin_until(int64_t nanoseconds, Condition&& done) {
   if (done()) return true;

@@ -38,7 +38,7 @@ void fill(char* dst, const unsigned char* pattern, size_t pattern_size, uint64_t
     std::memset(dst, pattern[0], count);
     return;
   }
-  // One block of patterns, then copies of what is there, twice as much each time while it stays in the cache.
+  // Fill one block with patterns, then copy it, doubling the size each time while it stays in the cache.
   const uint64_t bytes = count * pattern_size;
   uint64_t done = std::min<uint64_t>(pattern_size, bytes);
   std::memcpy(dst, pattern, done);
@@ -50,10 +50,10 @@ void fill(char* dst, const unsigned char* pattern, size_t pattern_size, uint64_t
   }
 }
 
-// Ends an interval that began at `start` not before `nanoseconds` have passed.
+// End an interval that began at `start` only once `nanoseconds` have passed.
 void stretch(int64_t start, int64_t nanoseconds) {
   const int64_t end = start + nanoseconds;
-  constexpr int64_t kWakeUp = 60'000;  // what a sleep may take too long
+  constexpr int64_t kWakeUp = 60'000;  // the time by which a sleep may be too long
   if (end - now() > 2 * kWakeUp) {
     const int64_t until = end - kWakeUp;
     const timespec time = {static_cast<time_t>(until / 1'000'000'000), static_cast<long>(until % 1'000'000'000)};

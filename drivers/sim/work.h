@@ -10,8 +10,8 @@ namespace sim {
 
 struct Driver;
 
-// A strided copy with its loops in order: dimensions of size 1 dropped, those that continue each other joined, the
-// destination's smallest stride innermost.
+// A strided copy with its loops in order: dimensions of size 1 dropped, contiguous dimensions joined, the destination's
+// smallest stride innermost.
 struct StridedCopy {
   static constexpr int kMaxDims = 64;
   char* dst;
@@ -26,11 +26,11 @@ struct StridedCopy {
   int64_t src_strides[kMaxDims];
 };
 
-// Sets all but the addresses and devices. No size may be 0.
+// Set everything except the addresses and devices. No size may be 0.
 void plan_strided_copy(const ob_copy_nd& copy, StridedCopy* out_plan);
 void run_strided_copy(const StridedCopy& plan);
 
-// Runs any task but a wait, with its modelled duration, its injected failure and its profiler record.
+// Run any task except a wait, with its modelled duration, its injected failure and its profiler record.
 void run_task(Driver& driver, Stream& stream, const Task& task);
 
 }  // namespace sim
