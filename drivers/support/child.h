@@ -16,7 +16,7 @@
 
 namespace support {
 
-constexpr std::chrono::seconds kChildTime{60};  // a first start of a GPU's runtime takes seconds
+constexpr std::chrono::seconds kChildTime{60};  // the first start of a GPU's runtime takes seconds
 
 inline void write_all(int output, const std::string& text) {
   size_t written = 0;
@@ -27,7 +27,7 @@ inline void write_all(int output, const std::string& text) {
   }
 }
 
-// Everything that is written until the other end closes; false if that takes too long.
+// Read everything until the other end closes. Return false if that takes too long.
 inline bool read_all(int input, std::string* out_text) {
   const auto deadline = std::chrono::steady_clock::now() + kChildTime;
   for (;;) {
@@ -46,8 +46,8 @@ inline bool read_all(int input, std::string* out_text) {
   }
 }
 
-// Runs `work`, which gives text, in a forked child, and gives that text as lines. False, with half a sentence that says
-// why, if the child crashes or hangs; then `out_lines` is what it wrote before.
+// Run `work`, which returns text, in a forked child, and return that text as lines. Return false, with half a sentence
+// for the reason, if the child crashes or hangs; `out_lines` is then what it wrote before.
 template <class Work>
 bool ask_child(Work&& work, std::vector<std::string>* out_lines, std::string* out_error) {
   int ends[2];

@@ -15,7 +15,7 @@ namespace support {
 // long; the core reads at most 64 KiB.
 inline thread_local char last_error_text[16 << 10];
 
-// Keeps the formatted text as this thread's last error and returns `code`.
+// Store the formatted text as this thread's last error and return `code`.
 [[gnu::format(printf, 2, 3)]] inline ob_status fail(ob_status code, const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
@@ -24,7 +24,7 @@ inline thread_local char last_error_text[16 << 10];
   return code;
 }
 
-// Copies any text, cut to `size` bytes with the final zero.
+// Copy any text, cut to `size` bytes with the final zero.
 inline void copy_text(const char* text, char* buffer, size_t size) {
   if (buffer != nullptr && size > 0) std::snprintf(buffer, size, "%s", text);
 }
@@ -33,7 +33,7 @@ inline void last_error(void*, char* buffer, size_t size) {
   copy_text(last_error_text, buffer, size);
 }
 
-// Runs an entry's body and keeps exceptions from crossing into C.
+// Run an entry's body and keep exceptions from crossing into C.
 template <class Body>
 ob_status guarded(const char* entry, Body&& body) noexcept {
   try {

@@ -13,8 +13,8 @@
 
 namespace support {
 
-// A handle is (kind, generation, index). Looking one up takes no lock, touches no memory that was given back, whatever
-// the number, and finds nothing for one that was destroyed or is of another kind. Slots are reused, never freed.
+// A table of handles. A handle is (kind, generation, index). A look-up takes no lock, touches no freed memory whatever
+// the number, and finds nothing for a handle that was destroyed or is of another kind. Slots are reused, never freed.
 template <class T, uint8_t kKind>
 class Handles {
  public:
@@ -34,7 +34,7 @@ class Handles {
     return handle != 0 && slot.handle.load(std::memory_order_acquire) == handle ? slot.object() : nullptr;
   }
 
-  // Makes an object and gives its handle, never 0; throws std::bad_alloc when there are too many.
+  // Make an object and return its handle, never 0. Throw std::bad_alloc if there are too many.
   template <class... Arguments>
   uint64_t make(Arguments&&... arguments) {
     const std::lock_guard lock(mutex_);
@@ -43,14 +43,15 @@ class Handles {
     Slot& slot = *at(index);
     new (slot.storage) T(std::forward<Arguments>(arguments)...);
     free_.pop_back();
-    // A generation of the whole table, so that no handle comes twice in practice.
+    // One generation counter for the whole table, so that no handle repeats in practice.
     generation_ = (generation_ + 1) & kGenerationMask;
     const uint64_t handle = uint64_t{kKind} << 56 | generation_ << 32 | index;
     slot.handle.store(handle, std::memory_order_release);
     return handle;
   }
 
-  // Ends a handle. The object is moved out, so that what destroys it runs without the lock; false if there is none.
+  // End a handle. The object is moved out, so that its destruction runs without the lock. Return false if there is
+  // none.
   bool take(uint64_t handle, T* out_object) {
     const std::lock_guard lock(mutex_);
     T* object = find(handle);
@@ -63,7 +64,7 @@ class Handles {
     return true;
   }
 
-  // Visits every object; nothing may be made or taken meanwhile.
+  // Visit every object. Nothing may be made or taken meanwhile.
   template <class Visit>
   void for_each(Visit&& visit) {
     for (uint64_t index = 0; index < used_; ++index) {
@@ -89,7 +90,7 @@ class Handles {
     if (used_ >= kChunkSize * kChunks) throw std::bad_alloc();
     owned_.push_back(std::make_unique<Slot[]>(kChunkSize));
     chunks_[used_ / kChunkSize].store(owned_.back().get(), std::memory_order_release);
-    free_.reserve(used_ + kChunkSize);  // giving back cannot fail
+    free_.reserve(used_ + kChunkSize);  // so that freeing cannot fail
     for (uint64_t i = kChunkSize; i-- > 0;) free_.push_back(used_ + i);
     used_ += kChunkSize;
   }

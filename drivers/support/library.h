@@ -9,8 +9,9 @@
 
 namespace support {
 
-// Opens the file that was named, or if that is "" the first of the usual names that the loader finds. Null, with the loader's
-// last sentence, if there is none. Never closed by its users: such libraries leave threads and exit handlers behind.
+// Open the named file, or if that is "" the first of the usual names that the loader finds. Return null, with the
+// loader's last sentence, if there is none. Users never close it: such libraries leave threads and exit handlers
+// behind.
 inline void* open_library(const std::string& path, std::initializer_list<const char*> usual, std::string* out_error) {
   const auto open = [&](const char* name) {
     void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);

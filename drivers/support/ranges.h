@@ -14,7 +14,7 @@ namespace support {
 
 struct Range {
   uint64_t bytes = 0;
-  uint64_t owner = 0;  // whatever the driver frees it by
+  uint64_t owner = 0;  // by which the driver frees it
 };
 
 // The ranges of one device, by address. Neighbours count as one range.
@@ -26,7 +26,7 @@ class Ranges {
     ++changes_;
   }
 
-  // Removes the range that begins at `address`; false if none does.
+  // Remove the range that begins at `address`. Return false if there is none.
   bool take(uint64_t address, Range* out_range) {
     const std::unique_lock lock(mutex_);
     const auto found = ranges_.find(address);
@@ -37,13 +37,13 @@ class Ranges {
     return true;
   }
 
-  // How often ranges were added and taken; never 0.
+  // Return how often ranges were added and taken; never 0.
   uint64_t changes() const {
     const std::shared_lock lock(mutex_);
     return changes_;
   }
 
-  // What the driver frees each range by, and the count of changes of that moment.
+  // Return the owner of each range, and the count of changes at that moment.
   std::vector<uint64_t> owners(uint64_t* out_changes) const {
     const std::shared_lock lock(mutex_);
     std::vector<uint64_t> found;

@@ -9,7 +9,7 @@
 
 namespace support {
 
-// Line numbers as compilers write them: "a.cl:12:5: error", "a.cu(12): error", "line 12; error".
+// Return line numbers as compilers write them: "a.cl:12:5: error", "a.cu(12): error", "line 12; error".
 inline std::set<size_t> cited_lines(std::string_view log) {
   std::set<size_t> lines;
   for (size_t at = 0; at < log.size(); ++at) {
@@ -34,7 +34,7 @@ inline std::set<size_t> cited_lines(std::string_view log) {
   return lines;
 }
 
-// "\nSource:\n  12 | int x = y;\n", at most 20 lines; empty if the log names none.
+// Return "\nSource:\n  12 | int x = y;\n", at most 20 lines; empty if the log names none.
 inline std::string cite_source(std::string_view log, std::string_view source) {
   constexpr size_t kMost = 20;
   const std::set<size_t> wanted = cited_lines(log);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launches of a strided copy, for drivers that copy with kernels. Each work item copies kEach elements, whose loads
-// are under way together. Tiles are used if the two sides run along different dimensions.
+// The launches of a strided copy, for drivers that copy with kernels. A work item copies several elements, whose loads
+// are under way together. If the two sides run along different dimensions, the copy goes through tiles.
 #pragma once
 
 #include <bit>
@@ -30,7 +30,8 @@ struct TransposeArgument {
   StridedArgument batch;  // the other dimensions
 };
 
-// A launch of `kernel`, whose name goes on with the element size in bytes, with the arguments (dst, src, argument).
+// A launch of `kernel` with the arguments (dst, src, argument). The kernel's full name ends with the element size in
+// bytes.
 struct StridedLaunch {
   const char* kernel;
   uint32_t blocks, columns, rows;
@@ -39,7 +40,7 @@ struct StridedLaunch {
   uint32_t argument_size;
 };
 
-// Appends a dimension. n / size is (n * magic / 2^32 + n) >> shift.
+// Append a dimension. n / size is (n * magic / 2^32 + n) >> shift.
 inline void add_dim(StridedArgument* argument, int64_t size, int64_t dst, int64_t src) {
   const uint32_t d = argument->ndim++;
   const auto divisor = static_cast<uint32_t>(size);
@@ -52,7 +53,7 @@ inline void add_dim(StridedArgument* argument, int64_t size, int64_t dst, int64_
   argument->count *= divisor;
 }
 
-// A destination that runs along one dimension and a source that runs along another.
+// Set the argument if the destination runs along one dimension and the source along another; else return false.
 inline bool make_transpose(const StridedShape& shape, TransposeArgument* out_argument) {
   if (shape.ndim < 2 || shape.dst_strides[0] != 1 || shape.src_strides[0] == 1 || shape.src_strides[0] == 0)
     return false;
@@ -74,13 +75,13 @@ inline bool make_transpose(const StridedShape& shape, TransposeArgument* out_arg
   return true;
 }
 
-// Calls `launch(const StridedLaunch&)` for each launch that a copy takes, as far as it gives OB_OK. `threads`: of a
-// block of "copy"; tiles need kTile * kTileRows of them.
+// Call `launch(const StridedLaunch&)` for each launch that a copy needs, until one does not return OB_OK. `threads` is
+// the size of a block of "copy"; tiles need kTile * kTileRows threads.
 template <class Launch>
 ob_status for_each_launch(const StridedShape& shape, uint32_t element_size, uint64_t dst, uint64_t src,
                           uint32_t threads, Launch& launch) {
   if (shape.count >= kMostElements) {
-    // In halves of the slowest dimension that has two.
+    // Split in halves along the slowest dimension that has two elements.
     uint32_t d = shape.ndim - 1;
     while (shape.sizes[d] == 1) --d;
     StridedShape half = shape;
