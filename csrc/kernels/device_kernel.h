@@ -41,8 +41,9 @@ class OUTBOARD_API DeviceKernel {
  public:
   // Create a kernel. `arguments` has a letter for each argument:
   //
-  //  - 'r' and 'w': an address; 't': the address of a table of addresses, which the kernel uses too. Only for devices
-  //    whose properties have `follows_addresses`.
+  //  - 'r' and 'w': an address.
+  //  - 't': the address of a table of addresses, which the kernel uses too. Only for devices whose properties have
+  //    `follows_addresses`.
   //  - 'i' an int64_t, 'j' an int32_t, 'f' a float, 'd' a double.
   //  - 'h' an int16_t and 'b' an int8_t, which formulas do not read.
   //  - 'k': an integer that formulas read and the kernel does not take; 'n': an address of 0, which calls do not pass.

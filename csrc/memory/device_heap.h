@@ -59,8 +59,8 @@ class DeviceHeap {
   void use_pool(c10::MempoolId_t mempool, const PrivatePool& options);
   void release_pool(c10::MempoolId_t mempool);
   int pool_use_count(c10::MempoolId_t mempool);
-  // Send the allocations that pass the filter to a pool in use, until this route is ended by its id, or as the latest
-  // with its tag. The latest route wins. The filter runs under the lock.
+  // Send the allocations that pass the filter to a pool in use, and return the route's id. A route is ended by its id,
+  // or as the latest with its tag. The latest route wins. The filter runs under the lock.
   uint64_t begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter);
   void end_route(uint64_t route) noexcept;
   void end_route(c10::MempoolId_t mempool, std::thread::id tag);

@@ -57,7 +57,7 @@ enum class MetaFailure : uint8_t {
 using MetaFailureClassifier = MetaFailure (*)(const std::exception& error);
 OUTBOARD_API void set_meta_failure_classifier(MetaFailureClassifier classifier);
 
-// What happens if an operator runs through the copy fallback: one UserWarning an operator, an error, or nothing.
+// What happens if an operator runs through the copy fallback: one UserWarning a process, an error, or nothing.
 enum class FallbackMode : uint8_t { Warn, Error, Silent };
 OUTBOARD_API void set_fallback_mode(FallbackMode mode);
 

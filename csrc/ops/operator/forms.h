@@ -3,8 +3,8 @@
 // (aten::add_.Tensor). The provider decides which form may replace which.
 //
 // On the host, the out= kernel replaces the functional one only if _generated/out_forms.inc lists the pair. The list
-// rests on a proof on the CPU, over inputs that are contiguous, transposed, cropped, stepped and expanded, of two
-// claims:
+// rests on two claims. They were proven on the CPU over inputs that are contiguous, transposed, cropped, stepped and
+// expanded:
 //  - In outputs with the strides that the functional form or the meta kernel returns, the bits are the functional
 //    form's. Calls whose outputs are allocated here need this.
 //  - In outputs with any other strides the values are the same except for the order of roundings, all elements are

@@ -97,8 +97,8 @@ bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tens
 
 // Choose in this order. First, the driver's own kernel for the whole, or one that a vendor registered with torch.
 // Second, generated kernels, even if the driver has kernels for the parts: on an H100, products by its vendor's library
-// took four times as long as generated attention, and they make a matrix of all queries by all keys. Third, the CPU's
-// fused kernel, if the CPU would take it and would run the parts as well. Last, the parts, in operators.
+// took four times as long as generated attention. Products also make a matrix of all queries by all keys. Third, the
+// CPU's fused kernel, if the CPU would take it and would run the parts as well. Last, the parts, in operators.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
