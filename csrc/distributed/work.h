@@ -13,9 +13,9 @@
 
 namespace outboard {
 
-// A call's work. wait() blocks the caller until the exchange is over, as Gloo's own does for every device. It also makes
-// the current stream wait for the copies to the device. If drivers get events that the host completes, only `wait` and
-// `is_over` need to change: the exchange then ends in a stream.
+// A call's work. wait() blocks the caller until the exchange is over, as Gloo's own does for every device. It also
+// makes the current stream wait for the copies to the device. If drivers get events that the host completes, only
+// `wait` and `is_over` need to change: the exchange then ends in a stream.
 class DistributedWork final : public c10d::Work {
  public:
   DistributedWork(int rank, const Kind& kind, uint64_t sequence, std::shared_ptr<Staging> staging, Tensors results,
