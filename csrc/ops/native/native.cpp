@@ -127,7 +127,7 @@ bool serve_out(const NativeRoute& route, const Call& call, Stack* stack) {
 }
 
 // Return true if an out= kernel may write to self while it reads the arguments. As in torch it must accept self itself
-// as `out`. It may not have read the other arguments yet, unless it goes element by element.
+// as `out`. When it writes, other arguments may still be unread, unless the operator is element-wise.
 bool may_write_to_self(const NativeRoute& route, const Call& call, const OutputShape& shape) {
   const at::Tensor& self = call.arg(0).toTensor();
   if (!is_like(shape, self) || at::has_internal_overlap(self) != at::MemOverlap::No) {
