@@ -60,7 +60,7 @@ at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   return widened(values, input).view(sizes);
 }
 
-std::tuple<at::Tensor, at::Tensor> batch_norm_stats(const at::Tensor& input, double eps) {
+std::tuple<at::Tensor, at::Tensor> stats_of(const at::Tensor& input, double eps) {
   check_input(input, "batch_norm_stats");
   auto [variance, mean] = at::var_mean(widened(input, input), reduced_dims(input), /*correction=*/0);
   return {mean, variance.add(eps).rsqrt()};
@@ -73,11 +73,10 @@ void update(const MaybeTensor& running, const at::Tensor& value, double momentum
 }
 
 // `mean` and `invstd` have a row for each rank; `counts` has each rank's elements in a channel.
-std::tuple<at::Tensor, at::Tensor> batch_norm_gather_stats_with_counts(const at::Tensor& input, const at::Tensor& mean,
-                                                                       const at::Tensor& invstd,
-                                                                       const MaybeTensor& running_mean,
-                                                                       const MaybeTensor& running_var, double momentum,
-                                                                       double eps, const at::Tensor& counts) {
+std::tuple<at::Tensor, at::Tensor> gathered_stats(const at::Tensor& input, const at::Tensor& mean,
+                                                  const at::Tensor& invstd, const MaybeTensor& running_mean,
+                                                  const MaybeTensor& running_var, double momentum, double eps,
+                                                  const at::Tensor& counts) {
   constexpr const char* kName = "batch_norm_gather_stats_with_counts";
   check_input(input, kName);
   TORCH_CHECK(mean.dim() == 2 && mean.size(1) == input.size(1) && invstd.sizes() == mean.sizes(), kName,
@@ -95,16 +94,16 @@ std::tuple<at::Tensor, at::Tensor> batch_norm_gather_stats_with_counts(const at:
   return {centre, variance.add(eps).rsqrt()};
 }
 
-std::tuple<at::Tensor, at::Tensor> batch_norm_gather_stats(const at::Tensor& input, const at::Tensor& mean,
+std::tuple<at::Tensor, at::Tensor> gathered_stats_of_count(const at::Tensor& input, const at::Tensor& mean,
                                                            const at::Tensor& invstd, const MaybeTensor& running_mean,
                                                            const MaybeTensor& running_var, double momentum, double eps,
                                                            int64_t count) {
   const at::Tensor counts = at::full({mean.dim() == 0 ? 1 : mean.size(0)}, count, mean.options());
-  return batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts);
+  return gathered_stats(input, mean, invstd, running_mean, running_var, momentum, eps, counts);
 }
 
-at::Tensor batch_norm_elemt(const at::Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
-                            const at::Tensor& mean, const at::Tensor& invstd, double /*eps*/) {
+at::Tensor normalized(const at::Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                      const at::Tensor& mean, const at::Tensor& invstd, double /*eps*/) {
   constexpr const char* kName = "batch_norm_elemt";
   check_input(input, kName);
   check_per_channel(mean, input, kName, "mean");
@@ -123,7 +122,7 @@ at::Tensor batch_norm_elemt(const at::Tensor& input, const MaybeTensor& weight, 
 }
 
 // Results that are not requested are undefined, as on CUDA.
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_reduce(
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> gradient_sums(
     const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean, const at::Tensor& invstd,
     const MaybeTensor& weight, bool input_g, bool weight_g, bool bias_g) {
   constexpr const char* kName = "batch_norm_backward_reduce";
@@ -151,9 +150,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_r
 }
 
 // `sum_dy` and `sum_dy_xmu` are sums over all ranks; `count` has their elements in a channel.
-at::Tensor batch_norm_backward_elemt(const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean,
-                                     const at::Tensor& invstd, const MaybeTensor& weight, const at::Tensor& sum_dy,
-                                     const at::Tensor& sum_dy_xmu, const at::Tensor& count) {
+at::Tensor gradient_of_input(const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean,
+                             const at::Tensor& invstd, const MaybeTensor& weight, const at::Tensor& sum_dy,
+                             const at::Tensor& sum_dy_xmu, const at::Tensor& count) {
   constexpr const char* kName = "batch_norm_backward_elemt";
   check_input(input, kName);
   check_same_sizes(grad_out, input, kName);
@@ -174,12 +173,12 @@ at::Tensor batch_norm_backward_elemt(const at::Tensor& grad_out, const at::Tenso
 }  // namespace
 
 void register_sync_batch_norm(torch::Library& aten) {
-  aten.impl("batch_norm_stats", batch_norm_stats);
-  aten.impl("batch_norm_gather_stats", batch_norm_gather_stats);
-  aten.impl("batch_norm_gather_stats_with_counts", batch_norm_gather_stats_with_counts);
-  aten.impl("batch_norm_elemt", batch_norm_elemt);
-  aten.impl("batch_norm_backward_reduce", batch_norm_backward_reduce);
-  aten.impl("batch_norm_backward_elemt", batch_norm_backward_elemt);
+  aten.impl("batch_norm_stats", stats_of);
+  aten.impl("batch_norm_gather_stats", gathered_stats_of_count);
+  aten.impl("batch_norm_gather_stats_with_counts", gathered_stats);
+  aten.impl("batch_norm_elemt", normalized);
+  aten.impl("batch_norm_backward_reduce", gradient_sums);
+  aten.impl("batch_norm_backward_elemt", gradient_of_input);
 }
 
 }  // namespace outboard
