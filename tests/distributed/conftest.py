@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,7 +37,8 @@ def environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("OUTBOARD_", "PYTEST_"))}
     return {
         **kept,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]),
+        # The package that is tested, which may be an installed one, before the source tree's.
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *(entry for entry in sys.path if entry), str(TESTS.parent)]),
         "PYTHONFAULTHANDLER": "1",
         "OUTBOARD_KERNEL_CACHE_DIR": "",
         "OUTBOARD_KERNEL_PACKS": "",

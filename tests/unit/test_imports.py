@@ -71,7 +71,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "compile.generators": {*_BASE, "driver", "compile.generator", "compile.cpp", "compile.simt", "compile.triton"},
     "compile.device": {*_COMPAT, "compile.generator", "compile.generators", "compile.own_code"},
     "compile.register": {*_COMPAT, "compile.generators", "compile.device", "compile.capture", "compile.triton"},
-    "distributed": _BASE,
+    "distributed": _BASE | {"_compat"},
     "_attach": _ATTACH,
     "_autoload": {"_attach"},
     "kernels.refusal": (),

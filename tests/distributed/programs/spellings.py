@@ -43,7 +43,8 @@ if RANK == 1:
 group = dist.new_group([0, 1], timeout=timedelta(seconds=30))
 dist.broadcast(x.fill_(RANK), 1, group=group)
 assert x.tolist() == [1.0] * 3
-if how == "device":
+# Older ones look for the backend of CUDA devices there.
+if how == "device" and tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13):
     group = dist.split_group(split_ranks=[[0], [1]])
     assert group.size() == 1
     dist.all_reduce(x, group=group)
