@@ -16,6 +16,9 @@ _FOR_BACKWARD = ("_embedding_bag", "_embedding_bag_forward_only")
 # Counts integers, as CUDA does.
 _TAKES_MORE = ("histc",)
 
+# Reads indices beside its argument where that is not contiguous, and asserts something of what it finds.
+_READS_BESIDE = ("fractional_max_pool3d_backward",)
+
 # The CPU's kernels have 1/6 in float, whatever the type they compute in.
 _HAS_ROUNDED_CONSTANTS = ("hardsigmoid_backward",)
 
@@ -45,7 +48,7 @@ def has_rounded_constants(operator: torch._ops.OpOverload) -> bool:
 def is_left_out(operator: torch._ops.OpOverload) -> bool:
     """Return whether two right results of the operator may differ."""
     name = operator._schema.name.partition("::")[2]
-    listed = (*_NAMES_ANY_OF_EQUALS, *_FOR_BACKWARD, *_TAKES_MORE)
+    listed = (*_NAMES_ANY_OF_EQUALS, *_FOR_BACKWARD, *_TAKES_MORE, *_READS_BESIDE)
     return torch.Tag.nondeterministic_seeded in operator.tags or name in listed
 
 

@@ -32,6 +32,7 @@ UNCHECKED: frozenset[str] = frozenset(
         "aten::native_layer_norm_backward",
         "aten::replication_pad1d_backward",
         "aten::replication_pad2d_backward",
+        "aten::unfold_backward",
     }
 )
 
