@@ -82,6 +82,7 @@ def _whole_backward(
     for one in _choices():
         bias = _of_mask(attn_bias, one)
         # The gradient of a mask that several shards share is their sum.
-        of_bias = Partial() if bias and isinstance(one, Shard) and not isinstance(bias[0], Shard) else bias and bias[0]
-        choices.append(([one] * 3 + [of_bias or None], [one] * 4 + bias + [one] * 2 + [Replicate()] * 2))
+        is_shared = isinstance(one, Shard) and bias == [Replicate()]
+        of_bias = [Partial()] if is_shared else bias or [None]
+        choices.append(([one] * 3 + of_bias, [one] * 4 + bias + [one] * 2 + [Replicate()] * 2))
     return choices
