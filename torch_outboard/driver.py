@@ -276,6 +276,11 @@ class Driver:
         raise NotImplementedError
 
     @_optional
+    def event_signal(self, device: int, event: int) -> None:
+        """Complete an event made with the flag 8 (OB_EVENT_HOST), once: streams that wait for it go on. Never block."""
+        raise NotImplementedError
+
+    @_optional
     def event_elapsed(self, device: int, start: int, end: int) -> float:
         """Return the milliseconds between two recorded timing events."""
         raise NotImplementedError

@@ -25,7 +25,7 @@ namespace {
   X(mem_unmap) X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(program_build) X(program_destroy)          \
   X(kernel_get) X(kernel_launch) X(graph_capture_begin) X(graph_capture_end) X(graph_instantiate) X(graph_launch)   \
   X(graph_destroy) X(graph_executable_destroy) X(activity_enable) X(activity_correlate) X(activity_read)             \
-  X(program_binary)
+  X(program_binary) X(event_signal)
 
 enum class Entry : int {
 #define X(name) name,
@@ -510,6 +510,10 @@ ob_status on_stream_query(void*, int32_t device, uint64_t stream) {
 
 ob_status on_event_synchronize(void*, int32_t device, uint64_t event) {
   return call(Entry::event_synchronize, [&] { return arguments(device, event); }, nothing);
+}
+
+ob_status on_event_signal(void*, int32_t device, uint64_t event) {
+  return call(Entry::event_signal, [&] { return arguments(device, event); }, nothing);
 }
 
 ob_status on_event_elapsed(void*, int32_t device, uint64_t start, uint64_t end, double* out_milliseconds) {

@@ -374,6 +374,11 @@ static ob_status program_binary(void* self, int32_t device, uint64_t program, vo
   return UNIMPLEMENTED();
 }
 
+/* No stream waits for the host: work runs as it is queued, so the wait would block the caller. */
+static ob_status event_signal(void* self, int32_t device, uint64_t event) {
+  return UNIMPLEMENTED();
+}
+
 static ob_status kernel_register(void* self, const ob_registrar* registrar) {
   return UNIMPLEMENTED();
 }
@@ -508,6 +513,7 @@ OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_dr
       .activity_correlate = activity_correlate,
       .activity_read = activity_read,
       .program_binary = program_binary,
+      .event_signal = event_signal,
   };
   /* A core older than this header has a shorter table: it gets the part that it knows. */
   const size_t size = out_driver->struct_size < sizeof table ? out_driver->struct_size : sizeof table;

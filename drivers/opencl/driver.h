@@ -38,6 +38,8 @@ struct Event {
   int32_t device = -1;
   std::mutex mutex;
   cl_event marker = nullptr;  // null: never recorded
+  bool is_host = false;       // the marker is a user event, which the host completes
+  bool is_signalled = false;  // under the mutex
 };
 
 struct Kernel {

@@ -100,15 +100,44 @@ ob_status stream_query(void* self, int32_t index, uint64_t handle) {
   });
 }
 
-ob_status event_create(void* self, int32_t index, uint32_t, uint64_t* out_event) {
+ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_event) {
   return guarded("event_create", [&]() -> ob_status {
     Driver& driver = *static_cast<Driver*>(self);
     Device* device = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     auto event = std::make_unique<Event>();
     event->device = index;
+    if ((flags & OB_EVENT_HOST) != 0) {
+      cl_int code = CL_SUCCESS;
+      event->is_host = true;
+      event->marker = driver.api.CreateUserEvent(device->context, &code);
+      if (code != CL_SUCCESS) return cl_fail(code, "clCreateUserEvent", where(driver, index), During::kAllocation);
+    }
     *out_event = driver.events.make(std::move(event));
     return OB_OK;
+  });
+}
+
+// Complete an event of the host. Never with a negative status: that ends the commands that wait.
+ob_status signal(Driver& driver, int32_t index, Event& event) {
+  {
+    const std::lock_guard lock(event.mutex);
+    if (std::exchange(event.is_signalled, true)) {
+      return fail(OB_FAILED_PRECONDITION, "device %d: the event was signalled before", index);
+    }
+  }
+  const cl_int code = driver.api.SetUserEventStatus(event.marker, CL_COMPLETE);
+  return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clSetUserEventStatus", where(driver, index));
+}
+
+ob_status event_signal(void* self, int32_t index, uint64_t handle) {
+  return guarded("event_signal", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Event* event = nullptr;
+    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+    if (event->is_host) return signal(driver, index, *event);
+    return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by a record: make it with OB_EVENT_HOST",
+                index);
   });
 }
 
@@ -119,8 +148,10 @@ ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
     if (const ob_status status = driver.find_event(index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Event> event;
     if (!driver.events.take(handle, &event)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one event");
+    ob_status status = OB_OK;
+    if (event->is_host && !event->is_signalled) status = signal(driver, index, *event);
     if (event->marker != nullptr) driver.api.ReleaseEvent(event->marker);
-    return OB_OK;
+    return status;
   });
 }
 
@@ -131,6 +162,9 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     Event* event = nullptr;
     if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
     if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+    if (event->is_host) {
+      return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by event_signal, and takes no record", index);
+    }
     cl_event marker = nullptr;
     cl_int code = driver.api.EnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
     if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueMarkerWithWaitList", where(driver, index));
@@ -312,6 +346,7 @@ void fill_stream_entries(ob_driver* table) {
   table->event_synchronize = event_synchronize;
   table->event_elapsed = event_elapsed;
   table->event_timestamp = event_timestamp;
+  table->event_signal = event_signal;
   table->stream_wait_event = stream_wait_event;
   table->host_callback = host_callback;
 }

@@ -38,6 +38,7 @@ struct Driver {
   Activity activity;
   SlotTable<Stream> streams;
   SlotTable<Event> events;
+  SlotTable<Stream> gates;  // of events that the host completes
   std::unique_ptr<Device[]> devices;
   std::unique_ptr<Scheduler> scheduler;
 

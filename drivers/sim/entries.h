@@ -49,7 +49,7 @@ void fill_device_entries(ob_driver* table);
 void fill_memory_entries(ob_driver* table, bool has_ipc);
 void fill_host_memory_entries(ob_driver* table);
 void fill_stream_entries(ob_driver* table);
-void fill_event_entries(ob_driver* table);
+void fill_event_entries(ob_driver* table, bool has_signal);
 void fill_copy_entries(ob_driver* table);
 void fill_activity_entries(ob_driver* table);
 

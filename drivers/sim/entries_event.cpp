@@ -10,17 +10,54 @@ ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_
     if ((flags & OB_EVENT_INTERPROCESS) != 0) {
       return fail(OB_UNIMPLEMENTED, "device %d: events between processes are not supported", index);
     }
-    if ((flags & ~(OB_EVENT_TIMING | OB_EVENT_BLOCKING)) != 0) {
+    const bool is_host = flags == OB_EVENT_HOST && call.driver.options.schedule != Schedule::kInline;
+    if ((flags & ~(OB_EVENT_TIMING | OB_EVENT_BLOCKING)) != 0 && !is_host) {
       return fail(OB_INVALID_ARGUMENT, "device %d: unknown event flags 0x%x", index, flags);
     }
     uint64_t handle = 0;
     Event* event = call.driver.events.take(index, &handle);
     if (event == nullptr) return fail(OB_OUT_OF_MEMORY, "device %d: too many events", index);
-    event->reset(flags);
+    uint64_t gate_handle = 0;
+    Stream* gate = nullptr;
+    if (is_host && (gate = call.driver.gates.take(index, &gate_handle)) == nullptr) {
+      call.driver.events.give_back(handle);
+      return fail(OB_OUT_OF_MEMORY, "device %d: too many events", index);
+    }
+    event->reset(flags, gate, gate_handle);
     event->handle.store(handle, std::memory_order_release);
     device.event_count.fetch_add(1, std::memory_order_relaxed);
     *out_event = handle;
     return OB_OK;
+  });
+}
+
+// Let the streams go on that wait for the event. Return false if they have been.
+bool open_gate(Driver& driver, Event& event) {
+  uint64_t gate_handle = 0;
+  Stream* gate = event.take_gate(&gate_handle);
+  if (gate == nullptr) return false;
+  for (Stream* released = gate->open(); released != nullptr;) {
+    Stream* next = released->next;
+    driver.scheduler->make_ready(released);
+    released = next;
+  }
+  driver.gates.give_back(gate_handle);
+  driver.scheduler->go_on();
+  return true;
+}
+
+ob_status event_signal(void* self, int32_t index, uint64_t handle) {
+  return enter<Entry::event_signal>(self, [&](const Call& call) -> ob_status {
+    Event* event = call.driver.event(index, handle);
+    if (event == nullptr) return OB_INVALID_ARGUMENT;
+    if (!event->is_host()) {
+      return fail(OB_INVALID_ARGUMENT,
+                  "device %d: event 0x%" PRIx64 " is completed by a record: make it with"
+                  " OB_EVENT_HOST",
+                  index, handle);
+    }
+    if (open_gate(call.driver, *event)) return OB_OK;
+    return fail(OB_FAILED_PRECONDITION, "device %d: event 0x%" PRIx64 " was signalled before", index, handle);
   });
 }
 
@@ -32,6 +69,7 @@ ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
     if (!event->handle.compare_exchange_strong(expected, 0)) {
       return fail(OB_INVALID_ARGUMENT, "device %d: event 0x%" PRIx64 " was destroyed twice at once", index, handle);
     }
+    open_gate(call.driver, *event);
     device.event_count.fetch_sub(1, std::memory_order_relaxed);
     call.driver.events.give_back(handle);
     return OB_OK;
@@ -44,6 +82,12 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     if (stream == nullptr) return OB_INVALID_ARGUMENT;
     Event* event = call.driver.event(index, handle);
     if (event == nullptr) return OB_INVALID_ARGUMENT;
+    if (event->is_host()) {
+      return fail(OB_INVALID_ARGUMENT,
+                  "device %d: event 0x%" PRIx64 " is completed by event_signal, and takes no"
+                  " record",
+                  index, handle);
+    }
     const uint64_t record = event->begin_record();
     if ((event->flags.load(std::memory_order_relaxed) & OB_EVENT_TIMING) == 0) {
       // The stream's position is all that a record without a time needs.
@@ -118,7 +162,7 @@ ob_status event_timestamp(void* self, int32_t index, uint64_t handle, int64_t* o
 
 }  // namespace
 
-void fill_event_entries(ob_driver* table) {
+void fill_event_entries(ob_driver* table, bool has_signal) {
   table->event_create = event_create;
   table->event_destroy = event_destroy;
   table->event_record = event_record;
@@ -126,6 +170,7 @@ void fill_event_entries(ob_driver* table) {
   table->event_synchronize = event_synchronize;
   table->event_elapsed = event_elapsed;
   table->event_timestamp = event_timestamp;
+  if (has_signal) table->event_signal = event_signal;
 }
 
 }  // namespace sim

@@ -2,15 +2,25 @@
 #include "event.h"
 
 #include <mutex>
+#include <utility>
 
 namespace sim {
 
-void Event::reset(uint32_t event_flags) {
+void Event::reset(uint32_t event_flags, Stream* gate, uint64_t gate_handle) {
   std::lock_guard lock(lock_);
   flags.store(event_flags, std::memory_order_relaxed);
   record_ = begun_.load(std::memory_order_relaxed);
   first_record_ = record_ + 1;
   point_ = Point();
+  gate_ = gate;
+  gate_handle_ = gate_handle;
+  if (gate != nullptr) point_ = {gate, gate->close()};
+}
+
+Stream* Event::take_gate(uint64_t* out_gate_handle) {
+  std::lock_guard lock(lock_);
+  *out_gate_handle = gate_handle_;
+  return std::exchange(gate_, nullptr);
 }
 
 void Event::set_record(uint64_t record, const Point& point) {

@@ -24,8 +24,12 @@ struct Event {
   std::atomic<uint64_t> handle{0};
   std::atomic<uint32_t> flags{0};
 
-  // Make the slot an event without a record.
-  void reset(uint32_t event_flags);
+  // Make the slot an event without a record, or, with a gate, one that the host completes.
+  void reset(uint32_t event_flags, Stream* gate = nullptr, uint64_t gate_handle = 0);
+
+  // Return the gate, which is the caller's to open, the first time; null afterwards, and for other events.
+  Stream* take_gate(uint64_t* out_gate_handle);
+  bool is_host() const { return (flags.load(std::memory_order_relaxed) & OB_EVENT_HOST) != 0; }
 
   // Return a number for a record that is about to be queued.
   uint64_t begin_record() { return begun_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -49,6 +53,8 @@ struct Event {
   Point point_;
   uint64_t reached_record_ = 0;
   int64_t reached_time_ = 0;
+  Stream* gate_ = nullptr;
+  uint64_t gate_handle_ = 0;
 };
 
 }  // namespace sim

@@ -18,7 +18,8 @@ namespace sim {
   X(device_open) X(device_close) X(device_synchronize) X(fill_async) X(copy_nd_async) X(mem_info) X(host_alloc)    \
   X(host_free) X(host_register) X(host_unregister) X(host_address) X(stream_query) X(event_synchronize)            \
   X(event_elapsed) X(event_timestamp) X(peer_access) X(mem_reserve) X(mem_release) X(mem_map) X(mem_unmap)         \
-  X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(activity_enable) X(activity_correlate) X(activity_read)
+  X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(activity_enable) X(activity_correlate) X(activity_read)      \
+  X(event_signal)
 
 enum class Entry : uint8_t {
 #define X(name) name,

@@ -24,6 +24,9 @@ class Scheduler {
   // Wait until the stream reaches `position`. `may_spin`: spin briefly before sleeping.
   virtual void wait(Stream* stream, uint64_t position, bool may_spin) = 0;
 
+  // Note that an event of the host was completed. Its waiters were given to make_ready.
+  virtual void go_on() {}
+
   // Note that a query found unfinished work.
   virtual void poll() {}
 };

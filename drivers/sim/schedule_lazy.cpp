@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The lazy schedule: nothing runs until the host waits; a seed decides the order.
+#include <condition_variable>
 #include <mutex>
 #include <vector>
 
@@ -21,14 +22,26 @@ class LazyScheduler final : public Scheduler {
  public:
   explicit LazyScheduler(Driver& driver) : driver_(driver), state_(driver.options.seed) {}
 
-  void make_ready(Stream*) override {}
+  void make_ready(Stream*) override { go_on(); }
+
+  void go_on() override {
+    const std::lock_guard lock(change_mutex_);
+    ++changes_;
+    changed_.notify_all();
+  }
 
   void wait(Stream* stream, uint64_t position, bool) override {
-    // Records precede the waits that are bound to them, so some stream can always run. If none can, another thread is
-    // in its step.
-    while (!stream->is_done(position)) {
-      std::lock_guard lock(step_mutex_);
-      if (!stream->is_done(position)) step();
+    // Records precede the waits that are bound to them, so some stream can run unless all that is left waits for an
+    // event that the host completes.
+    for (;;) {
+      const uint64_t changes = count_changes();
+      bool has_run = false;
+      {
+        const std::lock_guard lock(step_mutex_);
+        if (stream->is_done(position)) return;
+        has_run = step() || stream->is_done(position);  // the last of it may have been a wait
+      }
+      if (!has_run) sleep_until_changed(changes);
     }
   }
 
@@ -40,7 +53,18 @@ class LazyScheduler final : public Scheduler {
   }
 
  private:
-  void step() {
+  uint64_t count_changes() {
+    const std::lock_guard lock(change_mutex_);
+    return changes_;
+  }
+
+  void sleep_until_changed(uint64_t changes) {
+    std::unique_lock lock(change_mutex_);
+    changed_.wait(lock, [&] { return changes_ != changes; });
+  }
+
+  // Return false if nothing can run.
+  bool step() {
     // A dropped wait may be what another stream waits for, so repeat until no wait is dropped.
     do {
       has_dropped_ = false;
@@ -49,10 +73,11 @@ class LazyScheduler final : public Scheduler {
         if (skip_waits(stream)) candidates_.push_back(stream);
       }
     } while (has_dropped_);
-    if (candidates_.empty()) return;
+    if (candidates_.empty()) return false;
     Stream* stream = candidates_[draw(candidates_.size())];
     run_task(driver_, *stream, *stream->head());
     complete(stream);
+    return true;
   }
 
   // Drop the fulfilled waits at the head. Return true if a task is at the head now.
@@ -91,6 +116,10 @@ class LazyScheduler final : public Scheduler {
   bool has_dropped_ = false;
   std::vector<Stream*> candidates_;
   std::atomic<uint64_t> queued_at_last_poll_{0};
+
+  std::mutex change_mutex_;
+  std::condition_variable changed_;
+  uint64_t changes_ = 0;  // under change_mutex_: work that was queued, and events that the host completed
 };
 
 }  // namespace

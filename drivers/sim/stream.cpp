@@ -71,6 +71,12 @@ Stream* Stream::complete_head() {
   return released;
 }
 
+uint64_t Stream::close() {
+  const uint64_t position = completed.load(std::memory_order_relaxed) + 1;
+  tail.store(position, std::memory_order_release);
+  return position;
+}
+
 void Stream::sleep_until(uint64_t position) {
   std::unique_lock guard(wait_mutex_);
   for (;;) {

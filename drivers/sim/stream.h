@@ -128,6 +128,11 @@ struct Stream {
   // by `next`. Consumer only; the Task is gone afterwards.
   Stream* complete_head();
 
+  // Make this a gate, a stream without tasks: its next position is reached when `open` is called. Return the position.
+  uint64_t close();
+  // Reach the gate's position. Return what complete_head returns.
+  Stream* open() { return complete_head(); }
+
   // Sleep until `position` is reached; another thread consumes.
   void sleep_until(uint64_t position);
 

@@ -112,7 +112,8 @@ extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_dri
     sim::fill_memory_entries(&table, parsed.ipc);
     sim::fill_host_memory_entries(&table);
     sim::fill_stream_entries(&table);
-    sim::fill_event_entries(&table);
+    // Inline, a wait would block the caller, who may be the one to signal.
+    sim::fill_event_entries(&table, parsed.schedule != sim::Schedule::kInline);
     sim::fill_copy_entries(&table);
     sim::fill_activity_entries(&table);
     table.self = new sim::Driver(parsed);

@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 4u
+#define OB_ABI_MINOR 5u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -202,7 +202,8 @@ typedef struct ob_copy_nd {
 enum {
   OB_EVENT_TIMING = 1u,       /* event_elapsed and event_timestamp will be asked */
   OB_EVENT_BLOCKING = 2u,     /* event_synchronize should sleep rather than spin */
-  OB_EVENT_INTERPROCESS = 4u  /* only if ipc_export is there */
+  OB_EVENT_INTERPROCESS = 4u, /* only if ipc_export is there */
+  OB_EVENT_HOST = 8u          /* alone, and only if event_signal is there, which completes it; since version 1.5 */
 };
 
 /* ---- Host work --------------------------------------------------------------------------------------------------- */
@@ -555,6 +556,16 @@ typedef struct ob_driver {
      program_build and before kernel_get. OB_UNIMPLEMENTED for a program that was no text. Null: nothing is kept. Since
      version 1.3. */
   ob_status (*program_binary)(void* self, int32_t device, uint64_t program, void* context, ob_take_fn take);
+
+  /* Completes an event that was made with OB_EVENT_HOST: the streams that wait for it go on, and later waits pass. It
+     comes once, before or after stream_wait_event, from any thread; the second time is OB_FAILED_PRECONDITION, another
+     kind of event OB_INVALID_ARGUMENT. Never blocks. It only releases: the core keeps the failures of what the host did.
+     Until then event_query says OB_NOT_READY and event_synchronize waits. event_record of such an event is
+     OB_INVALID_ARGUMENT. stream_wait_event for it never blocks the caller, and queued work of other streams goes on;
+     while the driver captures it is OB_UNIMPLEMENTED. event_destroy of an event that was not completed completes it.
+     Null: unsupported; the host then waits for an exchange with other processes before it queues what needs the result.
+     Since version 1.5. */
+  ob_status (*event_signal)(void* self, int32_t device, uint64_t event);
 } ob_driver;
 
 /* The one symbol that a driver library exports, under the name "ob_driver_table". It opens no device. On entry

@@ -67,6 +67,11 @@ def test_native_drivers(programs, program, driver):
     run(programs(program), library)
 
 
+@pytest.mark.parametrize("options", ["workers=1", "workers=4", *(f"schedule=lazy:{seed}" for seed in range(1, 21))])
+def test_events_of_the_host(programs, options):
+    run(programs("test_host_events"), LIBRARIES / "libob_sim.so", env={"OB_TEST_OPTIONS": options})
+
+
 @pytest.fixture(scope="session")
 def fakes(tmp_path_factory):
     """Return a function that compiles a stand-in for a vendor's library, under the vendor's name."""
@@ -99,6 +104,7 @@ def test_the_opencl_driver(programs, fakes, opencl, tmp_path):
     env = {"OB_FAKE": str(fake), "POCL_CACHE_DIR": str(tmp_path / "pocl")}
     run(programs("test_driver"), opencl, env=env)
     run(programs("test_opencl"), opencl, env=env, timeout=600)
+    run(programs("test_host_events"), opencl, env=env)
 
 
 def test_the_cuda_driver_on_a_fake(programs, fakes):

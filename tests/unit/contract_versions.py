@@ -19,7 +19,7 @@ graph_destroy graph_executable_destroy activity_enable activity_correlate activi
 """
 
 # The entries that each minor version added at the end of the table.
-ADDED_ENTRIES: tuple[tuple[str, ...], ...] = (tuple(_FIRST.split()), (), (), ("program_binary",), ())
+ADDED_ENTRIES: tuple[tuple[str, ...], ...] = (tuple(_FIRST.split()), (), (), ("program_binary",), (), ("event_signal",))
 
 _FIRST_SIZES = {
     "ob_options": 32,
@@ -48,4 +48,5 @@ SIZES: tuple[dict[str, int], ...] = (
     _THIRD_SIZES,
     _FOURTH_SIZES,
     _FOURTH_SIZES,
+    _FOURTH_SIZES | {"ob_driver": 472},
 )

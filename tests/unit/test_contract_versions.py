@@ -43,6 +43,7 @@ def test_the_header_is_the_newest_version(compiler: str, tmp_path: Path) -> None
         ("ob_launch", "follows_addresses", 1),
         ("ob_kernel_call", "scratch_context", 2),
         ("ob_driver", "program_binary", 2),
+        ("ob_driver", "event_signal", 4),
     ):
         lines.append(f"IS(offsetof({struct}, {field}) == {SIZES[minor][struct]});")
     (tmp_path / "sizes.c").write_text("\n".join(lines) + "\n")

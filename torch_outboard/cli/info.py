@@ -401,6 +401,7 @@ WITHOUT = {
     "host_address": "CPU kernels can't run on device memory: operators go through copies",
     "stream_query": "through an event",
     "event_synchronize": "event_query is polled",
+    "event_signal": "collectives block the thread that waits for them, not only a stream",
     "event_elapsed": "no timing, unless event_timestamp is there",
     "event_timestamp": "no timestamps",
     "peer_access": "copies between devices count as going through the host",
