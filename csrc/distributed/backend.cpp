@@ -134,16 +134,17 @@ WorkPtr DistributedBackend::endCoalescing() {
   return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced_, {}));
 }
 
-CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place, bool is_async, const Kind& kind) {
+CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place, const Call& call) {
   Stream& current = current_stream(device);
-  refuse_in_capture(current, kind.name);
-  if (!is_async) {
+  refuse_in_capture(current, call.kind.name);
+  if (!call.is_async) {
     return {&current, &current, &current};
   }
   const std::lock_guard lock(mutex_);
-  auto found = streams_.find(device);
+  const std::pair key(device, call.channel);
+  auto found = streams_.find(key);
   if (found == streams_.end()) {
-    found = streams_.emplace(device, std::pair(&pool_stream(device, -1), &pool_stream(device, -1))).first;
+    found = streams_.emplace(key, std::pair(&pool_stream(device, -1), &pool_stream(device, -1))).first;
   }
   // In-place calls copy nothing before the exchange.
   return {&current, place == Place::Staged ? found->second.first : &current, found->second.second};
@@ -176,7 +177,9 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
   if (all.empty()) {  // a barrier
     CallStreams streams;
     if (const c10::DeviceIndex device = current_device(); device < device_count() && is_open(device)) {
-      streams = streams_for(device, Place::Host, false, call.kind);
+      Stream& current = current_stream(device);
+      refuse_in_capture(current, call.kind.name);
+      streams = {&current, &current, &current};
     }
     return std::make_shared<Staging>(Place::Host, streams, all, all, true);
   }
@@ -189,7 +192,7 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
   if (place != Place::Cpu) {
     const c10::DeviceIndex device = all.front().device().index();
     ensure_open(device);
-    streams = streams_for(device, place, call.is_async, call.kind);
+    streams = streams_for(device, place, call);
   }
   auto staging = std::make_shared<Staging>(place, streams, call.read, call.written, call.is_in_place);
   call.kind.count(place);
@@ -215,6 +218,9 @@ WorkPtr DistributedBackend::submit(Call call) {
   request->timeout = options_->timeout;
   const WorkPtr work = request->work;
   group_->submit(std::move(request), is_point_to_point);
+  if (staging->is_streamed()) {
+    staging->queue_results(call.kind.title);
+  }
   const std::lock_guard lock(mutex_);
   if (is_coalescing_) {
     coalesced_.push_back(work);

@@ -80,11 +80,12 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
     Tensors results;
     std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;
     std::function<void(Tensors& out)> adjust = {};
+    int channel = 0;  // of streams: 0 for collectives, which run in order, others for sends and receives
   };
   WorkPtr submit(Call call);
   std::shared_ptr<Staging> stage(const Call& call);
   Place place_of(const Call& call, const at::Tensor& first) const;
-  CallStreams streams_for(c10::DeviceIndex device, Place place, bool is_async, const Kind& kind);
+  CallStreams streams_for(c10::DeviceIndex device, Place place, const Call& call);
   WorkPtr gather_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
                         const c10d::AllgatherOptions& options);
   WorkPtr reduce_scatter_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
@@ -109,7 +110,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   std::atomic<uint64_t> splits_{0};
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::map<c10::DeviceIndex, std::pair<Stream*, Stream*>> streams_;
+  std::map<std::pair<c10::DeviceIndex, int>, std::pair<Stream*, Stream*>> streams_;  // by device and channel
   Works coalesced_;
   bool is_coalescing_ = false;
 };

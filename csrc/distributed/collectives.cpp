@@ -330,20 +330,22 @@ WorkPtr DistributedBackend::send(Tensors& tensors, int rank, int tag) {
   check_one(kind.name, "the tensor", tensors);
   check_rank(kind.name, "the destination", rank, getSize());
   TORCH_CHECK_VALUE(rank != getRank(), kind.name, ": the destination is rank ", rank, " itself: use copy_()");
-  return submit(
-      {kind, tensors, {}, false, true, tensors, [rank, tag](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
-         Tensors bytes = bytes_of(in);
-         return {gloo.send(bytes, rank, tag)};
-       }});
+  Call call{kind, tensors, {}, false, true, tensors, [rank, tag](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
+              Tensors bytes = bytes_of(in);
+              return {gloo.send(bytes, rank, tag)};
+            }};
+  call.channel = 2 + 2 * rank;
+  return submit(std::move(call));
 }
 
 WorkPtr DistributedBackend::receive(const Kind& kind, Tensors& tensors, int rank, int tag) {
   check_one(kind.name, "the tensor", tensors);
-  return submit(
-      {kind, {}, tensors, false, true, tensors, [rank, tag](c10d::Backend& gloo, Tensors&, Tensors& out) -> Works {
-         Tensors bytes = bytes_of(out);
-         return {rank < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, rank, tag)};
-       }});
+  Call call{kind, {}, tensors, false, true, tensors, [rank, tag](c10d::Backend& gloo, Tensors&, Tensors& out) -> Works {
+              Tensors bytes = bytes_of(out);
+              return {rank < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, rank, tag)};
+            }};
+  call.channel = 3 + 2 * rank;  // 1 from any rank
+  return submit(std::move(call));
 }
 
 WorkPtr DistributedBackend::recv(Tensors& tensors, int rank, int tag) {

@@ -5,6 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
 
+#include <algorithm>
+
+#include "core/blocking.h"
+#include "core/driver.h"
 #include "core/process.h"
 #include "memory/caching_allocator.h"
 #include "ops/tensors/host_view.h"
@@ -32,9 +36,11 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (streams_.current != nullptr) {
-    if (streams_.in != streams_.current) {
+    if (streams_.out != streams_.current) {
       ready_.record(*streams_.current);
-      ready_.block(*streams_.in);
+      if (streams_.in != streams_.current) {
+        ready_.block(*streams_.in);
+      }
       ready_.block(*streams_.out);
     }
     if (place_ == Place::Staged) {
@@ -46,6 +52,20 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
     reach(read_, &read_views_, &in_);
     reach(written_, &out_views_, &out_);
   }
+  if (can_stream()) {
+    exchanged_.emplace(*streams_.out);
+  }
+}
+
+// A stream may wait for the host if nothing that is queued behind the wait would block the caller, who may hold what
+// the peer needs. OUTBOARD_BLOCKING makes each call block.
+bool Staging::can_stream() const {
+  if (streams_.out == nullptr || read_.size() + written_.size() == 0 || !HostEvent::is_supported() ||
+      waits_for_calls()) {
+    return false;
+  }
+  const Tensors& to = is_in_place_ ? read_ : written_;
+  return place_ != Place::Staged || (driver().host_alloc != nullptr && std::all_of(to.begin(), to.end(), is_plain));
 }
 
 Staging::~Staging() {
@@ -101,15 +121,14 @@ void Staging::wait_until_ready() {
 }
 
 void Staging::finish() {
-  Tensors& from = out();
   if (place_ == Place::Staged) {
-    const Tensors& to = is_in_place_ ? read_ : written_;
-    const c10::StreamGuard guard(to_c10(*streams_.out));
-    for (size_t i = 0; i < to.size(); ++i) {
-      to[i].copy_(from[i], /*non_blocking=*/true);
+    if (is_streamed()) {
+      return;  // queue_results, which may be under way, has the tensors
     }
+    copy_out();
     done_.record(*streams_.out);
   } else {
+    Tensors& from = out();
     const Tensors& to = is_in_place_ ? read_views_ : out_views_;
     for (size_t i = 0; i < to.size(); ++i) {
       if (!is_plain(to[i])) {
@@ -123,12 +142,52 @@ void Staging::finish() {
   out_views_.clear();
 }
 
+void Staging::copy_out() {
+  const Tensors& from = out();
+  const Tensors& to = is_in_place_ ? read_ : written_;
+  const c10::StreamGuard guard(to_c10(*streams_.out));
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i].copy_(from[i], /*non_blocking=*/true);
+  }
+}
+
+void Staging::queue_results(const char* name) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  exchanged_->block(name);
+  if (place_ == Place::Staged) {
+    copy_out();
+  }
+  done_.record(*streams_.out);
+}
+
+void Staging::release(const std::exception_ptr& error) {
+  if (is_streamed()) {
+    exchanged_->signal(error);
+  }
+}
+
+void Staging::tell() {
+  std::exception_ptr first;
+  for (bool is_clear = false; !is_clear;) {
+    try {
+      done_.synchronize();
+      is_clear = true;
+    } catch (...) {
+      // What follows are failures that the stream waited for; their own streams raise them.
+      first = first ? first : std::current_exception();
+    }
+  }
+  if (first) {
+    std::rethrow_exception(first);
+  }
+}
+
 void Staging::join() {
   const std::lock_guard lock(mutex_);
   if (!is_in_place_) {
     read_.clear();  // not on the group's thread, which may outlive what is needed to free a tensor
   }
-  if (place_ == Place::Staged) {
+  if (done_.is_recorded()) {
     Stream& current = current_stream(streams_.current->device);
     done_.block(current);
     is_joined_ = true;
@@ -136,7 +195,7 @@ void Staging::join() {
 }
 
 bool Staging::is_done() const {
-  return place_ != Place::Staged || done_.query();
+  return done_.query();
 }
 
 }  // namespace outboard

@@ -4,10 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/event.h"
+#include "core/host_event.h"
 #include "core/stream.h"
 #include "distributed/kinds.h"
 
@@ -17,6 +20,7 @@ using Tensors = std::vector<at::Tensor>;
 
 // The streams of a call; all null for CPU tensors. `in` and `out` are the current stream for a call that is waited for
 // at once. Otherwise they are two of the group's own, so that a result never waits behind the next call's tensors.
+// Sends and receives have two for each peer and direction, which may come in any order.
 struct CallStreams {
   Stream* current = nullptr;
   Stream* in = nullptr;
@@ -32,29 +36,41 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   Place place() const noexcept { return place_; }
-  // Return true if Gloo may write the results before the device has finished earlier work of the stream.
-  bool is_private() const noexcept { return place_ == Place::Staged; }
+
+  // Return true if the stream waits for the exchange. Otherwise a thread does, before it queues what needs the results.
+  bool is_streamed() const noexcept { return exchanged_.has_value(); }
+  // Queue the wait for the exchange and what follows it, on the caller's thread, once a thread of the group has the
+  // request: a copy that blocks then ends. `name` is the collective's. Only if is_streamed().
+  void queue_results(const char* name);
 
   // Wait until the tensors may be read and written, on a thread of the group. Raise the failures of earlier work.
   void wait_until_ready();
   Tensors& in() noexcept { return in_; }
   Tensors& out() noexcept { return is_in_place_ ? in_ : out_; }
-  // Copy the results to the device, or queue the copy.
+  // Copy the results to the device, or queue the copy, unless it is queued.
   void finish();
+  // End the exchange, with an error if it is not null: the stream goes on. Only the first call has an effect.
+  void release(const std::exception_ptr& error);
 
-  // Make the caller's stream wait for the results, after finish(). Thread-safe.
+  // Make the caller's stream wait for the results, after finish() or queue_results(). Thread-safe.
   void join();
   bool is_done() const;  // after finish()
+  // Raise the exchange's failure, once; no wait for the group's stream raises it again. After release(), if
+  // is_streamed().
+  void tell();
   Stream* out_stream() const noexcept { return streams_.out; }
 
  private:
+  bool can_stream() const;
   void reach(const Tensors& tensors, Tensors* views, Tensors* buffers) const;
   void copy_in();
+  void copy_out();
 
   const Place place_;
   const CallStreams streams_;
   const bool is_in_place_;
   bool is_ready_ = false;
+  std::optional<HostEvent> exchanged_;
   std::mutex mutex_;  // guards join
   bool is_joined_ = false;
   Tensors read_, written_;          // of the device, or the CPU's own

@@ -22,7 +22,7 @@ DistributedWork::DistributedWork(int rank, const Kind& kind, uint64_t sequence, 
 bool DistributedWork::isCompleted() {
   {
     const std::lock_guard lock(mutex_);
-    if (!completed_ || exception_) {
+    if (exception_ || (!completed_ && !staging_->is_streamed())) {
       return completed_;
     }
   }
@@ -31,7 +31,10 @@ bool DistributedWork::isCompleted() {
 
 bool DistributedWork::wait(std::chrono::milliseconds timeout) {
   std::exception_ptr error;
-  {
+  if (staging_->is_streamed() && timeout == kNoTimeout) {
+    const std::lock_guard lock(mutex_);
+    error = exception_;
+  } else {
     const Waiting waiting(kind_.title, OB_HOST, nullptr, "the other ranks of the group");
     std::unique_lock lock(mutex_);
     const auto is_over = [this] { return completed_; };
@@ -44,6 +47,9 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
     error = exception_;
   }
   if (error) {
+    if (staging_->is_streamed()) {
+      staging_->tell();  // what is raised here is not raised again by a wait for the stream
+    }
     raise_copy(error);
   }
   synchronize();
@@ -53,7 +59,8 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
 void DistributedWork::synchronize() {
   {
     const std::lock_guard lock(mutex_);
-    TORCH_CHECK(completed_, kind_.name, ".synchronize() before the work is completed: call wait()");
+    TORCH_CHECK(completed_ || staging_->is_streamed(), kind_.name,
+                ".synchronize() before the work is completed: call wait()");
     if (exception_) {
       return;
     }
@@ -76,7 +83,7 @@ c10::intrusive_ptr<c10::ivalue::Future> DistributedWork::getFuture() {
     }
     future_ =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), std::move(devices));
-    if (completed_) {
+    if (completed_ || staging_->is_streamed()) {
       lock.unlock();
       settle(*future_);
     }
@@ -95,18 +102,25 @@ void DistributedWork::settle(c10::ivalue::Future& future) const {
   }
 }
 
-void DistributedWork::complete(const std::exception_ptr& error) {
+void DistributedWork::complete(std::exception_ptr error) {
+  if (is_ending_.exchange(true)) {
+    return;
+  }
+  try {
+    staging_->release(error);
+  } catch (...) {
+    error = error ? error : std::current_exception();
+  }
   std::function<void()> end_profile;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     const std::lock_guard lock(mutex_);
-    if (completed_) {
-      return;
-    }
     completed_ = true;
     exception_ = error;
     end_profile = std::move(recordFunctionEndCallback_);
-    future = future_;
+    if (!staging_->is_streamed()) {
+      future = future_;
+    }
   }
   cv_.notify_all();
   if (end_profile) {

@@ -13,9 +13,8 @@
 
 namespace outboard {
 
-// A call's work. wait() blocks the caller until the exchange is over, as Gloo's own does for every device. It also
-// makes the current stream wait for the copies to the device. If drivers get events that the host completes, only
-// `wait` and `is_over` need to change: the exchange then ends in a stream.
+// A call's work. wait() makes the current stream wait for the results. If streams of the driver cannot wait for the
+// host, or with a timeout, it blocks the caller until the exchange is over, as Gloo's own does for every device.
 class DistributedWork final : public c10d::Work {
  public:
   DistributedWork(int rank, const Kind& kind, uint64_t sequence, std::shared_ptr<Staging> staging, Tensors results,
@@ -30,7 +29,7 @@ class DistributedWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
   // End the work, with an error if it is not null. Only the first call has an effect.
-  void complete(const std::exception_ptr& error);
+  void complete(std::exception_ptr error);
   void set_source(int rank) noexcept { source_.store(rank); }
   const Kind& kind() const noexcept { return kind_; }
 
@@ -43,6 +42,7 @@ class DistributedWork final : public c10d::Work {
   const Tensors results_;
   const std::shared_ptr<Waiters> waiters_;
   std::atomic<int> source_{-1};
+  std::atomic<bool> is_ending_{false};
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // made on first use; guarded by mutex_
 };
 

@@ -49,6 +49,18 @@ def test_bad_input_is_refused_at_the_call(run_ranks: RunRanks, way) -> None:
 
 
 @pytest.mark.parametrize("way", [HOST, STAGED], ids=["host", "staged"])
+@pytest.mark.parametrize("options", [{}, {"schedule": "lazy:1"}, {"schedule": "lazy:7"}, {"workers": 1}], ids=str)
+def test_streams_wait_and_the_host_does_not(run_ranks: RunRanks, way, options) -> None:
+    run_ranks("streams", way=(way[0], options, way[2]))
+
+
+def test_streams_of_opencl_wait(run_ranks: RunRanks) -> None:
+    if lack := _lack_of_opencl():
+        pytest.skip(lack)
+    run_ranks("streams", "kill", way=APART, statuses=(0, -signal.SIGKILL))
+
+
+@pytest.mark.parametrize("way", [HOST, STAGED], ids=["host", "staged"])
 def test_a_killed_peer_is_an_error(run_ranks: RunRanks, way) -> None:
     run_ranks("failing", "kill", way=way, statuses=(0, -signal.SIGKILL))
 

@@ -93,6 +93,7 @@ def check_reductions(dtype: torch.dtype, op: Op) -> None:
     work.wait()
     work.wait()
     check(f"all_reduce, twice waited for, {name}", x, want)
+    torch.accelerator.synchronize()
     assert work.is_completed()
     x = on(whole)
     dist.reduce(x, 1, op)

@@ -30,12 +30,20 @@ def meet(name: str) -> None:
         time.sleep(0.01)
 
 
+def end(work: dist.Work) -> None:
+    """Wait for the results, which may raise in either line: streams wait where they can."""
+    work.wait()
+    torch.accelerator.synchronize()
+
+
+torch.accelerator.synchronize()
+meet("begin")
 if RANK == 1:
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "work":
         with raises(dist.DistBackendError, "sequence number 2, failed"):
-            dist.all_reduce(x)
+            end(dist.all_reduce(x, async_op=True))
     if how in ("hang", "abort", "exit"):
         meet("over")
     os._exit(0)
@@ -44,7 +52,7 @@ began = time.monotonic()
 if how in ("kill", "hang"):
     works = [dist.all_reduce(x, async_op=True) for _ in range(3)]
     with raises(dist.DistBackendError, "rank 0 of group '0'", "all_reduce", "sequence number 2, failed") as first:
-        works[0].wait()
+        end(works[0])
     with raises(dist.DistBackendError, "sequence number 2, failed"):  # again
         works[0].wait()
     with raises(dist.DistBackendError, "sequence number 4, did not end", "sequence number 2, failed"):
@@ -64,13 +72,13 @@ elif how == "abort":
     threading.Timer(0.3, backend.abort).start()
     for work in (waits, receives):
         with raises(dist.DistBackendError, "did not end", "it was aborted"):
-            work.wait()
+            end(work)
     with raises(dist.DistBackendError, "it was aborted"):
         dist.all_reduce(x)
 elif how == "work":  # of the device's own, before the collective
     bad = x.index_select(0, torch.tensor([1 << 20], device=device))
     with raises(IndexError):
-        dist.all_reduce(bad)
+        end(dist.all_reduce(bad, async_op=True))
     with raises(dist.DistBackendError, "all_reduce was not started", "out of range"):
         dist.all_reduce(x)
 elif how == "exit":  # of the interpreter, with work under way that nobody ends

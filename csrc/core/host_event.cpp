@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/host_event.h"
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/activity.h"
+#include "core/capture.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/process.h"
+
+namespace outboard {
+
+namespace {
+
+// Events that nobody names any more. The next creation on their device destroys them.
+struct Unused {
+  std::mutex mutex;
+  std::vector<uint64_t> handles;
+};
+Unused unused[kMaxDevices];
+
+void destroy_unused(c10::DeviceIndex device) {
+  std::vector<uint64_t> handles;
+  {
+    const std::lock_guard lock(unused[device].mutex);
+    handles.swap(unused[device].handles);
+  }
+  for (const uint64_t handle : handles) {
+    OB_CALL(event_destroy, device, handle);
+  }
+}
+
+}  // namespace
+
+HostEvent::HostEvent(Stream& stream) : stream_(stream), place_(next_own_place(stream)) {
+  stream_handle(stream);  // opens the device
+  destroy_unused(stream.device);
+  OB_CALL(event_create, stream.device, static_cast<uint32_t>(OB_EVENT_HOST), &handle_);
+  if (handle_ == 0) {
+    raise(ErrorKind::Driver, OB_INTERNAL,
+          "driver '" + driver_name() + "': event_create gave the handle 0, which no event may have");
+  }
+}
+
+HostEvent::~HostEvent() {
+  if (!driver_is_gone()) {
+    const std::lock_guard lock(unused[stream_.device].mutex);
+    unused[stream_.device].handles.push_back(handle_);
+  }
+}
+
+void HostEvent::block(const char* name) {
+  refuse_in_capture(stream_, name);
+  const uint64_t stream = stream_handle(stream_);
+  ActivityScope activity(stream_, {ActivityKind::Wait, "stream_wait_event"});
+  const NotedCall noted("stream_wait_event", stream_.device, &stream_);
+  check(driver().stream_wait_event(driver().self, stream_.device, stream, stream_.device, handle_), "stream_wait_event",
+        stream_.device);
+  activity.finish();
+  stream_.last_work.store(name, std::memory_order_relaxed);
+}
+
+void HostEvent::signal(std::exception_ptr error) {
+  if (is_signalled_.exchange(true) || driver_is_gone()) {
+    return;
+  }
+  if (error) {
+    report_failure(place_, std::move(error));
+  }
+  OB_CALL(event_signal, stream_.device, handle_);
+}
+
+}  // namespace outboard

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Streams wait for an exchange, and the host does not: rank 1 joins each one after rank 0 has gone on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from distributed.programs.start import RANK, raises, start
+
+device = start(seconds=20)
+module = torch.get_device_module(device)
+marks = os.environ["TEST_STORE"] + "-at-"
+
+
+def reach(place: str) -> None:
+    """Let rank 1 go on, which waits here without the group."""
+    if RANK == 0:
+        Path(marks + place).touch()
+    last = time.monotonic() + 20
+    while not os.path.exists(marks + place):
+        assert time.monotonic() < last, f"rank 0 has not reached {place}"
+        time.sleep(0.002)
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy by the device itself: other operators may run on the CPU, and wait."""
+    return torch.empty_like(tensor).copy_(tensor)
+
+
+x = torch.full((1 << 12,), float(RANK + 1), device=device)
+torch.accelerator.synchronize()
+
+# A call that is waited for at once.
+if RANK == 1:
+    reach("all_reduce")
+dist.all_reduce(x)
+y = copied(x)
+if RANK == 0:
+    assert not torch.accelerator.current_stream().query()
+    reach("all_reduce")
+assert y[5].item() == 3.0
+
+# One of its own streams, dropped without a wait: memory stays whole, and the device's wait ends the exchange.
+if RANK == 1:
+    reach("dropped")
+z = torch.full((1 << 12,), 1.0 + RANK, device=device)
+kept = z.view(-1)
+dist.all_reduce(z, async_op=True)
+del z
+others = [torch.full((1 << 12,), -1.0, device=device) for _ in range(8)]
+if RANK == 0:
+    reach("dropped")
+torch.accelerator.synchronize()
+assert kept.tolist() == [3.0] * (1 << 12) and all(other[0].item() == -1 for other in others)
+
+# A list of outputs, another stream, and a future's callback, which runs at once and behind the exchange.
+if RANK == 1:
+    reach("future")
+side = torch.Stream(device)
+with side:
+    outputs = [torch.empty(1 << 10, device=device) for _ in range(2)]
+    work = dist.all_gather(outputs, torch.full((1 << 10,), float(RANK), device=device), async_op=True)
+    future = work.get_future().then(lambda done: copied(done.value()[1]))
+    work.wait()
+    both = [copied(output) for output in outputs]
+if RANK == 0:
+    assert not work.is_completed()
+    reach("future")
+torch.accelerator.current_stream().wait_stream(side)
+assert [tensor[7].item() for tensor in both] == [0.0, 1.0], both
+assert future.wait()[7].item() == 1.0, future.wait()
+assert work.is_completed()
+
+# Sends and receives, whose peers come later, in another order.
+if RANK == 0:
+    received = [torch.empty(8, device=device) for _ in range(2)]
+    works = [dist.irecv(tensor, 1, tag=tag) for tag, tensor in enumerate(received)]
+    for work in works:
+        work.wait()
+    both = [copied(tensor) for tensor in received]
+    reach("send")
+    assert [tensor.tolist() for tensor in both] == [[1.0] * 8, [2.0] * 8]
+else:
+    reach("send")
+    for tag in (1, 0):
+        dist.send(torch.full((8,), tag + 1.0, device=device), 0, tag=tag)
+
+# A wait with a timeout, and a barrier, block the host.
+if RANK == 1:
+    reach("timeout")
+work = dist.all_reduce(x, async_op=True)
+if RANK == 0:
+    from datetime import timedelta
+
+    with raises(dist.DistBackendError, "is not over after 50 ms"):
+        work.wait(timedelta(milliseconds=50))
+    reach("timeout")
+    work.wait(timedelta(seconds=20))
+    torch.accelerator.synchronize()
+    assert work.is_completed()
+    del work
+dist.barrier()
+assert x[0].item() == 6.0
+
+# A failure follows the waits: it is raised where the results are read, once by each stream.
+if RANK == 1:
+    reach("failure")
+    if "kill" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(0)
+dist.all_reduce(x)
+y = copied(x)
+work = dist.all_reduce(y, async_op=True)
+side.wait_stream(torch.accelerator.current_stream())
+reach("failure")
+with raises(dist.DistBackendError, "rank 0 of group '0': all_reduce, sequence number", "failed"):
+    y[0].item()
+with raises(dist.DistBackendError, "failed"):
+    side.synchronize()
+side.synchronize()
+with raises(dist.DistBackendError):  # of whichever stream of the group is asked first
+    work.wait()
+    torch.accelerator.synchronize()
+with raises(dist.DistBackendError):
+    work.wait()
+with raises(dist.DistBackendError, "all_reduce was not started"):
+    dist.all_reduce(x)
+assert (torch.ones(4, device=device) + 1).tolist() == [2.0] * 4
+dist.destroy_process_group()
