@@ -27,6 +27,8 @@ class OUTBOARD_API HostCommand {
   virtual std::string describe() const = 0;
 };
 
+struct RecordArguments;
+
 // Driver work of a graph. The replaying thread queues it once a replay.
 class OUTBOARD_API DriverCommand {
  public:
@@ -75,6 +77,8 @@ class OUTBOARD_API Capture {
   virtual void check(Stream& stream) = 0;
   // Keep an object as long as the graph, such as pinned memory that a copy reads.
   virtual void keep(std::shared_ptr<const void> object) = 0;
+  // Fill in the arguments of a launch that a driver captures and whose kernel checks.
+  virtual void set_record(Stream& stream, RecordArguments& record, ob_kernel_arg* args, const char* name) = 0;
   virtual RandomDraw draw(const std::shared_ptr<RandomSource>& source, uint64_t increment) = 0;
 
   virtual CaptureMark mark(Stream& stream) = 0;
@@ -99,6 +103,12 @@ OUTBOARD_API void set_repeated_host_work(bool is_repeated) noexcept;
 
 inline Capture* capture_of(const Stream& stream) noexcept {
   return stream.capture.load(std::memory_order_acquire);
+}
+
+// Return true if the driver captures the stream. A query of the stream or a wait for it would end the capture.
+inline bool is_captured_by_driver(const Stream& stream) noexcept {
+  const Capture* capture = capture_of(stream);
+  return C10_UNLIKELY(capture != nullptr) && capture->is_native();
 }
 
 // Raise CaptureError if the stream captures. `what` names the attempt: "aten::nonzero, whose result the caller waits

@@ -11,6 +11,7 @@
 #include "core/capture.h"
 #include "core/error.h"
 #include "core/event.h"
+#include "core/graph_record.h"
 #include "core/kernel_failure.h"
 #include "core/late_warnings.h"
 #include "core/lost_device.h"
@@ -251,12 +252,16 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
 
 namespace {
 
-// Wait for each stream, even if another wait fails, and raise the first failure.
+// Wait for each stream, even if another wait fails, and raise the first failure. A driver cannot wait
+// for a stream that it captures.
 void synchronize_streams(c10::DeviceIndex device) {
   std::exception_ptr error;
   detail::for_each_made_stream(
       device,
       [](Stream& stream, void* user) {
+        if (is_captured_by_driver(stream)) {
+          return;
+        }
         ob_status status;
         {
           const Waiting waiting("stream_synchronize", stream.device, &stream);
@@ -285,10 +290,11 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
     return;
   }
   detail::fetch_records(device);
+  const std::vector<WorkPlace> replays = detail::graph_replays(device);
   ActivityScope activity(device, "device_synchronize");
   detail::wait_until_left(device, leave);
   bool is_done = false;
-  if (driver().device_synchronize) {
+  if (driver().device_synchronize && !is_capturing_natively()) {
     ob_status status;
     {
       const Waiting waiting("device_synchronize", device);
@@ -304,6 +310,7 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
   }
   activity.finish();
   trace_order(TraceOrder::DeviceSync, device, 0);
+  detail::end_graph_replays(replays);
   tell_device_failures(device);
   detail::after_wait(device);
 }

@@ -341,6 +341,10 @@ void tell_device_failures(int device) {
   }
 }
 
+void detail::note_done(const WorkPlace& place) noexcept {
+  raise_to(place.stream->failures.done, place.mark + 1);
+}
+
 void detail::begin_failure_watch() noexcept {
   failed_here = nullptr;
 }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -85,6 +86,7 @@ struct Failure {
 };
 
 class StreamRecord;
+class GraphRecord;
 
 // The failure state of one stream.
 struct StreamFailures {
@@ -92,11 +94,13 @@ struct StreamFailures {
   std::atomic<uint64_t> done{0};           // work with a smaller mark has run
   std::atomic<uint64_t> told{0};           // number of the last failure that the stream has raised itself
   std::atomic<bool> has_others{false};     // false if `others` is empty
-  std::mutex mutex;                        // guards `others`; held briefly
+  std::mutex mutex;                        // guards `others` and `graph_records`; held briefly
   Dependencies others;                     // what the stream's work depends on
   uint64_t count = 0;                      // of its failures; this and the next are guarded by failure.cpp's lock
   std::vector<Failure> kept;
   std::atomic<StreamRecord*> record{nullptr};  // where kernels write their failures; see core/kernel_failure.h
+  std::atomic<bool> has_graph_records{false};  // false if `graph_records` is empty
+  std::vector<std::shared_ptr<GraphRecord>> graph_records;  // of graphs with a replay on the stream under way
 };
 
 // Return the position of work that is queued next. Call it before queueing the work.
@@ -128,6 +132,8 @@ inline void tell_failures(StreamState& stream) {
 OUTBOARD_API void tell_device_failures(int device);
 
 namespace detail {
+// Note that the stream's work up to the place has run.
+void note_done(const WorkPlace& place) noexcept;
 // Watch for failures of a stream that this thread reports. A report shows that the driver ran the work within the call
 // that queued it.
 void begin_failure_watch() noexcept;

@@ -7,7 +7,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 
 #include "core/blocking.h"
@@ -16,108 +15,20 @@
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/failure.h"
+#include "core/graph_record.h"
+#include "core/record_slots.h"
 #include "core/stream.h"
 
 namespace outboard {
 
 namespace {
 
-constexpr size_t kRecords = 1024;  // in a block: more than a device has pooled streams
-constexpr size_t kBlockBytes = kRecords * sizeof(KernelRecord);
 constexpr uint64_t kSeal = 0x6f7574626f617264;
 constexpr KernelRecord kEmpty{};
 
 uint64_t seal_of(const KernelRecord& record) {
   return record.ticket ^ static_cast<uint64_t>(record.index) ^ static_cast<uint64_t>(record.size) ^
          (static_cast<uint64_t>(record.kernel) << 32) ^ record.check ^ kSeal;
-}
-
-// Memory for the records of a device's streams. Never freed: queued kernels write there.
-struct Block {
-  uint64_t address = 0;          // of the device
-  KernelRecord* host = nullptr;  // the same memory, or the target of the records' copy
-  bool is_copied = false;
-  size_t used = 0;
-};
-
-struct Blocks {
-  std::mutex mutex;
-  std::deque<Block> list;
-};
-
-Blocks& blocks_of(c10::DeviceIndex device) {
-  static auto* const all = new Blocks[kMaxDevices];
-  return all[device];
-}
-
-// Return null if the driver pins no memory.
-void* new_pinned_memory() {
-  void* memory = nullptr;
-  if (driver().host_alloc) {
-    const NotedCall noted("host_alloc", OB_HOST);
-    const ob_status status = driver().host_alloc(driver().self, kBlockBytes, &memory);
-    if (is_unimplemented(status)) {
-      return nullptr;
-    }
-    check(status, "host_alloc", OB_HOST);
-  }
-  return memory;
-}
-
-Block new_block(c10::DeviceIndex device) {
-  Block block;
-  void* memory = nullptr;
-  if (device_properties(device).addresses_host_memory != 0) {
-    memory = new_pinned_memory();
-    block.address = reinterpret_cast<uint64_t>(memory);
-  }
-  if (memory == nullptr) {
-    OB_CALL(mem_alloc, device, kBlockBytes, &block.address);
-    uint64_t host = 0;
-    if (driver().host_address) {
-      OB_CALL(host_address, device, block.address, kBlockBytes, &host);
-    }
-    memory = reinterpret_cast<void*>(host);
-  }
-  if (memory == nullptr) {
-    block.is_copied = true;
-    memory = new_pinned_memory();
-  }
-  if (memory == nullptr) {
-    memory = ::operator new(kBlockBytes, std::align_val_t{alignof(KernelRecord)});
-  }
-  block.host = static_cast<KernelRecord*>(memory);
-  std::memset(static_cast<void*>(block.host), 0, kBlockBytes);
-  return block;
-}
-
-bool take_slot(Blocks& blocks, Block* out_slot) {
-  if (blocks.list.empty() || blocks.list.back().used == kRecords) {
-    return false;
-  }
-  Block& block = blocks.list.back();
-  *out_slot = block;
-  out_slot->address += block.used * sizeof(KernelRecord);
-  out_slot->host += block.used;
-  ++block.used;
-  return true;
-}
-
-// Return a block with one record. If two threads find no slot, both may add a block; one block then stays unused.
-Block new_slot(c10::DeviceIndex device) {
-  Blocks& blocks = blocks_of(device);
-  Block slot;
-  {
-    const std::lock_guard lock(blocks.mutex);
-    if (take_slot(blocks, &slot)) {
-      return slot;
-    }
-  }
-  const Block fresh = new_block(device);  // calls the driver
-  const std::lock_guard lock(blocks.mutex);
-  blocks.list.push_back(fresh);
-  static_cast<void>(take_slot(blocks, &slot));
-  return slot;
 }
 
 struct CheckedKernel {
@@ -142,7 +53,26 @@ std::exception_ptr new_error(std::string message, std::string where) {
   return std::make_exception_ptr(error);
 }
 
-std::exception_ptr error_of(const KernelRecord& record) {
+}  // namespace
+
+void detail::set_record_arguments(uint64_t address, RecordArguments& record, ob_kernel_arg* args) noexcept {
+  ob_kernel_arg* const own = args + record.first;
+  own[0] = {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, address, nullptr};
+  own[1] = {sizeof(ob_kernel_arg), OB_ARG_VALUE, sizeof(record.ticket), 0, &record.ticket};
+  own[2] = {sizeof(ob_kernel_arg), OB_ARG_VALUE, sizeof(record.kernel), 0, &record.kernel};
+}
+
+bool detail::copy_record(const KernelRecord* record, KernelRecord* out_record) noexcept {
+  std::memcpy(static_cast<void*>(out_record), record, sizeof(*out_record));
+  return out_record->is_taken != 0 && out_record->seal == seal_of(*out_record);
+}
+
+void detail::erase_record(KernelRecord* record) noexcept {
+  record->seal = 0;
+  std::atomic_ref(record->is_taken).store(0, std::memory_order_release);
+}
+
+std::exception_ptr detail::error_of(const KernelRecord& record) {
   const CheckedKernel* kernel = nullptr;
   {
     const std::lock_guard lock(kernels().mutex);
@@ -165,14 +95,12 @@ std::exception_ptr error_of(const KernelRecord& record) {
                                                 : new_error<c10::IndexError>(std::move(message), std::move(where));
 }
 
-}  // namespace
-
 std::atomic<bool> detail::any_record{false};
 
 // A stream's record, and what the host knows of it.
 class StreamRecord {
  public:
-  explicit StreamRecord(const Block& slot)
+  explicit StreamRecord(const RecordSlot& slot)
       : address_(slot.address), host_(slot.host), is_copied_(slot.is_copied), is_stale_(slot.is_copied) {}
 
   uint64_t address() const noexcept { return address_; }
@@ -201,25 +129,23 @@ class StreamRecord {
   }
 
   void read(Stream& stream) {
-    if (C10_LIKELY(std::atomic_ref(host_->is_taken).load(std::memory_order_acquire) == 0)) {
+    if (C10_LIKELY(!detail::is_record_taken(host_))) {
       return;
     }
     const std::lock_guard lock(mutex_);
     KernelRecord seen{};
-    std::memcpy(static_cast<void*>(&seen), host_, sizeof(seen));
     // A copy that was queued before the last one was read has the same content.
-    if (seen.is_taken == 0 || seen.seal != seal_of(seen) || (has_last_ && seen.ticket == last_)) {
+    if (!detail::copy_record(host_, &seen) || (has_last_ && seen.ticket == last_)) {
       return;
     }
     last_ = seen.ticket;
     has_last_ = true;
-    report_failure({&stream, seen.ticket}, error_of(seen));
+    report_failure({&stream, seen.ticket}, detail::error_of(seen));
     if (is_copied_) {
       is_stale_.store(true, std::memory_order_release);
       return;
     }
-    host_->seal = 0;
-    std::atomic_ref(host_->is_taken).store(0, std::memory_order_release);
+    detail::erase_record(host_);
   }
 
  private:
@@ -262,7 +188,7 @@ std::vector<Stream*> recording_streams() {
 
 // If two threads come at once, the second record stays unused.
 StreamRecord& new_record(Stream& stream) {
-  auto fresh = std::make_unique<StreamRecord>(new_slot(stream.device));
+  auto fresh = std::make_unique<StreamRecord>(take_record_slot(stream.device));
   const std::lock_guard lock(recorded().mutex);
   if (StreamRecord* known = stream.failures.record.load()) {
     return *known;
@@ -295,10 +221,7 @@ void set_record(StreamState& stream, RecordArguments& record, ob_kernel_arg* arg
   }
   found->prepare(stream);
   record.ticket = next_own_place(stream).mark;
-  ob_kernel_arg* const own = args + record.first;
-  own[0] = {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, found->address(), nullptr};
-  own[1] = {sizeof(ob_kernel_arg), OB_ARG_VALUE, sizeof(record.ticket), 0, &record.ticket};
-  own[2] = {sizeof(ob_kernel_arg), OB_ARG_VALUE, sizeof(record.kernel), 0, &record.kernel};
+  detail::set_record_arguments(found->address(), record, args);
 }
 
 void note_checked_launch(StreamState& stream) noexcept {
@@ -328,12 +251,14 @@ void read_record(StreamState& stream) {
   if (StreamRecord* record = stream.failures.record.load(std::memory_order_acquire)) {
     record->read(stream);
   }
+  read_graph_records(stream);
 }
 
 void read_records() {
   for (Stream* stream : recording_streams()) {
     read_record(*stream);
   }
+  read_graph_records();
 }
 
 }  // namespace detail

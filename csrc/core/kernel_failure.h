@@ -8,7 +8,8 @@
 // such memory, the record is copied to the host. The copy is queued before each wait for the stream and each event
 // recorded on it, if such kernels were queued since the last wait.
 //
-// Launches without checks take no part in this. A stream has no record before its first kernel that checks.
+// Launches without checks take no part in this. A stream has no record before its first kernel that checks. The kernels
+// of a driver's own graph write to the record of the graph (core/graph_record.h).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -18,6 +19,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -68,6 +70,17 @@ void set_record(StreamState& stream, RecordArguments& record, ob_kernel_arg* arg
 void note_checked_launch(StreamState& stream) noexcept;
 
 namespace detail {
+
+void set_record_arguments(uint64_t address, RecordArguments& record, ob_kernel_arg* args) noexcept;
+
+// Return true if a kernel has begun to write its failure.
+inline bool is_record_taken(KernelRecord* record) noexcept {
+  return std::atomic_ref(record->is_taken).load(std::memory_order_acquire) != 0;
+}
+// Copy a failure. Return false if there is none, or if it is still being written.
+bool copy_record(const KernelRecord* record, KernelRecord* out_record) noexcept;
+void erase_record(KernelRecord* record) noexcept;
+std::exception_ptr error_of(const KernelRecord& record);
 
 extern std::atomic<bool> any_record;
 inline bool has_records() noexcept {

@@ -226,7 +226,9 @@ void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg
     return;
   }
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
-    capture->refuse(std::string("the kernel ") + name + ", which says of an index or an assertion that it is wrong,");
+    capture->set_record(stream, record, args, name);
+    call_launch(stream, launch, name);
+    return;
   }
   set_record(stream, record, args);
   call_launch(stream, launch, name);

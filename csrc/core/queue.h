@@ -27,7 +27,7 @@ OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch, const ch
 
 // Do the same for a kernel that checks its input. `args` are the launch's arguments; those of `record` are filled in
 // here. A graph fills them in for each replay, so that the kernel writes to the record of the stream it is replayed on.
-// Raise CaptureError while the driver captures, because the driver would keep one record and one place for all replays.
+// Raise CaptureError while the driver captures if the host cannot read the graph's record (core/graph_record.h).
 OUTBOARD_API void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,
                                        RecordArguments record);
 

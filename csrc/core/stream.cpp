@@ -355,7 +355,11 @@ void wait_until_left(c10::DeviceIndex device, Leave leave) {
   const char* entry = driver().device_synchronize ? "device_synchronize" : "stream_synchronize";
   for_each_made_stream(
       device,
-      [](Stream& stream, void* user) { wait_until_left(stream, Leave::OnSignal, *static_cast<const char**>(user)); },
+      [](Stream& stream, void* user) {
+        if (!is_captured_by_driver(stream)) {
+          wait_until_left(stream, Leave::OnSignal, *static_cast<const char**>(user));
+        }
+      },
       &entry);
 }
 

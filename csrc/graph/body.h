@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/capture.h"
+#include "core/graph_record.h"
 #include "graph/execution.h"
 #include "memory/management.h"
 
@@ -47,6 +48,8 @@ struct Body {
   WorkPlace replaying;  // written and read in stream order
   uint64_t graph = 0;
   uint64_t executable = 0;
+
+  std::vector<std::shared_ptr<GraphRecord>> records;  // of a native graph's kernels that check, one a device
 
   std::vector<RandomUse> random;
   std::vector<std::shared_ptr<const void>> kept;

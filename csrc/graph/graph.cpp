@@ -107,6 +107,9 @@ bool launch(Body& body, Stream& stream) {
     auto now = std::make_unique<Replaying>(Replaying{&body, next_place(stream)});
     is_queued = queue_work(stream, set_replaying, std::move(now), "graph: begin");
   }
+  for (const std::shared_ptr<GraphRecord>& record : body.records) {
+    record->begin_replay(stream);
+  }
   ActivityScope activity(stream, {ActivityKind::Kernel, "graph_launch", "graph"});
   const NotedCall noted("graph_launch", stream.device, &stream);
   OB_CALL(graph_launch, stream.device, stream_handle(stream), body.executable);

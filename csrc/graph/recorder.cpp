@@ -342,6 +342,36 @@ void Recorder::keep(std::shared_ptr<const void> object) {
   body_->kept.push_back(std::move(object));
 }
 
+// Return the record of the graph's kernels on the stream's device, null if the host cannot read one.
+std::shared_ptr<GraphRecord> Recorder::record_of(Stream& stream) {
+  const auto find_it = [&]() -> std::shared_ptr<GraphRecord> {
+    Lock lock(mutex_);
+    participant(lock, stream);
+    const auto& records = body_->records;
+    const auto known = std::ranges::find(records, stream.device, [](const auto& one) { return one->device(); });
+    return known == records.end() ? nullptr : *known;
+  };
+  if (std::shared_ptr<GraphRecord> known = find_it()) {
+    return known;
+  }
+  std::shared_ptr<GraphRecord> made = GraphRecord::make(stream.device);  // calls the driver
+  if (std::shared_ptr<GraphRecord> known = find_it(); known || !made) {  // another thread was faster
+    return known;
+  }
+  Lock lock(mutex_);
+  participant(lock, stream);
+  return body_->records.emplace_back(std::move(made));
+}
+
+void Recorder::set_record(Stream& stream, RecordArguments& record, ob_kernel_arg* args, const char* name) {
+  const std::shared_ptr<GraphRecord> of_graph = record_of(stream);
+  if (!of_graph) {
+    refuse(std::string("the kernel ") + (name != nullptr ? name : "") +
+           ", which checks an index or an assertion and reports a failure in memory that the host cannot read,");
+  }
+  of_graph->set(record, args);
+}
+
 RandomDraw Recorder::draw(const std::shared_ptr<RandomSource>& source, uint64_t increment) {
   Lock lock(mutex_);
   check_active(lock);

@@ -38,6 +38,7 @@ class Recorder final : public Capture {
   void add(Stream& stream, std::unique_ptr<HostCommand> command) override;
   void check(Stream& stream) override;
   void keep(std::shared_ptr<const void> object) override;
+  void set_record(Stream& stream, RecordArguments& record, ob_kernel_arg* args, const char* name) override;
   RandomDraw draw(const std::shared_ptr<RandomSource>& source, uint64_t increment) override;
   CaptureMark mark(Stream& stream) override;
   void join(Stream& stream, const CaptureMark& mark) override;
@@ -66,6 +67,7 @@ class Recorder final : public Capture {
   Participant& participant(Lock& lock, Stream& stream);
   Participant* find(const Stream& stream);
 
+  std::shared_ptr<GraphRecord> record_of(Stream& stream);
   void use_pool_on(c10::DeviceIndex device);
   uint64_t end_at_driver(std::exception_ptr* out_error);
   std::unique_ptr<Body> finish(std::string* out_cause, std::exception_ptr* out_error);

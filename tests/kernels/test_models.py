@@ -82,8 +82,13 @@ def check(
         ours.compile()
     torch_outboard.reset_coverage()
     losses = train(ours, given.to(device), wanted.to(device), rate)
-    assert {row.provider for row in torch_outboard.coverage()} == {"compiled"}, torch_outboard.coverage()
+    check_providers()
     torch.testing.assert_close(losses, train(model, given, wanted, rate), rtol=1e-3, atol=1e-3)
+
+
+def check_providers() -> None:
+    """Check that kernels of the device computed everything: generated ones, and a library's if the driver has one."""
+    assert {row.provider for row in torch_outboard.coverage()} - {"native"} == {"compiled"}, torch_outboard.coverage()
 
 
 @eager_and_compiled
@@ -134,6 +139,6 @@ def test_a_gpt_generates_with_a_static_cache(device: torch.device, is_compiled: 
         ours.forward = torch.compile(ours.forward)
     torch_outboard.reset_coverage()
     result = ours.generate(given, attention_mask=torch.ones_like(given), **options)
-    assert {row.provider for row in torch_outboard.coverage()} == {"compiled"}, torch_outboard.coverage()
+    check_providers()
     # Where two tokens are as likely as each other but for rounding, both are right.
     assert (result.cpu() == expected).float().mean() > 0.9

@@ -251,25 +251,161 @@ raises(9, module.synchronize)
     )
 
 
-def test_a_capture_of_the_drivers_refuses_it(run_python):
-    run_python(
-        BEGIN.replace("driver = kind()", "driver = Capturing()").replace(
-            "kind =",
-            """
-class Capturing(Reached):
-    graph_capture_begin = graph_instantiate = graph_launch = lambda self, *arguments: 7
-    graph_capture_end = graph_destroy = graph_executable_destroy = lambda self, *arguments: 7
+CAPTURING = (
+    BEGIN.replace("driver = kind()", "driver = kind()\nof_memory = TEXT.replace('x, index, at', 'x, at')").replace(
+        "kind =",
+        """
+def capturing(base):
+    class Capturing(base):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.captures, self.graphs = {}, {}
 
+        def graph_capture_begin(self, device, stream):
+            self.captures[stream] = []
+
+        def graph_capture_end(self, device, stream):
+            graph = next(self.handles)
+            self.graphs[graph] = self.captures.pop(stream)
+            return graph
+
+        def graph_instantiate(self, device, graph):
+            executable = next(self.handles)
+            self.graphs[executable] = self.graphs[graph]
+            return executable
+
+        def graph_launch(self, device, stream, executable):
+            for work in self.graphs[executable]:
+                super().kernel_launch(device, stream, *work)
+
+        def graph_destroy(self, device, graph):
+            del self.graphs[graph]
+
+        graph_executable_destroy = graph_destroy
+
+        def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
+            work = kernel, grid, block, args, shared_memory, cluster, is_cooperative
+            if stream in self.captures:
+                self.captures[stream].append(work)
+            else:
+                super().kernel_launch(device, stream, *work)
+    return Capturing
+
+Reached, Copied, Pinned = map(capturing, (Reached, Copied, Pinned))
 kind =""",
-        )
+    )
+    + """
+# The index is the tensor's first number, so that replays of one launch differ.
+text = TEXT.replace("def f(x, index, at", "def f(x, at").replace(
+    "ticket, which, index = (", "index = int(ctypes.c_float.from_address(x).value)\\n    ticket, which = (").replace(
+    "(ticket, which, index))", "(ticket, which))")
+kernel = _C.device_kernel("kernel", "python", text.encode(), "", "f", "we", ("1",) * 6 + ("0",), checks)
+
+def captured(x):
+    graph = module.Graph()
+    with module.graph(graph):
+        kernel(x)
+    return graph
+"""
+)
+
+
+@pytest.mark.parametrize("place", ("reached", "pinned"))
+def test_each_replay_of_a_drivers_graph_reports_its_failure(run_python, place):
+    run_python(
+        CAPTURING
         + """
-graph = module.Graph()
-with pytest.raises(CaptureError, match="the kernel kernel, which says .* cannot be captured"), module.graph(graph):
-    kernel(x, 8)
-kernel(x, 9)
+graph = captured(x)
+for index in (0, 8, 8, 7, 9, 99, 1):
+    x.fill_(index)
+    graph.replay()
+    if index == 99:
+        with pytest.raises(RuntimeError, match="^all is well .*in the kernel kernel"):
+            module.synchronize()
+    elif index >= 8:
+        raises(index, module.current_stream().synchronize)
+    module.synchronize()
+kernel(x.fill_(9))
+raises(9, module.synchronize)
+""",
+        place,
+    )
+
+
+def test_only_streams_that_replayed_the_graph_raise_its_failure(run_python):
+    run_python(
+        CAPTURING
+        + """
+y = torch.zeros(8, device="programs")
+bad, good = captured(x), captured(y)
+side, other = torch.Stream("programs:0"), torch.Stream("programs:0")
+x.fill_(8)
+module.synchronize()
+with module.stream(other):
+    good.replay()
+with module.stream(side):
+    before = side.record_event()
+    bad.replay()
+    behind = side.record_event()
+before.synchronize()
+other.synchronize()
+raises(8, behind.synchronize)
+side.synchronize()
+module.synchronize()
+x.fill_(0)
+with module.stream(side):
+    bad.replay()
+side.synchronize()
+x.fill_(9)
+module.synchronize()
+with module.stream(other):  # behind the replay on the first stream, which is done
+    bad.replay()
+side.synchronize()
+raises(9, other.synchronize)
+""",
+        "reached",
+    )
+
+
+def test_a_failure_outlives_its_graph_and_records_are_used_again(run_python):
+    run_python(
+        CAPTURING
+        + """
+x.fill_(8)
+graph = captured(x)
+graph.replay()
+del graph
+raises(8, module.synchronize)
+module.synchronize()
+x.fill_(0)
+captured(x).replay()
+module.synchronize()
+blocks = len(driver.blocks)
+for index in range(3000):  # more than a block of memory has records
+    captured(x).replay()
+    if index % 16 == 0:
+        module.synchronize()
+assert len(driver.blocks) == blocks
+x.fill_(9)
+captured(x).replay()
 raises(9, module.synchronize)
 """,
         "reached",
+    )
+
+
+def test_a_capture_of_the_drivers_refuses_records_that_must_be_copied(run_python):
+    run_python(
+        CAPTURING
+        + """
+graph = module.Graph()
+message = "the kernel kernel, which checks .* in memory that the host cannot read, cannot be captured"
+with pytest.raises(CaptureError, match=message), module.graph(graph):
+    kernel(x)
+assert not driver.captures
+kernel(x.fill_(9))
+""",
+        "copied",
     )
 
 
