@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torch_outboard.compile.generators import generators
+
 Pool = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -41,6 +43,8 @@ def test_the_mean_of_nothing_is_not_a_number(is_compiled: bool, device: torch.de
 
 def test_what_an_earlier_loop_stored_is_read_under_a_mask(device: torch.device) -> None:
     """A loop of the kernel stores running sums while it sums the row; the next loop reads some of them."""
+    if generators().of(device.index).name == "triton":
+        pytest.skip("upstream: torch 2.11's Triton kernels drop the mask, on CUDA too")
 
     def chosen(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         places = torch.arange(x.shape[0], device=x.device)
