@@ -4,7 +4,7 @@
 from dataclasses import replace
 
 from torch_outboard._discovery import find_driver
-from torch_outboard.codegen.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.compile.simt.generator import OpenCLGenerator
 
 

@@ -7,7 +7,7 @@ and read the errors of your compiler. This dialect omits groups of items that sh
 fast. For groups, see the dialects of OpenCL C and CUDA C++ beside that module.
 """
 
-from torch_outboard.codegen.dialect import Dialect
+from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.compile.simt.generator import SimtGenerator
 
 LANGUAGE = "own_kernels_c"

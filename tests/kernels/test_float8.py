@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_outboard import coverage, reset_coverage
-from torch_outboard.codegen.dialect import FLOAT8
+from torch_outboard.codegen.dialects.dialect import FLOAT8
 
 TYPES = list(FLOAT8)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Reductions in all ways in which items share rows: short and long, along memory and across, few and many.
 
-If the items of a group reduce together (`codegen/groups.py`), with these sizes some items have no row, or fewer
+If the items of a group reduce together (`codegen/mapping/group.py`), with these sizes some items have no row, or fewer
 elements than others.
 """
 
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard import _C, coverage, reset_coverage
-from torch_outboard.codegen.groups import cooperates
+from torch_outboard.codegen.mapping.group import cooperates
 from torch_outboard.compile.generators import generators
 
 SHAPES = [(9, 300), (33, 5000), (300, 40)]

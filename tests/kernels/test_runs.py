@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torch_outboard
-from torch_outboard.codegen.runs import ELEMENTS
+from torch_outboard.codegen.mapping.run import ELEMENTS
 
 SIZES = (1, 15, 17, 33, ELEMENTS - 1, ELEMENTS, ELEMENTS + 1, 3 * ELEMENTS + 47)
 

@@ -8,8 +8,8 @@ from dataclasses import fields
 
 from simt_drivers import Apart
 
-from torch_outboard.codegen.dialect import Dialect
-from torch_outboard.codegen.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.compile.simt.generator import OpenCLGenerator
 
 from .toys import Toy

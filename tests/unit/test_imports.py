@@ -18,7 +18,9 @@ PACKAGE = Path(torch_outboard.__file__).parent
 # What may be imported everywhere: they know nothing of devices.
 _BASE = {"_errors", "_extension", "_moved", "_options", "_sealed", "_triton", "_version"}
 _COMPAT = {*_BASE, "_compat", "device", "driver"}
-_GENERATED = {*_COMPAT, "codegen", "compile.runtime", "compile.wrapper", "compile.fx"}
+# The rooms of the code generator.
+_CODEGEN = {"codegen.prelude", "codegen.dialects", "codegen.mapping", "codegen.kernel", "codegen"}
+_GENERATED = {*_COMPAT, *_CODEGEN, "compile.runtime", "compile.wrapper", "compile.fx"}
 _LANGUAGE = {*_GENERATED, "compile.generator", "compile.cpp"}
 _ATTACH = {
     *{*_COMPAT, "_build", "_direct_calls", "_discovery", "_kernels", "_properties", "_variables", "amp", "sanitizer"},
@@ -28,8 +30,8 @@ _ATTACH = {
 _SHARED = {
     *{"compile.generator", "compile.generators", "compile.own_code", "compile.device", "compile.fx", "compile.runtime"}
 }
-_TEMPLATES = {*_BASE, "codegen", "kernels.refusal", "kernels.tune.schedules", "kernels.plans.text"}
-_OPERATORS = {*_COMPAT, "codegen", "compile.generators", "kernels.refusal", "kernels.templates"}
+_TEMPLATES = {*_BASE, *_CODEGEN, "kernels.refusal", "kernels.tune.schedules", "kernels.plans.text"}
+_OPERATORS = {*_COMPAT, *_CODEGEN, "compile.generators", "kernels.refusal", "kernels.templates"}
 _DISK = {*_BASE, "compile.generators", "compile.own_code", "device", "driver", "kernels"}
 _TUNING = {*_TEMPLATES, *_OPERATORS, *_DISK, "kernels.disk"}
 
@@ -58,13 +60,17 @@ ROOMS: Mapping[str, Collection[str]] = {
     "device": {*_BASE, "_properties", "driver"},
     "drivers": {*_BASE, "device", "driver"},
     "_compat": {"device"},
-    "codegen": _COMPAT,
+    "codegen.prelude": (),
+    "codegen.dialects": {"codegen.prelude"},
+    "codegen.mapping": {*_COMPAT, "codegen.prelude", "codegen.dialects"},
+    "codegen.kernel": {*_COMPAT, "codegen.prelude", "codegen.dialects", "codegen.mapping"},
+    "codegen": {*_COMPAT, *_CODEGEN} - {"codegen"},
     "compile.generator": {*_BASE, "driver"},
     "compile.own_code": _BASE,
-    "compile.runtime": {*_BASE, "codegen"},
+    "compile.runtime": _BASE | _CODEGEN,
     "compile.capture": {*_BASE, "device"},
-    "compile.wrapper": {*_BASE, "codegen", "compile.runtime"},
-    "compile.fx": {*_COMPAT, "codegen", "compile.runtime", "compile.wrapper"},
+    "compile.wrapper": {*_BASE, *_CODEGEN, "compile.runtime"},
+    "compile.fx": {*_COMPAT, *_CODEGEN, "compile.runtime", "compile.wrapper"},
     "compile.cpp": {*_GENERATED, "compile.generator"},
     "compile.simt": _LANGUAGE,
     "compile.triton": _LANGUAGE,
@@ -76,7 +82,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_autoload": {"_attach"},
     "kernels.refusal": (),
     "kernels.tune.schedules": (),
-    "kernels.plans.text": {*_BASE, "codegen", "kernels.refusal"},
+    "kernels.plans.text": {*_BASE, *_CODEGEN, "kernels.refusal"},
     "kernels.templates": _TEMPLATES,
     "kernels": _OPERATORS,
     "kernels.disk": _DISK,
@@ -92,7 +98,7 @@ ROOMS: Mapping[str, Collection[str]] = {
         *{*_BASE, "_attach", "_autoload", "_coverage", "_host_view", "_kernels", "_launch", "_properties"},
         *{"amp", "driver"},
     },
-    "testing": {*_BASE, "", "_discovery", "codegen", "compile.generators", "driver"},
+    "testing": {*_BASE, *_CODEGEN, "", "_discovery", "compile.generators", "driver"},
     "testing.database": {*_BASE, "kernels.alone", "testing"},
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
@@ -239,8 +245,8 @@ def test_an_import_that_points_upward_would_be_seen():
     assert rule_against(Use("driver", 1, "_errors")) is None
     assert rule_against(Use("compile.fx.wrapper", 1, "compile.fx.kernel")) is None
     assert "compile.fx may not import compile.cpp" in str(rule_against(Use("compile.fx.kernel", 1, "compile.cpp")))
-    assert "codegen may not import kernels" in str(rule_against(Use("codegen.kernel", 1, "kernels.builder")))
-    assert "codegen may not import compile.fx" in str(rule_against(Use("codegen.kernel", 1, "compile.fx.kernel")))
+    assert "codegen may not import kernels" in str(rule_against(Use("codegen.scheduling", 1, "kernels.builder")))
+    assert "codegen may not import compile.fx" in str(rule_against(Use("codegen.scheduling", 1, "compile.fx.kernel")))
     assert "device may not import torch_outboard" in str(rule_against(Use("device.memory", 1, "")))
     assert "attic is in no room" in str(rule_against(Use("attic", 1, "driver")))
     assert "attic is in no room" in str(rule_against(Use("driver", 1, "attic")))

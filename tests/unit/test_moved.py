@@ -13,16 +13,24 @@ from .test_imports import PACKAGE, all_imports, modules, own_name
 
 # Old names of modules and the new ones, without the package's name.
 MOVED = {
-    f"compile.simt.{name}": f"codegen.{name}"
-    for name in (
-        *("checking", "checks", "chunk_joins", "chunks", "columns", "cuda_cpp", "dialect", "dialects", "groups"),
-        *("helpers", "host_cpp", "indexing", "kernel", "mapping", "opencl_c", "overrides", "reduction", "refused"),
-        *("runs", "scheduling", "search", "values"),
-    )
+    f"compile.simt.{old}": f"codegen.{new}"
+    for room, names in {
+        "": ("chunk_joins", "chunks", "refused", "scheduling"),
+        "dialects.": ("cuda_cpp", "dialect", "host_cpp", "opencl_c"),
+        "kernel.": ("checking", "checks", "indexing", "kernel", "overrides", "reduction", "search", "values"),
+    }.items()
+    for old, new in ((name, f"{room}{name}") for name in names)
 } | {
+    "compile.simt.dialects": "codegen.dialects",
+    "compile.simt.columns": "codegen.mapping.columns",
+    "compile.simt.groups": "codegen.mapping.group",
+    "compile.simt.helpers": "codegen.prelude",
+    "compile.simt.mapping": "codegen.mapping.parts",
+    "compile.simt.runs": "codegen.mapping.run",
     "compile.simt.runtime": "compile.runtime.simt_kernel",
     "compile.runtime.letters": "codegen.letters",
     "compile.runtime.formula": "codegen.formula",
+    **{f"codegen.{name}": f"codegen.dialects.{name}" for name in ("cuda_cpp", "dialect", "host_cpp", "opencl_c")},
 }
 
 
@@ -54,8 +62,8 @@ def test_the_warning_names_the_line_of_the_importer():
     with pytest.warns(DeprecationWarning) as caught:
         from torch_outboard.compile.simt.dialect import Dialect
     assert caught[0].filename == __file__
-    assert Dialect is importlib.import_module("torch_outboard.codegen.dialect").Dialect
-    assert own_name(Dialect.__module__) == "codegen.dialect"
+    assert Dialect is importlib.import_module("torch_outboard.codegen.dialects.dialect").Dialect
+    assert own_name(Dialect.__module__) == "codegen.dialects.dialect"
 
 
 def test_the_program_of_a_kernel_is_found_where_it_was():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torch_outboard.codegen.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.refused import LACK, leave_to_providers
 from torch_outboard.kernels.reasons import explained, remedy
 

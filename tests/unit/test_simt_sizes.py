@@ -7,7 +7,7 @@ import pytest
 import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from torch_outboard.codegen.indexing import IndexPrinter
+from torch_outboard.codegen.kernel.indexing import IndexPrinter
 
 SIZE = sympy.Symbol("ks0", integer=True, nonnegative=True)
 OTHER = sympy.Symbol("ks1", integer=True, nonnegative=True)

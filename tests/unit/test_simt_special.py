@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_outboard.codegen.host_cpp import HOST_CPP
-from torch_outboard.codegen.overrides import special_functions
+from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
+from torch_outboard.codegen.kernel.overrides import special_functions
 
 _KINDS = {torch.float32: ("float", "f32"), torch.float64: ("double", "f64")}
 _OF_TWO = ("gammainc", "gammaincc", "igamma", "igammac", "polygamma", "zeta")

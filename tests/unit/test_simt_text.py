@@ -16,15 +16,15 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, Max, ModularIndexing
 
-from torch_outboard.codegen.checks import is_never_zero
-from torch_outboard.codegen.cuda_cpp import CUDA_CPP
-from torch_outboard.codegen.dialect import STORAGE_TYPES, SUFFIXES
 from torch_outboard.codegen.dialects import add_dialect, find_dialect
-from torch_outboard.codegen.host_cpp import HOST_CPP
-from torch_outboard.codegen.indexing import IndexPrinter
-from torch_outboard.codegen.mapping import columns_of_item, parts_for_groups, parts_of_reduction
-from torch_outboard.codegen.opencl_c import OPENCL_C
-from torch_outboard.codegen.values import literal
+from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
+from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, SUFFIXES
+from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.codegen.kernel.checks import is_never_zero
+from torch_outboard.codegen.kernel.indexing import IndexPrinter
+from torch_outboard.codegen.kernel.values import literal
+from torch_outboard.codegen.mapping.parts import columns_of_item, parts_for_groups, parts_of_reduction
 
 DIALECTS = (HOST_CPP, OPENCL_C, CUDA_CPP)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_outboard.codegen.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES, Dialect
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES, Dialect
+from torch_outboard.codegen.kernel.reduction import joiner, start_of
 from torch_outboard.codegen.program import DeviceProgram
-from torch_outboard.codegen.reduction import joiner, start_of
 
 __all__ = ["Join", "loop", "rows_program", "store_of_chunk"]
 

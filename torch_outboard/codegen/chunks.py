@@ -20,12 +20,12 @@ from torch._inductor.codegen.common import DeferredLine
 from torch._inductor.virtualized import V
 
 from torch_outboard.codegen import chunk_joins
-from torch_outboard.codegen.dialect import COMPUTE_TYPES, STORAGE_TYPES, Dialect
-from torch_outboard.codegen.groups import ITEMS
-from torch_outboard.codegen.kernel import SimtKernel
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, STORAGE_TYPES, Dialect
+from torch_outboard.codegen.kernel.kernel import SimtKernel
+from torch_outboard.codegen.kernel.values import cast
+from torch_outboard.codegen.mapping.group import ITEMS
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.scheduling import SimtScheduling
-from torch_outboard.codegen.values import cast
 
 __all__ = ["ChunkBody", "Operand", "Result", "chunk_scheduling"]
 

@@ -15,9 +15,9 @@ import torch
 from torch._inductor.codegen.common import pointwise_overrides_data
 from torch.utils._pytree import tree_leaves
 
-from torch_outboard.codegen.checks import CHECKED, DIVIDING
-from torch_outboard.codegen.dialect import SUFFIXES, Dialect
-from torch_outboard.codegen.overrides import SimtOverrides
+from torch_outboard.codegen.dialects.dialect import SUFFIXES, Dialect
+from torch_outboard.codegen.kernel.checks import CHECKED, DIVIDING
+from torch_outboard.codegen.kernel.overrides import SimtOverrides
 
 __all__ = ["LACK", "leave_to_providers"]
 

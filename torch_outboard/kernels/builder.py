@@ -374,7 +374,7 @@ def _forget_fakes() -> None:
 
 
 def _kernel(operator: str, number: int, program: Any, dimensions: int = 0) -> tuple[Any, ...]:
-    from torch_outboard.codegen.checks import of_operator
+    from torch_outboard.codegen.kernel.checks import of_operator
     from torch_outboard.codegen.letters import program_letters
 
     code = program.code.encode() if isinstance(program.code, str) else program.code

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_outboard.codegen.chunk_joins import Join
-from torch_outboard.codegen.reduction import accumulated_in
+from torch_outboard.codegen.kernel.reduction import accumulated_in
 from torch_outboard.kernels.lists import Single, changed
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.refusal import Refusal

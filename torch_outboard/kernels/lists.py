@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.codegen.dialect import HALVES
+from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.numbers import rounded
 from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.refusal import Refusal

@@ -16,8 +16,8 @@ import torch
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
-from torch_outboard.codegen.dialect import Dialect
-from torch_outboard.codegen.groups import cooperates
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.mapping.group import cooperates
 
 __all__ = ["keep_magnitudes"]
 

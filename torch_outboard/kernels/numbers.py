@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.codegen.dialect import HALVES
+from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels import random
 from torch_outboard.kernels.fills import FILLS
 from torch_outboard.kernels.operators import base_name, overload_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.codegen.dialect import HALVES
+from torch_outboard.codegen.dialects.dialect import HALVES
 
 __all__ = ["FORMULAS", "Given", "Values", "run_formula"]
 

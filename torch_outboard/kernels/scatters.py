@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.codegen.dialect import SUFFIXES
+from torch_outboard.codegen.dialects.dialect import SUFFIXES
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.segments import combined

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch_outboard.driver import Driver
 
 if TYPE_CHECKING:
-    from torch_outboard.codegen.dialect import Dialect
+    from torch_outboard.codegen.dialects.dialect import Dialect
 
 __all__ = ["TestPrograms", "programs_of"]
 

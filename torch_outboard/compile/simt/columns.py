@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The old name of `torch_outboard.codegen.columns`."""
+"""The old name of `torch_outboard.codegen.mapping.columns`."""
 
 from torch_outboard._moved import forward
-from torch_outboard.codegen import columns
+from torch_outboard.codegen.mapping import columns
 
 forward(__name__, columns)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from torch_outboard._extension import header_path
-from torch_outboard.codegen.cuda_cpp import CUDA_CPP
-from torch_outboard.codegen.dialect import Dialect
-from torch_outboard.codegen.helpers import prelude
-from torch_outboard.codegen.host_cpp import HOST_CPP
-from torch_outboard.codegen.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.codegen.prelude import prelude
 from torch_outboard.compile.generator import CodeGenerator
 
 __all__ = ["CudaGenerator", "HostGenerator", "OpenCLGenerator", "SimtGenerator"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The old name of `torch_outboard.codegen.groups`."""
+"""The old name of `torch_outboard.codegen.mapping.group`."""
 
 from torch_outboard._moved import forward
-from torch_outboard.codegen import groups
+from torch_outboard.codegen.mapping import group
 
-forward(__name__, groups)
+forward(__name__, group)

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from torch_outboard.codegen.dialect import HALVES, SUFFIXES
+from torch_outboard.codegen.dialects.dialect import HALVES, SUFFIXES
 from torch_outboard.kernels.bodies import BODIES, BODIES_IN_REALS
 from torch_outboard.kernels.decompositions import decompositions
 from torch_outboard.kernels.fills import FILLS

@@ -27,7 +27,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch._inductor.virtualized import V
 
-from torch_outboard.codegen.dialect import HALVES
+from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import attention_strips, attention_tiles
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor

@@ -11,7 +11,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch._inductor.virtualized import V
 
-from torch_outboard.codegen.dialect import STORAGE_TYPES, Dialect
+from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.refusal import Refusal

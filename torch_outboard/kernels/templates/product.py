@@ -16,7 +16,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.codegen.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torch_outboard.codegen.dialect import Dialect
+from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import strips, tiles
 from torch_outboard.kernels.templates.call import TemplateCall

@@ -15,7 +15,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.codegen.dialect import SUFFIXES
+from torch_outboard.codegen.dialects.dialect import SUFFIXES
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
 from torch_outboard.kernels.templates.product import ceil_div, filled
 

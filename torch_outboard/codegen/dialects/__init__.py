@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from torch_outboard.codegen.cuda_cpp import CUDA_CPP
-from torch_outboard.codegen.dialect import Dialect
-from torch_outboard.codegen.host_cpp import HOST_CPP
-from torch_outboard.codegen.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 
 __all__ = ["add_dialect", "find_dialect"]
 

@@ -16,7 +16,7 @@ from torch._inductor import ir
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
-from torch_outboard.codegen.mapping import columns_of_item
+from torch_outboard.codegen.mapping.parts import columns_of_item
 from torch_outboard.device.devices import get_device_properties
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this

@@ -17,8 +17,8 @@ from torch._inductor.dtype_propagation import DtypePropagationOpsHandler, promot
 from torch._inductor.utils import get_bounds_index_expr
 from torch._inductor.virtualized import V, ops
 
-from torch_outboard.codegen.dialect import COMPUTE_TYPES, FLOAT8, HALVES, NARROW, STORAGE_TYPES, SUFFIXES
-from torch_outboard.codegen.values import cast, literal, plain, suffix, type_of
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, FLOAT8, HALVES, NARROW, STORAGE_TYPES, SUFFIXES
+from torch_outboard.codegen.kernel.values import cast, literal, plain, suffix, type_of
 
 __all__ = ["SimtOverrides"]
 

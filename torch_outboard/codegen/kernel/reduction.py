@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from torch_outboard.codegen.dialect import COMPUTE_TYPES, NARROW
-from torch_outboard.codegen.values import cast, literal, suffix
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, NARROW
+from torch_outboard.codegen.kernel.values import cast, literal, suffix
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 

@@ -13,9 +13,9 @@ from torch.utils._sympy.functions import ModularIndexing
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from torch_outboard._errors import NotSupportedError
-from torch_outboard.codegen.checks import ZERO, index_given, is_never_zero, operator_of
-from torch_outboard.codegen.dialect import Dialect
-from torch_outboard.codegen.groups import Group
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.kernel.checks import ZERO, index_given, is_never_zero, operator_of
+from torch_outboard.codegen.mapping.group import Group
 
 __all__ = ["CheckingKernel"]
 

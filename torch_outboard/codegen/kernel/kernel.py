@@ -21,13 +21,16 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from torch_outboard.codegen import columns, groups, reduction, runs, search
-from torch_outboard.codegen.checking import CheckingKernel
-from torch_outboard.codegen.checks import RECORD
-from torch_outboard.codegen.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES
-from torch_outboard.codegen.indexing import IndexPrinter
-from torch_outboard.codegen.overrides import SimtOverrides
-from torch_outboard.codegen.values import cast, literal
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES
+from torch_outboard.codegen.kernel import reduction, search
+from torch_outboard.codegen.kernel.checking import CheckingKernel
+from torch_outboard.codegen.kernel.checks import RECORD
+from torch_outboard.codegen.kernel.indexing import IndexPrinter
+from torch_outboard.codegen.kernel.overrides import SimtOverrides
+from torch_outboard.codegen.kernel.values import cast, literal
+from torch_outboard.codegen.mapping import columns
+from torch_outboard.codegen.mapping import group as groups
+from torch_outboard.codegen.mapping import run as runs
 
 __all__ = ["SimtKernel", "TypedCSE"]
 

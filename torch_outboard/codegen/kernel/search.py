@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch._inductor.virtualized import V
 
-from torch_outboard.codegen.dialect import COMPUTE_TYPES
-from torch_outboard.codegen.values import cast
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES
+from torch_outboard.codegen.kernel.values import cast
 
 __all__ = ["bucketize"]
 

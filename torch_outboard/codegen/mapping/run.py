@@ -18,8 +18,8 @@ import sympy  # type: ignore[import-untyped]
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from torch_outboard.codegen import groups
-from torch_outboard.codegen.columns import is_cpu
+from torch_outboard.codegen.mapping import group as groups
+from torch_outboard.codegen.mapping.columns import is_cpu
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The helpers that kernels call. They come from the files of prelude/; a kernel's text includes only those it needs.
+"""The helpers that kernels call. They come from the files of this folder; a kernel's text includes only those it needs.
 
 A file is a list of blocks, separated by blank lines. A block defines functions, tables or types. A block that begins
 with a macro defines a family: one member for each use of the macro, with the macro's last argument as the suffix, as in
@@ -38,7 +38,7 @@ class _Block:
 @functools.cache
 def prelude() -> tuple[str, ...]:
     """Return the texts of the prelude's files."""
-    folder = Path(__file__).with_name("prelude")
+    folder = Path(__file__).parent
     return tuple((folder / f"{name}.h").read_text(encoding="utf-8") for name in _FILES)
 
 

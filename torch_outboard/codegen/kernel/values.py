@@ -10,7 +10,7 @@ import torch
 from torch._inductor.codegen.common import CSEVariable
 from torch._inductor.virtualized import OpsValue
 
-from torch_outboard.codegen.dialect import COMPUTE_TYPES, NARROW, SUFFIXES
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, NARROW, SUFFIXES
 
 __all__ = ["cast", "literal", "plain", "suffix", "type_of"]
 

@@ -23,10 +23,10 @@ import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
 
-from torch_outboard.codegen.columns import is_cpu, reads_columns
-from torch_outboard.codegen.dialect import COMPUTE_TYPES, SUFFIXES, Dialect
-from torch_outboard.codegen.helpers import needed_by
-from torch_outboard.codegen.mapping import COLUMNS_OF_GROUP
+from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, SUFFIXES, Dialect
+from torch_outboard.codegen.mapping.columns import is_cpu, reads_columns
+from torch_outboard.codegen.mapping.parts import COLUMNS_OF_GROUP
+from torch_outboard.codegen.prelude import needed_by
 
 SimtKernel = Any  # kernel.SimtKernel, which imports this
 

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The dialect: the table that a vendor fills to get generated kernels in its language.
+
+All dialects share the bodies of kernels. The bodies are in the subset that opencl_c, C++ and CUDA C++ have in common.
+They use the types `ob_i8` … `ob_u64`, `float`, `double` and `bool`, and helpers of prelude/, which are in the same
+subset. A dialect holds the differences: how a kernel begins, the qualifiers of pointers, how an item gets its number,
+and the spellings of library functions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+import torch
+
+from torch_outboard.codegen.prelude import needed_by
+
+__all__ = ["COMPUTE_TYPES", "FLOAT8", "HALVES", "NARROW", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
+
+HALVES = (torch.float16, torch.bfloat16)
+
+# Without float8_e8m0fnu: Inductor lowers no operator of it.
+FLOAT8 = {
+    torch.float8_e4m3fn: "e4m3fn",
+    torch.float8_e4m3fnuz: "e4m3fnuz",
+    torch.float8_e5m2: "e5m2",
+    torch.float8_e5m2fnuz: "e5m2fnuz",
+}
+
+# Types that exist in memory only and are computed in float. Their helpers are `ob_from_<suffix>` and `ob_to_<suffix>`.
+NARROW = (*HALVES, *FLOAT8)
+
+SUFFIXES = {
+    torch.bool: "b8",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    **FLOAT8,
+}
+
+# The C type of an element in memory. A bool is a byte, since languages differ about its size in memory.
+STORAGE_TYPES = {
+    **{dtype: "ob_" + name for dtype, name in SUFFIXES.items()},
+    torch.bool: "ob_u8",
+    torch.float32: "float",
+    torch.float64: "double",
+    **{dtype: f"ob_u{8 * dtype.itemsize}" for dtype in NARROW},
+}
+
+# The C type of a variable.
+COMPUTE_TYPES = {**STORAGE_TYPES, torch.bool: "bool", **dict.fromkeys(NARROW, "float")}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A language in which kernels are generated.
+
+    Attributes
+    ----------
+    name : str
+        The dialect's name. `program_build` receives it as the language unless `language` is set.
+    header : str
+        Text before everything else. It defines the types `ob_i8` … `ob_u64` and these macros, which prelude/ and
+        kernels use. OB_DEVICE: before a helper. OB_GLOBAL: before the target of a pointer into the device's memory.
+        OB_RESTRICT. OB_TABLE: before a table of constants of the whole program. OB_TABLE_AT: before the target of a
+        pointer into such a table. OB_LIB(name): a function of C's library that is generic in its type. OB_AS_F32,
+        OB_AS_U32, OB_AS_F64 and OB_AS_U64: the bits of a number as the named type. OB_INFINITY, OB_NAN.
+        OB_VECTORS(count) is optional. It asks a compiler for CPUs to vectorize the next loop by 16 elements, with
+        `count` vectors a turn. If the header does not define it, it expands to nothing.
+    kernel : str
+        The head of a kernel: a format of `name` and `parameters`.
+    item : str
+        The number of this item in the launch, an expression of 64 bits.
+    group : int
+        Items of a group in a launch of one dimension.
+    lanes : int
+        Independent accumulators of an item that reduces a row. A power of two.
+    language, options : str
+        Arguments of `program_build`.
+    runs_on_host : bool
+        True if a kernel is a function of the host's C++, called with the number of an item as its first argument.
+    has_double : bool
+        True if the language has `double`. Without it, kernels of float64 are refused.
+    functions : mapping of str to str
+        Spellings of functions of C's library that differ from OB_LIB: {"exp": "ob_my_exp"}.
+    raises : str
+        Functions that end a kernel with an exception, placed before kernels that call them. `ob_raise_index(name,
+        index, size)` reports an operator's index that is out of bounds, `ob_raise_assert(message)` a failed assertion.
+        Names and messages are C strings.
+    records : bool
+        True if kernels report failures in the record of their stream (prelude/failure.h) and continue. The header then
+        defines OB_TAKE(pointer): it sets a 32-bit number from 0 to 1, and is true for exactly one of the items that
+        call it. Without `raises` and `records`, the providers of eager calls run operators that check indices.
+    atomics : frozenset of str
+        Suffixes of the types that kernels add atomically. For each, the header has `ob_atomic_add_<suffix>(pointer,
+        value)`. The prelude defines those of halves by OB_CAS(pointer, seen, next), a compare-and-exchange of 32 bits
+        that returns the old value.
+    vectors : str
+        Vectors of 32 bytes, for CPUs, placed before kernels that use them. For each suffix of f32, f64, u32 and u64: a
+        type `ob_vec_<suffix>` with `+`, `ob_vec_splat_<suffix>(number)`, `ob_vec_load_<suffix>(pointer)`,
+        `ob_vec_store_<suffix>(vector, pointer)` and `ob_vec_add_product_<suffix>(number, vector, sum)`, which uses a
+        fused multiplication if the device has one. Pointers are to an item's own memory.
+    has_groups : bool
+        True if items of a group share memory. The header then has OB_LOCAL before declarations in that memory,
+        OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also
+        has vectors `float4` and `uint4` with members x, y, z and w. Without groups and these vectors, matrix products
+        have no kernels.
+    """
+
+    name: str
+    header: str
+    kernel: str
+    item: str
+    group: int = 64
+    lanes: int = 16
+    language: str = ""
+    options: str = ""
+    runs_on_host: bool = False
+    has_double: bool = True
+    functions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    raises: str = ""
+    records: bool = False
+    atomics: frozenset[str] = frozenset()
+    vectors: str = ""
+    has_groups: bool = False
+
+    def function(self, name: str) -> str:
+        """Return the spelling of a function of C's library."""
+        return self.functions.get(name, f"OB_LIB({name})")
+
+    def described(self) -> str:
+        """Return all fields as text. The text is the same in every process, so sets and mappings are sorted."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        given["atomics"], given["functions"] = sorted(self.atomics), sorted(self.functions.items())
+        return repr(given)
+
+    @property
+    def checks(self) -> bool:
+        """True if kernels can report a wrong index or a failed assertion."""
+        return self.records or self.raises != ""
+
+    @property
+    def real(self) -> torch.dtype:
+        """The type in which fractions of sizes are computed."""
+        return torch.float64 if self.has_double else torch.float32
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Return True if kernels can load, compute and store elements of this type."""
+        return dtype in STORAGE_TYPES and (self.has_double or dtype != torch.float64)
+
+    def source(self, kernel: str) -> str:
+        """Return the text of a program: the header, the parts of the prelude that the kernel uses, and the kernel."""
+        first = ["#define OB_HAS_DOUBLE 1", "#define ob_real double"] if self.has_double else ["#define ob_real float"]
+        raises = [self.raises] if "ob_raise_" in kernel else []
+        vectors = [self.vectors] if "ob_vec_" in kernel else []
+        narrow = [f"#define OB_BEYOND_E4M3FN {_beyond_e4m3fn()}"] if "_e4m3fn(" in kernel else []
+        marks = ["#ifndef OB_VECTORS", "#define OB_VECTORS(count)", "#endif"] if "OB_VECTORS" in kernel else []
+        return "\n".join([*first, *narrow, self.header, *marks, *raises, *vectors, *needed_by(kernel), kernel])
+
+
+@functools.cache
+def _beyond_e4m3fn() -> str:
+    """Return the bits of a value too large for float8_e4m3fn: NaN, or the greatest number from torch 2.12 on."""
+    return hex(int(torch.tensor(float("inf")).to(torch.float8_e4m3fn).view(torch.uint8)))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds programs in it."""
+
+from __future__ import annotations
+
+from torch_outboard.codegen.dialects.dialect import Dialect
+
+__all__ = ["OPENCL_C"]
+
+# always_inline: without it, a compiler for CPUs keeps helpers as calls, which prevent the vectorization of loops.
+_HEADER = """\
+#ifdef OB_HAS_DOUBLE
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable
+#pragma OPENCL FP_CONTRACT OFF
+typedef char ob_i8;
+typedef short ob_i16;
+typedef int ob_i32;
+typedef long ob_i64;
+typedef uchar ob_u8;
+typedef ushort ob_u16;
+typedef uint ob_u32;
+typedef ulong ob_u64;
+#define OB_DEVICE static inline __attribute__((always_inline))
+#define OB_GLOBAL __global
+#define OB_RESTRICT restrict
+#define OB_TABLE __constant
+#define OB_TABLE_AT __constant
+#define OB_LIB(name) name
+#define OB_AS_F32(x) as_float(x)
+#define OB_AS_U32(x) as_uint(x)
+#define OB_AS_F64(x) as_double(x)
+#define OB_AS_U64(x) as_ulong(x)
+#ifdef __clang__
+#define OB_PRAGMA(text) _Pragma(#text)
+#define OB_VECTORS(count) OB_PRAGMA(clang loop vectorize(enable) vectorize_width(16) interleave_count(count))
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+#define OB_INFINITY INFINITY
+#define OB_NAN NAN
+#define OB_CAS(place, seen, next) atomic_cmpxchg(place, seen, next)
+#define OB_TAKE(place) (atomic_cmpxchg((volatile __global uint*)(place), 0u, 1u) == 0u)
+#define OB_LOCAL __local
+#define OB_LOCAL_AT __local
+#define OB_BARRIER barrier(CLK_LOCAL_MEM_FENCE)
+#define OB_ITEM_OF_GROUP ((ob_i32)get_local_id(0))
+#define OB_GROUP_NUMBER ((ob_i64)get_group_id(0))
+// The language has no additions of floating point: by comparison and exchange.
+OB_DEVICE void ob_atomic_add_f32(__global float* place, float value) {
+  volatile __global uint* bits = (volatile __global uint*)place;
+  uint seen = *bits;
+  for (;;) {
+    const uint before = atomic_cmpxchg(bits, seen, as_uint(as_float(seen) + value));
+    if (before == seen) return;
+    seen = before;
+  }
+}
+OB_DEVICE void ob_atomic_add_i32(__global int* place, int value) { atomic_add((volatile __global int*)place, value); }
+OB_DEVICE void ob_atomic_add_i64(__global long* place, long value) { atom_add((volatile __global long*)place, value); }
+#ifdef OB_HAS_DOUBLE
+OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
+  volatile __global ulong* bits = (volatile __global ulong*)place;
+  ulong seen = *bits;
+  for (;;) {
+    const ulong before = atom_cmpxchg(bits, seen, as_ulong(as_double(seen) + value));
+    if (before == seen) return;
+    seen = before;
+  }
+}
+#endif
+"""
+
+# If FP_FAST_FMAF is defined, a fused multiplication is an instruction, also for doubles.
+_VECTORS = """\
+#define OB_VECTOR(T, V, S, N, SUM)                                                                 \\
+  typedef V ob_vec_##S;                                                                            \\
+  OB_DEVICE ob_vec_##S ob_vec_splat_##S(T value) { return (V)(value); }                            \\
+  OB_DEVICE ob_vec_##S ob_vec_load_##S(const T* place) { return vload##N(0, place); }              \\
+  OB_DEVICE void ob_vec_store_##S(ob_vec_##S value, T* place) { vstore##N(value, 0, place); }      \\
+  OB_DEVICE ob_vec_##S ob_vec_add_product_##S(T a, ob_vec_##S b, ob_vec_##S c) { return SUM; }
+#ifdef FP_FAST_FMAF
+#define OB_FUSED(a, b, c) fma(a, b, c)
+#else
+#define OB_FUSED(a, b, c) (a) * (b) + (c)
+#endif
+OB_VECTOR(float, float8, f32, 8, OB_FUSED((float8)(a), b, c))
+OB_VECTOR(ob_u32, uint8, u32, 8, a * b + c)
+OB_VECTOR(ob_u64, ulong4, u64, 4, a * b + c)
+#ifdef OB_HAS_DOUBLE
+OB_VECTOR(double, double4, f64, 4, OB_FUSED((double4)(a), b, c))
+#endif
+"""
+
+OPENCL_C = Dialect(
+    name="opencl_c",
+    header=_HEADER,
+    kernel="__kernel void {name}({parameters})",
+    item="(ob_i64)get_global_id(0)",
+    group=64,
+    lanes=16,
+    records=True,
+    atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),
+    vectors=_VECTORS,
+    has_groups=True,
+)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Mappings: how a kernel distributes its elements over items and groups of items."""
