@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Build the driver table that the core installs from a description.
 #include "core/driver.h"
+#include "core/collectives.h"
 #include "core/touched.h"
 
 #include <dlfcn.h>
@@ -100,6 +101,24 @@ ob_driver load_table(const std::string& name, const std::string& path, const Lib
   return table;
 }
 
+// Ask a library for its collectives. It need not have any.
+void load_collectives(const std::string& name, const Library& library, const ob_driver& driver) {
+  const auto get_table = reinterpret_cast<ob_collectives_table_fn>(dlsym(library.get(), OB_COLLECTIVES_TABLE_SYMBOL));
+  if (get_table == nullptr) {
+    return;
+  }
+  ob_collectives table{};
+  table.struct_size = sizeof(table);
+  char reason[1024] = "";
+  const ob_status status = get_table(&driver, &table, reason, sizeof(reason));
+  if (status == OB_OK) {
+    install_collectives(name, table);
+  } else if (!is_unimplemented(status)) {
+    reason[sizeof(reason) - 1] = '\0';
+    refuse(name, *reason ? std::string(reason) : OB_COLLECTIVES_TABLE_SYMBOL " failed with " + status_name(status));
+  }
+}
+
 bool parse_dict(PyObject* object, const char* what) {
   if (!PyDict_Check(object)) {
     PyErr_Format(PyExc_TypeError, "%s must be a dict", what);
@@ -121,6 +140,7 @@ PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t co
     }
     Library library(path.c_str());
     ob_driver table = load_table(name, path, library, options);
+    load_collectives(name, library, table);
     Rebinding rebinding;
     if (PyDict_Size(arguments[3]) > 0) {
       // A method may add entries beyond the end of the library's own table.

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/capture.h"
+#include "core/collectives.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "distributed/checks.h"
@@ -62,6 +63,12 @@ class CoalescedWork final : public c10d::Work {
   const Works works_;
 };
 
+Tensors tensors_of(const Tensors& read, const Tensors& written) {
+  Tensors all = read;
+  all.insert(all.end(), written.begin(), written.end());
+  return all;
+}
+
 }  // namespace
 
 DistributedBackend::DistributedBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -73,6 +80,10 @@ DistributedBackend::DistributedBackend(const c10::intrusive_ptr<c10d::Store>& st
       group_(std::make_shared<Group>(
           make_gloo(c10::make_intrusive<c10d::PrefixStore>("outboard", store), rank, size, options_->timeout),
           options_->group_name, rank)) {
+  if (collectives() != nullptr) {
+    group_->set_native(std::make_unique<NativeGroup>(c10::make_intrusive<c10d::PrefixStore>("outboard", store), rank,
+                                                     size, options_->group_name, group_->failure()));
+  }
   init();
 }
 
@@ -123,15 +134,22 @@ void DistributedBackend::startCoalescing() {
   const std::lock_guard lock(mutex_);
   is_coalescing_ = true;
   coalesced_.clear();
+  deferred_.clear();
 }
 
 WorkPtr DistributedBackend::endCoalescing() {
-  const std::lock_guard lock(mutex_);
-  is_coalescing_ = false;
-  if (coalesced_.empty()) {
-    return nullptr;
+  Works works;
+  std::vector<NativeDeferred> deferred;
+  {
+    const std::lock_guard lock(mutex_);
+    is_coalescing_ = false;
+    works = std::exchange(coalesced_, {});
+    deferred = std::exchange(deferred_, {});
   }
-  return c10::make_intrusive<CoalescedWork>(getRank(), std::exchange(coalesced_, {}));
+  if (!deferred.empty()) {
+    group_->native()->post_together(deferred, options_->timeout);
+  }
+  return works.empty() ? nullptr : c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
 }
 
 CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place, const Call& call) {
@@ -171,9 +189,15 @@ Place DistributedBackend::place_of(const Call& call, const at::Tensor& first) co
   return Place::Staged;
 }
 
+void DistributedBackend::check(const Call& call, const Tensors& all) const {
+  check_tensors(call.kind.name, all);
+  for (const at::Tensor& tensor : call.is_in_place ? call.read : call.written) {
+    at::assert_no_internal_overlap(tensor);
+  }
+}
+
 std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
-  Tensors all = call.read;
-  all.insert(all.end(), call.written.begin(), call.written.end());
+  const Tensors all = tensors_of(call.read, call.written);
   if (all.empty()) {  // a barrier
     CallStreams streams;
     if (const c10::DeviceIndex device = current_device(); device < device_count() && is_open(device)) {
@@ -183,10 +207,7 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
     }
     return std::make_shared<Staging>(Place::Host, streams, all, all, true);
   }
-  check_tensors(call.kind.name, all);
-  for (const at::Tensor& tensor : call.is_in_place ? call.read : call.written) {
-    at::assert_no_internal_overlap(tensor);
-  }
+  check(call, all);
   const Place place = place_of(call, all.front());
   CallStreams streams;
   if (place != Place::Cpu) {
@@ -206,6 +227,82 @@ WorkPtr DistributedBackend::submit(Call call) {
                                    " Start processes with multiprocessing's 'spawn', and make the group in each."));
   }
   group_->failure().check(call.kind.name);
+  WorkPtr work = submit_native(call);
+  if (!work) {
+    work = submit_to_gloo(call);
+  }
+  const std::lock_guard lock(mutex_);
+  if (is_coalescing_) {
+    coalesced_.push_back(work);
+  }
+  return work;
+}
+
+WorkPtr DistributedBackend::submit(Call call, NativePost native) {
+  call.native = std::move(native);
+  return submit(std::move(call));
+}
+
+// Return true if the driver's own collectives are asked first.
+bool DistributedBackend::uses_native(const at::Tensor& tensor) const {
+  const NativeGroup* const native = group_->native();
+  return native != nullptr && native->is_usable() && allows_native() && tensor.defined() && !tensor.is_cpu();
+}
+
+// Return null if the driver's own collectives do not do it, which all ranks find alike.
+WorkPtr DistributedBackend::submit_native(Call& call) {
+  NativeGroup* const native = group_->native();
+  const Tensors all = tensors_of(call.read, call.written);
+  if (!call.native || all.empty() || !uses_native(all.front())) {
+    return nullptr;
+  }
+  const bool is_point_to_point = c10d::isP2POp(call.kind.type);
+  if (is_point_to_point && collectives()->group_begin == nullptr) {
+    return nullptr;
+  }
+  check(call, all);
+  const c10::DeviceIndex device = all.front().device().index();
+  ensure_open(device);
+  const uint64_t sequence = sequence_.load() + !is_point_to_point;
+  Communicator* communicator = nullptr;
+  try {
+    communicator = native->communicator(device, call.peer, call.kind.type == c10d::OpType::SEND, options_->timeout);
+  } catch (const c10::DistBackendError&) {
+    std::rethrow_exception(group_->failure().fail(call.kind.name, sequence, std::current_exception()));
+  }
+  if (communicator == nullptr) {
+    return nullptr;
+  }
+  if (is_point_to_point && is_coalescing()) {
+    return defer(*communicator, call, device, sequence);
+  }
+  const std::lock_guard queueing(communicator->mutex);
+  auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
+                                           call.written, call.is_in_place);
+  if (!native->post(*communicator, call.native, *staging, call.kind, sequence, options_->timeout)) {
+    return nullptr;
+  }
+  call.kind.count(Place::Native);
+  sequence_ += !is_point_to_point;
+  auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
+                                                   group_->waiters());
+  native->watch(work, std::move(staging), options_->timeout);
+  return work;
+}
+
+// Sends and receives of a batch wait for their peers together.
+WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence) {
+  auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
+                                           call.written, call.is_in_place);
+  call.kind.count(Place::Native);
+  auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
+                                                   group_->waiters());
+  const std::lock_guard lock(mutex_);
+  deferred_.push_back({&communicator, call.native, std::move(staging), work});
+  return work;
+}
+
+WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   const bool is_point_to_point = c10d::isP2POp(call.kind.type);
   const std::shared_ptr<Staging> staging = stage(call);
   const uint64_t sequence = is_point_to_point ? sequence_.load() : ++sequence_;
@@ -220,10 +317,6 @@ WorkPtr DistributedBackend::submit(Call call) {
   group_->submit(std::move(request), is_point_to_point);
   if (staging->is_streamed()) {
     staging->queue_results(call.kind.title);
-  }
-  const std::lock_guard lock(mutex_);
-  if (is_coalescing_) {
-    coalesced_.push_back(work);
   }
   return work;
 }

@@ -80,9 +80,21 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
     Tensors results;
     std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;
     std::function<void(Tensors& out)> adjust = {};
+    NativePost native = {};  // the same by the driver's own collectives; may be empty
+    int peer = -1;           // of a send or a receive
     int channel = 0;  // of streams: 0 for collectives, which run in order, others for sends and receives
   };
   WorkPtr submit(Call call);
+  WorkPtr submit(Call call, NativePost native);
+  WorkPtr submit_native(Call& call);
+  WorkPtr defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence);
+  WorkPtr submit_to_gloo(Call& call);
+  bool uses_native(const at::Tensor& tensor) const;
+  bool is_coalescing() {
+    const std::lock_guard lock(mutex_);
+    return is_coalescing_;
+  }
+  void check(const Call& call, const Tensors& all) const;
   std::shared_ptr<Staging> stage(const Call& call);
   Place place_of(const Call& call, const at::Tensor& first) const;
   CallStreams streams_for(c10::DeviceIndex device, Place place, const Call& call);
@@ -112,6 +124,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   // Guarded by mutex_.
   std::map<std::pair<c10::DeviceIndex, int>, std::pair<Stream*, Stream*>> streams_;  // by device and channel
   Works coalesced_;
+  std::vector<NativeDeferred> deferred_;  // sends and receives, until endCoalescing
   bool is_coalescing_ = false;
 };
 

@@ -6,6 +6,7 @@
 
 #include <numeric>
 
+#include "core/error.h"
 #include "distributed/backend.h"
 #include "distributed/checks.h"
 #include "distributed/reduction.h"
@@ -42,7 +43,8 @@ WorkPtr DistributedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOpt
                  [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
                    Tensors bytes = bytes_of(in);
                    return {gloo.broadcast(bytes, options)};
-                 }});
+                 }},
+                native::broadcast(given.rootRank));
 }
 
 WorkPtr DistributedBackend::reduce_in_place(const Kind& kind, const Tensors& tensors,
@@ -73,7 +75,7 @@ WorkPtr DistributedBackend::reduce_in_place(const Kind& kind, const Tensors& ten
       }
     };
   }
-  return submit(std::move(call));
+  return submit(std::move(call), native::all_reduce(reduction.native(), reduction.scale()));
 }
 
 WorkPtr DistributedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -104,7 +106,8 @@ WorkPtr DistributedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& 
       reduction.adjust(out[0]);
     }
   };
-  return submit({kind, tensors, {}, is_root, given.asyncOp, tensors, post, adjust});
+  return submit({kind, tensors, {}, is_root, given.asyncOp, tensors, post, adjust},
+                native::reduce(reduction.native(), reduction.scale(), given.rootRank));
 }
 
 WorkPtr DistributedBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -118,7 +121,8 @@ WorkPtr DistributedBackend::allgather(std::vector<Tensors>& outputs, Tensors& in
                    Tensors from = bytes_of(in);
                    std::vector<Tensors> to = nested(bytes_of(out));
                    return {gloo.allgather(to, from, options)};
-                 }});
+                 }},
+                native::all_gather_lists());
 }
 
 WorkPtr DistributedBackend::gather_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
@@ -136,7 +140,8 @@ WorkPtr DistributedBackend::gather_single(const Kind& kind, const Tensors& outpu
                      works.push_back(gloo._allgather_base(to, from, options));
                    }
                    return works;
-                 }});
+                 }},
+                native::all_gather());
 }
 
 WorkPtr DistributedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -175,7 +180,8 @@ WorkPtr DistributedBackend::allgather_coalesced(std::vector<Tensors>& outputs, T
                      works.push_back(gloo.allgather(lists, from, options));
                    }
                    return works;
-                 }});
+                 }},
+                native::all_gather_lists());
 }
 
 WorkPtr DistributedBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& given) {
@@ -194,7 +200,8 @@ WorkPtr DistributedBackend::gather(std::vector<Tensors>& outputs, Tensors& input
                    Tensors from = bytes_of(in);
                    std::vector<Tensors> to = is_root ? nested(bytes_of(out)) : std::vector<Tensors>();
                    return {gloo.gather(to, from, options)};
-                 }});
+                 }},
+                native::gather(given.rootRank));
 }
 
 WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& given) {
@@ -213,7 +220,8 @@ WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inpu
                    Tensors to = bytes_of(out);
                    std::vector<Tensors> from = is_root ? nested(bytes_of(in)) : std::vector<Tensors>();
                    return {gloo.scatter(to, from, options)};
-                 }});
+                 }},
+                native::scatter(given.rootRank));
 }
 
 WorkPtr DistributedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -234,7 +242,8 @@ WorkPtr DistributedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors
     return {gloo._reduce_scatter_base(to, from, options)};
   };
   const auto adjust = [reduction](Tensors& out) { reduction.adjust(out[0]); };
-  return submit({kind, inputs[0], outputs, false, given.asyncOp, outputs, post, adjust});
+  return submit({kind, inputs[0], outputs, false, given.asyncOp, outputs, post, adjust},
+                native::reduce_scatter_list(reduction.native(), reduction.scale()));
 }
 
 WorkPtr DistributedBackend::reduce_scatter_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
@@ -261,7 +270,8 @@ WorkPtr DistributedBackend::reduce_scatter_single(const Kind& kind, const Tensor
       reduction.adjust(tensor);
     }
   };
-  return submit({kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust});
+  return submit({kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust},
+                native::reduce_scatter(reduction.native(), reduction.scale()));
 }
 
 WorkPtr DistributedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -290,7 +300,8 @@ WorkPtr DistributedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                    at::Tensor to = as_bytes(out[0]), from = as_bytes(in[0]);
                    std::vector<int64_t> to_splits = to_sizes, from_splits = from_sizes;
                    return {gloo.alltoall_base(to, from, to_splits, from_splits, options)};
-                 }});
+                 }},
+                native::all_to_all_splits(to_sizes, from_sizes));
 }
 
 WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& given) {
@@ -322,7 +333,7 @@ WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c1
     }
     *received = at::Tensor();
   };
-  return submit({kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust});
+  return submit({kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust}, native::all_to_all());
 }
 
 WorkPtr DistributedBackend::send(Tensors& tensors, int rank, int tag) {
@@ -335,7 +346,8 @@ WorkPtr DistributedBackend::send(Tensors& tensors, int rank, int tag) {
               return {gloo.send(bytes, rank, tag)};
             }};
   call.channel = 2 + 2 * rank;
-  return submit(std::move(call));
+  call.peer = rank;
+  return submit(std::move(call), native::send());
 }
 
 WorkPtr DistributedBackend::receive(const Kind& kind, Tensors& tensors, int rank, int tag) {
@@ -345,7 +357,8 @@ WorkPtr DistributedBackend::receive(const Kind& kind, Tensors& tensors, int rank
               return {rank < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, rank, tag)};
             }};
   call.channel = 3 + 2 * rank;  // 1 from any rank
-  return submit(std::move(call));
+  call.peer = rank;
+  return submit(std::move(call), rank < 0 ? NativePost() : native::receive());
 }
 
 WorkPtr DistributedBackend::recv(Tensors& tensors, int rank, int tag) {
@@ -355,6 +368,10 @@ WorkPtr DistributedBackend::recv(Tensors& tensors, int rank, int tag) {
 }
 
 WorkPtr DistributedBackend::recvAnysource(Tensors& tensors, int tag) {
+  if (!tensors.empty() && uses_native(tensors.front())) {
+    raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
+          "recv from any rank is not supported by the driver's collectives, which the sender uses: name the source");
+  }
   return receive(kinds::recv_any_source, tensors, -1, tag);
 }
 

@@ -105,9 +105,18 @@ void Group::start_lanes() {
   point_to_point_ = std::make_unique<Lane>("outboard-p2p", [self](Request& request) {
     self->run_point_to_point(std::make_shared<Request>(std::move(request)));
   });
+  remember();
+}
+
+void Group::remember() {
   const std::lock_guard lock(groups().mutex);
   std::erase_if(groups().list, [](const std::weak_ptr<Group>& group) { return group.expired(); });
-  groups().list.push_back(self);
+  groups().list.push_back(weak_from_this());
+}
+
+void Group::set_native(std::unique_ptr<NativeGroup> native) {
+  native_ = std::move(native);
+  remember();
 }
 
 void Group::submit(std::shared_ptr<Request> request, bool is_point_to_point) {
@@ -249,6 +258,9 @@ void Group::shut_down() {
       lane->end(Ending::Wait);
     }
   }
+  if (native_) {
+    native_->shut_down();
+  }
   failure_.end("it was destroyed (destroy_process_group).");
   abort_receives();
   const BlockingRegion without_interpreter;
@@ -272,6 +284,9 @@ void Group::abort(const std::string& reason, Ending ending) {
       exchanges.push_back(exchange);
     }
   }
+  if (native_) {
+    native_->abort();
+  }
   for (const auto& work : pending) {
     work->complete(failure_.ended(work->kind().name, work->getSequencenumber()));
   }
@@ -282,6 +297,9 @@ void Group::abort(const std::string& reason, Ending ending) {
     if (lane) {
       lane->end(ending);
     }
+  }
+  if (native_) {
+    native_->stop();
   }
   const BlockingRegion without_interpreter;
   waiters_->stop();
@@ -294,6 +312,9 @@ void Group::forget() noexcept {
     }
   }
   waiters_->forget();
+  if (native_) {
+    native_->forget();
+  }
 }
 
 void abort_all_groups() noexcept {

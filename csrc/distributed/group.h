@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "distributed/failure.h"
+#include "distributed/native.h"
 #include "distributed/staging.h"
 #include "distributed/waiters.h"
 #include "distributed/work.h"
@@ -85,9 +86,13 @@ class Group : public std::enable_shared_from_this<Group> {
   std::mutex& gloo_mutex() noexcept { return gloo_mutex_; }
   GroupFailure& failure() noexcept { return failure_; }
   const std::shared_ptr<Waiters>& waiters() const noexcept { return waiters_; }
+  // The driver's own collectives; null if it has none.
+  void set_native(std::unique_ptr<NativeGroup> native);
+  NativeGroup* native() const noexcept { return native_.get(); }
 
  private:
   void start_lanes();
+  void remember();
   void run_collective(Request& request);
   void run_point_to_point(const std::shared_ptr<Request>& request);
   bool make_ready(Request& request);
@@ -100,6 +105,7 @@ class Group : public std::enable_shared_from_this<Group> {
   GroupFailure failure_;
   const int process_;  // that starts the threads
   const std::shared_ptr<Waiters> waiters_ = std::make_shared<Waiters>();
+  std::unique_ptr<NativeGroup> native_;  // set before the group is shared
   std::mutex gloo_mutex_;
   std::mutex mutex_;
   // Guarded by mutex_.

@@ -62,6 +62,9 @@ std::vector<CollectiveRow> collective_coverage() {
     if (const uint64_t calls = kind->staged.load()) {
       rows.push_back({kind->op, "staged", calls});
     }
+    if (const uint64_t calls = kind->native.load()) {
+      rows.push_back({kind->op, "native", calls});
+    }
   }
   return rows;
 }
@@ -70,6 +73,7 @@ void reset_collective_coverage() {
   for (const Kind* kind : all_kinds) {
     kind->host = 0;
     kind->staged = 0;
+    kind->native = 0;
   }
 }
 

@@ -14,6 +14,7 @@ enum class Place : uint8_t {
   Cpu,     // CPU tensors
   Host,    // the host reaches the device's memory: no copies
   Staged,  // through pinned memory, copied in a stream
+  Native,  // not at all: the driver's own collectives exchange in a stream
 };
 
 struct Kind {
@@ -23,10 +24,11 @@ struct Kind {
   const char* title;  // for profilers and reports of long waits
   mutable std::atomic<uint64_t> host{0};
   mutable std::atomic<uint64_t> staged{0};
+  mutable std::atomic<uint64_t> native{0};
 
   void count(Place place) const noexcept {
     if (place != Place::Cpu) {
-      (place == Place::Host ? host : staged).fetch_add(1, std::memory_order_relaxed);
+      (place == Place::Host ? host : place == Place::Staged ? staged : native).fetch_add(1, std::memory_order_relaxed);
     }
   }
 };

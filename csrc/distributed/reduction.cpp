@@ -3,6 +3,7 @@
 
 #include <ATen/ops/view_as_real.h>
 
+#include "core/collectives.h"
 #include "core/error.h"
 
 namespace outboard {
@@ -85,6 +86,24 @@ at::Tensor Reduction::view(const at::Tensor& tensor) const {
     return tensor.view(at::kByte);
   }
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+int32_t Reduction::native() const noexcept {
+  if (adjustment_ != Adjustment::None) {
+    return adjustment_ == Adjustment::Divide ? OB_REDUCE_AVG : OB_REDUCE_PREMUL_SUM;
+  }
+  switch (static_cast<ReduceOp::RedOpType>(op_.op_)) {
+    case ReduceOp::SUM:
+      return OB_REDUCE_SUM;
+    case ReduceOp::PRODUCT:
+      return OB_REDUCE_PRODUCT;
+    case ReduceOp::MIN:
+      return OB_REDUCE_MIN;
+    case ReduceOp::MAX:
+      return OB_REDUCE_MAX;
+    default:
+      return -1;
+  }
 }
 
 void Reduction::adjust(const at::Tensor& tensor) const {

@@ -18,6 +18,9 @@ class Reduction {
   at::Tensor view(const at::Tensor& tensor) const;
   // Compute the result from a sum, in place: AVG divides, PREMUL_SUM multiplies.
   void adjust(const at::Tensor& tensor) const;
+  // Return the reduction as an OB_REDUCE_ value, which computes the whole result; -1 if drivers don't have it.
+  int32_t native() const noexcept;
+  double scale() const noexcept { return number_; }  // of OB_REDUCE_PREMUL_SUM
   bool adjusts() const noexcept { return adjustment_ != Adjustment::None; }
 
  private:

@@ -48,6 +48,11 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
     }
     ready_.record(*streams_.in);
   }
+  if (place_ == Place::Native) {
+    queued_at_ = next_own_place(*streams_.out);
+    make_contiguous();
+    return;
+  }
   if (place_ != Place::Staged) {
     reach(read_, &read_views_, &in_);
     reach(written_, &out_views_, &out_);
@@ -69,7 +74,8 @@ bool Staging::can_stream() const {
 }
 
 Staging::~Staging() {
-  if (place_ != Place::Staged || streams_.in == streams_.current || driver_is_gone()) {
+  const bool is_copied = place_ == Place::Staged || place_ == Place::Native;
+  if (!is_copied || streams_.out == streams_.current || driver_is_gone()) {
     return;
   }
   const auto keep_for = [](const Tensors& tensors, Stream& stream) {
@@ -79,10 +85,23 @@ Staging::~Staging() {
   };
   // Copies that were not waited for may still be queued: the memory is theirs until they are done.
   if (!is_ready_) {
-    keep_for(read_, *streams_.in);
+    keep_for(read_, place_ == Place::Native ? *streams_.out : *streams_.in);
   }
   if (!is_joined_) {
     keep_for(is_in_place_ ? read_ : written_, *streams_.out);
+  }
+}
+
+void Staging::make_contiguous() {
+  const c10::StreamGuard guard(to_c10(*streams_.out));
+  const auto fresh = [](const at::Tensor& like) {
+    return at::empty(like.sizes(), like.options().requires_grad(false));
+  };
+  for (const at::Tensor& tensor : read_) {
+    in_.push_back(is_plain(tensor) ? tensor.detach() : fresh(tensor).copy_(tensor, /*non_blocking=*/true));
+  }
+  for (const at::Tensor& tensor : written_) {
+    out_.push_back(is_plain(tensor) ? tensor.detach() : fresh(tensor));
   }
 }
 
@@ -147,22 +166,30 @@ void Staging::copy_out() {
   const Tensors& to = is_in_place_ ? read_ : written_;
   const c10::StreamGuard guard(to_c10(*streams_.out));
   for (size_t i = 0; i < to.size(); ++i) {
-    to[i].copy_(from[i], /*non_blocking=*/true);
+    if (place_ == Place::Staged || !is_plain(to[i])) {
+      to[i].copy_(from[i], /*non_blocking=*/true);
+    }
   }
 }
 
 void Staging::queue_results(const char* name) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  exchanged_->block(name);
-  if (place_ == Place::Staged) {
+  if (exchanged_) {
+    exchanged_->block(name);
+  } else {
+    streams_.out->last_work.store(name, std::memory_order_relaxed);
+  }
+  if (place_ == Place::Staged || place_ == Place::Native) {
     copy_out();
   }
   done_.record(*streams_.out);
 }
 
 void Staging::release(const std::exception_ptr& error) {
-  if (is_streamed()) {
+  if (exchanged_) {
     exchanged_->signal(error);
+  } else if (place_ == Place::Native && error) {
+    report_failure(queued_at_, error);
   }
 }
 
@@ -191,6 +218,11 @@ void Staging::join() {
     Stream& current = current_stream(streams_.current->device);
     done_.block(current);
     is_joined_ = true;
+    if (place_ == Place::Native) {
+      is_ready_ = true;  // memory is used again behind this wait
+      in_.clear();
+      out_.clear();
+    }
   }
 }
 

@@ -38,7 +38,7 @@ class Staging {
   Place place() const noexcept { return place_; }
 
   // Return true if the stream waits for the exchange. Otherwise a thread does, before it queues what needs the results.
-  bool is_streamed() const noexcept { return exchanged_.has_value(); }
+  bool is_streamed() const noexcept { return exchanged_.has_value() || place_ == Place::Native; }
   // Queue the wait for the exchange and what follows it, on the caller's thread, once a thread of the group has the
   // request: a copy that blocks then ends. `name` is the collective's. Only if is_streamed().
   void queue_results(const char* name);
@@ -62,6 +62,7 @@ class Staging {
 
  private:
   bool can_stream() const;
+  void make_contiguous();
   void reach(const Tensors& tensors, Tensors* views, Tensors* buffers) const;
   void copy_in();
   void copy_out();
@@ -75,7 +76,8 @@ class Staging {
   bool is_joined_ = false;
   Tensors read_, written_;          // of the device, or the CPU's own
   Tensors read_views_, out_views_;  // the same memory for the host; not of Place::Staged
-  Tensors in_, out_;                // Gloo's tensors
+  Tensors in_, out_;                // Gloo's tensors, or contiguous ones for the driver's collectives
+  WorkPlace queued_at_;             // of Place::Native
   Event ready_, done_;
 };
 

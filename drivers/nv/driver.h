@@ -90,6 +90,7 @@ struct Options {
   std::string library = "libcuda.so.1";
   std::string nvrtc;     // "" for the usual names, here and below
   std::string cublaslt;
+  std::string nccl;
 };
 
 struct Driver {

@@ -206,8 +206,10 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
       out_options->nvrtc = given->values[i];
     } else if (key == "cublaslt") {
       out_options->cublaslt = given->values[i];
+    } else if (key == "nccl") {
+      out_options->nccl = given->values[i];
     } else {
-      *out_error = "there is no option '" + key + "'; there are library, nvrtc and cublaslt";
+      *out_error = "there is no option '" + key + "'; there are library, nvrtc, cublaslt and nccl";
       return OB_INVALID_ARGUMENT;
     }
   }

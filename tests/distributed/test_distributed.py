@@ -31,6 +31,37 @@ def test_every_collective_of_every_dtype(run_ranks: RunRanks, way, provider) -> 
     assert all(int(answer.stdout.split()[0]) > 450 for answer in answers), f"seed {seed}"
 
 
+@pytest.fixture(scope="session", params=["fake", "gpus"])
+def nccl(request, tmp_path_factory) -> dict[str, str]:
+    """Return options of nv: the libraries of two GPUs, or stand-ins for them without a device."""
+    if request.param == "gpus":
+        code = "import sys, torch_outboard; sys.exit(torch_outboard.attach('nv').device_count() < 2)"
+        if subprocess.run([sys.executable, "-c", code], env=environment(), cwd=TESTS.parent).returncode:
+            pytest.skip("capability: two GPUs of NVIDIA's")
+        return {}
+    folder = tmp_path_factory.mktemp("fakes")
+    made = {}
+    for option, name, file in (("library", "fake_cuda", "libcuda.so.1"), ("nccl", "fake_nccl", "libnccl.so.2")):
+        made[option] = str(folder / file)
+        flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", f"-I{TESTS.parent / 'include'}"]
+        source = TESTS / "native" / f"{name}.cpp"
+        subprocess.run(["g++", *flags, str(source), "-o", made[option], "-ldl"], check=True)
+    return made
+
+
+def test_every_collective_of_nccl(run_ranks: RunRanks, nccl) -> None:
+    run_ranks("collectives", "5", "native", way=("nv", nccl, {"FAKE_NCCL_SLOW": "2"}))
+
+
+@pytest.mark.parametrize("how", ["works", "absent", "fails", "kill", "leave", "hang", "late", "abort", "exit"])
+def test_nccl_that_fails(run_ranks: RunRanks, nccl, how) -> None:
+    variables = {"absent": {"FAKE_NCCL_VERSION": "21300"}, "fails": {"FAKE_NCCL_FAIL": "ncclAllReduce"}}.get(how, {})
+    if variables and not nccl:
+        pytest.skip("capability: a library that fails on demand")
+    statuses = (0, -signal.SIGKILL) if how == "kill" else (0, 0)
+    run_ranks("native", how, way=("nv", nccl, variables), statuses=statuses)
+
+
 @pytest.mark.parametrize("schedule", ["lazy:1", "lazy:7", "inline"])
 def test_every_collective_in_every_order_of_streams(run_ranks: RunRanks, schedule) -> None:
     assert "schedule" in find_driver("sim").options

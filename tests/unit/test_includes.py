@@ -13,8 +13,9 @@ INCLUDE = ROOT / "include"
 SUFFIXES = {".c", ".cpp", ".cu", ".h", ".inc"}
 
 _CONTRACT = "include/torch_outboard/driver.h"
+_COLLECTIVES = "include/torch_outboard/collectives.h"
 _PUBLIC = "include/torch_outboard"
-_CORE = {_CONTRACT, "csrc/core"}
+_CORE = {_CONTRACT, _COLLECTIVES, "csrc/core"}
 _MEMORY = {*_CORE, "csrc/memory"}
 _GRAPH = {*_MEMORY, "csrc/graph"}
 _TENSORS = {*_MEMORY, "csrc/ops/tensors"}
@@ -28,8 +29,9 @@ _API = {*_OPS, *_GRAPH, "csrc/ops/register", "csrc/inductor", _PUBLIC}
 # the longest name that its path begins with. The order is that of the layers.
 ROOMS: Mapping[str, Collection[str]] = {
     _CONTRACT: (),
+    _COLLECTIVES: {_CONTRACT},
     _PUBLIC: {_CONTRACT},
-    "csrc/core": {_CONTRACT},
+    "csrc/core": {_CONTRACT, _COLLECTIVES},
     "csrc/memory": _CORE,
     "csrc/graph": _MEMORY,
     "csrc/kernels": _CORE,
@@ -49,11 +51,11 @@ ROOMS: Mapping[str, Collection[str]] = {
     "csrc/api": _API,
     "csrc/distributed": {*_API, "csrc/api"},
     "csrc/bindings": {*_API, "csrc/api", "csrc/distributed"},
-    "drivers/support": {_CONTRACT},
+    "drivers/support": {_CONTRACT, _COLLECTIVES},
     "drivers/null": {_CONTRACT, "drivers/support"},
-    "drivers/nv": {_CONTRACT, "drivers/support"},
+    "drivers/nv": {_CONTRACT, _COLLECTIVES, "drivers/support"},
     "drivers/opencl": {_CONTRACT, "drivers/support"},
-    "drivers/sim": {_CONTRACT, "drivers/support"},
+    "drivers/sim": {_CONTRACT, _COLLECTIVES, "drivers/support"},
 }
 
 # Includes that no rule allows, by the two files, and why they are there. There are none: keep it so.

@@ -30,6 +30,7 @@ class NvDriver(Driver):
         ),
         "nvrtc": Option(str, None, "NVRTC, for programs in CUDA C++; found by its usual names or as a package."),
         "cublaslt": Option(str, None, "cuBLASLt, for products; found by its usual names or as a package."),
+        "nccl": Option(str, None, "NCCL, for collectives; found by its usual name or as a package."),
     }
 
     def __init__(self, **options: object) -> None:
@@ -72,7 +73,7 @@ def _capability(device: int) -> tuple[int, int]:
 
 
 # Option -> the library that it names.
-_PACKAGED = {"nvrtc": "libnvrtc", "cublaslt": "libcublasLt"}
+_PACKAGED = {"nvrtc": "libnvrtc", "cublaslt": "libcublasLt", "nccl": "libnccl"}
 
 
 def _packaged(library: str) -> str | None:

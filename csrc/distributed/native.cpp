@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "distributed/native.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "core/blocking.h"
+#include "core/collectives.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/process.h"
+#include "distributed/waiters.h"
+
+namespace outboard {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLook{5};     // between two looks at the calls under way
+constexpr std::chrono::microseconds kPatience{200};  // between two questions for a communicator
+
+std::string describe(const char* entry, ob_status status) {
+  const std::string reason = last_collectives_error();
+  return std::string(entry) + " failed with " + status_name(status) + (reason.empty() ? "" : ": " + reason);
+}
+
+[[noreturn]] void raise_entry(const char* entry, ob_status status) {
+  C10_THROW_ERROR(DistBackendError, describe(entry, status));
+}
+
+}  // namespace
+
+// ---- NativeCall ----
+
+void NativeCall::settle(ob_status status, const char* entry) {
+  const ob_collectives& table = *collectives();
+  const BlockingRegion without_interpreter;
+  while (status == OB_NOT_READY) {
+    check_patience_();
+    std::this_thread::sleep_for(kPatience);
+    status = table.comm_status(table.self, communicator_.handle);
+  }
+  if (status != OB_OK) {
+    raise_entry(entry, status);
+  }
+}
+
+bool NativeCall::add(ob_collective part) {
+  if (part.count == 0) {
+    return true;
+  }
+  const ob_collectives& table = *collectives();
+  part.struct_size = sizeof(part);
+  const ob_status status = table.queue(table.self, communicator_.handle, stream_handle(stream_), &part);
+  if (is_unimplemented(status) && !is_grouped_) {
+    return false;
+  }
+  if (!is_grouped_ || status != OB_NOT_READY) {
+    settle(status, "queue");
+  }
+  return true;
+}
+
+bool NativeCall::add(int32_t kind, const at::Tensor& src, const at::Tensor& dst, int root) {
+  ob_collective part{};
+  part.kind = kind;
+  part.dtype = OB_UINT8;
+  part.root = root;
+  const auto address = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.numel() != 0 ? reinterpret_cast<uint64_t>(tensor.const_data_ptr()) : 0;
+  };
+  part.src = address(src);
+  part.dst = address(dst);
+  part.count = kind == OB_REDUCE_SCATTER || kind == OB_RECV ? dst.nbytes() : src.nbytes();
+  return add(part);
+}
+
+void NativeCall::begin() {
+  const ob_collectives& table = *collectives();
+  if (const ob_status status = table.group_begin(table.self); status != OB_OK) {
+    raise_entry("group_begin", status);
+  }
+  is_grouped_ = true;
+}
+
+void NativeCall::end() {
+  const ob_collectives& table = *collectives();
+  is_grouped_ = false;
+  settle(table.group_end(table.self), "group_end");
+}
+
+// ---- Communicators ----
+
+bool NativeGroup::exchange_id(const std::string& key, int rank, std::chrono::milliseconds timeout,
+                              std::string* out_id) {
+  const ob_collectives& table = *collectives();
+  std::vector<uint8_t> message;
+  if (rank == 0) {
+    std::string id(OB_COMM_ID_BYTES, '\0');
+    const ob_status status = table.make_id(table.self, id.data());
+    if (status != OB_OK && status != OB_UNAVAILABLE) {
+      raise_entry("make_id", status);
+    }
+    message.push_back(status == OB_OK);
+    message.insert(message.end(), id.begin(), id.end());
+    store_->set(key, message);
+  } else {
+    store_->wait({key}, timeout);
+    message = store_->get(key);
+  }
+  if (message.size() != 1 + OB_COMM_ID_BYTES || message[0] == 0) {
+    return false;
+  }
+  out_id->assign(message.begin() + 1, message.end());
+  return true;
+}
+
+void NativeGroup::wait_until_joined(uint64_t handle, std::chrono::milliseconds timeout) {
+  const ob_collectives& table = *collectives();
+  const Clock::time_point deadline = Clock::now() + timeout;
+  ob_status status = OB_NOT_READY;
+  std::string why;
+  while ((status = table.comm_status(table.self, handle)) == OB_NOT_READY) {
+    if (failure_.has_failed()) {
+      why = "the group has ended while its ranks met";
+    } else if (Clock::now() > deadline) {
+      why = c10::str("the other ranks did not join within ", timeout.count(), " ms");
+    }
+    if (!why.empty()) {
+      break;
+    }
+    std::this_thread::sleep_for(kPatience);
+  }
+  if (status == OB_OK) {
+    return;
+  }
+  if (why.empty()) {
+    why = describe("comm_status", status);
+  }
+  static_cast<void>(table.comm_abort(table.self, handle));
+  static_cast<void>(table.comm_destroy(table.self, handle));
+  C10_THROW_ERROR(DistBackendError, why);
+}
+
+uint64_t NativeGroup::join(const std::string& key, c10::DeviceIndex device, int rank, int size,
+                           std::chrono::milliseconds timeout) {
+  const ob_collectives& table = *collectives();
+  const BlockingRegion without_interpreter;
+  std::string id;
+  if (!exchange_id("native/" + key, rank, timeout, &id)) {
+    return 0;
+  }
+  ob_comm_config config{};
+  config.struct_size = sizeof(config);
+  config.device = device;
+  config.rank = rank;
+  config.size = size;
+  config.id = id.data();
+  config.name = name_.c_str();
+  uint64_t handle = 0;
+  if (const ob_status status = table.comm_create(table.self, &config, &handle); status != OB_OK) {
+    raise_entry("comm_create", status);
+  }
+  wait_until_joined(handle, timeout);
+  return handle;
+}
+
+Communicator* NativeGroup::communicator(c10::DeviceIndex device, int peer, bool sends,
+                                        std::chrono::milliseconds timeout) {
+  const std::lock_guard joining(join_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_unavailable_) {
+      return nullptr;
+    }
+    if (device_ >= 0 && device_ != device) {
+      raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
+            c10::str("the collectives of '", driver_name(), "' take one device of a rank in a group, which is ",
+                     static_cast<int>(device_), ", not ", static_cast<int>(device),
+                     ". Set the rank's device with torch.accelerator.set_device_index(), or take `native` out of"
+                     " OUTBOARD_PROVIDERS."));
+    }
+    if (const auto found = communicators_.find({peer, sends}); found != communicators_.end()) {
+      return found->second.get();
+    }
+  }
+  // Both directions of a pair at once: each rank may begin with a send.
+  for (const bool is_send : {rank_ < peer, rank_ >= peer}) {
+    auto made = std::make_unique<Communicator>();
+    std::string key = "all";
+    if (peer >= 0) {
+      key = is_send ? c10::str(rank_, "-", peer) : c10::str(peer, "-", rank_);
+    }
+    made->rank = peer < 0 ? rank_ : is_send ? 0 : 1;
+    made->size = peer < 0 ? size_ : 2;
+    made->handle = join(key, device, made->rank, made->size, timeout);
+    const std::lock_guard lock(mutex_);
+    if (made->handle == 0) {
+      is_unavailable_ = true;
+      return nullptr;
+    }
+    device_ = device;
+    communicators_[{peer, peer < 0 ? sends : is_send}] = std::move(made);
+    if (peer < 0) {
+      break;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  return communicators_.at({peer, sends}).get();
+}
+
+std::function<void()> NativeGroup::patience(const Kind& kind, std::chrono::milliseconds timeout) {
+  return [this, name = kind.name, timeout, deadline = Clock::now() + timeout] {
+    failure_.check(name);
+    if (Clock::now() > deadline) {
+      C10_THROW_ERROR(DistBackendError, c10::str("it was not queued within ", timeout.count(), " ms"));
+    }
+  };
+}
+
+// A failure to queue ends the group: this rank does not take part in what the others have begun.
+void NativeGroup::guarded(const Kind& kind, uint64_t sequence, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const c10::DistBackendError&) {
+    const std::exception_ptr error = failure_.fail(kind.name, sequence, std::current_exception());
+    abort();
+    std::rethrow_exception(error);
+  } catch (...) {  // no memory for a copy
+    static_cast<void>(failure_.fail(kind.name, sequence, std::current_exception()));
+    abort();
+    throw;
+  }
+}
+
+bool NativeGroup::post(Communicator& communicator, const NativePost& post, Staging& staging, const Kind& kind,
+                       uint64_t sequence, std::chrono::milliseconds timeout) {
+  NativeCall call(communicator, *staging.out_stream(), patience(kind, timeout));
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::StreamGuard guard(to_c10(*staging.out_stream()));
+  bool is_done = false;
+  guarded(kind, sequence, [&] {
+    is_done = post(call, staging.in(), staging.out());
+    if (is_done) {
+      staging.queue_results(kind.title);
+    }
+  });
+  return is_done;
+}
+
+void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chrono::milliseconds timeout) {
+  const ob_collectives& table = *collectives();
+  const Kind& kind = all.front().work->kind();
+  guarded(kind, all.front().work->getSequencenumber(), [&] {
+    if (const ob_status status = table.group_begin(table.self); status != OB_OK) {
+      raise_entry("group_begin", status);
+    }
+    const auto check_patience = patience(kind, timeout);
+    std::exception_ptr error;
+    for (const NativeDeferred& one : all) {
+      try {
+        NativeCall call(*one.communicator, *one.staging->out_stream(), check_patience, /*is_grouped=*/true);
+        static_cast<void>(one.post(call, one.staging->in(), one.staging->out()));
+      } catch (...) {
+        error = error ? error : std::current_exception();
+      }
+    }
+    ob_status status = table.group_end(table.self);
+    if (error) {
+      std::rethrow_exception(error);
+    }
+    for (const NativeDeferred& one : all) {
+      NativeCall(*one.communicator, *one.staging->out_stream(), check_patience).settle(status, "group_end");
+      status = status == OB_OK ? OB_OK : OB_NOT_READY;  // the next one is asked for
+    }
+    for (const NativeDeferred& one : all) {
+      one.staging->queue_results(one.work->kind().title);
+    }
+  });
+  for (const NativeDeferred& one : all) {
+    watch(one.work, one.staging, timeout);
+  }
+}
+
+// ---- The watcher ----
+
+void NativeGroup::watch(c10::intrusive_ptr<DistributedWork> work, std::shared_ptr<Staging> staging,
+                        std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  pending_.push_back({std::move(work), std::move(staging), timeout, Clock::now() + timeout});
+  if (!watcher_.joinable()) {
+    watcher_ = start_group_thread("outboard-watch", [this] { loop(); });
+  }
+  changed_.notify_all();
+}
+
+void NativeGroup::loop() {
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    if (pending_.empty()) {
+      changed_.wait(lock, [&] { return !pending_.empty() || is_stopping_; });
+    } else {
+      changed_.wait_for(lock, kLook, [&] { return is_stopping_; });
+      look(lock);
+    }
+  }
+}
+
+// Return what a communicator says is wrong; "" if nothing is.
+std::string NativeGroup::trouble() {
+  const ob_collectives& table = *collectives();
+  std::vector<uint64_t> handles;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, communicator] : communicators_) {
+      handles.push_back(communicator->handle);
+    }
+  }
+  for (const uint64_t handle : handles) {
+    const ob_status status = table.comm_status(table.self, handle);
+    if (status != OB_OK && status != OB_NOT_READY) {
+      return describe("comm_status", status);
+    }
+  }
+  return "";
+}
+
+void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
+  std::vector<Pending> all(pending_.begin(), pending_.end());
+  lock.unlock();
+  std::vector<Pending> over;
+  std::string why;
+  try {
+    why = trouble();
+    for (const Pending& pending : all) {
+      if (pending.staging->is_done()) {
+        over.push_back(pending);
+      } else if (why.empty() && Clock::now() > pending.deadline) {
+        why = c10::str("it is not over after ", pending.timeout.count(), " ms");
+      }
+    }
+  } catch (const std::exception& error) {  // a lost device
+    why = error.what();
+  }
+  if (why.empty()) {
+    for (const Pending& pending : over) {
+      pending.work->complete(nullptr);
+    }
+  } else {
+    for (const Pending& pending : all) {
+      fail(pending, why);
+    }
+    over = all;
+    abort();
+  }
+  lock.lock();
+  std::erase_if(pending_, [&](const Pending& pending) {
+    return std::any_of(over.begin(), over.end(), [&](const Pending& one) { return one.work == pending.work; });
+  });
+  changed_.notify_all();
+  lock.unlock();
+  all.clear();  // tensors' last references
+  over.clear();
+  lock.lock();
+}
+
+// The first failure is the cause of the others'.
+void NativeGroup::fail(const Pending& pending, const std::string& why) {
+  const char* const name = pending.work->kind().name;
+  std::exception_ptr cause =
+      std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, why));
+  pending.work->complete(failure_.fail(name, pending.work->getSequencenumber(), cause));
+}
+
+void NativeGroup::abort() noexcept {
+  const ob_collectives& table = *collectives();
+  std::vector<uint64_t> handles;
+  std::deque<Pending> pending;
+  {
+    const std::lock_guard lock(mutex_);
+    pending.swap(pending_);
+    if (!std::exchange(is_aborted_, true)) {
+      for (const auto& [key, communicator] : communicators_) {
+        handles.push_back(communicator->handle);
+      }
+    }
+    changed_.notify_all();
+  }
+  // The failure is known before a stream goes on.
+  for (const Pending& one : pending) {
+    one.work->complete(failure_.ended(one.work->kind().name, one.work->getSequencenumber()));
+  }
+  if (driver_is_gone()) {
+    return;
+  }
+  for (const uint64_t handle : handles) {
+    static_cast<void>(table.comm_abort(table.self, handle));  // the group has its first cause already
+  }
+}
+
+void NativeGroup::stop() {
+  std::thread watcher;
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    watcher = std::move(watcher_);
+    changed_.notify_all();
+  }
+  if (!watcher.joinable()) {
+    return;
+  }
+  if (watcher.get_id() == std::this_thread::get_id()) {
+    watcher.detach();
+    return;
+  }
+  const BlockingRegion without_interpreter;
+  watcher.join();
+}
+
+void NativeGroup::shut_down() {
+  {
+    const BlockingRegion without_interpreter;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return pending_.empty() || is_stopping_ || !watcher_.joinable(); });
+  }
+  stop();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, communicator] : communicators_) {
+    const ob_collectives& table = *collectives();
+    if (const ob_status status = table.comm_destroy(table.self, communicator->handle); status != OB_OK) {
+      TORCH_WARN(describe("comm_destroy", status));
+    }
+  }
+  communicators_.clear();
+}
+
+void NativeGroup::forget() noexcept {
+  if (watcher_.joinable()) {
+    watcher_.detach();
+  }
+}
+
+}  // namespace outboard

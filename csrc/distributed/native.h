@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The driver's own collectives (torch_outboard/collectives.h) for one group: its communicators, and a thread that
+// watches the calls under way.
+#pragma once
+
+#include <torch_outboard/collectives.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "distributed/failure.h"
+#include "distributed/staging.h"
+#include "distributed/work.h"
+
+namespace outboard {
+
+// One rank's end of the whole group, or of a pair's one direction.
+struct Communicator {
+  uint64_t handle = 0;
+  int rank = 0;
+  int size = 0;
+  std::mutex mutex;  // held while the driver queues on it: the ranks' calls have one order
+};
+
+// One call, while it is queued on a communicator and a stream.
+class NativeCall {
+ public:
+  NativeCall(const Communicator& communicator, Stream& stream, std::function<void()> check_patience,
+             bool is_grouped = false)
+      : communicator_(communicator),
+        stream_(stream),
+        check_patience_(std::move(check_patience)),
+        is_grouped_(is_grouped) {}
+
+  int rank() const noexcept { return communicator_.rank; }
+  int size() const noexcept { return communicator_.size; }
+  // Queue one part; nothing for no elements. Return false if the driver does not do it, before anything is queued.
+  bool add(ob_collective part);
+  bool add(int32_t kind, const at::Tensor& src, const at::Tensor& dst, int root = 0);
+  // Queue all parts between the two as one.
+  void begin();
+  void end();
+
+ private:
+  friend class NativeGroup;
+  void settle(ob_status status, const char* entry);
+
+  const Communicator& communicator_;
+  Stream& stream_;
+  const std::function<void()> check_patience_;  // raises if the group has ended, or after the timeout
+  bool is_grouped_;
+};
+
+using NativePost = std::function<bool(NativeCall& call, Tensors& in, Tensors& out)>;
+
+// A send or a receive that is queued together with others.
+struct NativeDeferred {
+  Communicator* communicator;
+  NativePost post;
+  std::shared_ptr<Staging> staging;
+  c10::intrusive_ptr<DistributedWork> work;
+};
+
+// Thread-safe.
+class NativeGroup {
+ public:
+  NativeGroup(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string name, GroupFailure& failure)
+      : store_(std::move(store)), rank_(rank), size_(size), name_(std::move(name)), failure_(failure) {}
+  ~NativeGroup() { stop(); }
+  NativeGroup(const NativeGroup&) = delete;
+  NativeGroup& operator=(const NativeGroup&) = delete;
+
+  // Return false once a rank's library was found absent.
+  bool is_usable() const noexcept { return !is_unavailable_.load(); }
+  // Return the communicator of all ranks, or of the sends to (`sends`) or receives from a peer. The first call joins,
+  // and waits for the other ranks. Return null if the driver's library is absent, which all ranks learn alike.
+  Communicator* communicator(c10::DeviceIndex device, int peer, bool sends, std::chrono::milliseconds timeout);
+  // Queue a call. Return false if the driver does not do it. Raise DistBackendError if it fails.
+  bool post(Communicator& communicator, const NativePost& post, Staging& staging, const Kind& kind, uint64_t sequence,
+            std::chrono::milliseconds timeout);
+  // Queue sends and receives as one, and watch them.
+  void post_together(const std::vector<NativeDeferred>& all, std::chrono::milliseconds timeout);
+  // Complete the work once its stream has passed it, or with an error.
+  void watch(c10::intrusive_ptr<DistributedWork> work, std::shared_ptr<Staging> staging,
+             std::chrono::milliseconds timeout);
+
+  void shut_down();  // wait for the calls under way, then destroy the communicators
+  void abort() noexcept;  // after the group's failure was set
+  void stop();  // end the thread
+  void forget() noexcept;  // in a forked child
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Pending {
+    c10::intrusive_ptr<DistributedWork> work;
+    std::shared_ptr<Staging> staging;
+    std::chrono::milliseconds timeout;
+    Clock::time_point deadline;
+  };
+  void guarded(const Kind& kind, uint64_t sequence, const std::function<void()>& body);
+  std::function<void()> patience(const Kind& kind, std::chrono::milliseconds timeout);
+  uint64_t join(const std::string& key, c10::DeviceIndex device, int rank, int size, std::chrono::milliseconds timeout);
+  bool exchange_id(const std::string& key, int rank, std::chrono::milliseconds timeout, std::string* out_id);
+  void wait_until_joined(uint64_t handle, std::chrono::milliseconds timeout);
+  void loop();
+  void look(std::unique_lock<std::mutex>& lock);
+  std::string trouble();
+  void fail(const Pending& pending, const std::string& why);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  const int size_;
+  const std::string name_;
+  GroupFailure& failure_;
+  std::atomic<bool> is_unavailable_{false};
+  std::mutex join_mutex_;  // held while ranks meet
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::map<std::pair<int, bool>, std::unique_ptr<Communicator>> communicators_;
+  std::deque<Pending> pending_;
+  std::thread watcher_;
+  c10::DeviceIndex device_ = -1;
+  bool is_stopping_ = false;
+  bool is_aborted_ = false;
+};
+
+// What each collective queues.
+namespace native {
+NativePost broadcast(int root);
+NativePost all_reduce(int32_t reduce, double scale);
+NativePost reduce(int32_t reduce, double scale, int root);
+NativePost all_gather();  // one output for each input
+NativePost all_gather_lists();  // outputs of each rank, for the inputs
+NativePost reduce_scatter(int32_t reduce, double scale);
+NativePost reduce_scatter_list(int32_t reduce, double scale);
+NativePost gather(int root);
+NativePost scatter(int root);
+NativePost all_to_all();
+NativePost all_to_all_splits(std::vector<int64_t> to_bytes, std::vector<int64_t> from_bytes);
+NativePost send();
+NativePost receive();
+}  // namespace native
+
+}  // namespace outboard

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The part of NCCL that this driver uses, opened at run time when the first group is made.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace nv {
+
+using ncclComm = struct NcclComm*;
+using ncclResult = int;
+
+struct ncclId {
+  char bytes[128];
+};
+
+// ncclConfig_t up to `blocking`, as of NCCL 2.14. The library reads no more than `size` bytes.
+struct ncclConfig {
+  size_t size = sizeof(ncclConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21400;
+  int blocking = 0;
+};
+
+enum : ncclResult { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
+
+#define OB_NCCL_FUNCTIONS(X)                                                                                     \
+  X(GetVersion, (int*))                                                                                          \
+  X(GetUniqueId, (ncclId*))                                                                                      \
+  X(CommInitRankConfig, (ncclComm*, int, ncclId, int, ncclConfig*))                                              \
+  X(CommGetAsyncError, (ncclComm, ncclResult*))                                                                  \
+  X(CommFinalize, (ncclComm))                                                                                    \
+  X(CommAbort, (ncclComm))                                                                                       \
+  X(CommDestroy, (ncclComm))                                                                                     \
+  X(AllReduce, (const void*, void*, size_t, int, int, ncclComm, void*))                                          \
+  X(Broadcast, (const void*, void*, size_t, int, int, ncclComm, void*))                                          \
+  X(Reduce, (const void*, void*, size_t, int, int, int, ncclComm, void*))                                        \
+  X(AllGather, (const void*, void*, size_t, int, ncclComm, void*))                                               \
+  X(ReduceScatter, (const void*, void*, size_t, int, int, ncclComm, void*))                                      \
+  X(Send, (const void*, size_t, int, int, ncclComm, void*))                                                      \
+  X(Recv, (void*, size_t, int, int, ncclComm, void*))                                                            \
+  X(GroupStart, ())                                                                                              \
+  X(GroupEnd, ())                                                                                                \
+  X(RedOpCreatePreMulSum, (int*, void*, int, int, ncclComm))                                                     \
+  X(RedOpDestroy, (int, ncclComm))
+
+struct Nccl {
+#define OB_NCCL_MEMBER(name, parameters) ncclResult(*name) parameters = nullptr;
+  OB_NCCL_FUNCTIONS(OB_NCCL_MEMBER)
+#undef OB_NCCL_MEMBER
+  const char* (*GetErrorString)(ncclResult) = nullptr;
+  const char* (*GetLastError)(ncclComm) = nullptr;
+
+  // Open the library. Return false, with a sentence, if it is missing or older than 2.14.
+  bool load(const std::string& library, std::string* out_error);
+};
+
+}  // namespace nv

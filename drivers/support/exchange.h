@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An exchange of bytes between the processes of a group, through shared memory: for simulated collectives.
+#pragma once
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace support {
+
+// A part of an exchange: bytes that go to a rank, or come from one.
+struct Transfer {
+  bool is_send;
+  int peer;
+  char* data;
+  uint64_t bytes;
+  uint64_t done = 0;
+};
+
+// One rank's end. A file in /dev/shm holds a box for each ordered pair of ranks, through which one message passes in
+// pieces. Each rank locks a byte of the file, which tells the others when its process has ended. One thread at a time
+// calls `run`; any thread the rest.
+class Exchange {
+ public:
+  static constexpr int kMaxRanks = 16;
+
+  // Join. Return null, with a sentence, if the system refuses.
+  static std::unique_ptr<Exchange> open(const std::string& name, int rank, int size, std::string* out_error) {
+    if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
+      *out_error = "there is no rank " + std::to_string(rank) + " of " + std::to_string(size) + "; at most 16 exchange";
+      return nullptr;
+    }
+    std::unique_ptr<Exchange> made(new Exchange(name, rank, size));
+    return made->map(out_error) ? std::move(made) : nullptr;
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  ~Exchange() {
+    if (shared_ != nullptr) {
+      shared_->has_left[rank_].store(1);
+      munmap(static_cast<void*>(shared_), bytes());
+    }
+    if (file_ >= 0) close(file_);
+    unlink(path_.c_str());
+  }
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  bool has_all() const {
+    for (int i = 0; i < size_; ++i) {
+      if (shared_->has_joined[i].load() == 0) return false;
+    }
+    return true;
+  }
+
+  void abort() { shared_->is_aborted.store(1); }
+
+  // Return what keeps the group from going on; "" if nothing does.
+  std::string trouble() const {
+    if (shared_->is_aborted.load() != 0) return "the communicator was aborted";
+    for (int i = 0; i < size_; ++i) {
+      if (i != rank_ && shared_->has_joined[i].load() != 0 && shared_->has_left[i].load() == 0 && is_gone(i)) {
+        return "the process of rank " + std::to_string(i) + " has ended";
+      }
+    }
+    return "";
+  }
+
+  // Run all transfers to their ends, in any order but for those of one peer and direction. Return false, with a
+  // sentence, if the group cannot go on.
+  bool run(std::vector<Transfer>& transfers, std::string* out_error) {
+    for (int idle = 0;;) {
+      bool is_over = true;
+      bool has_moved = false;
+      bool is_held[2][kMaxRanks] = {};  // an earlier transfer is under way
+      for (Transfer& transfer : transfers) {
+        if (transfer.done == transfer.bytes) continue;
+        is_over = false;
+        bool& held = is_held[transfer.is_send][transfer.peer];
+        has_moved = (!held && move(transfer)) || has_moved;
+        held = true;
+      }
+      if (is_over) return true;
+      if (has_moved) {
+        idle = 0;
+        continue;
+      }
+      if (!rest(++idle, transfers, out_error)) return false;
+    }
+  }
+
+ private:
+  static constexpr uint64_t kPiece = 64 << 10;
+  struct Box {
+    std::atomic<uint64_t> filled;  // bytes; 0: empty
+    char data[kPiece];
+  };
+  struct Shared {
+    std::atomic<int32_t> is_aborted;
+    std::atomic<int32_t> has_joined[kMaxRanks];
+    std::atomic<int32_t> has_left[kMaxRanks];
+    Box boxes[1];  // size * size
+  };
+
+  Exchange(const std::string& name, int rank, int size) : path_("/dev/shm/" + name), rank_(rank), size_(size) {}
+
+  uint64_t bytes() const { return sizeof(Shared) + sizeof(Box) * static_cast<uint64_t>(size_ * size_); }
+
+  bool map(std::string* out_error) {
+    const auto refuse = [&](const char* what) {
+      *out_error = std::string(what) + " of " + path_ + ": " + std::strerror(errno);
+      return false;
+    };
+    file_ = ::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    if (file_ < 0) return refuse("opening");
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = rank_;
+    lock.l_len = 1;
+    if (fcntl(file_, F_OFD_SETLK, &lock) != 0) return refuse("locking");
+    if (ftruncate(file_, static_cast<off_t>(bytes())) != 0) return refuse("growth");
+    void* memory = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (memory == MAP_FAILED) return refuse("mapping");
+    shared_ = static_cast<Shared*>(memory);
+    shared_->has_joined[rank_].store(1);
+    return true;
+  }
+
+  bool is_gone(int peer) const {
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = peer;
+    lock.l_len = 1;
+    return fcntl(file_, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+  }
+
+  Box& box(int from, int to) { return shared_->boxes[from * size_ + to]; }
+
+  bool move(Transfer& transfer) {
+    Box& through = transfer.is_send ? box(rank_, transfer.peer) : box(transfer.peer, rank_);
+    const uint64_t filled = through.filled.load(std::memory_order_acquire);
+    if ((filled == 0) != transfer.is_send) return false;
+    const uint64_t left = transfer.bytes - transfer.done;
+    const uint64_t size = std::min(transfer.is_send ? kPiece : filled, left);
+    if (transfer.is_send) {
+      std::memcpy(through.data, transfer.data + transfer.done, size);
+    } else {
+      std::memcpy(transfer.data + transfer.done, through.data, size);
+    }
+    through.filled.store(transfer.is_send ? size : 0, std::memory_order_release);
+    transfer.done += size;
+    return true;
+  }
+
+  // Wait a little. Return false if the group cannot go on.
+  bool rest(int idle, const std::vector<Transfer>& transfers, std::string* out_error) {
+    if (idle < 64) {
+      sched_yield();
+      return true;
+    }
+    const timespec pause = {0, 50'000};
+    nanosleep(&pause, nullptr);
+    if (idle % 64 != 0 && shared_->is_aborted.load() == 0) return true;
+    *out_error = trouble();
+    for (const Transfer& transfer : transfers) {
+      if (out_error->empty() && transfer.done != transfer.bytes && shared_->has_left[transfer.peer].load() != 0 &&
+          (transfer.is_send || box(transfer.peer, rank_).filled.load() == 0)) {
+        *out_error = "rank " + std::to_string(transfer.peer) + " has left the group";
+      }
+    }
+    return out_error->empty();
+  }
+
+  const std::string path_;
+  const int rank_;
+  const int size_;
+  int file_ = -1;
+  Shared* shared_ = nullptr;
+};
+
+}  // namespace support

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The driver's own collectives when something is wrong, as argv[1] says. Each case is bounded and names its cause."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+import torch_outboard
+from distributed.programs.start import RANK, raises, start
+
+how = sys.argv[1]
+device = start(seconds=3 if how in ("hang", "late", "wrong_order") else 30)
+module = torch.get_device_module(device)
+x = torch.full((1 << 12,), RANK + 1.0, device=device)
+began = time.monotonic()
+
+
+def end(work: dist.Work) -> None:
+    work.wait()
+    torch.accelerator.synchronize()
+
+
+def providers() -> set[str]:
+    return {row.provider for row in torch_outboard.coverage() if row.op.startswith("c10d::")}
+
+
+if how == "works":
+    dist.all_reduce(x)
+    assert x[0].item() == 3.0 and providers() == {"native"}
+    # Each rank begins with a send.
+    received = torch.empty(1 << 12, device=device)
+    sent = dist.isend(x, 1 - RANK)
+    got = dist.irecv(received, 1 - RANK)
+    sent.wait()
+    got.wait()
+    assert received[7].item() == 3.0
+    with raises(torch_outboard.NotSupportedError, "recv from any rank", "name the source"):
+        dist.recv(received)
+    other = torch.ones(3, device=torch.device(device.type, (device.index + 1) % module.device_count()))
+    with raises(torch_outboard.NotSupportedError, "one device of a rank"):
+        dist.all_reduce(other)
+    works = [dist.all_reduce(x, async_op=True) for _ in range(20)]
+    dist.destroy_process_group()  # with work under way
+    torch.accelerator.synchronize()
+    assert x[0].item() == 3.0 * 2**20 and all(work.is_completed() for work in works)
+elif how == "absent":
+    dist.all_reduce(x)
+    assert x[0].item() == 3.0 and "native" not in providers(), providers()
+elif how == "fails":
+    with raises(dist.DistBackendError, "rank", "all_reduce, sequence number 1, failed"):  # or the peer's abort is seen
+        dist.all_reduce(x)
+    with raises(dist.DistBackendError, "was not started"):
+        dist.broadcast(x, 0)
+elif how in ("kill", "leave"):
+    dist.all_reduce(x)
+    torch.accelerator.synchronize()
+    dist.barrier()
+    if RANK == 1:
+        if how == "leave":
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    with raises(dist.DistBackendError, f"rank {RANK} of group '0': all_reduce, sequence number 3"):
+        end(dist.all_reduce(x, async_op=True))
+    assert torch.ones(4, device=device).cpu().tolist() == [1.0] * 4  # the device itself goes on
+elif how == "hang":  # a peer that never calls
+    dist.all_reduce(x)
+    torch.accelerator.synchronize()
+    if RANK == 1:
+        time.sleep(7)
+        os._exit(0)
+    with raises(dist.DistBackendError, "all_reduce, sequence number 2, failed", "3000 ms"):
+        end(dist.all_reduce(x, async_op=True))
+elif how == "late":  # a peer that never joins
+    if RANK == 1:
+        time.sleep(7)
+        os._exit(0)
+    with raises(dist.DistBackendError, "all_reduce, sequence number 1, failed", "did not join within 3000 ms"):
+        dist.all_reduce(x)
+elif how == "abort":  # while the peers meet
+    if RANK == 1:
+        time.sleep(3)
+        os._exit(0)
+    threading.Timer(0.3, dist.group.WORLD._get_backend(device).abort).start()
+    with raises(dist.DistBackendError, "all_reduce", "it was aborted"):
+        dist.all_reduce(x)
+elif how == "exit":  # with work under way that no peer joins
+    dist.all_reduce(x)
+    torch.accelerator.synchronize()
+    dist.barrier()
+    if RANK == 0:
+        threading.Thread(target=lambda: dist.all_reduce(x), daemon=True).start()
+        time.sleep(0.5)
+else:
+    raise AssertionError(how)
+assert time.monotonic() - began < 15, time.monotonic() - began
