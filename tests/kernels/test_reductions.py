@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard import _C, coverage, reset_coverage
-from torch_outboard.codegen.mapping.group import cooperates
+from torch_outboard.codegen.mapping.machine import cooperates
 from torch_outboard.compile.generators import generators
 
 SHAPES = [(9, 300), (33, 5000), (300, 40)]

@@ -23,7 +23,10 @@ from torch_outboard.codegen import chunk_joins
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, STORAGE_TYPES, Dialect
 from torch_outboard.codegen.kernel.kernel import SimtKernel
 from torch_outboard.codegen.kernel.values import cast
-from torch_outboard.codegen.mapping.group import ITEMS
+from torch_outboard.codegen.mapping.item import Item
+from torch_outboard.codegen.mapping.machine import cooperates
+from torch_outboard.codegen.mapping.mapping import Mapping
+from torch_outboard.codegen.mapping.parts import ITEMS
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.scheduling import SimtScheduling
 
@@ -106,10 +109,12 @@ class ChunkKernel(SimtKernel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.items_of_group = ITEMS if self.cooperates else 1
-        # An item of the loop has one element at a time, and continues only if there is a next one.
-        self.cooperates = self.is_spread = self.is_run = False
+        self.items_of_group = ITEMS if cooperates(self.dialect, V.graph.get_current_device_or_throw()) else 1
         self.wanted: ChunkBody = V.graph.wrapper_code.asked  # type: ignore[attr-defined]
+
+    def choose_mapping(self) -> Mapping:
+        # An item of the loop has one element at a time, and continues only if there is a next one.
+        return Item(self, is_parallel=False)
 
     def _operand(self, name: str) -> Operand:
         if name not in V.graph.graph_input_names:

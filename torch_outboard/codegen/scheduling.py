@@ -16,7 +16,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch_outboard._compat.splits import needs_split_reductions, split_reductions
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.kernel.kernel import SimtKernel
-from torch_outboard.codegen.mapping.group import cooperates
+from torch_outboard.codegen.mapping.machine import cooperates
 from torch_outboard.codegen.mapping.parts import parts_for_groups, parts_of_reduction
 from torch_outboard.codegen.program import DeviceProgram
 

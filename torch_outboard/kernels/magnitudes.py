@@ -17,7 +17,7 @@ from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
 from torch_outboard.codegen.dialects.dialect import Dialect
-from torch_outboard.codegen.mapping.group import cooperates
+from torch_outboard.codegen.mapping.machine import cooperates
 
 __all__ = ["keep_magnitudes"]
 

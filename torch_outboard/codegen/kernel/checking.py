@@ -15,7 +15,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.kernel.checks import ZERO, index_given, is_never_zero, operator_of
-from torch_outboard.codegen.mapping.group import Group
+from torch_outboard.codegen.mapping.mapping import Mapping
 
 __all__ = ["CheckingKernel"]
 
@@ -24,9 +24,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
     """The part of a kernel that checks its inputs."""
 
     dialect: ClassVar[Dialect]
-    group: Group | None
-    is_spread: bool
-    is_run: bool
+    mapping: Mapping
     cse: Any  # kernel.TypedCSE
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -49,13 +47,13 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
         is_variable = isinstance(expr, sympy.Symbol) and symbol_is_type(expr, SymT.TMP)
         if not size.is_positive or not is_variable:
             # There is no valid index to continue with, or the index is computed in place.
-            self.may_be_lost = self.is_guarded
-            end = "ob_is_lost = true;" if self.may_be_lost else "continue;" if self.is_run else "return;"
+            self.may_be_lost = self.mapping.is_guarded
+            end = "ob_is_lost = true;" if self.may_be_lost else self.mapping.leave
             fail = f"{self._if_inside}ob_fail({arguments}, {given or index}, {bound}); {end}"
             self.emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
             return
         text = f"ob_checked({arguments}, {index}, {bound}, {given or index})"
-        if self.is_guarded:
+        if self.mapping.is_guarded:
             text = f"ob_is_inside ? {text} : 0"
         self.bounded[str(expr)] = self.cse.generate(self.compute, text, dtype=torch.int64, shape=())
 
@@ -76,13 +74,8 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
             self.emit(f"if ({divisor} == 0) ob_raise_assert({_quoted(ZERO)})")
 
     @property
-    def is_guarded(self) -> bool:
-        """True if an item without its own element or row continues instead of returning early."""
-        return self.group is not None or self.is_spread
-
-    @property
     def _if_inside(self) -> str:
-        return "if (ob_is_inside) " if self.is_guarded else ""
+        return "if (ob_is_inside) " if self.mapping.is_guarded else ""
 
     def _records(self) -> bool:
         if not self.dialect.checks:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One kernel: the body that Inductor's scheduling drives, and its text in a dialect.
 
-An item computes one element of the dimensions that are not reduced, or several neighbouring ones (columns.py). A
-reduction is a loop of the item. All statements of a body are in a single buffer, in the order of Inductor's requests,
-since loads may depend on computed values.
+The kernel's mapping (codegen/mapping/) distributes elements over items, and writes the loops around what the kernel
+gathers. All statements of a body are in a single buffer, in the order of Inductor's requests, since loads may depend on
+computed values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch._inductor.codegen.common import CSE, CSEVariable, DeferredLine, PythonPrinter
+from torch._inductor.codegen.common import CSE, CSEVariable, PythonPrinter
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
@@ -28,9 +28,8 @@ from torch_outboard.codegen.kernel.checks import RECORD
 from torch_outboard.codegen.kernel.indexing import IndexPrinter
 from torch_outboard.codegen.kernel.overrides import SimtOverrides
 from torch_outboard.codegen.kernel.values import cast, literal
-from torch_outboard.codegen.mapping import columns
-from torch_outboard.codegen.mapping import group as groups
-from torch_outboard.codegen.mapping import run as runs
+from torch_outboard.codegen.mapping.choice import choose_mapping
+from torch_outboard.codegen.mapping.mapping import Mapping
 
 __all__ = ["SimtKernel", "TypedCSE"]
 
@@ -79,19 +78,13 @@ class SimtKernel(CheckingKernel):
         self._kept: OrderedSet[CSEVariable] = OrderedSet()
         self._numbers = itertools.count()
         self.lanes_name = f"lanes{next(self._numbers)}"
-        self.cooperates = groups.cooperates(self.dialect, V.graph.get_current_device_or_throw())
-        self.group = groups.group_of(self)  # how groups reduce rows, or None
-        self.columns = 0 if self.group is not None else columns.count_columns(self)  # of an item, or 0
         self._mask = ""  # of the elements that are loaded, if a load is no branch
         self._needs_branch = False
-        self.is_spread = groups.is_spread(self)  # whether an item has several elements, far from each other
-        self._parts = 1  # how many of them
-        self.is_run = runs.is_run(self)  # whether an item has a run of neighbouring elements
-        self.entries_of_run: list[Any] = []  # the indices of an element that the body uses
-        self.of_column: list[str] = []  # declarations for each column
-        self.stores_of_row = IndentedBuffer()  # by a single item of a group
-        self._shared: dict[str, torch.dtype] = {}  # memory of the group
-        self._found: list[str] = []  # declarations for each column, for the code after this loop
+        self.mapping = self.choose_mapping()
+
+    def choose_mapping(self) -> Mapping:
+        """Return the distribution of the kernel's elements over items."""
+        return choose_mapping(self)
 
     # Indices.
 
@@ -170,10 +163,7 @@ class SimtKernel(CheckingKernel):
             line = f"{variable}[{place}] = {text};"
         if self.may_be_lost:
             line = f"if (!ob_is_lost) {line}"
-        if self.is_spread:
-            line = f"if (ob_is_inside) {line}"
-        is_of_row = self.group is not None and not self.inside_reduction
-        (self.stores_of_row if is_of_row else self.compute).writeline(DeferredLine(name, line))
+        self.mapping.store(name, line, is_of_row=not self.inside_reduction)
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Any) -> None:
         is_inside, self.inside_reduction = self.inside_reduction, False
@@ -185,9 +175,9 @@ class SimtKernel(CheckingKernel):
 
     def masked(self, mask: Any, body: Callable[[], Any], other: Any) -> Any:
         """Emit `body`, which may load, for items whose mask is true."""
-        lines = IndentedBuffer()
+        lines, is_parallel = IndentedBuffer(), self.mapping.is_parallel
         outside, self.bounded = self.bounded, dict(self.bounded)
-        outer, self._mask = self._mask, " && ".join(filter(None, (self._mask, str(mask)))) if self.cooperates else ""
+        outer, self._mask = self._mask, " && ".join(filter(None, (self._mask, str(mask)))) if is_parallel else ""
         needed_branch, self._needs_branch = self._needs_branch, False
         with self.swap_buffers(lines):
             result = body()
@@ -195,7 +185,7 @@ class SimtKernel(CheckingKernel):
             result = cast(result, dtype)
         self.bounded, self._mask = outside, outer
         variable = self.cse.newvar(dtype=dtype, shape=())
-        if self.cooperates and not self._needs_branch and not _BRANCHES.search(lines.getvalue()):
+        if is_parallel and not self._needs_branch and not _BRANCHES.search(lines.getvalue()):
             # Loads without a branch can be in flight together. They read the first element if the mask is false.
             self._needs_branch = needed_branch
             self.compute.splice(lines)
@@ -231,9 +221,6 @@ class SimtKernel(CheckingKernel):
         trees: list[Any] = self.range_trees
         return [tree for tree in trees if bool(tree.is_reduction) == is_reduction]
 
-    def fresh_buffer(self) -> IndentedBuffer:
-        return IndentedBuffer()
-
     def row_index(self) -> str:
         """Return the number of the element in its row."""
         return f"{self._trees(True)[0].prefix}index"
@@ -261,37 +248,19 @@ class SimtKernel(CheckingKernel):
         self.before.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(0, dtype)};")
         return variable
 
-    def shared(self, dtype: torch.dtype, number: int) -> str:
-        """Declare memory of the group with an element an item, separate for each number, and return its name."""
-        name = groups.shared_name(dtype, number)
-        self._shared[name] = dtype
-        return name
-
     def join_lanes(self, arrays: list[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
         """Emit the join of the accumulators' lanes after the loop. `lines` returns the join of lane b into lane a."""
-        if self.columns:
-            return  # each lane has its own row
-        if self.group is not None:
-            groups.write_join(self, arrays, lines)
-            return
-        self.after.writeline(f"for (int span = {self.lanes_name} / 2; span > 0; span /= 2)")
-        self.after.writeline("  for (int lane = 0; lane < span; ++lane) {")
-        for line in lines("lane", "lane + span"):
-            self.after.writeline("    " + line)
-        self.after.writeline("  }")
+        self.mapping.join_lanes(arrays, lines)
 
     def result(self, dtype: torch.dtype, array: str, kept: torch.dtype) -> Any:
         """Declare the variable of a reduction's result, available after the loop, from an accumulator's lanes."""
         kind = torch.float32 if dtype in NARROW else dtype
         variable = self.cse.newvar(dtype=kind, shape=())
-        text = f"{array}[{'lane' if self.columns else 0}]"
+        text = f"{array}[{self.mapping.lane}]"
         if kind != kept:
             text = f"({text} != 0)" if kind == torch.bool else f"({COMPUTE_TYPES[kind]}){text}"
         self.after.writeline(f"const {COMPUTE_TYPES[kind]} {variable} = {text};")
-        if self.columns:
-            self.before.writeline(f"{COMPUTE_TYPES[kind]} {variable}_of[{self.lanes_name}];")
-            self.after.writeline(f"{variable}_of[lane] = {variable};")
-            self._found.append(f"const {COMPUTE_TYPES[kind]} {variable} = {variable}_of[lane];")
+        self.mapping.keep(str(variable), COMPUTE_TYPES[kind])
         self._kept.add(variable)
         return variable
 
@@ -310,105 +279,27 @@ class SimtKernel(CheckingKernel):
     # Text.
 
     def codegen_iteration_ranges_entry(self, entry: Any) -> None:
-        if self.is_run:
-            self.entries_of_run.append(entry)
-            return
-        line = f"const {self.index_dtype} {entry.name} = {self.quotient(entry)};"
-        if self.columns and not entry.root.is_loop:
-            self.of_column.append(line)
-        else:
-            (self.indexing_code if entry.root.is_loop else self.body).writeline(line)
+        self.mapping.declare(entry)
 
     def codegen_body(self) -> None:
         parts = (self.before, self.indexing_code, self.compute, self.after)
         if not any(parts):
             return
-        loops = [tree for tree in self.range_trees if tree.is_loop] if self.inside_reduction else []
-        if self.columns:
-            columns.write_part(self, loops)
-            self._forget(loops)
-            self.of_column += self._found
-            self._found.clear()
-        elif loops:
-            lanes = self._lanes(loops)
-            # Deferred lines (stores that Inductor may still remove) can't be changed any more. So a name stands for the
-            # number of lanes.
-            self.body.writeline(f"enum {{ {self.lanes_name} = {lanes} }};")
-            self.body.splice(self.before)
-            self._write_loops(loops, lanes)
-            self._forget(loops)
-            self.body.splice(self.after)
-        else:
-            for part in parts:
-                self.body.splice(part)
-            if self.group is not None:
-                # A row's stores run at the end of the kernel, so later loops read the variable and not memory.
-                self._kept.update(self.cse.store_cache.values())
+        self.mapping.write_part([tree for tree in self.range_trees if tree.is_loop] if self.inside_reduction else [])
         for part in parts:
             part.clear()
         self.is_sequential = False
         self.lanes_name = f"lanes{next(self._numbers)}"
 
-    def _forget(self, loops: list[Any]) -> None:
+    def forget(self, loops: list[Any]) -> None:
         """Drop the values computed in loops, except the loops' results. Later code computes them again if needed."""
         self.cse.invalidate(self._kept)
         for tree in loops:
             tree.cache_clear()
 
-    def _lanes(self, loops: list[Any]) -> int:
-        """Return how many lanes share a row: one if the order matters or rows are short."""
-        if self.group is not None:
-            return self.group.lanes
-        if self.is_sequential or len(loops) > 1 or not self.before:
-            return 1
-        size = loops[0].numel
-        return 1 if isinstance(size, sympy.Integer) and size < self.dialect.lanes else self.dialect.lanes
-
-    def _write_loops(self, loops: list[Any], lanes: int) -> None:
-        if self.group is not None:
-            groups.write_loops(self, loops[0], self._write_loop_body)
-            return
-        if lanes == 1:
-            self._write_plain_loops(loops)
-            return
-        (tree,) = loops
-        index, number, prefix = self.index_dtype, f"{tree.prefix}numel", tree.prefix
-        whole = f"{prefix}whole{next(self._numbers)}"
-        self.body.writeline(f"const {index} {whole} = {number} - {number} % {lanes};")
-        self.body.writeline(f"for ({index} {prefix}base = 0; {prefix}base < {whole}; {prefix}base += {lanes})")
-        self.body.writelines(runs.vectors(self, 1))
-        self.body.writeline(f"  for (int lane = 0; lane < {lanes}; ++lane) {{")
-        self._write_loop_body(f"const {index} {prefix}index = {prefix}base + lane, turn = {prefix}base / {lanes};")
-        self.body.writeline("  }")
-        if not isinstance(tree.numel, sympy.Integer) or tree.numel % lanes != 0:
-            self.body.writeline(f"for ({index} {prefix}index = {whole}; {prefix}index < {number}; ++{prefix}index) {{")
-            self._write_loop_body(f"const {index} lane = {prefix}index - {whole}, turn = {whole} / {lanes};")
-            self.body.writeline("}")
-
-    def _write_plain_loops(self, loops: list[Any]) -> None:
-        if len(loops) == 1 and not self.before and not self.is_sequential:
-            self.body.writelines(runs.vectors(self, 2))
-        turn = self.open_loops(loops)
-        self._write_loop_body(f"const {self.index_dtype} lane = 0, turn = {turn};")
-        self.body.writeline("}" * len(loops))
-
-    def open_loops(self, loops: list[Any]) -> str:
-        """Write the heads of loops over the elements of a row, one a turn, and return the number of the turn."""
-        index = self.index_dtype
-        for tree in loops:
-            name = tree.prefix + "index"
-            self.body.writeline(f"for ({index} {name} = 0; {name} < {tree.prefix}numel; ++{name}) {{")
-        turn: str = loops[0].prefix + "index"
-        for tree in loops[1:]:
-            turn = f"({turn}) * {tree.prefix}numel + {tree.prefix}index"
-        return turn
-
-    def _write_loop_body(self, first: str) -> None:
-        with self.body.indent(2):
-            if self.before:
-                self.body.writeline(first)
-            self.body.splice(self.indexing_code)
-            self.body.splice(self.compute)
+    def keep_stored(self) -> None:
+        """Keep the stored variables beyond the next loop, which then does not read them from memory."""
+        self._kept.update(self.cse.store_cache.values())
 
     def parameters(self) -> Iterator[tuple[str, str, str, Any]]:
         """Yield the declaration, the name, the letter of a launch and the wrapper's value of each argument."""
@@ -438,27 +329,20 @@ class SimtKernel(CheckingKernel):
 
     def items(self) -> str:
         """Return the number of items as an expression of the kernel's parameters."""
-        return " * ".join(columns.items(tree, size, self.columns) for tree, size in self._sizes()) or "1"
+        return " * ".join(self.mapping.count(tree, size) for tree, size in self._sizes()) or "1"
 
     def items_formula(self) -> str:
         """Return the number of items in the postfix form of a launch's formulas, where a2 is the third parameter."""
         names = [name for _, name, _, _ in self.parameters()]
         words = [
-            columns.items_formula(tree, f"a{names.index(size)}" if size in names else size, self.columns)
+            self.mapping.count_formula(tree, f"a{names.index(size)}" if size in names else size)
             for tree, size in self._sizes()
         ] or ["1"]
         return " ".join([words[0], *(f"{word} mul" for word in words[1:])])
 
     def geometry(self) -> tuple[str, str]:
-        """Return the number of groups, as a formula of a launch, and the items of a group: fewer with columns."""
-        if self.group is not None:
-            taken, items = self.group.across, groups.ITEMS
-        elif self.is_spread:
-            taken, items = groups.ITEMS * self._parts, groups.ITEMS
-        elif self.is_run:
-            taken, items = runs.ELEMENTS, 1
-        else:
-            taken = items = max(self.dialect.group // max(self.columns, 1), 1)
+        """Return the number of groups, as a formula of a launch, and the items of a group."""
+        taken, items = self.mapping.launch()
         return f"{self.items_formula()} {taken} ceildiv", str(items)
 
     def _sizes(self) -> Iterator[tuple[Any, str]]:
@@ -471,62 +355,34 @@ class SimtKernel(CheckingKernel):
         trees = sorted(
             self._trees(False), key=lambda tree: "xyz".index(tree.prefix)
         )  # the first is contiguous in memory
-        run = runs.Run(self, trees) if self.is_run else None
+        self.mapping.prepare(trees)
         code = IndentedBuffer()
         for number, check in enumerate(self.checks):
             code.writeline(f"// check {number}: {check!r}")
         declared = [text for text, *_ in self.parameters()]
         parameters = ", ".join([*declared, RECORD] if self.checks else declared)
         code.writeline(self.dialect.kernel.format(name=name or "KERNEL_NAME", parameters=parameters) + " {")
-        if self.is_spread:
-            self._parts = groups.parts_of_item(self.body.getvalue())
         with code.indent():
             code.writelines([f"const ob_i64 {name} = {text};" for text, name in self.printer.named.items()])
-            self._write_indices(code, trees, run)
+            self._write_indices(code, trees)
             for old, new in self.args.aliases():
                 code.writeline(f"#define {old} {new}")
             code.splice(self.body)
-            if self.group is not None:
-                groups.write_stores(self, code)
-            code.writelines(["}"] * self.is_spread if run is None else run.closing)
+            self.mapping.write_end(code)
             for old, _ in self.args.aliases():
                 code.writeline(f"#undef {old}")
         code.writeline("}")
         return code.getvalue()
 
-    def _write_indices(self, code: IndentedBuffer, trees: list[Any], run: runs.Run | None) -> None:
-        index = self.index_dtype
+    def _write_indices(self, code: IndentedBuffer, trees: list[Any]) -> None:
+        index, mapping = self.index_dtype, self.mapping
         for tree in self.range_trees:
             size = f"{tree.numel}" if isinstance(tree.numel, sympy.Integer) else f"({index}){tree.prefix}numel_given"
             code.writeline(f"const {index} {tree.prefix}numel = {size};")
-        total = f"(ob_i64){' * (ob_i64)'.join(self._counts(trees)) or 1}"
-        if run is not None:
-            code.writelines([*run.write(total), *["bool ob_is_lost = false;"] * self.may_be_lost])
-            return
-        if self.group is not None:
-            code.writelines(groups.declared(self._shared))
-            code.writelines(groups.write_number(self.group, total))
-            (row,) = self._trees(True)
-            code.writeline(f"const {index} {row.prefix}end = ob_is_inside ? {row.prefix}numel : 0;")
-        elif self.is_spread:
-            code.writelines(groups.write_parts(self._parts, total, index))
-        else:
-            code.writeline(f"const ob_i64 ob_number = {self.dialect.item};")
-            code.writeline(f"if (ob_number >= {total}) return;")
+        counts = [mapping.count(tree, f"{tree.prefix}numel") for tree in trees]
+        code.writelines(mapping.head(f"(ob_i64){' * (ob_i64)'.join(counts) or 1}"))
         code.writelines(["bool ob_is_lost = false;"] * self.may_be_lost)
-        code.writelines(self.index_lines(trees, "ob_number"))
-
-    def _counts(self, trees: list[Any]) -> list[str]:
-        return [columns.items(tree, f"{tree.prefix}numel", self.columns) for tree in trees]
-
-    def index_lines(self, trees: list[Any], number: str) -> list[str]:
-        """Return the declarations of an item's indices, one in each dimension, computed from the item's number."""
-        lines: list[str] = []
-        for tree, count in zip(trees, self._counts(trees), strict=True):
-            here = number if tree is trees[-1] else f"({number} % {count})"
-            lines += columns.index_of(self, tree, here)
-            number = f"({number} / {count})"
-        return lines
+        code.writelines(mapping.indices(trees))
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
         wrapper = V.graph.wrapper_code

@@ -9,16 +9,54 @@ with a single accumulator.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
+from torch._inductor.utils import IndentedBuffer
 
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, NARROW
 from torch_outboard.codegen.kernel.values import cast, literal, suffix
 
-SimtKernel = Any  # kernel.SimtKernel, which imports this
+__all__ = ["RowBody", "accumulated_in", "joiner", "reduce", "scan", "sort", "start_of"]
 
-__all__ = ["accumulated_in", "joiner", "reduce", "scan", "sort", "start_of"]
+
+class RowBody(Protocol):
+    """What reductions use of a kernel."""
+
+    cse: Any
+    before: IndentedBuffer  # before the loop over the row
+    compute: IndentedBuffer  # in the loop
+    after: IndentedBuffer  # after the loop
+    is_sequential: bool  # whether the loop must run in order, in one lane
+
+    def row_index(self) -> str:
+        """Return the number of the element in its row."""
+
+    def row_size(self) -> int:
+        """Return the number of elements of a row. Raise NotImplementedError if the number is symbolic."""
+
+    def fresh_name(self, name: str) -> str:
+        """Return a name that the kernel has not used."""
+
+    def swap_buffers(self, lb: IndentedBuffer) -> AbstractContextManager[None]:
+        """Redirect statements to another buffer."""
+
+    def accumulator(self, dtype: torch.dtype, start: str) -> str:
+        """Declare an accumulator with an element a lane, and return its name."""
+
+    def carried(self, dtype: torch.dtype) -> Any:
+        """Declare a variable that lives from one element of the row to the next."""
+
+    def join_lanes(self, arrays: list[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
+        """Emit the join of the accumulators' lanes after the loop. `lines` returns the join of lane b into lane a."""
+
+    def result(self, dtype: torch.dtype, array: str, kept: torch.dtype) -> Any:
+        """Declare the variable of a reduction's result, available after the loop, from an accumulator's lanes."""
+
+    def codegen_body(self) -> None:
+        """Write the loop so far, so that statements after it begin a new part."""
+
 
 _LIMITS = {
     torch.bool: (False, True),
@@ -38,14 +76,14 @@ def accumulated_in(dtype: torch.dtype) -> torch.dtype:
     return torch.uint64 if dtype in (torch.uint64, torch.uint32) else torch.int64
 
 
-def reduce(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
+def reduce(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
     """Emit a reduction of `value` over the row, and return the variables that hold the result after the loop."""
     if kind not in _KINDS:
         raise NotImplementedError(f"the code generator 'simt' has no reduction {kind!r}")
     return _KINDS[kind](kernel, dtype, source, kind, value)
 
 
-def _simple(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
+def _simple(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
     # A sum of bools counts them. For other integers, the result's type decides the signedness.
     kept = accumulated_in(source if kind in ("max", "min", "fmax") else dtype)
     if kind == "any":
@@ -85,7 +123,7 @@ def joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
     return lambda a, b: f"ob_{helper}_{name}({b}, {a})"
 
 
-def _place(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
+def _place(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
     """Emit the index of the greatest or least element: of equal elements the first, of several NaNs the first."""
     kept = accumulated_in(source)
     if kept == torch.bool:
@@ -126,7 +164,7 @@ def _welford_join(kind: str, mean: str, square: str, weight: str) -> Callable[[s
     return join
 
 
-def _welford(kernel: SimtKernel, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
+def _welford(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
     """Emit the mean, the sum of squared differences from the mean, and the weight."""
     kept = accumulated_in(dtype)
     number = COMPUTE_TYPES[kept]
@@ -169,7 +207,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
 }
 
 
-def scan(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], combine: Callable[..., Any], values: Any) -> Any:
+def scan(kernel: RowBody, dtypes: tuple[torch.dtype, ...], combine: Callable[..., Any], values: Any) -> Any:
     """Emit a scan: each element of the row, in order, is combined with the result of the elements before it."""
     kernel.is_sequential = True
     kinds = [torch.float32 if dtype in NARROW else dtype for dtype in dtypes]
@@ -178,7 +216,7 @@ def scan(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], combine: Callable[
         for value, kind in zip(values, kinds, strict=True)
     ]
     kept = [kernel.carried(kind) for kind in kinds]
-    lines = kernel.fresh_buffer()
+    lines = IndentedBuffer()
     with kernel.swap_buffers(lines):
         joined = [
             kernel.cse.generate(kernel.compute, cast(value, kind), dtype=kind, shape=())
@@ -199,7 +237,7 @@ def scan(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], combine: Callable[
     return tuple(results)
 
 
-def sort(kernel: SimtKernel, dtypes: tuple[torch.dtype, ...], values: Any, descending: bool) -> Any:
+def sort(kernel: RowBody, dtypes: tuple[torch.dtype, ...], values: Any, descending: bool) -> Any:
     """Emit a stable sort of the row by its first value: a loop that gathers the row, then the sort.
 
     An item sorts its row in private arrays. Inductor requests sorts for rows of at most 512 elements.

@@ -3,19 +3,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES
 from torch_outboard.codegen.kernel.values import cast
 
-__all__ = ["bucketize"]
+__all__ = ["SearchBody", "bucketize"]
+
+
+class SearchBody(Protocol):
+    """What a search uses of a kernel."""
+
+    args: Any
+    cse: Any
+    compute: IndentedBuffer
+
+    def index_to_str(self, index: Any) -> str:
+        """Return an index as text."""
+
+    def loaded(self, variable: str, index: str, dtype: torch.dtype) -> str:
+        """Return an element of memory as a value."""
 
 
 def bucketize(
-    kernel: Any,
+    kernel: SearchBody,
     values: Any,
     boundaries: tuple[Any, ...],
     boundary_indices: Any,

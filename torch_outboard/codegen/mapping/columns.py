@@ -9,39 +9,16 @@ later part reads are kept in arrays with an element a column, like accumulators.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import torch
-from torch._inductor import ir
 from torch._inductor.utils import IndentedBuffer
-from torch._inductor.virtualized import V
 
-from torch_outboard.codegen.mapping.parts import columns_of_item
-from torch_outboard.device.devices import get_device_properties
+from torch_outboard.codegen.mapping.item import Item
+from torch_outboard.codegen.mapping.mapping import Body
 
-SimtKernel = Any  # kernel.SimtKernel, which imports this
-
-__all__ = ["count_columns", "index_of", "is_cpu", "items", "items_formula", "reads_columns", "write_part"]
-
-
-def is_cpu(device: torch.device) -> bool:
-    """Return True if a device is a CPU, on which items run one after the other and use vectors."""
-    return get_device_properties(device).machine == "cpu"
-
-
-def count_columns(kernel: SimtKernel) -> int:
-    """Return how many columns an item has; 0 if the kernel does not reduce columns or the device is not a CPU."""
-    features = kernel.features
-    if not features.is_reduction() or not (
-        kernel.dialect.runs_on_host or is_cpu(V.graph.get_current_device_or_throw())
-    ):
-        return 0
-    nodes = features.reduction_nodes()
-    # Scans and sorts have their own variables for a row.
-    if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes) or not all(map(reads_columns, nodes)):
-        return 0
-    numels = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
-    return columns_of_item(V.graph.sizevars.optimization_hint(numels[0], fallback=1024)) if numels else 0
+__all__ = ["Columns", "reads_columns"]
 
 
 def reads_columns(node: Any) -> bool:
@@ -54,53 +31,74 @@ def reads_columns(node: Any) -> bool:
     return not is_along_rows and any(read.coeff(body.iter_vars[-1]) == 1 for read in reads)
 
 
-def items(tree: Any, size: str, columns: int) -> str:
-    """Return how many items a dimension of this size needs, as an expression."""
-    return f"(({size} + {columns - 1}) / {columns})" if _is_shared(tree, columns) else size
+class Columns(Item):
+    """Several neighbouring columns an item."""
 
+    lane: ClassVar[str] = "lane"
 
-def items_formula(tree: Any, size: str, columns: int) -> str:
-    """Return the number of items in the postfix form of a launch's formulas."""
-    return f"{size} {columns} ceildiv" if _is_shared(tree, columns) else size
+    def __init__(self, kernel: Body, is_parallel: bool, columns: int) -> None:
+        super().__init__(kernel, is_parallel)
+        self.columns = columns
+        self._of_column: list[str] = []  # declarations for each column
+        self._found: list[str] = []  # declarations for each column, for the code after this loop
 
+    def launch(self) -> tuple[int, int]:
+        items = max(self.kernel.dialect.group // self.columns, 1)
+        return items, items
 
-def index_of(kernel: SimtKernel, tree: Any, number: str) -> list[str]:
-    """Return the declaration of an item's index in a dimension, or of its first column and its number of columns."""
-    index, count = kernel.index_dtype, kernel.columns
-    if not _is_shared(tree, count):
-        return [f"const {index} {tree.prefix}index = ({index}){number};"]
-    return [
-        f"const {index} ob_first = ({index}){number} * {count};",
-        f"const int ob_columns = xnumel - ob_first < {count} ? (int)(xnumel - ob_first) : {count};",
-    ]
+    def count(self, tree: Any, size: str) -> str:
+        return f"(({size} + {self.columns - 1}) / {self.columns})" if tree.prefix == "x" else size
 
+    def count_formula(self, tree: Any, size: str) -> str:
+        return f"{size} {self.columns} ceildiv" if tree.prefix == "x" else size
 
-def _is_shared(tree: Any, columns: int) -> bool:
-    return columns > 0 and bool(tree.prefix == "x")
+    def declare(self, entry: Any) -> None:
+        if entry.root.is_loop:
+            super().declare(entry)
+        else:
+            self._of_column.append(self.declaration(entry))
 
+    def index_of(self, tree: Any, number: str) -> list[str]:
+        """Return the declaration of an item's index, or of its first column and its number of columns."""
+        if tree.prefix != "x":
+            return super().index_of(tree, number)
+        index, count = self.kernel.index_dtype, self.columns
+        return [
+            f"const {index} ob_first = ({index}){number} * {count};",
+            f"const int ob_columns = xnumel - ob_first < {count} ? (int)(xnumel - ob_first) : {count};",
+        ]
 
-def write_part(kernel: SimtKernel, loops: list[Any]) -> None:
-    """Write the code that the kernel has gathered: a loop over rows and the code after it, or code without a loop."""
-    body = kernel.body
-    if kernel.before:
-        body.writeline(f"enum {{ {kernel.lanes_name} = {kernel.columns} }};")
-        body.splice(kernel.before)
-    if loops:
-        turn = f"const {kernel.index_dtype} turn = {kernel.open_loops(loops)};"
-        _write_columns(kernel, [turn], kernel.indexing_code, kernel.compute)
-        body.writeline("}" * len(loops))
-        if kernel.after:
-            _write_columns(kernel, [], kernel.after)
-    else:
-        _write_columns(kernel, [], kernel.indexing_code, kernel.compute, kernel.after)
+    def write_part(self, loops: list[Any]) -> None:
+        kernel, body = self.kernel, self.kernel.body
+        if kernel.before:
+            body.writeline(f"enum {{ {kernel.lanes_name} = {self.columns} }};")
+            body.splice(kernel.before)
+        if loops:
+            turn = f"const {kernel.index_dtype} turn = {self.open_loops(loops)};"
+            self._write_columns([turn], kernel.indexing_code, kernel.compute)
+            body.writeline("}" * len(loops))
+            if kernel.after:
+                self._write_columns([], kernel.after)
+        else:
+            self._write_columns([], kernel.indexing_code, kernel.compute, kernel.after)
+        kernel.forget(loops)
+        self._of_column += self._found
+        self._found.clear()
 
+    def _write_columns(self, first: list[str], *parts: IndentedBuffer) -> None:
+        body = self.kernel.body
+        body.writeline("for (int lane = 0; lane < ob_columns; ++lane) {")
+        with body.indent(2):
+            body.writeline(f"const {self.kernel.index_dtype} xindex = ob_first + lane;")
+            body.writelines([*first, *self._of_column])
+            for part in parts:
+                body.splice(part)
+        body.writeline("}")
 
-def _write_columns(kernel: SimtKernel, first: list[str], *parts: IndentedBuffer) -> None:
-    body = kernel.body
-    body.writeline("for (int lane = 0; lane < ob_columns; ++lane) {")
-    with body.indent(2):
-        body.writeline(f"const {kernel.index_dtype} xindex = ob_first + lane;")
-        body.writelines([*first, *kernel.of_column])
-        for part in parts:
-            body.splice(part)
-    body.writeline("}")
+    def join_lanes(self, arrays: Iterable[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
+        """Write nothing: each lane has its own row."""
+
+    def keep(self, variable: str, kind: str) -> None:
+        self.kernel.before.writeline(f"{kind} {variable}_of[{self.kernel.lanes_name}];")
+        self.kernel.after.writeline(f"{variable}_of[lane] = {variable};")
+        self._found.append(f"const {kind} {variable} = {variable}_of[lane];")

@@ -19,7 +19,7 @@ from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.letters import passed_types
-from torch_outboard.codegen.mapping.columns import is_cpu
+from torch_outboard.codegen.mapping.machine import is_cpu
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.refused import LACK
 from torch_outboard.compile.device.choice import lowering_with

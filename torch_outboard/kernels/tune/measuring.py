@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
-from torch_outboard.codegen.mapping.columns import is_cpu
+from torch_outboard.codegen.mapping.machine import is_cpu
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.templates.schedule import way_of
 from torch_outboard.kernels.tune.schedule_table import trying

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The choice of a kernel's mapping: by the machine, by what the kernel reduces, and by how it reads memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+
+from torch_outboard.codegen.mapping.columns import Columns, reads_columns
+from torch_outboard.codegen.mapping.group import Group, Shape
+from torch_outboard.codegen.mapping.item import Item
+from torch_outboard.codegen.mapping.machine import cooperates, is_cpu
+from torch_outboard.codegen.mapping.mapping import Body, Mapping
+from torch_outboard.codegen.mapping.parts import COLUMNS_OF_GROUP, ITEMS, columns_of_item
+from torch_outboard.codegen.mapping.run import Run
+from torch_outboard.codegen.mapping.spread import Spread
+
+__all__ = ["choose_mapping"]
+
+# A row of no more elements belongs to a single item.
+_SHORT = 16
+
+
+def choose_mapping(kernel: Body) -> Mapping:
+    """Return the mapping of a kernel whose nodes are known and whose body is still empty."""
+    device = V.graph.get_current_device_or_throw()
+    is_parallel = cooperates(kernel.dialect, device)
+    if not kernel.features.is_reduction():
+        if is_parallel:
+            return Spread(kernel, is_parallel)
+        # Functions of the host's C++ already loop over their items.
+        is_run = not kernel.dialect.runs_on_host and is_cpu(device)
+        return Run(kernel, is_parallel) if is_run else Item(kernel, is_parallel)
+    nodes = kernel.features.reduction_nodes()
+    # Scans and sorts go through a row in order, and have their own variables for it.
+    if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes):
+        return Item(kernel, is_parallel)
+    if is_parallel and (shape := _shape_of_group(kernel, nodes)) is not None:
+        return Group(kernel, is_parallel, shape)
+    if (kernel.dialect.runs_on_host or is_cpu(device)) and all(map(reads_columns, nodes)):
+        numels = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
+        if numels:
+            return Columns(kernel, is_parallel, columns_of_item(_hint(numels[0])))
+    return Item(kernel, is_parallel)
+
+
+def _shape_of_group(kernel: Body, nodes: list[Any]) -> Shape | None:
+    """Return how groups share the rows of a kernel; None if each item has its own row."""
+    trees = [tree for tree in kernel.range_trees if tree.is_reduction]
+    columns = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
+    if len(trees) != 1:
+        return None
+    row = _hint(trees[0].numel)
+    if row <= _SHORT:
+        return None
+    has_columns = all(map(reads_columns, nodes))
+    if has_columns:
+        across = min(COLUMNS_OF_GROUP, _power_of_two(_hint(columns[0]))) if columns else 1
+        along = ITEMS // across
+    else:
+        along = 16 if row <= 64 else 64 if row <= 512 else ITEMS
+        across = ITEMS // along
+    turns = row // along
+    return Shape(across, along, has_columns, 4 if turns >= 8 else 2)
+
+
+def _hint(size: Any) -> int:
+    return int(V.graph.sizevars.optimization_hint(size, fallback=1024))
+
+
+def _power_of_two(number: int) -> int:
+    """Return the least power of two that is not less than a number."""
+    return 1 << max(number - 1, 0).bit_length()

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The kind of machine that a kernel's items run on."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.prelude import needed_by
+from torch_outboard.device.devices import get_device_properties
+
+__all__ = ["cooperates", "is_cpu", "is_long"]
+
+# The characters of a kernel that takes long to compile.
+_LONG_TEXT = 8000
+
+
+def is_cpu(device: torch.device) -> bool:
+    """Return True if a device is a CPU, on which items run one after the other and use vectors."""
+    return get_device_properties(device).machine == "cpu"
+
+
+def cooperates(dialect: Dialect, device: torch.device) -> bool:
+    """Return True if items of a group share work: with groups in the dialect, except on CPUs with known vectors."""
+    return dialect.has_groups and not (dialect.vectors and is_cpu(device))
+
+
+def is_long(text: str) -> bool:
+    """Return True if a text, with the parts of the prelude that it uses, takes long to compile."""
+    return len(text) + sum(map(len, needed_by(text))) > _LONG_TEXT

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The interface of mappings, and what a mapping uses of its kernel.
+
+A kernel owns one mapping. Inductor's scheduling drives the kernel, which gathers statements in buffers. The mapping
+decides where these buffers go: which loops surround them, how an item finds its elements, where accumulators are joined
+and results stored, and how many items a launch has.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch._inductor.codegen.common import DeferredLine
+from torch._inductor.utils import IndentedBuffer
+from torch._inductor.virtualized import V
+
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.mapping.machine import is_cpu, is_long
+
+__all__ = ["Body", "Mapping"]
+
+
+class Body(Protocol):
+    """What a mapping uses of its kernel.
+
+    Attributes
+    ----------
+    body : IndentedBuffer
+        The kernel's text so far.
+    before, indexing_code, compute, after : IndentedBuffer
+        The statements of the part that is being gathered: before its loop over a row, in the loop, and after it.
+    lanes_name : str
+        The name of the number of lanes in this part.
+    is_sequential : bool
+        True if the loop of this part must run in order, in one lane.
+    """
+
+    dialect: ClassVar[Dialect]
+    features: Any
+    range_trees: list[Any]
+    body: IndentedBuffer
+    before: IndentedBuffer
+    indexing_code: IndentedBuffer
+    compute: IndentedBuffer
+    after: IndentedBuffer
+    lanes_name: str
+    is_sequential: bool
+
+    @property
+    def index_dtype(self) -> str:
+        """The type of the kernel's indices."""
+
+    def fresh_name(self, name: str) -> str:
+        """Return a name that the kernel has not used."""
+
+    def narrow(self, size: Any) -> str:
+        """Return a size in the type of the kernel's indices."""
+
+    def quotient(self, entry: Any) -> str:
+        """Return an index that is a part of its tree's index."""
+
+    def forget(self, loops: list[Any]) -> None:
+        """Drop the values computed in loops, except the loops' results."""
+
+    def keep_stored(self) -> None:
+        """Keep the stored variables beyond the next loop, which then does not read them from memory."""
+
+
+class Mapping(ABC):
+    """The distribution of a kernel's elements over items and groups of items.
+
+    Attributes
+    ----------
+    is_parallel : bool
+        True if neighbouring items run at the same time, as on GPUs.
+    is_guarded : bool
+        True if an item without its own element continues, with `ob_is_inside` false, instead of returning early.
+    leave : str
+        The statement by which an item leaves an element that has no valid index.
+    lane : str
+        The lane of an accumulator that has a row's result.
+    """
+
+    is_guarded: ClassVar[bool] = False
+    leave: ClassVar[str] = "return;"
+    lane: ClassVar[str] = "0"
+
+    def __init__(self, kernel: Body, is_parallel: bool) -> None:
+        self.kernel = kernel
+        self.is_parallel = is_parallel
+
+    # The launch.
+
+    @abstractmethod
+    def launch(self) -> tuple[int, int]:
+        """Return how many of the kernel's elements or rows a group takes, and how many items a group has."""
+
+    def count(self, tree: Any, size: str) -> str:
+        """Return the number of elements or rows along a dimension of this size, as an expression."""
+        return size
+
+    def count_formula(self, tree: Any, size: str) -> str:
+        """Return the same number in the postfix form of a launch's formulas."""
+        return size
+
+    # Indices.
+
+    def declare(self, entry: Any) -> None:
+        """Write the declaration of an index that the body uses."""
+        buffer = self.kernel.indexing_code if entry.root.is_loop else self.kernel.body
+        buffer.writeline(self.declaration(entry))
+
+    def declaration(self, entry: Any) -> str:
+        return f"const {self.kernel.index_dtype} {entry.name} = {self.kernel.quotient(entry)};"
+
+    def prepare(self, trees: list[Any]) -> None:  # noqa: B027  most mappings need nothing
+        """Prepare the head, before the kernel's parameters are known; `trees` are the dimensions, the densest first."""
+
+    @abstractmethod
+    def head(self, total: str) -> list[str]:
+        """Return the lines by which an item finds the number of its element, `ob_number`, among `total`."""
+
+    def indices(self, trees: list[Any]) -> list[str]:
+        """Return the declarations of an item's indices, after the head."""
+        return self.index_lines(trees, "ob_number")
+
+    def index_lines(self, trees: list[Any], number: str) -> list[str]:
+        """Return the declarations of an item's indices, one in each dimension, computed from the item's number."""
+        lines: list[str] = []
+        for tree in trees:
+            count = self.count(tree, f"{tree.prefix}numel")
+            here = number if tree is trees[-1] else f"({number} % {count})"
+            lines += self.index_of(tree, here)
+            number = f"({number} / {count})"
+        return lines
+
+    def index_of(self, tree: Any, number: str) -> list[str]:
+        """Return the declaration of an item's index in a dimension."""
+        return [f"const {self.kernel.index_dtype} {tree.prefix}index = ({self.kernel.index_dtype}){number};"]
+
+    def write_end(self, code: IndentedBuffer) -> None:  # noqa: B027  most mappings need nothing
+        """Write the end of the kernel: stores that had to wait, and closing braces."""
+
+    # The body.
+
+    def store(self, name: str, line: str, *, is_of_row: bool) -> None:
+        """Write a store to a buffer; `is_of_row` is true if the value has one element a row."""
+        self.kernel.compute.writeline(DeferredLine(name, line))
+
+    def write_part(self, loops: list[Any]) -> None:
+        """Write the statements that the kernel has gathered: a loop over rows and the code after it, or no loop."""
+        kernel = self.kernel
+        if not loops:
+            for part in (kernel.before, kernel.indexing_code, kernel.compute, kernel.after):
+                kernel.body.splice(part)
+            return
+        lanes = self.lanes(loops)
+        # Deferred lines (stores that Inductor may still remove) can't be changed any more. So a name stands for the
+        # number of lanes.
+        kernel.body.writeline(f"enum {{ {kernel.lanes_name} = {lanes} }};")
+        kernel.body.splice(kernel.before)
+        self.write_loops(loops, lanes)
+        kernel.forget(loops)
+        kernel.body.splice(kernel.after)
+
+    def lanes(self, loops: list[Any]) -> int:
+        """Return how many lanes share a row."""
+        return 1
+
+    def write_loops(self, loops: list[Any], lanes: int) -> None:
+        """Write the loops over an item's elements of its row, in one lane."""
+        if len(loops) == 1 and not self.kernel.before and not self.kernel.is_sequential:
+            self.kernel.body.writelines(self.vectors(2))
+        turn = self.open_loops(loops)
+        self.write_loop_body(f"const {self.kernel.index_dtype} lane = 0, turn = {turn};")
+        self.kernel.body.writeline("}" * len(loops))
+
+    def open_loops(self, loops: list[Any]) -> str:
+        """Write the heads of loops over the elements of a row, one a turn, and return the number of the turn."""
+        index = self.kernel.index_dtype
+        for tree in loops:
+            name = tree.prefix + "index"
+            self.kernel.body.writeline(f"for ({index} {name} = 0; {name} < {tree.prefix}numel; ++{name}) {{")
+        turn: str = loops[0].prefix + "index"
+        for tree in loops[1:]:
+            turn = f"({turn}) * {tree.prefix}numel + {tree.prefix}index"
+        return turn
+
+    def write_loop_body(self, first: str) -> None:
+        kernel = self.kernel
+        with kernel.body.indent(2):
+            if kernel.before:
+                kernel.body.writeline(first)
+            kernel.body.splice(kernel.indexing_code)
+            kernel.body.splice(kernel.compute)
+
+    def join_lanes(self, arrays: Iterable[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
+        """Write the join of the accumulators' lanes after the loop. `lines` returns the join of lane b into lane a."""
+        after = self.kernel.after
+        after.writeline(f"for (int span = {self.kernel.lanes_name} / 2; span > 0; span /= 2)")
+        after.writeline("  for (int lane = 0; lane < span; ++lane) {")
+        after.writelines(["    " + line for line in lines("lane", "lane + span")])
+        after.writeline("  }")
+
+    def keep(self, variable: str, kind: str) -> None:  # noqa: B027  most mappings need nothing
+        """Keep a reduction's result, a variable of the code after the loop, for later parts of the kernel."""
+
+    def vectors(self, count: int) -> list[str]:
+        """Return the line that marks a loop over independent elements for vectorization, if the loop allows it.
+
+        `count` is the number of vectors a turn: one in a loop over lanes, which has no more. A long text gets no such
+        line, since it would take long to compile.
+        """
+        kernel = self.kernel
+        is_short = not is_long(kernel.body.getvalue() + kernel.compute.getvalue())
+        is_for_vectors = not self.is_parallel and is_cpu(V.graph.get_current_device_or_throw())
+        return [f"OB_VECTORS({count})"] if is_short and is_for_vectors else []

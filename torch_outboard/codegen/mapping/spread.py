@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""An item computes several elements, to keep several loads in flight. Their distance is a group's number of items."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch._inductor.utils import IndentedBuffer
+
+from torch_outboard.codegen.mapping.machine import is_long
+from torch_outboard.codegen.mapping.mapping import Body, Mapping
+from torch_outboard.codegen.mapping.parts import ITEMS
+
+__all__ = ["Spread"]
+
+# Elements of an item. A kernel with a long text has one element an item, since it takes long to compile.
+_PARTS = 4
+
+
+class Spread(Mapping):
+    """Several elements an item, far from each other, for kernels that reduce nothing."""
+
+    is_guarded: ClassVar[bool] = True
+
+    def __init__(self, kernel: Body, is_parallel: bool) -> None:
+        super().__init__(kernel, is_parallel)
+        self._parts = _PARTS
+
+    def launch(self) -> tuple[int, int]:
+        return ITEMS * self._parts, ITEMS
+
+    def prepare(self, trees: list[Any]) -> None:
+        self._parts = 1 if is_long(self.kernel.body.getvalue()) else _PARTS
+
+    def head(self, total: str) -> list[str]:
+        """Return the head of a loop over an item's elements. Beyond the last element, it computes the last one again.
+
+        Numbers are unsigned and have the width of the kernel's indices, since the last group's may exceed the range.
+        """
+        index = self.kernel.index_dtype
+        kind = index.replace("ob_i", "ob_u")
+        return [
+            f"const {kind} ob_elements = ({kind})({total});",
+            f"const {kind} ob_first = ({kind})OB_GROUP_NUMBER * {ITEMS * self._parts} + ({kind})OB_ITEM_OF_GROUP;",
+            "#pragma unroll",
+            f"for (int ob_part = 0; ob_part < {self._parts}; ++ob_part) {{",
+            f"const {kind} ob_wanted = ob_first + ({kind})(ob_part * {ITEMS});",
+            "const bool ob_is_inside = ob_wanted < ob_elements;",
+            f"const {index} ob_number = ({index})(ob_is_inside ? ob_wanted : ob_elements - 1);",
+        ]
+
+    def store(self, name: str, line: str, *, is_of_row: bool) -> None:
+        super().store(name, f"if (ob_is_inside) {line}", is_of_row=is_of_row)
+
+    def write_end(self, code: IndentedBuffer) -> None:
+        code.writeline("}")
