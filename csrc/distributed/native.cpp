@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{5};     // between two looks at the calls under way
 constexpr std::chrono::microseconds kPatience{200};  // between two questions for a communicator
+constexpr int kEagerLooks = 1000;  // without a pause between them
 
 std::string describe(const char* entry, ob_status status) {
   const std::string reason = last_collectives_error();
@@ -35,12 +36,19 @@ std::string describe(const char* entry, ob_status status) {
 // ---- NativeCall ----
 
 void NativeCall::settle(ob_status status, const char* entry) {
-  const ob_collectives& table = *collectives();
-  const BlockingRegion without_interpreter;
-  while (status == OB_NOT_READY) {
-    check_patience_();
-    std::this_thread::sleep_for(kPatience);
-    status = table.comm_status(table.self, communicator_.handle);
+  if (status == OB_NOT_READY) {
+    const ob_collectives& table = *collectives();
+    const BlockingRegion without_interpreter;
+    // A library that queues on a thread of its own takes microseconds; only ranks that meet take longer.
+    for (int looks = 0; status == OB_NOT_READY; ++looks) {
+      if (looks < kEagerLooks) {
+        std::this_thread::yield();
+      } else {
+        check_patience_();
+        std::this_thread::sleep_for(kPatience);
+      }
+      status = table.comm_status(table.self, communicator_.handle);
+    }
   }
   if (status != OB_OK) {
     raise_entry(entry, status);
