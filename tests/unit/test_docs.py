@@ -124,9 +124,10 @@ def reasons() -> Iterator[tuple[str, str]]:
     """Yield each reason why an operator has no kernel, with its file. "…" stands for inserted text."""
     for path in sorted((ROOT / "torch_outboard" / "kernels").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal"):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("Refusal", "Refused")):
                 continue
-            if "lacks[0]" not in ast.unparse(node.args[0]):  # that one has its text from codegen/refused.py, below
+            # These have their texts from codegen/refused.py, below, and from a row of the book.
+            if ast.unparse(node.args[0]) not in ("str(lacks[0])", "refused.reason"):
                 yield path.name, text_of(node.args[0])
     refused = ROOT / "torch_outboard" / "codegen" / "refused.py"
     for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):

@@ -31,8 +31,9 @@ _SHARED = {
     *{"compile.generator", "compile.generators", "compile.own_code", "compile.device", "compile.fx", "compile.runtime"}
 }
 _TEMPLATES = {*_BASE, *_CODEGEN, "kernels.refusal", "kernels.tune.schedules", "kernels.plans.text"}
-_OPERATORS = {*_COMPAT, *_CODEGEN, "compile.generators", "kernels.refusal", "kernels.templates"}
-_DISK = {*_BASE, "compile.generators", "compile.own_code", "device", "driver", "kernels"}
+_BOOK = {*_COMPAT, *_CODEGEN, "compile.generators", "kernels.operators", "kernels.refusal", "kernels.templates"}
+_OPERATORS = {*_BOOK, "kernels.book"}
+_DISK = {*_BASE, "compile.generators", "compile.own_code", "device", "driver", "kernels", "kernels.operators"}
 _TUNING = {*_TEMPLATES, *_OPERATORS, *_DISK, "kernels.disk"}
 
 # What docs/architecture.md says: the rooms that the modules of a room may import, beside their own. A module belongs to
@@ -80,10 +81,12 @@ ROOMS: Mapping[str, Collection[str]] = {
     "distributed": _BASE | {"_compat"},
     "_attach": _ATTACH,
     "_autoload": {"_attach"},
+    "kernels.operators": (),
     "kernels.refusal": (),
     "kernels.tune.schedules": (),
     "kernels.plans.text": {*_BASE, *_CODEGEN, "kernels.refusal"},
     "kernels.templates": _TEMPLATES,
+    "kernels.book": _BOOK,
     "kernels": _OPERATORS,
     "kernels.disk": _DISK,
     "kernels.tune": _TUNING,

@@ -19,13 +19,14 @@ import torch
 from torch_outboard._compat.deprecations import without_own_deprecations
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists
+from torch_outboard.kernels.book.table import by_value, check_refused, guarded, without_readers
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.key import Sizes, key_of, sizes_of, tuned_key
 from torch_outboard.kernels.disk.packs import Packs, folders_of, owner_of
 from torch_outboard.kernels.disk.store import Store, default_folder
-from torch_outboard.kernels.numbers import by_value, guarded, told_by_sizes
 from torch_outboard.kernels.operators import base_name
+from torch_outboard.kernels.promotion import tensors_in
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.tune.schedule_table import schedules_of
 from torch_outboard.kernels.tune.schedules import SCHEDULE
@@ -48,10 +49,6 @@ _log = logging.getLogger(__name__)
 
 # A full disk, no more files, no more memory: a failure that may pass.
 _PASSING = (OSError, MemoryError)
-
-# Operators that take sizes, strides and offsets of a storage, while graphs have tensors only, or that allocate another
-# kind of memory.
-_OF_STORAGES = ("aten::as_strided", "aten::set", "aten::resize", "aten::_to_copy", "aten::_pin_memory")
 
 
 def numbers(name: str) -> int:
@@ -321,22 +318,20 @@ def _build_or_refuse(
 ) -> Answer:
     if not name.startswith(("aten::", "outboard::")):
         raise Refusal("it is no operator of torch's own")
-    if name.startswith(_OF_STORAGES):
-        raise Refusal("it is about storages")
+    check_refused(name, tensors_in(held[0]))
     with without_own_deprecations():
         import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
 
     from torch_outboard.kernels.plans.lower import eager_generator, lower
     from torch_outboard.kernels.plans.text import NotAFormula
     from torch_outboard.kernels.plans.trace import OperatorCall, trace
-    from torch_outboard.kernels.promotion import tensors_in
 
     kind = type(generators().eager())
     generator = eager_generator(kind, generators().driver)
     real = generator.dialect.real  # type: ignore[attr-defined]
-    told = told_by_sizes(name)
+    unread = without_readers(name)
     call = OperatorCall(
-        name, held.pop(), [one for one in places if one not in told], is_aliased, device, strides, symbols
+        name, held.pop(), [one for one in places if one not in unread], is_aliased, device, strides, symbols
     )
     dimensions = next((one.dim() for one in tensors_in(call.arguments)), 0)
     failure: Exception | None = None

@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 
-from torch_outboard.kernels.operators import base_name, functional_of, overload_of
+from torch_outboard.kernels.book.table import operator_of
+from torch_outboard.kernels.operators import functional_of, overload_of
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["common_type", "is_tensor", "is_wide_number", "kinds_of", "number_type", "tensors_in"]
-
-# Operators that compute element by element and promote as operators with torch's tag `pointwise` do.
-_POINTWISE_TOO = ("aten::floor_divide",)
 
 
 def tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
@@ -63,7 +61,7 @@ def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torc
     torch promotes by categories: a number changes the type of tensors only if its own category is higher. An operator
     that computes integers in a floating type also converts the number to that type, whatever the type of the tensors.
     """
-    if torch.Tag.pointwise not in overload_of(name).tags and base_name(name) not in _POINTWISE_TOO:
+    if torch.Tag.pointwise not in overload_of(name).tags and not operator_of(name).promotes:
         raise Refusal("a number stands where a tensor is expected")
     common = common_type(kinds_of(name, arguments))
     if given.is_complex:

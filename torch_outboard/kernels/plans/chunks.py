@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,14 +12,13 @@ from torch_outboard.codegen.chunks import ChunkBody, Operand, Result, chunk_sche
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
-from torch_outboard.kernels.list_reductions import reduction_of
-from torch_outboard.kernels.lists import ELEMENTS, single_of
-from torch_outboard.kernels.numbers import by_value
-from torch_outboard.kernels.operators import base_name, overload_of
-from torch_outboard.kernels.optimizers import FORMULAS
+from torch_outboard.kernels.book.row import Update
+from torch_outboard.kernels.book.table import by_value, check_refused, named_function, operator_of
+from torch_outboard.kernels.lists import ELEMENTS, Single, single_of
+from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.plans.lower import lower_with
 from torch_outboard.kernels.plans.trace import OperatorCall, Traced, trace, trace_function
-from torch_outboard.kernels.promotion import is_wide_number
+from torch_outboard.kernels.promotion import is_wide_number, tensors_in
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["chunk_generator", "lower_chunks"]
@@ -56,7 +54,7 @@ def lower_chunks(
     Raises Refusal, or the errors of tracing and of Inductor.
     """
     real = generator.dialect.real  # type: ignore[attr-defined]
-    make = _of_formula if base_name(name) in FORMULAS else _of_single
+    make = _of_update if isinstance(operator_of(name).computed, Update) else _of_single
     traced, body = make(name, arguments, device, real)
     _check_results(name, arguments, traced, body)
     lower_with(generator, device, traced, body, _IN_ONE_KERNEL)
@@ -90,9 +88,11 @@ def _is_tensor(value: Any) -> bool:
     )
 
 
-def _of_formula(
+def _of_update(
     name: str, arguments: Sequence[Any], device: torch.device, real: torch.dtype
 ) -> tuple[Traced, ChunkBody]:
+    update = operator_of(name).computed
+    assert isinstance(update, Update)
     schema = overload_of(name)._schema.arguments
     given: dict[str, Any] = {}
     names: list[str] = []
@@ -112,7 +112,7 @@ def _of_formula(
     order: list[str] = []
 
     def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
-        values = FORMULAS[base_name(name)]({**given, **dict(zip(names, inputs, strict=True))})
+        values = update.formula({**given, **dict(zip(names, inputs, strict=True))})
         order[:] = values
         return list(values.values())
 
@@ -134,7 +134,7 @@ def _check_types(given: Mapping[str, torch.Tensor]) -> None:
 def _of_single(
     name: str, arguments: Sequence[Any], device: torch.device, real: torch.dtype
 ) -> tuple[Traced, ChunkBody]:
-    single, join = reduction_of(name, arguments) or (single_of(name), None)
+    single, join = _single_of(name, arguments)
     schema = overload_of(name)._schema.arguments
     values: list[Any] = []
     for place in single.arguments:
@@ -176,28 +176,26 @@ def _of_single(
     return traced, ChunkBody(operands, [result], shaped_by)
 
 
+def _single_of(name: str, arguments: Sequence[Any]) -> tuple[Single, Any]:
+    """Return the operator for one tensor and how its elements are joined, None if they are not.
+
+    Raises Refusal for orders and types without kernels.
+    """
+    each = operator_of(name).each
+    if each is None or not each.reduction:
+        return single_of(name), None
+    function, join = named_function(each.reduction)(arguments)
+    return Single(function, (0,)), join
+
+
 def _check_single(operator: Any, arguments: Sequence[Any], dtype: torch.dtype) -> None:
     """Refuse a call that the operator for one tensor refuses, so that its call raises the CPU's error."""
-    match operator:
-        case "aten::addcdiv" | "aten::frac" | "aten::lerp.Scalar" | "aten::lerp.Tensor":
-            is_refused = not dtype.is_floating_point
-        case "aten::addcmul" | "aten::clamp_max.Tensor" | "aten::clamp_min.Tensor" | "aten::sub.Tensor":
-            is_refused = dtype == torch.bool
-        case "aten::pow.Tensor_Scalar":
-            is_refused = not _may_raise(arguments[1], dtype)
-        case _:
-            is_refused = False
-    if is_refused:
+    if not isinstance(operator, str):
+        return
+    check_refused(operator, tensors_in(arguments))
+    is_refused = operator_of(operator).refuses_list
+    if is_refused is not None and is_refused(arguments, dtype):
         raise Refusal(f"the CPU's kernel refuses {dtype} with these numbers")
-
-
-def _may_raise(exponent: float, dtype: torch.dtype) -> bool:
-    """Return True if elements of a type can be raised to a power that is a number."""
-    if dtype.is_floating_point:
-        return not math.isfinite(exponent) or abs(exponent) <= torch.finfo(dtype).max
-    if dtype == torch.bool or isinstance(exponent, float):
-        return isinstance(exponent, float) or exponent >= 0
-    return 0 <= exponent <= torch.iinfo(dtype).max
 
 
 def _number(value: int | float, real: torch.dtype) -> torch.Tensor:

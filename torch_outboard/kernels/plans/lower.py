@@ -26,13 +26,11 @@ from torch_outboard.compile.device.choice import lowering_with
 from torch_outboard.compile.device.graph_pass import PrepareGraph
 from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
-from torch_outboard.kernels.draws import DRAWS
-from torch_outboard.kernels.gathers import GATHERS
+from torch_outboard.kernels.book.table import lowerings, templates
 from torch_outboard.kernels.magnitudes import keep_magnitudes
 from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.plans.trace import Input, Number, OperatorCall, Traced
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.templates import TEMPLATES
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
 from torch_outboard.kernels.tune.schedule_table import schedules_of
 
@@ -127,18 +125,14 @@ def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
     return [one.node.expr if isinstance(one, torch.SymInt) else sympy.Integer(one) for one in values]
 
 
-# Our own lowerings.
-_LOWERINGS = {**DRAWS, **GATHERS}
-
-
 class _Lowering(GraphLowering):
     """A lowering that leaves operators with a template as calls, with their arguments as they are."""
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if target in TEMPLATES:
+        if target in templates():
             return fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)  # type: ignore[no-untyped-call]
-        if target in _LOWERINGS:
-            return _LOWERINGS[target](*args, **kwargs)
+        if target in lowerings():
+            return lowerings()[target](*args, **kwargs)
         return super().call_function(target, args, kwargs)
 
 
@@ -346,7 +340,7 @@ class _Steps(FxConverter):
 
     def _generate_extern_kernel_alloc(self, line: Any) -> None:
         kernel = line.node
-        if kernel.op_overload in TEMPLATES:
+        if kernel.op_overload in templates():
             results: Sequence[str | None] = self._write_template(kernel)
         else:
             results = self._call_operator(kernel, None)
@@ -376,7 +370,8 @@ class _Steps(FxConverter):
             add_program=self._add_program,
             schedule_of=schedules_of(self.call.device.index).of,
         )
-        return TEMPLATES[kernel.op_overload](call)
+        made: list[str | None] = templates()[kernel.op_overload](call)
+        return made
 
     def _template_tensor(self, value: Any) -> Tensor:
         layout = _layout_of(value)

@@ -15,39 +15,23 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from torch_outboard.codegen.dialects.dialect import HALVES, SUFFIXES
-from torch_outboard.kernels.bodies import BODIES, BODIES_IN_REALS
-from torch_outboard.kernels.decompositions import decompositions
-from torch_outboard.kernels.fills import FILLS
+from torch_outboard.kernels.book.optimizers import run_update
+from torch_outboard.kernels.book.random import drawing
+from torch_outboard.kernels.book.rounding import rounded
+from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, Update
+from torch_outboard.kernels.book.table import decompositions, operator_of
 from torch_outboard.kernels.layouts import as_laid_out
-from torch_outboard.kernels.numbers import formula_of, rounded
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
-from torch_outboard.kernels.optimizers import FORMULAS as OPTIMIZERS
-from torch_outboard.kernels.optimizers import run_formula
 from torch_outboard.kernels.promotion import (
     common_type,
     is_tensor,
     is_wide_number,
     kinds_of,
     number_type,
-    tensors_in,
 )
-from torch_outboard.kernels.random import FORMULAS, drawing
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["Input", "Number", "OperatorCall", "Traced", "trace", "trace_function"]
-
-# For halves, the CPU kernels of these operators take a number as the second operand in float. Others round it first.
-_TAKE_NUMBERS_IN_FLOAT = ("aten::div", "aten::floor_divide", "aten::mul")
-
-# These operators round a number that their schema declares as a number to the tensor's type.
-_ROUND_SCALARS = ("aten::nan_to_num", "aten::pow", "aten::remainder")
-
-# For halves, the results of these operators differ from the CPU's by more than torch's tests allow.
-_ROUNDED_BETWEEN = ("aten::addr", "aten::grid_sampler_2d", "aten::linalg_cross", "aten::logit")
-
-
-# For bytes, the CPU's kernels compute in integers, with weights of as many bits as one of its kernels has room for.
-_OF_BYTES_IN_INTEGERS = ("aten::upsample_bilinear2d", "aten::upsample_bicubic2d")
 
 
 @dataclass
@@ -74,7 +58,12 @@ class OperatorCall:
     @property
     def draws(self) -> bool:
         """True if the operator draws random numbers and has a formula."""
-        return self.name in FORMULAS
+        return isinstance(self.row.computed, Draw)
+
+    @property
+    def row(self) -> Operator:
+        """What the book has for the operator."""
+        return operator_of(self.name)
 
 
 @dataclass
@@ -157,7 +146,7 @@ class _Inputs:
             return self._number_tensor(place, value, declared.name)
         if isinstance(value, torch.Tensor) and is_wide_number(value, self.real):
             return self._narrowed(place)
-        if isinstance(value, float) and self.call.base in _ROUND_SCALARS and self._kinds[0].is_floating_point:
+        if isinstance(value, float) and self.call.row.rounds_numbers and self._kinds[0].is_floating_point:
             return torch.tensor(value, dtype=torch.float64).to(self._kinds[0]).item()
         return _replace(value, self._tensor)
 
@@ -178,7 +167,7 @@ class _Inputs:
         else:
             with self.mode:
                 fake = self._add(torch.empty((), dtype=given.dtype, device=self.call.device))
-        is_in_float = self.call.base in _TAKE_NUMBERS_IN_FLOAT and name == "other"
+        is_in_float = self.call.row.takes_float and name == "other"
         return _Cast(fake, dtype, is_rounded=dtype in HALVES and not is_in_float)
 
     def _narrowed(self, place: int) -> torch.Tensor:
@@ -250,21 +239,13 @@ def _replace(value: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-# Operators that fill a number in, and its place among their arguments.
-_FILLING = {"aten::index_fill": 3, "aten::masked_fill": 2}
-
-
 def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     """Trace a call.
 
     Raises Refusal, or the errors of the operator's decompositions.
     """
-    if call.base in _FILLING:
+    if call.row.filled:
         _check_fill(call)
-    if call.base in _ROUNDED_BETWEEN and any(one.dtype in HALVES for one in tensors_in(call.arguments)):
-        raise Refusal("of halves, the CPU's kernel and the decomposition round in different places")
-    if call.base in _OF_BYTES_IN_INTEGERS and any(one.dtype == torch.uint8 for one in tensors_in(call.arguments)):
-        raise Refusal("of bytes, the CPU's kernel computes in integers")
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env)
     inputs = _Inputs(call, mode, is_static, real)
@@ -322,7 +303,8 @@ def _cleaned(traced: Traced) -> Traced:
 
 def _check_fill(call: OperatorCall) -> None:
     """Refuse a fill with a tensor of a higher category, whose value decides whether it fits."""
-    self, value = call.arguments[0], call.arguments[_FILLING[call.base]]
+    named = {one.name: value for one, value in zip(call.operator._schema.arguments, call.arguments, strict=True)}
+    self, value = named["self"], named[call.row.filled]
     if isinstance(value, torch.Tensor) and not torch.can_cast(value.dtype, self.dtype):
         raise Refusal("its number may be none of the tensor's type")
 
@@ -370,17 +352,18 @@ class _Body:
 
     def _run(self, arguments: list[Any]) -> Any:
         call, schema = self.call, self.call.operator._schema
-        if call.base in OPTIMIZERS:
-            if call.is_aliased:
-                raise Refusal("a tensor that it writes shares memory with another one")
-            named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True)}
-            return run_formula(call.base, named)
-        if call.by_value or call.draws or call.name in FILLS:
-            return self._run_formula(arguments)
-        if call.base in BODIES:
-            return BODIES[call.base](*arguments)
-        if call.base in BODIES_IN_REALS:
-            return BODIES_IN_REALS[call.base](self.real, *arguments)
+        match call.row.computed:
+            case Update() as update:
+                if call.is_aliased:
+                    raise Refusal("a tensor that it writes shares memory with another one")
+                named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True)}
+                return run_update(update, named)
+            case Body() as body:
+                return body.function(*([self.real] if body.takes_reals else []), *arguments)
+            case Draw() | Fill():
+                return self._run_formula(arguments)
+            case Numbers() if call.by_value:
+                return self._run_formula(arguments)
         positional = [value for value, one in zip(arguments, schema.arguments, strict=True) if not one.kwarg_only]
         named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True) if one.kwarg_only}
         functional, out = functional_of(call.name), named.pop("out", None)
@@ -398,11 +381,10 @@ class _Body:
             for value, one in zip(arguments, schema.arguments, strict=True)
             if one.name not in ("out", "generator")
         ]
-        fill = FILLS.get(self.call.name)
-        if fill is None:
-            result = formula_of(self.call.name)(*inputs)
-        else:
-            result = fill.formula(self.real, arguments[-1], *inputs)
+        computed = self.call.row.computed
+        assert isinstance(computed, (Draw, Fill, Numbers))
+        leading = (self.real, arguments[-1]) if isinstance(computed, Fill) else ()
+        result = computed.formula(*leading, *inputs)
         targets = [
             value
             for value, one in zip(arguments, schema.arguments, strict=True)

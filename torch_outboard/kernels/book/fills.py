@@ -1,30 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators that fill a tensor from numbers alone: the written tensor decides how many elements there are.
-
-A new end or a new count therefore needs no new plan. Formulas take the type in which reals are computed, the written
-tensor, and the operator's arguments. Numbers that plans read are tensors of no dimensions, the others are numbers.
-"""
+"""Operators that fill a tensor from numbers alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.row import Fill, Operator
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["FILLS", "Fill"]
-
-
-@dataclass(frozen=True)
-class Fill:
-    """The formula of an operator, the arguments that its plans read, and the arguments that they ignore."""
-
-    formula: Callable[..., torch.Tensor]
-    read: tuple[str, ...]
-    told: tuple[str, ...]
+__all__ = ["OPERATORS"]
 
 
 def _as(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -80,11 +66,10 @@ def _eye(real: torch.dtype, out: torch.Tensor, *counts: Any) -> torch.Tensor:
     return (rows.unsqueeze(1) == columns).to(out.dtype)
 
 
-# Operator with overload -> its fill.
-FILLS = {
-    "aten::arange.out": Fill(_range_to, (), ("end",)),
-    "aten::arange.start_out": Fill(_range, ("start", "step"), ("end",)),
-    "aten::eye.m_out": Fill(_eye, (), ("n", "m")),
-    "aten::eye.out": Fill(_eye, (), ("n",)),
-    "aten::linspace.out": Fill(_linear, ("start", "end"), ("steps",)),
-}
+OPERATORS = (
+    Operator("aten::arange.out", computed=Fill(_range_to, ignored=("end",))),
+    Operator("aten::arange.start_out", computed=Fill(_range, ("start", "step"), ("end",))),
+    Operator("aten::eye.m_out", computed=Fill(_eye, ignored=("n", "m"))),
+    Operator("aten::eye.out", computed=Fill(_eye, ignored=("n",))),
+    Operator("aten::linspace.out", computed=Fill(_linear, ("start", "end"), ("steps",))),
+)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The formulas per element of optimizers that are one operator, and of AMP's check of gradients.
+"""The formulas per element of optimizers that are one operator, and AMP's scale.
 
 Functions take the operator's arguments by name: a tensor with elements for a list, a tensor without dimensions for a
 number. Tensors of one element, and those of `state_steps`, have no dimensions either. An empty list or a missing tensor
@@ -9,16 +9,19 @@ Values that depend on the step alone are computed in the type of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from torch_outboard.codegen.dialects.dialect import HALVES
+from torch_outboard.kernels.book.row import Body, Operator, Update
+from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["FORMULAS", "Given", "Values", "run_formula"]
+__all__ = ["OPERATORS", "run_update"]
 
 Given = Any  # a tensor, None or a bool
+
 Values = dict[str, torch.Tensor]
 
 
@@ -75,6 +78,14 @@ def _adam(given: dict[str, Given], is_decoupled: bool) -> Values:
     return _written(values, given)
 
 
+def _adam_alone(given: dict[str, Given]) -> Values:
+    return _adam(given, is_decoupled=False)
+
+
+def _adamw(given: dict[str, Given]) -> Values:
+    return _adam(given, is_decoupled=True)
+
+
 def _sgd(given: dict[str, Given]) -> Values:
     parameter, grad, values = _begun(given)
     kind = parameter.dtype
@@ -109,21 +120,33 @@ def _check_and_unscale(given: dict[str, Given]) -> Values:
     return {"self": value, "found_inf": ~(scaled.abs() < float("inf"))}
 
 
-# Operator without overload and form -> its formula.
-FORMULAS: dict[str, Callable[[dict[str, Given]], Values]] = {
-    "aten::_amp_foreach_non_finite_check_and_unscale": _check_and_unscale,
-    "aten::_fused_adagrad": _adagrad,
-    "aten::_fused_adam": lambda given: _adam(given, is_decoupled=False),
-    "aten::_fused_adamw": lambda given: _adam(given, is_decoupled=True),
-    "aten::_fused_sgd": _sgd,
-}
+def _update_scale(
+    real: torch.dtype,
+    self: torch.Tensor,
+    growth_tracker: torch.Tensor,
+    found_inf: torch.Tensor,
+    growth: float,
+    backoff: float,
+    interval: int,
+) -> torch.Tensor:
+    """Update the scale as CUDA's kernel does: in doubles, if there are any, rounded once. The scale stays finite."""
+    given = (self, growth_tracker, found_inf)
+    if [one.dtype for one in given] != [torch.float32, torch.int32, torch.float32] or any(one.dim() for one in given):
+        raise Refusal("the scale, its tracker and what was found are not a float32, an int32 and a float32")
+    wide = self.to(real)
+    steps = growth_tracker + 1
+    is_bad, is_due = found_inf != 0, steps == interval
+    grown = (wide * growth).to(self.dtype)
+    grown = torch.where(is_due & grown.isfinite(), grown, self)
+    growth_tracker.copy_(torch.where(is_bad | is_due, 0, steps))
+    return self.copy_(torch.where(is_bad, (wide * backoff).to(self.dtype), grown))
 
 
-def run_formula(base: str, arguments: Mapping[str, Any]) -> None:
-    """Write the values of an operator's formula to the tensors of its lists, one tensor after the other."""
+def run_update(update: Update, arguments: Mapping[str, Any]) -> None:
+    """Write the values of an optimizer's formula to the tensors of its lists, one tensor after the other."""
     for number in range(len(arguments["self"])):
         given = {name: _element(value, number) for name, value in arguments.items()}
-        for name, value in FORMULAS[base](given).items():
+        for name, value in update.formula(given).items():
             target = arguments[name]
             if isinstance(target, torch.Tensor):  # found_inf, for all elements
                 target.copy_(torch.where(value.any(), 1, target))
@@ -135,3 +158,13 @@ def _element(value: Any, number: int) -> Given:
     if isinstance(value, (list, tuple)):
         return value[number] if value else None
     return value.reshape(()) if isinstance(value, torch.Tensor) else value
+
+
+OPERATORS = (
+    Operator("aten::_amp_foreach_non_finite_check_and_unscale", computed=Update(_check_and_unscale)),
+    Operator("aten::_amp_update_scale", computed=Body(_update_scale, takes_reals=True)),
+    Operator("aten::_fused_adagrad", computed=Update(_adagrad)),
+    Operator("aten::_fused_adam", computed=Update(_adam_alone)),
+    Operator("aten::_fused_adamw", computed=Update(_adamw)),
+    Operator("aten::_fused_sgd", computed=Update(_sgd)),
+)

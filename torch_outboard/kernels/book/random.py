@@ -12,14 +12,15 @@ import contextlib
 import contextvars
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.row import Draw, Operator
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["FORMULAS", "drawing"]
+__all__ = ["OPERATORS", "drawing"]
 
 _seeds: contextvars.ContextVar[Iterator[torch.Tensor]] = contextvars.ContextVar("seeds")
 
@@ -157,12 +158,14 @@ def _whole_numbers(self: torch.Tensor) -> torch.Tensor:
 
 
 def _whole_numbers_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    # By remainders, as in the CPU's kernel: in ranges near 2**64, some numbers come twice as often as others.
+    # By remainders, as in the CPU's kernel: in ranges near 2**64, some numbers come twice as often
+    # as others.
     bits = _integers(self.shape, _LEAST, _GREATEST)
     count = high - low
     # At least 1, so that no check is needed: a driver's own capture takes no kernels with checks.
     narrow = torch.remainder(torch.bitwise_and(bits, _GREATEST), count.clamp_min(1))
-    # For 2**63 numbers and more, `count` is below 0. Bits beyond the range, compared without a sign, are reduced by it.
+    # For 2**63 numbers and more, `count` is below 0. Bits beyond the range, compared without a
+    # sign, are reduced by it.
     is_one = torch.bitwise_xor(bits, _LEAST) < torch.bitwise_xor(count, _LEAST)
     wide = torch.where(is_one, bits, bits - count)
     return (torch.where(count > 0, narrow, wide) + low).to(self.dtype)
@@ -198,25 +201,26 @@ def _permutation(n: int) -> torch.Tensor:
     return _integers([n], _LEAST, _GREATEST).sort(stable=True).indices
 
 
-# Operator in the dispatcher -> the names of the numbers that plans take by value, and the formula.
-FORMULAS: dict[str, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {
-    "aten::bernoulli": ((), _bernoulli_of_itself),
-    "aten::bernoulli.out": ((), _bernoulli_of_itself),
-    "aten::bernoulli.p": (("p",), _bernoulli_of_number),
-    "aten::bernoulli_.Tensor": ((), _bernoulli_of_tensor),
-    "aten::bernoulli_.float": (("p",), _bernoulli_of_number),
-    "aten::cauchy_": (("median", "sigma"), _cauchy),
-    "aten::exponential_": (("lambd",), _exponential_of_rate),
-    "aten::geometric_": (("p",), _geometric),
-    "aten::log_normal_": (("mean", "std"), _log_normal),
-    "aten::multinomial": ((), _multinomial),
-    "aten::normal.Tensor_Tensor": ((), _normal_of_tensors),
-    "aten::normal.Tensor_float": (("std",), _normal_around_each),
-    "aten::normal.float_Tensor": (("mean",), _normal_of_tensors),
-    "aten::normal_": (("mean", "std"), _normal_around),
-    "aten::random_": ((), _whole_numbers),
-    "aten::random_.from": (("from", "to"), _whole_numbers_between),
-    "aten::random_.to": (("to",), _whole_numbers_below),
-    "aten::randperm.generator_out": ((), _permutation),
-    "aten::uniform_": (("from", "to"), _uniform_between),
-}
+OPERATORS = (
+    Operator("aten::bernoulli.default aten::bernoulli.out", computed=Draw(_bernoulli_of_itself)),
+    Operator("aten::bernoulli.p aten::bernoulli_.float", computed=Draw(_bernoulli_of_number, ("p",))),
+    Operator("aten::bernoulli_.Tensor", computed=Draw(_bernoulli_of_tensor)),
+    Operator("aten::cauchy_.default", computed=Draw(_cauchy, ("median", "sigma"))),
+    Operator("aten::exponential_.default", computed=Draw(_exponential_of_rate, ("lambd",))),
+    Operator("aten::geometric_.default", computed=Draw(_geometric, ("p",))),
+    Operator("aten::log_normal_.default", computed=Draw(_log_normal, ("mean", "std"))),
+    Operator("aten::multinomial.default", computed=Draw(_multinomial)),
+    Operator("aten::normal.Tensor_Tensor", computed=Draw(_normal_of_tensors)),
+    Operator("aten::normal.Tensor_float", computed=Draw(_normal_around_each, ("std",))),
+    Operator("aten::normal.float_Tensor", computed=Draw(_normal_of_tensors, ("mean",))),
+    Operator("aten::normal_.default", computed=Draw(_normal_around, ("mean", "std"))),
+    Operator("aten::random_.default", computed=Draw(_whole_numbers)),
+    Operator("aten::random_.from", computed=Draw(_whole_numbers_between, ("from", "to"))),
+    Operator("aten::random_.to", computed=Draw(_whole_numbers_below, ("to",))),
+    Operator("aten::randperm", guarded=("n",)),
+    Operator("aten::randperm.generator_out", computed=Draw(_permutation)),
+    Operator("aten::uniform_.default", computed=Draw(_uniform_between, ("from", "to"))),
+    # What the formulas draw by.
+    Operator("prims::inductor_randint.default", lowering="lowerings:draw_integers"),
+    Operator("prims::inductor_random.default", lowering="lowerings:draw_random"),
+)

@@ -9,24 +9,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["decompositions"]
+from torch_outboard.kernels.book.row import Operator
+
+__all__ = ["OPERATORS"]
 
 _stable = torch.ops.aten.sort.stable
-
-
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    aten = torch.ops.aten
-    return {
-        _stable: _sort,
-        aten.sort.default: lambda self, dim=-1, descending=False: _sort(self, dim=dim, descending=descending),
-        aten.topk.default: _topk,
-        aten.kthvalue.default: _kth,
-        aten.mode.default: _mode,
-        aten.median.default: lambda self: _middle(self.flatten(), 0, is_nan_greatest=True)[0],
-        aten.nanmedian.default: lambda self: _middle(self.flatten(), 0, is_nan_greatest=False)[0],
-        aten.median.dim: lambda self, dim, keepdim=False: _middle_of(self, dim, keepdim, is_nan_greatest=True),
-        aten.nanmedian.dim: lambda self, dim, keepdim=False: _middle_of(self, dim, keepdim, is_nan_greatest=False),
-    }
 
 
 def _along_a_dimension(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,6 +39,10 @@ def _sort(self: torch.Tensor, *, stable: bool | None = None, dim: int = -1, desc
         _as_laid_out(one.reshape(rows.shape).movedim(-1, dim), self)
         for one in _stable(matrix, stable=True, dim=1, descending=descending)
     )
+
+
+def _sort_by_any(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    return _sort(self, dim=dim, descending=descending)
 
 
 def _as_laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -94,6 +85,22 @@ def _middle_of(self: torch.Tensor, dim: int, keepdim: bool, *, is_nan_greatest: 
     return (values.unsqueeze(dim), indices.unsqueeze(dim)) if keepdim else (values, indices)
 
 
+def _median_of(self: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
+    return _middle_of(self, dim, keepdim, is_nan_greatest=True)
+
+
+def _nanmedian_of(self: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
+    return _middle_of(self, dim, keepdim, is_nan_greatest=False)
+
+
+def _median(self: torch.Tensor) -> torch.Tensor:
+    return _middle(self.flatten(), 0, is_nan_greatest=True)[0]
+
+
+def _nanmedian(self: torch.Tensor) -> torch.Tensor:
+    return _middle(self.flatten(), 0, is_nan_greatest=False)[0]
+
+
 def _middle(self: torch.Tensor, dim: int, *, is_nan_greatest: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the lower of the two middle elements, and its index.
 
@@ -104,7 +111,8 @@ def _middle(self: torch.Tensor, dim: int, *, is_nan_greatest: bool) -> tuple[tor
     last = torch.full_like(values.select(dim, 0), count - 1, dtype=torch.int64)
     place = torch.div(last, 2, rounding_mode="floor")
     if self.dtype.is_floating_point:
-        # NaNs follow all numbers. If there are any, the first NaN is the median, as in the CPU's kernel.
+        # NaNs follow all numbers. If there are any, the first NaN is the median, as in the CPU's
+        # kernel.
         numbers = values.isnan().logical_not().sum(dim)
         if is_nan_greatest:
             place = torch.where(numbers <= last, numbers, place)
@@ -112,3 +120,26 @@ def _middle(self: torch.Tensor, dim: int, *, is_nan_greatest: bool) -> tuple[tor
             place = torch.clamp_min(torch.div(numbers - 1, 2, rounding_mode="floor"), 0)
     place = place.unsqueeze(dim)
     return values.gather(dim, place).squeeze(dim), indices.gather(dim, place).squeeze(dim)
+
+
+def _check_sorter(sequence: torch.Tensor, *_: Any, sorter: torch.Tensor | None = None, **__: Any) -> None:
+    if sorter is not None and sorter.numel() > 0:
+        is_place = torch.logical_and(sorter >= 0, sorter < sequence.shape[-1])
+        torch.ops.aten._assert_async.msg(is_place.all(), "torch.searchsorted(): sorter index out of range")
+
+
+OPERATORS = (
+    Operator("aten::kthvalue", guarded=("k",)),
+    Operator("aten::kthvalue.default", decomposition=_kth),
+    Operator("aten::median.default", decomposition=_median),
+    Operator("aten::median.dim", decomposition=_median_of),
+    Operator("aten::mode.default", decomposition=_mode),
+    Operator("aten::nanmedian.default", decomposition=_nanmedian),
+    Operator("aten::nanmedian.dim", decomposition=_nanmedian_of),
+    Operator("aten::searchsorted.Scalar aten::searchsorted.Tensor", check=_check_sorter),
+    Operator("aten::sort.default", decomposition=_sort_by_any),
+    # The template sorts the rows of a matrix. Other calls are converted to that.
+    Operator("aten::sort.stable", decomposition=_sort, template="sorts:sort"),
+    Operator("aten::topk", guarded=("k",)),
+    Operator("aten::topk.default", decomposition=_topk),
+)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-__all__ = ["CELLS"]
+from torch_outboard.kernels.book.row import Body, Operator
+
+__all__ = ["OPERATORS"]
 
 _Optional = torch.Tensor | None
 
@@ -75,9 +76,9 @@ def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bo
     return grad_input, grad_hidden, grad * update, *biases
 
 
-CELLS: dict[str, Callable[..., tuple[_Optional, ...]]] = {
-    "outboard::gru_cell": _gru_cell,
-    "outboard::gru_cell_backward": _gru_cell_backward,
-    "outboard::lstm_cell": _lstm_cell,
-    "outboard::lstm_cell_backward": _lstm_cell_backward,
-}
+OPERATORS = (
+    Operator("outboard::gru_cell", computed=Body(_gru_cell)),
+    Operator("outboard::gru_cell_backward", computed=Body(_gru_cell_backward)),
+    Operator("outboard::lstm_cell", computed=Body(_lstm_cell)),
+    Operator("outboard::lstm_cell_backward", computed=Body(_lstm_cell_backward)),
+)

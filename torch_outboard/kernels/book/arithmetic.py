@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arithmetic element by element: numbers by value, so that a new number needs no new kernel, and rounding.
+
+Any number that a row does not name is written into the kernels: torch's lowerings branch on some numbers, as on
+exponents. The numbers here change from step to step in training, or from layer to layer. Their formulas take each
+number as a tensor of one element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.codegen.dialects.dialect import HALVES
+from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, rounded
+from torch_outboard.kernels.book.row import Numbers, Operator
+
+__all__ = ["OPERATORS"]
+
+
+def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tensor:
+    """Compute in the type that the operator's kernels compute in. The last operand is the number."""
+    # This imports sympy. A process that reads all its plans from disk does not need sympy.
+    from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    computed, result = elementwise_dtypes(*operands[:-1], type_promotion_kind=kind)
+    return compute(*(one.to(computed) for one in operands)).to(result)
+
+
+def _factor(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """Return the factor of a sum as the CPU's kernels take it: for halves, rounded to their type."""
+    common = torch.result_type(self, other)
+    return rounded(alpha.to(common)) if common in HALVES else alpha
+
+
+def _add(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return _combine(self, other, _factor(self, other, alpha), compute=lambda x, y, a: x + y * a)
+
+
+def _sub(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return _combine(self, other, _factor(self, other, alpha), compute=lambda x, y, a: x - y * a)
+
+
+def _addcmul(self: torch.Tensor, first: torch.Tensor, second: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return _combine(self, first, second, value, compute=lambda x, y, z, v: x + v * y * z)
+
+
+def _addcdiv(self: torch.Tensor, first: torch.Tensor, second: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return _combine(self, first, second, value, compute=lambda x, y, z, v: x + v * y / z)
+
+
+def _lerp(self: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    # From the nearer end, as torch's kernels do.
+    def compute(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.where(w.abs() < 0.5, x + w * (y - x), y - (y - x) * (1 - w))
+
+    return _combine(self, end, weight, compute=compute)
+
+
+def _typed(self: torch.Tensor, *numbers: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """Convert a tensor and numbers to their common type, by categories."""
+    common = self.dtype
+    for one in numbers:
+        if one is not None and one.dtype.is_floating_point and not common.is_floating_point:
+            common = torch.get_default_dtype()
+        elif one is not None and common == torch.bool:
+            common = one.dtype
+    return self.to(common), [None if one is None else one.to(common) for one in numbers]
+
+
+def _clamp(self: torch.Tensor, low: torch.Tensor | None, high: torch.Tensor | None) -> torch.Tensor:
+    if low is not None and self.dtype == torch.uint8 and low.dtype == torch.int64 and torch.__version__ >= "2.15":
+        low = low.clamp_min(0)  # a bound below the type has no effect; before torch 2.15 it wraps
+    x, (low, high) = _typed(self, low, high)
+    result: torch.Tensor = torch.ops.aten.clamp.Tensor(x, low, high)
+    return result
+
+
+def _clamp_min(self: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    return _clamp(self, low, None)
+
+
+def _clamp_max(self: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    return _clamp(self, None, high)
+
+
+def _pow(self: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    x, (power,) = _typed(self, exponent)
+    assert power is not None
+    result: torch.Tensor = torch.ops.aten.pow.Tensor_Tensor(x, rounded(power) if x.dtype in HALVES else power)
+    return result
+
+
+def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> Any:
+    """Divide floating point numbers with rounding down through the remainder, as ATen's kernels do.
+
+    Inductor's lowering is floor(a / b), which is one too large if the quotient is rounded up to a whole number.
+    """
+    common = torch.result_type(a, b)
+    if rounding_mode != "floor" or not common.is_floating_point:
+        return NotImplemented
+    wide = torch.float64 if common == torch.float64 else torch.float32
+    a, b = a.to(wide), b.to(wide)
+    rest = torch.fmod(a, b)
+    quotient = (a - rest) / b
+    quotient = torch.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
+    below = quotient.floor()
+    whole = torch.where(quotient - below > 0.5, below + 1, below)
+    plain = a / b
+    signed = torch.where(quotient == 0, torch.copysign(torch.zeros_like(plain), plain), whole)
+    return torch.where(b == 0, plain, signed).to(common)
+
+
+def _shrink_backward(grad: torch.Tensor, self: torch.Tensor, lambd: float) -> torch.Tensor:
+    return torch.where((self >= -lambd) & (self <= lambd), 0, grad)
+
+
+# Calls over lists that the CPU's kernel refuses, by the arguments and the type of a list.
+
+
+def _not_floating(_: Sequence[Any], dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point
+
+
+def _of_bools(_: Sequence[Any], dtype: torch.dtype) -> bool:
+    return dtype == torch.bool
+
+
+def _to_no_power(arguments: Sequence[Any], dtype: torch.dtype) -> bool:
+    """Return True if elements of a type cannot be raised to a power that is a number."""
+    exponent = arguments[1]
+    if dtype.is_floating_point:
+        return math.isfinite(exponent) and abs(exponent) > torch.finfo(dtype).max
+    if dtype == torch.bool or isinstance(exponent, float):
+        return not isinstance(exponent, float) and exponent < 0
+    return not 0 <= exponent <= torch.iinfo(dtype).max
+
+
+OPERATORS = (
+    Operator("aten::add", computed=Numbers(_add, ("alpha",))),
+    Operator("aten::addcdiv", computed=Numbers(_addcdiv, ("value",)), refuses_list=_not_floating),
+    Operator("aten::addcmul", computed=Numbers(_addcmul, ("value",)), refuses_list=_of_bools),
+    Operator("aten::clamp", computed=Numbers(_clamp, ("min", "max"))),
+    Operator("aten::clamp_max", computed=Numbers(_clamp_max, ("max",))),
+    Operator("aten::clamp_max.Tensor", refuses_list=_of_bools),
+    Operator("aten::clamp_min", computed=Numbers(_clamp_min, ("min",))),
+    Operator("aten::clamp_min.Tensor", refuses_list=_of_bools),
+    Operator("aten::div", takes_float=True),
+    Operator("aten::div.Tensor_mode", decomposition=_divide),
+    Operator("aten::floor_divide", takes_float=True, promotes=True),
+    Operator("aten::frac.default", refuses_list=_not_floating),
+    Operator("aten::hardshrink_backward.default", decomposition=_shrink_backward),
+    Operator("aten::lerp", computed=Numbers(_lerp, ("weight",))),
+    Operator("aten::lerp.Scalar aten::lerp.Tensor", refuses_list=_not_floating),
+    Operator("aten::logit", refused=ROUNDED_BETWEEN),
+    Operator("aten::mul", takes_float=True),
+    Operator("aten::nan_to_num", rounds_numbers=True),
+    Operator("aten::pow", computed=Numbers(_pow, ("exponent",)), rounds_numbers=True),
+    Operator("aten::pow.Tensor_Scalar", refuses_list=_to_no_power),
+    Operator("aten::remainder", rounds_numbers=True),
+    Operator("aten::softshrink_backward.default", decomposition=_shrink_backward),
+    Operator("aten::sub", computed=Numbers(_sub, ("alpha",))),
+    Operator("aten::sub.Tensor", refuses_list=_of_bools),
+)

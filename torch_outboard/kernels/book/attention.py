@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attention, as the fused operator that `scaled_dot_product_attention` calls on devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.book.row import Body, Operator
+
+__all__ = ["OPERATORS"]
+
+
+def _attention_backward(*given: Any) -> Any:
+    """Return only the wanted gradients."""
+    *positional, scale = given
+    operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
+    wanted = positional[5]
+    results = operator(*positional, scale=scale)
+    return [one if is_wanted else None for one, is_wanted in zip(results, wanted, strict=True)]
+
+
+OPERATORS = (
+    Operator("aten::_scaled_dot_product_fused_attention_overrideable.default", template="attention:forward"),
+    Operator(
+        "aten::_scaled_dot_product_fused_attention_overrideable_backward",
+        computed=Body(_attention_backward),
+    ),
+    Operator(
+        "aten::_scaled_dot_product_fused_attention_overrideable_backward.default",
+        template="attention:backward",
+        determined=("max_q", "max_k"),
+    ),
+)

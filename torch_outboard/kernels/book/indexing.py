@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Elements read and written by indices.
+
+Scattered values are sorted by their targets in deterministic mode, and if there are no atomics for the operation.
+Otherwise Inductor's lowerings scatter, by atomics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.codegen.dialects.dialect import SUFFIXES
+from torch_outboard.compile.generators import generators
+from torch_outboard.kernels.book.row import Numbers, Operator
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["OPERATORS"]
+
+# Types to which devices add atomically. Inductor leaves sums of other types to a library.
+_ADDED_ATOMICALLY = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
+
+
+def _is_sorted(self: torch.Tensor, kind: str) -> bool:
+    if torch.are_deterministic_algorithms_enabled() or kind not in ("set", "sum"):
+        return True
+    return kind == "sum" and (self.dtype not in _ADDED_ATOMICALLY or SUFFIXES[self.dtype] not in _atomics())
+
+
+def _atomics() -> frozenset[str]:
+    dialect = generators().eager().dialect  # type: ignore[attr-defined]
+    return dialect.atomics  # type: ignore[no-any-return]
+
+
+def _leaves_to_library(self: torch.Tensor, src: Any) -> bool:
+    """Return True if Inductor leaves such writes to a library's scatter, which a plan cannot call."""
+    from torch._inductor.utils import use_scatter_fallback
+
+    if not isinstance(src, torch.Tensor):
+        return False
+    return use_scatter_fallback(torch.ops.aten.scatter_.src, None, self.dtype, src.dtype, src.device.type, True)
+
+
+def _combined(
+    base: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, kind: str, *, include_self: bool = True
+) -> torch.Tensor:
+    """Combine the rows of a matrix with the rows of `base` that `rows` names."""
+    from torch_outboard.kernels.templates.segments import combined
+
+    if rows.shape[0] == 0:
+        return base
+    ordered, order = torch.ops.aten.sort.stable(rows, stable=True, dim=0, descending=False)
+    result: torch.Tensor = combined(base, ordered, order, values, kind, include_self)
+    return result
+
+
+def _checked_index(index: torch.Tensor, size: Any, *, may_be_negative: bool) -> torch.Tensor:
+    """Return an index's places along a dimension, read from a tensor, so that a place outside is an error."""
+    along = torch.arange(size, device=index.device)
+    return along[index] if may_be_negative else along.gather(0, index.flatten()).reshape(index.shape)
+
+
+# Along a dimension.
+
+
+def _scatter(
+    self: torch.Tensor, dim: int, index: torch.Tensor, src: Any, kind: str = "set", *, include_self: bool = True
+) -> Any:
+    if index.numel() == 0:
+        return self.clone()
+    if include_self and not _is_sorted(self, kind) and not (kind == "set" and _leaves_to_library(self, src)):
+        return NotImplemented
+    if self.dim() == 0 or index.dim() == 0:
+        values = src if not isinstance(src, torch.Tensor) else src.reshape(-1)
+        rows = _scatter(self.reshape(-1), 0, index.reshape(-1), values, kind, include_self=include_self)
+        return rows.reshape(self.shape)
+    if isinstance(src, torch.Tensor):
+        if src.dtype != self.dtype:
+            raise Refusal("its tensors have several types")
+        values = src[tuple(slice(0, size) for size in index.shape)]
+    else:
+        values = self.new_full((), src).expand(index.shape)
+    dim %= self.dim()
+    place, step = torch.zeros_like(index, memory_format=torch.contiguous_format), 1
+    for number in reversed(range(self.dim())):
+        if number == dim:
+            along = _checked_index(index, self.shape[number], may_be_negative=False)
+        else:
+            shape = [-1 if one == number else 1 for one in range(self.dim())]
+            along = torch.arange(index.shape[number], device=self.device).reshape(shape)
+        place = place + along * step
+        step = step * self.shape[number]
+    result = _combined(self.reshape(-1, 1), place.reshape(-1), values.reshape(-1, 1), kind, include_self=include_self)
+    return result.reshape(self.shape)
+
+
+def _scatter_add(self: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor) -> Any:
+    return _scatter(self, dim, index, src, "sum")
+
+
+def _scatter_and_reduce(self: torch.Tensor, dim: int, index: torch.Tensor, src: Any, *, reduce: str) -> Any:
+    return _scatter(self, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+def _scatter_reduce(
+    self: torch.Tensor, dim: int, index: torch.Tensor, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    return _scatter(self, dim, index, src, reduce, include_self=include_self)
+
+
+def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1) -> Any:
+    return _along(torch.ops.aten.scatter_add.default, self, dim, index, source if alpha == 1 else source * alpha)
+
+
+def _index_reduce(
+    self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    operator = torch.ops.aten.scatter_reduce.two
+    return _along(operator, self, dim, index, source, reduce, include_self=include_self)
+
+
+def _along(
+    operator: Any, self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *given: Any, **named: Any
+) -> torch.Tensor:
+    """Scatter slices, each to the place along the dimension that its index names."""
+    rows, source = (one.reshape(1) if one.dim() == 0 else one for one in (self, source))
+    shape = [1] * rows.dim()
+    shape[dim] = -1
+    where = index.reshape(shape).expand(source.shape)
+    result: torch.Tensor = operator(rows, dim, where, source, *given, **named)
+    return result.reshape(self.shape)
+
+
+def _put_rows(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    """Put whole rows along a dimension; a tensor without dimensions counts as one row."""
+    rows = self.reshape(1) if self.dim() == 0 else self
+    place = [*(None for _ in range(dim % rows.dim())), index]
+    return torch.ops.aten.index_put.default(rows, place, source).reshape(self.shape)
+
+
+def _index_copy(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    # `index_put` takes negative indices; this operator refuses them.
+    size = self.shape[dim] if self.dim() else 1
+    return _put_rows(self, dim, _checked_index(index.reshape(-1), size, may_be_negative=False), source)
+
+
+def _index_fill(self: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
+    # Unlike index_copy, which torch's decomposition uses, this operator counts negative indices
+    # from the end.
+    if not isinstance(value, torch.Tensor):
+        value = torch.full((), value, dtype=self.dtype, device=self.device)
+    return _put_rows(self, dim, index.reshape(-1), value.to(self.dtype))
+
+
+def _index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
+    """Read by `gather`: both operators refuse indices that count from the end."""
+    index = index.long()
+    if self.dim() == 0:
+        return self.reshape(1).gather(0, index.reshape(-1)).reshape(())
+    shape = [1] * self.dim()
+    shape[dim] = -1
+    sizes = list(self.shape)
+    sizes[dim] = index.numel()
+    return self.gather(dim, index.reshape(shape).expand(sizes))
+
+
+# By tensors of indices.
+
+
+def _index_put(
+    self: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
+) -> Any:
+    kind = "sum" if accumulate else "set"
+    if not _is_sorted(self, kind):
+        return NotImplemented
+    given = [(number, one) for number, one in enumerate(indices) if one is not None]
+    if any(one.dtype == torch.bool for _, one in given):
+        raise Refusal("it writes by a mask")
+    if values.dtype != self.dtype:
+        raise Refusal("its tensors have several types")
+    indexed = [number for number, _ in given]
+    others = [number for number in range(self.dim()) if number not in indexed]
+    broadcast = torch.broadcast_tensors(*(one for _, one in given))  # type: ignore[no-untyped-call]
+    shape, rest = broadcast[0].shape, [self.shape[number] for number in others]
+
+    # Values have the shape that the indices read. The indices' own shape takes their place if they
+    # are adjacent, else the front.
+    in_front = indexed[0] if indexed[-1] - indexed[0] + 1 == len(indexed) else 0
+    values = values.expand([*rest[:in_front], *shape, *rest[in_front:]])
+    places = range(in_front, in_front + len(shape))
+    values = values.movedim(tuple(places), tuple(range(len(shape))))
+
+    place, step = torch.zeros_like(broadcast[0], dtype=torch.int64, memory_format=torch.contiguous_format), 1
+    for number, index in zip(reversed(indexed), reversed(broadcast), strict=True):
+        place = place + _checked_index(index, self.shape[number], may_be_negative=True) * step
+        step = step * self.shape[number]
+    order = [*indexed, *others]
+    columns = math.prod(rest)
+    base = self.permute(order)
+    result = _combined(
+        base.reshape(-1, columns),
+        place.reshape(-1),
+        values.reshape(-1, columns),
+        kind,
+    )
+    back = [order.index(number) for number in range(self.dim())]
+    result = result.reshape(base.shape).permute(back)
+    return result if result.stride() == self.stride() else torch.empty_like(self).copy_(result)
+
+
+def _masked_index_put(
+    self: torch.Tensor, mask: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
+) -> Any:
+    """Add values by indices; elements that the mask leaves out may have any index."""
+    clamped = [
+        None if one is None else one.clamp(-size, size - 1) for one, size in zip(indices, self.shape, strict=False)
+    ]
+    return _index_put(self, clamped, values.masked_fill(mask.logical_not(), 0), accumulate=True)
+
+
+def _index_put_impl(
+    self: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False, unsafe: bool = False
+) -> Any:
+    return torch.ops.aten.index_put.default(self, indices, values, accumulate)
+
+
+# By masks, and checks of values.
+
+
+def _masked_fill(self: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.ops.aten.masked_fill.Tensor(self, mask, value.to(self.dtype))
+    return result
+
+
+def _check_filled(self: torch.Tensor, _: torch.Tensor, value: torch.Tensor) -> None:
+    _check_fits(value, self.dtype)
+
+
+def _check_filled_slices(self: torch.Tensor, _: int, index: torch.Tensor, value: torch.Tensor) -> None:
+    _check_fits(value, self.dtype)
+
+
+def _check_fits(value: torch.Tensor, dtype: torch.dtype) -> None:
+    """Assert that an integer converts as `c10::Scalar` converts it: to unsigned types, negative integers wrap."""
+    if dtype == torch.bool or dtype.is_floating_point or value.dtype in (dtype, torch.bool):
+        return
+    limits = torch.iinfo(dtype)
+    least = limits.min if limits.min < 0 else -limits.max
+    fits = torch.logical_and(value >= least, value <= limits.max)
+    torch.ops.aten._assert_async.msg(fits, f"value cannot be converted to type {dtype} without overflow")
+
+
+def _check_count(_: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> None:
+    wrong = "Number of elements of source < number of ones in mask"
+    torch.ops.aten._assert_async.msg(mask.sum() <= source.numel(), wrong)
+
+
+OPERATORS = (
+    Operator("aten::_index_put_impl.default", decomposition=_index_put_impl),
+    Operator("aten::_unsafe_index_put.default aten::index_put.default", decomposition=_index_put),
+    Operator("aten::_unsafe_masked_index_put_accumulate.default", decomposition=_masked_index_put),
+    Operator("aten::embedding_dense_backward", guarded=("num_weights",)),
+    Operator("aten::gather.default", lowering="" if torch.__version__ >= "2.13" else "lowerings:gather"),
+    Operator("aten::index_add.default", decomposition=_index_add),
+    Operator("aten::index_copy.default", decomposition=_index_copy),
+    Operator("aten::index_fill", filled="value"),
+    Operator("aten::index_fill.int_Scalar", decomposition=_index_fill),
+    Operator("aten::index_fill.int_Tensor", decomposition=_index_fill, check=_check_filled_slices),
+    Operator("aten::index_reduce.default", decomposition=_index_reduce),
+    Operator("aten::index_select.default", decomposition=_index_select),
+    Operator("aten::masked_fill", computed=Numbers(_masked_fill, ("value",)), filled="value"),
+    Operator("aten::masked_fill.Tensor", check=_check_filled),
+    Operator("aten::masked_scatter.default", check=_check_count),
+    Operator("aten::scatter.reduce aten::scatter.value_reduce", decomposition=_scatter_and_reduce),
+    Operator("aten::scatter.src aten::scatter.value", decomposition=_scatter),
+    Operator("aten::scatter_add.default", decomposition=_scatter_add),
+    Operator("aten::scatter_reduce.two", decomposition=_scatter_reduce),
+    Operator("outboard::combine_sorted.default", template="segments:combine_sorted"),
+)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators over lists of tensors, by the operator for one tensor of each list, so that both return the same bits.
+
+In a trace, a tensor of one dimension stands for a list. A tensor without dimensions stands for a tensor of one element
+or a number. Optimizers have their own formulas (optimizers.py).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torch_outboard.codegen.dialects.dialect import HALVES
+from torch_outboard.kernels.book.rounding import rounded
+from torch_outboard.kernels.book.row import Each, Operator
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["OPERATORS", "changed"]
+
+_UNARY = (
+    *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma"),
+    *("log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt"),
+    *("tan", "tanh", "trunc"),
+)
+_BINARY = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "clamp_max.Tensor", "clamp_min.Tensor")
+
+
+def changed(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a new tensor of a type."""
+    return self.to(dtype) if self.dtype != dtype else self.clone()
+
+
+def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
+    """Raise to a power that is by value, with the CPU's own formulas for some exponents."""
+    if not self.dtype.is_floating_point:
+        raise Refusal("of integers, the exponent decides whether there is a power")
+    if self.dtype in HALVES:
+        exponent = rounded(exponent.to(self.dtype))
+    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    found = torch.pow(x, exponent.to(x.dtype))
+    own = ((1, x), (0.5, x.sqrt()), (-0.5, x.rsqrt()), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x))
+    for one, value in own:
+        found = torch.where(exponent == one, value, found)
+    return [found.to(self.dtype)]
+
+
+def _copy(self: torch.Tensor, source: torch.Tensor) -> list[torch.Tensor]:
+    return [changed(source, self.dtype)]
+
+
+def _zero(self: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.zeros_like(self)]
+
+
+def _clone(self: torch.Tensor) -> list[torch.Tensor]:
+    return [self.clone()]
+
+
+OPERATORS = (
+    *(Operator(f"aten::_foreach_{one}", each=Each(f"aten::{one}")) for one in (*_UNARY, "addcdiv", "addcmul")),
+    *(Operator(f"aten::_foreach_{one.partition('.')[0]}", each=Each(f"aten::{one}")) for one in _BINARY),
+    Operator("aten::_foreach_clone", each=Each(_clone, count=1)),
+    Operator("aten::_foreach_copy_.default", each=Each(_copy, count=2)),
+    Operator("aten::_foreach_lerp", each=Each("aten::lerp.Scalar", {"List": "aten::lerp.Tensor"})),
+    Operator("aten::_foreach_max", each=Each(reduction="list_reductions:greatest")),
+    Operator("aten::_foreach_maximum", each=Each("aten::clamp_min.Tensor", {"List": "aten::maximum"})),
+    Operator("aten::_foreach_minimum", each=Each("aten::clamp_max.Tensor", {"List": "aten::minimum"})),
+    Operator("aten::_foreach_norm", each=Each(reduction="list_reductions:norm"), has_written_numbers=True),
+    Operator(
+        "aten::_foreach_pow",
+        each=Each(
+            by_overload={
+                "List": "aten::pow.Tensor_Tensor",
+                "Scalar": "aten::pow.Tensor_Scalar",
+                "ScalarAndTensor": "aten::pow.Scalar",
+                "ScalarList": _power,
+            }
+        ),
+        has_written_numbers=True,  # lists of exponents are not written into kernels
+    ),
+    Operator("aten::_foreach_powsum", each=Each(reduction="list_reductions:power_sum"), has_written_numbers=True),
+    Operator("aten::_foreach_zero", each=Each(_zero, count=1)),
+)

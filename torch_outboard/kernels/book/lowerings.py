@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Our own lowerings, which rows of the book name. This module imports Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import (
+    inductor_prims,  # noqa: F401  defines the operators that draw
+    ir,
+)
+from torch._inductor.virtualized import ops
+
+__all__ = ["draw_integers", "draw_random", "gather"]
+
+
+def _draw(size: Sequence[Any], seed: ir.TensorBox, dtype: torch.dtype, number: Callable[[Any, Any], Any]) -> Any:
+    """Return a tensor of the numbers that a function returns for the seed and an element's place."""
+    device = seed.get_device_or_error()
+    strides = ir.FlexibleLayout.contiguous_strides([*size])
+    place_of = ir.FixedLayout(device, dtype, [*size], strides).make_indexer()
+    load_seed = seed.make_loader()
+
+    def element(index: Sequence[Any]) -> Any:
+        return number(load_seed([]), ops.index_expr(place_of(index), torch.int64))
+
+    return ir.Pointwise.create(device=device, dtype=dtype, inner_fn=element, ranges=[*size])
+
+
+def draw_random(size: Sequence[Any], seed: ir.TensorBox, mode: str) -> Any:
+    """Draw element by element, fused with the operations on the drawn numbers.
+
+    Inductor's own lowerings of draws store the drawn numbers in memory, and count elements in 32 bits.
+    """
+    return _draw(size, seed, torch.float32, getattr(ops, mode))
+
+
+def draw_integers(low: int, high: int, size: Sequence[Any], seed: ir.TensorBox) -> Any:
+    """Draw from [low, high), as `draw_random`."""
+
+    def number(seed: Any, place: Any) -> Any:
+        return ops.randint64(seed, place, ops.constant(low, torch.int64), ops.constant(high, torch.int64))
+
+    return _draw(size, seed, torch.int64, number)
+
+
+def gather(self: ir.TensorBox, dim: int, index: ir.TensorBox, sparse_grad: bool = False) -> Any:
+    """Read elements; a negative index is an error, as on the CPU. Below torch 2.13, Inductor counts it from the end."""
+    sizes = list(self.get_size())
+    dim = dim % len(sizes) if sizes else 0
+    size = sizes[dim] if sizes else 1
+    load, load_index = self.make_loader(), index.make_loader()
+
+    def element(place: Sequence[Any]) -> Any:
+        found = ops.indirect_indexing(load_index(place), size, wrap_neg=False)
+        return load([*place[:dim], found, *place[dim + 1 :]] if sizes else [])
+
+    return ir.Pointwise.create(
+        device=self.get_device_or_error(), dtype=self.get_dtype(), inner_fn=element, ranges=index.get_size()
+    )

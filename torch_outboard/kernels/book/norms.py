@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Normalisations, with the statistics that the CPU's kernels return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+
+from torch_outboard.kernels.book.row import Body, Operator
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["OPERATORS"]
+
+
+def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
+    """Normalise by the overload whose schema declares that it writes the running statistics."""
+    if len(numbers) != 2 or (mean is None) != (var is None):
+        raise Refusal("it is called in a form that isn't functional")
+    legit = torch.ops.aten._native_batch_norm_legit
+    if mean is None:
+        return _with_statistics(legit.no_stats(given, weight, bias, training, *numbers), given, weight, bias)
+    result = legit.default(given, weight, bias, mean, var, training, *numbers)
+    if training:
+        return _with_statistics(result, given, weight, bias, mean, var)
+    # In evaluation, the CPU's kernel saves no statistics, as its meta kernel reports. The
+    # decomposition copies them.
+    return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
+
+
+def _batch_norm_in_place(given: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+    """Normalise, as the overloads whose schemas declare what they write: with running statistics, or without."""
+    if len(rest) == 3:
+        training, *numbers = rest
+        return _batch_norm(given, weight, bias, None, None, training, *numbers)
+    return _batch_norm(given, weight, bias, *rest)
+
+
+def _batch_norm_with_update(given: Any, weight: Any, bias: Any, mean: Any, var: Any, *numbers: Any) -> Any:
+    """Normalise in training; the last result is cuDNN's reserved space, which is empty here."""
+    return (*_batch_norm(given, weight, bias, mean, var, True, *numbers), given.new_zeros(0, dtype=torch.uint8))
+
+
+def _layer_norm(input: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    result = decomposition_table[torch.ops.aten.native_layer_norm.default](input, shape, weight, bias, eps)
+    return _with_statistics(result, input, weight, bias)
+
+
+def _group_norm(input: torch.Tensor, weight: Any, bias: Any, *given: Any) -> Any:
+    result = decomposition_table[torch.ops.aten.native_group_norm.default](input, weight, bias, *given)
+    return _with_statistics(result, input, weight, bias)
+
+
+def _with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor | None) -> Any:
+    """Return the result with means and reciprocal deviations in the CPU's type.
+
+    That is the input's type, or float32 if the parameters' types differ from it.
+    """
+    is_mixed = any(one is not None and one.dtype != input.dtype for one in parameters)
+    dtype = torch.float32 if is_mixed else input.dtype
+    values, mean, rstd = result
+    return values, mean.to(dtype), rstd.to(dtype)
+
+
+def _weight_norm_backward(
+    grad: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    others = [one for one in range(v.dim()) if one != dim % v.dim()]
+    wide = torch.promote_types(v.dtype, torch.float32)
+    grad, v_wide, g_wide, norms = (one.to(wide) for one in (grad, v, g, norms))
+    along = (grad * v_wide).sum(others, keepdim=True)
+    grad_v = g_wide / norms * (grad - v_wide * along / (norms * norms))
+    return grad_v.to(v.dtype), (along / norms).to(g.dtype)
+
+
+OPERATORS = (
+    Operator("aten::_batch_norm_with_update", computed=Body(_batch_norm_with_update)),
+    Operator("aten::_native_batch_norm_legit", computed=Body(_batch_norm_in_place)),
+    Operator("aten::_weight_norm_interface_backward", computed=Body(_weight_norm_backward)),
+    Operator("aten::native_batch_norm", computed=Body(_batch_norm)),
+    Operator("aten::native_group_norm.default", decomposition=_group_norm),
+    Operator("aten::native_layer_norm.default", decomposition=_layer_norm),
+)

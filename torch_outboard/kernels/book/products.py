@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Products of matrices and convolutions, for which there are templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN
+from torch_outboard.kernels.book.row import Operator
+
+__all__ = ["OPERATORS"]
+
+
+def _addbmm(self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Compute the sum of all products as one product, of matrices side by side."""
+    left = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
+    return torch.ops.aten.addmm.default(self, left, batch2.reshape(-1, batch2.shape[2]), beta=beta, alpha=alpha)
+
+
+OPERATORS = (
+    Operator("aten::addbmm.default", decomposition=_addbmm),
+    Operator("aten::addmm.default", template="products:addmm"),
+    Operator("aten::addr", refused=ROUNDED_BETWEEN),
+    Operator("aten::baddbmm.default", template="products:baddbmm"),
+    Operator("aten::bmm.default", template="products:bmm"),
+    Operator("aten::convolution.default", template="convolutions:forward"),
+    Operator("aten::convolution_backward.default", template="convolutions:backward"),
+    Operator("aten::linalg_cross", refused=ROUNDED_BETWEEN),
+    Operator("aten::mm.default", template="products:mm"),
+)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reductions, running ones, counts and distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.book.row import Body, Function, Operator
+
+__all__ = ["OPERATORS"]
+
+
+def _as_row(op: torch._ops.OpOverload) -> Function:
+    """Return a decomposition that reduces a whole tensor as one row, for places without divisions by sizes."""
+    names = [argument.name for argument in op._schema.arguments[1:]]
+
+    def as_row(self: torch.Tensor, *given: Any, **named: Any) -> Any:
+        arguments = {**dict(zip(names, given, strict=False)), **named}
+        is_whole = not arguments.get("dim") and not arguments.get("keepdim")
+        if is_whole and self.dim() > 1 and self.is_contiguous():
+            return op(self.view(-1), *given, **named)
+        return NotImplemented
+
+    return as_row
+
+
+def _cumulative(function: Callable[..., Any]) -> Callable[..., None]:
+    def body(self: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
+        found = function(self, dim)
+        values.copy_(found[0])
+        indices.copy_(found[1])
+
+    return body
+
+
+def _logcumsumexp(self: torch.Tensor, dim: int, *out: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.ops.aten.logcumsumexp.default(self, dim)
+    return out[0].copy_(result) if out else result
+
+
+def _softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+    """Subtract before multiplying, as ATen's kernels do; torch's decomposition has NaN for an infinite output."""
+    wide = torch.float64 if output.dtype == torch.float64 else torch.float32
+    grad, output = grad.to(wide), output.to(wide)
+    return ((grad - (grad * output).sum(dim, keepdim=True)) * output).to(input_dtype).contiguous()
+
+
+def _isin(
+    elements: torch.Tensor, test_elements: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> torch.Tensor:
+    """Compare each element with each test element, in one kernel.
+
+    Inductor's decomposition sorts many elements. Its threshold is a power of their number, which a plan cannot express
+    as a formula.
+    """
+    rank = test_elements.dim()
+    found = elements.reshape([*elements.shape, *[1] * rank]) == test_elements
+    if rank > 0:
+        found = found.any(tuple(range(-rank, 0)))
+    return found.logical_not() if invert else found
+
+
+def _norm(difference: torch.Tensor, p: float) -> torch.Tensor:
+    size = difference.abs()
+    if p == 0:
+        return (size != 0).sum(-1).to(size.dtype)
+    if p == math.inf:
+        return size.amax(-1)
+    if p == 2:
+        return (size * size).sum(-1).sqrt()
+    return size.sum(-1) if p == 1 else size.pow(p).sum(-1).pow(1 / p)
+
+
+def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
+    return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
+
+
+def _distances_of_pairs(self: torch.Tensor, p: float = 2) -> torch.Tensor:
+    rows = torch.arange(self.shape[0], device=self.device)
+    pairs = torch.arange(self.shape[0] * (self.shape[0] - 1) // 2, device=self.device)
+    # The number of the pair after the last one that begins with a row.
+    ends = torch.cumsum(self.shape[0] - 1 - rows, 0)
+    first = (pairs.unsqueeze(1) >= ends).sum(1)
+    begins = torch.where(first > 0, ends[torch.clamp_min(first - 1, 0)], 0)
+    return _norm(self[first] - self[pairs - begins + first + 1], p)
+
+
+def _histogram(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
+    """Count elements in bins.
+
+    The last bin includes its upper bound. Elements outside all bins, and NaNs, are not counted.
+    """
+    flat = self.flatten()
+    low = torch.full((), min, dtype=self.dtype, device=self.device)
+    high = torch.full((), max, dtype=self.dtype, device=self.device)
+    if min == max:
+        low, high = flat.amin(), flat.amax()
+        is_finite = torch.logical_and(low.abs() < math.inf, high.abs() < math.inf)
+        torch.ops.aten._assert_async.msg(is_finite, "torch.histc: the range of the elements is not finite")
+        is_one = low == high
+        low, high = torch.where(is_one, low - 1, low), torch.where(is_one, high + 1, high)
+    is_counted = (flat >= low) & (flat <= high)
+    place = ((flat - low) * bins / (high - low)).to(torch.int64)
+    place = torch.where(is_counted, torch.clamp(place, 0, bins - 1), bins)
+    return flat.new_zeros(bins + 1).scatter_add(0, place, torch.ones_like(flat)).narrow(0, 0, bins).clone()
+
+
+OPERATORS = (
+    Operator("aten::_cdist_forward.default", decomposition=_distances),
+    Operator("aten::_cummax_helper", computed=Body(_cumulative(torch.ops.aten.cummax.default))),
+    Operator("aten::_cummin_helper", computed=Body(_cumulative(torch.ops.aten.cummin.default))),
+    Operator("aten::_logcumsumexp", computed=Body(_logcumsumexp)),
+    Operator("aten::_pdist_forward.default", decomposition=_distances_of_pairs),
+    Operator("aten::_softmax_backward_data.default", decomposition=_softmax_backward),
+    Operator("aten::all.default", decomposition=_as_row(torch.ops.aten.all.default)),
+    Operator("aten::any.default", decomposition=_as_row(torch.ops.aten.any.default)),
+    Operator("aten::histc.default", decomposition=_histogram),
+    Operator("aten::isin.Tensor_Tensor", decomposition=_isin),
+    Operator("aten::linalg_vector_norm.default", decomposition=_as_row(torch.ops.aten.linalg_vector_norm.default)),
+    Operator("aten::max.default", decomposition=_as_row(torch.ops.aten.max.default)),
+    Operator("aten::mean.default", decomposition=_as_row(torch.ops.aten.mean.default)),
+    Operator("aten::mean.dim", decomposition=_as_row(torch.ops.aten.mean.dim)),
+    Operator("aten::min.default", decomposition=_as_row(torch.ops.aten.min.default)),
+    Operator("aten::prod.default", decomposition=_as_row(torch.ops.aten.prod.default)),
+    Operator("aten::std.correction", decomposition=_as_row(torch.ops.aten.std.correction)),
+    Operator("aten::sum.default", decomposition=_as_row(torch.ops.aten.sum.default)),
+    Operator("aten::sum.dim_IntList", decomposition=_as_row(torch.ops.aten.sum.dim_IntList)),
+    Operator("aten::var.correction", decomposition=_as_row(torch.ops.aten.var.correction)),
+    Operator("aten::var_mean.correction", decomposition=_as_row(torch.ops.aten.var_mean.correction)),
+)

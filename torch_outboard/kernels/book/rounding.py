@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Where the CPU's kernels of halves round, which generated kernels compute in float."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_outboard.codegen.dialects.dialect import HALVES
+from torch_outboard.kernels.book.row import Refused
+
+__all__ = ["ROUNDED_BETWEEN", "rounded"]
+
+# The results differ from the CPU's by more than torch's tests allow.
+ROUNDED_BETWEEN = Refused("of halves, the CPU's kernel and the decomposition round in different places", HALVES)
+
+
+def rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """Round halves, which kernels compute in float, to their type."""
+    return tensor.view(torch.int16).view(tensor.dtype)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tensors joined, padded, rolled and cut, and operators that are about storages."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.book.row import Operator, Refused
+
+__all__ = ["OPERATORS"]
+
+
+def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+    """Convert to the common type first if types differ: empty rows are skipped, but their types count."""
+    common = functools.reduce(torch.promote_types, (one.dtype for one in tensors))
+    if all(one.dtype == common for one in tensors):
+        return NotImplemented
+    taken = [one.to(common) for one in tensors if one.dim() != 1 or one.shape[0] != 0]
+    return torch.ops.aten.cat.default(taken or [one.to(common) for one in tensors], dim)
+
+
+OPERATORS = (
+    Operator("aten::cat.default", decomposition=_cat),
+    Operator("aten::constant_pad_nd", guarded=("pad",)),
+    Operator("aten::roll", guarded=("shifts",)),
+    Operator("aten::select_backward", guarded=("index",)),
+    Operator("aten::slice_backward", guarded=("start", "end")),
+    Operator("aten::tril", guarded=("diagonal",)),
+    Operator("aten::triu", guarded=("diagonal",)),
+    # They take sizes, strides and offsets of a storage, while graphs have tensors only, or allocate
+    # other memory.
+    Operator(
+        "aten::_pin_memory aten::_to_copy aten::as_strided aten::as_strided_copy aten::as_strided_scatter aten::resize "
+        "aten::resize_as aten::resize_as_sparse aten::set",
+        refused=Refused("it is about storages"),
+    ),
+)

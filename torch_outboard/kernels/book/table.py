@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The rows of the book by operator: which of them holds for a call, and what follows from it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.book import (
+    arithmetic,
+    attention,
+    fills,
+    images,
+    indexing,
+    lists,
+    losses,
+    norms,
+    optimizers,
+    ordering,
+    products,
+    random,
+    recurrent,
+    reductions,
+    shapes,
+)
+from torch_outboard.kernels.book.row import Draw, Fill, Function, Numbers, Operator, Update
+from torch_outboard.kernels.operators import base_name, overload_of
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = [
+    "SUBJECTS",
+    "by_value",
+    "check_refused",
+    "decompositions",
+    "guarded",
+    "lowerings",
+    "named_function",
+    "operator_of",
+    "templates",
+    "without_readers",
+]
+
+SUBJECTS = (
+    *(arithmetic, attention, fills, images, indexing, lists, losses, norms, optimizers, ordering, products, random),
+    *(recurrent, reductions, shapes),
+)
+
+_NONE = Operator("")
+
+
+def _rows() -> Iterator[tuple[str, Operator]]:
+    for row in itertools.chain.from_iterable(subject.OPERATORS for subject in SUBJECTS):
+        for name in row.names.split():
+            yield name, row
+
+
+@functools.cache
+def _book() -> dict[str, Operator]:
+    book: dict[str, Operator] = {}
+    for name, row in _rows():
+        if name in book:
+            raise ValueError(f"{name} is in the book twice: make one row of both")
+        book[name] = row
+    return book
+
+
+@functools.cache
+def operator_of(name: str) -> Operator:
+    """Return what the book has for an operator of the dispatcher, such as "aten::add.Tensor"."""
+    of_one = _book().get(name if "." in name else f"{name}.default", _NONE)
+    return of_one.over(_book().get(base_name(name), _NONE))
+
+
+# Numbers of a call.
+
+
+def _places(name: str, names: Sequence[str]) -> tuple[int, ...]:
+    return tuple(place for place, one in enumerate(overload_of(name)._schema.arguments) if one.name in names)
+
+
+def guarded(name: str) -> tuple[int, ...]:
+    """Return the places of the integers that an operator's plans have guards for."""
+    return _places(name, operator_of(name).guarded)
+
+
+def without_readers(name: str) -> tuple[int, ...]:
+    """Return the places of the numbers that no plan of the operator reads."""
+    row = operator_of(name)
+    return _places(name, row.computed.ignored if isinstance(row.computed, Fill) else row.determined)
+
+
+def by_value(name: str) -> tuple[int, ...]:
+    """Return the places, among the schema's arguments, of the numbers that an operator's plans take by value.
+
+    Numbers that no plan reads are included: calls with other values of them share a plan.
+    """
+    row = operator_of(name)
+    match row.computed:
+        case Fill() as fill:
+            return _places(name, (*fill.read, *fill.ignored))
+        case Update():
+            arguments = overload_of(name)._schema.arguments
+            return tuple(place for place, one in enumerate(arguments) if str(one.type) == "float")
+        case Draw() | Numbers() as known if not row.determined:
+            return _read_by(known, name)
+    return without_readers(name)
+
+
+def _read_by(known: Draw | Numbers, name: str) -> tuple[int, ...]:
+    arguments = overload_of(name)._schema.arguments
+    # torch itself implements the overloads with a number in place of a tensor by these.
+    tensors = [one for one in arguments if str(one.type) == "Tensor" and not one.kwarg_only]
+    places = [place for place, one in enumerate(arguments) if one.name in known.read and str(one.type) != "Tensor"]
+    is_whole = len(tensors) + len(known.read) == known.formula.__code__.co_argcount
+    return tuple(places) if is_whole and len(places) == len(known.read) else ()
+
+
+def check_refused(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise Refusal if the book refuses calls with such tensors."""
+    refused = operator_of(name).refused
+    if refused is not None and refused.holds(tensors):
+        raise Refusal(refused.reason)
+
+
+# What a graph's operators become.
+
+
+@functools.cache
+def decompositions() -> dict[Any, Function]:
+    """Return the table for `make_fx`: Inductor's, unless eager code computes another value."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    of_inductor = select_decomp_table()
+    ours = {
+        overload_of(name): _decomposition(row, of_inductor.get(overload_of(name)))
+        for name, row in _book().items()
+        if row.decomposition or row.check
+    }
+    return {**of_inductor, **ours}
+
+
+def _decomposition(row: Operator, of_inductor: Function | None) -> Function:
+    """Return a function that checks, and then decomposes by the first that does not decline."""
+    known = [one for one in (row.decomposition, of_inductor) if one is not None]
+
+    def decomposition(*given: Any, **named: Any) -> Any:
+        if row.check is not None:
+            row.check(*given, **named)
+        for one in known:
+            result = one(*given, **named)
+            if result is not NotImplemented:
+                return result
+        return NotImplemented  # Inductor lowers the operator
+
+    return decomposition
+
+
+@functools.cache
+def templates() -> Mapping[Any, Function]:
+    """Return the templates by overload: functions of a TemplateCall that return the names of its results."""
+    return _named(lambda row: row.template)
+
+
+@functools.cache
+def lowerings() -> Mapping[Any, Function]:
+    """Return our own lowerings by overload."""
+    return _named(lambda row: row.lowering)
+
+
+def _named(field: Callable[[Operator], str]) -> dict[Any, Function]:
+    found = {name: field(row) for name, row in _book().items() if field(row)}
+    # First the functions: their modules define operators.
+    functions = {name: named_function(text) for name, text in found.items()}
+    return {overload_of(name): function for name, function in functions.items()}
+
+
+def named_function(text: str) -> Function:
+    """Return a function that a row names as "module:function"."""
+    module, _, name = text.partition(":")
+    package = __package__ if module in ("lowerings", "list_reductions") else "torch_outboard.kernels.templates"
+    return getattr(importlib.import_module(f"{package}.{module}"), name)  # type: ignore[no-any-return]
