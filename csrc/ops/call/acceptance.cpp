@@ -5,7 +5,6 @@
 
 #include "ops/call/rehearsal.h"
 #include "ops/call/results.h"
-#include "ops/operator/quirks.h"
 
 namespace outboard {
 
@@ -19,10 +18,9 @@ constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
 // Return true if the CPU kernel may run on zeros in place of the call, and its answer for zeros holds for other values.
 bool may_be_asked(const Call& call, bool is_refused = false) {
   const Operator& op = call.op();
-  const std::string& name = op.handle.operator_name().name;
-  if (!op.is_torchs || call.has_sparse() || !harmless_elements(name, is_refused) ||
+  if (!op.is_torchs || call.has_sparse() || !harmless_elements(op.facts, is_refused) ||
       has_mask(call) ||  // the number of set elements decides which values fit
-      (op.is_random && !op.has_generator_arg && !is_given_samples(name)) ||  // it draws from the CPU's generator
+      (op.is_random && !op.has_generator_arg && !op.facts.is_given_samples) ||  // it draws from the CPU's generator
       !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     return false;
   }
@@ -67,8 +65,7 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   }
   const ShapeClasses::State state = op.shape_classes.state_of(shape.shape_class, /*is_verified=*/false);
   const bool is_new = state == ShapeClasses::State::Unknown;
-  const bool checks_shapes =
-      op.is_structured && (op.handle.hasTag(at::Tag::pointwise) || checks_all_in_meta(op.handle.operator_name().name));
+  const bool checks_shapes = op.is_structured && (op.handle.hasTag(at::Tag::pointwise) || op.facts.checks_all_in_meta);
   if (!is_new && (checks_shapes || state == ShapeClasses::State::Waits)) {
     return Acceptance::Accepted;
   }

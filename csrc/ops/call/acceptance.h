@@ -7,7 +7,7 @@
 //
 // - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes;
 // - for each signature of an operator, unless it is element-wise with a structured meta kernel: other meta kernels
-//   leave sizes, modes and dimensions to the kernel, except those listed in ops/operator/quirks.cpp;
+//   leave sizes, modes and dimensions to the kernel, except those listed in ops/operator/facts.cpp;
 // - for a call that its meta kernel refuses, so that the exception has the CPU kernel's type and words.
 //
 // The CPU kernel runs on small calls only, because it computes. For a large first call of a class, an element-wise

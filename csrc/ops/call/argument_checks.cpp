@@ -11,7 +11,6 @@
 
 #include "ops/call/known_warnings.h"
 #include "ops/call/rehearsal.h"
-#include "ops/operator/quirks.h"
 
 namespace outboard {
 
@@ -109,7 +108,7 @@ void check_number(const c10::IValue& number, const Call& call) {
   if (is_negative_bound(number, call)) {
     rehearse(call, StandIn::Element);
   }
-  if (is_beyond && harmless_elements(call.op().handle.operator_name().name)) {
+  if (is_beyond && harmless_elements(call.op().facts)) {
     rehearse(call, is_elementwise(call.op()) ? StandIn::Element : StandIn::Whole);
     call.ask_kernel();  // it accepts the number, and interprets it: torch 2.15 clamps by bounds beyond a dtype
   }
@@ -147,7 +146,7 @@ void run_argument_checks(const ArgumentChecks& checks, const Call& call) {
 namespace {
 
 void complete_operator(Operator& op) {
-  op.warns = argument_warnings_of(op.name);
+  op.warns = argument_warnings_of(op.facts.warns);
   op.checks = argument_checks(op);
 }
 

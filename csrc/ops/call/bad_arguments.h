@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "ops/call/rehearsal.h"
@@ -25,6 +26,8 @@ struct BadArgumentRule {
   std::array<uint8_t, kMaxArguments> index;  // their indices in the schema
   StandIn stand_in;
   bool is_about_dtypes;  // about the dtypes of the CPU's kernel: a driver's own kernel may support others
+  std::string_view args;  // the arguments' names, separated by blanks
+  int line;               // of the row in bad_arguments.cpp
 };
 
 // Return true if a kernel that converts the number to the dtype may refuse it. The kernel itself decides.

@@ -8,7 +8,6 @@
 
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 
 #include "ops/call/call.h"
 #include "ops/operator/operator.h"
@@ -73,16 +72,20 @@ void warn_of_bytes(const Call& call) {
 
 }  // namespace
 
-ArgumentWarnings argument_warnings_of(const std::string& op) {
-  static const std::unordered_map<std::string_view, ArgumentWarnings> known{
-      {"aten::_index_put_impl_", warn_of_bytes},      {"aten::index.Tensor", warn_of_bytes},
-      {"aten::random_.from", warn_of_two_bounds},     {"aten::random_.to", warn_of_bound},
-      {"aten::std.correction", warn_of_freedom},      {"aten::std.correction_out", warn_of_freedom},
-      {"aten::std_mean.correction", warn_of_freedom}, {"aten::var.correction", warn_of_freedom},
-      {"aten::var.correction_out", warn_of_freedom},  {"aten::var_mean.correction", warn_of_freedom},
-  };
-  const auto found = known.find(op);
-  return found == known.end() ? nullptr : found->second;
+ArgumentWarnings argument_warnings_of(Warns warns) {
+  switch (warns) {
+    case Warns::OfFreedom:
+      return warn_of_freedom;
+    case Warns::OfBound:
+      return warn_of_bound;
+    case Warns::OfTwoBounds:
+      return warn_of_two_bounds;
+    case Warns::OfBytes:
+      return warn_of_bytes;
+    case Warns::No:
+      break;
+  }
+  return nullptr;
 }
 
 }  // namespace outboard

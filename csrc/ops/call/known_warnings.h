@@ -3,7 +3,7 @@
 // generated kernel only computes values.
 #pragma once
 
-#include <string>
+#include "ops/operator/facts.h"
 
 namespace outboard {
 
@@ -12,7 +12,7 @@ class Call;
 // A function that issues the warnings of the CPU's kernel for a call.
 using ArgumentWarnings = void (*)(const Call& call);
 
-// Return an operator's function; null if none is known. Its warnings are all that the kernel issues.
-ArgumentWarnings argument_warnings_of(const std::string& op);
+// Return the function for an operator's warnings, which are all that its kernel issues; null if none is known.
+ArgumentWarnings argument_warnings_of(Warns warns);
 
 }  // namespace outboard

@@ -14,7 +14,6 @@
 #include "ops/call/arguments.h"
 #include "ops/call/call.h"
 #include "ops/call/call_context.h"
-#include "ops/operator/quirks.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -74,7 +73,7 @@ namespace {
 
 torch::jit::Stack stand_ins_of(const Call& call, StandIn stand_in, const CallShape* shape) {
   const Operator& op = call.op();
-  const Elements elements = harmless_elements(op.handle.operator_name().name).value_or(Elements::Zeros);
+  const Elements elements = harmless_elements(op.facts).value_or(Elements::Zeros);
   torch::jit::Stack stack;
   for (size_t i = 0; i < op.args.size(); ++i) {
     const ArgInfo& info = op.args[i];

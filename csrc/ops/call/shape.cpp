@@ -20,7 +20,7 @@
 #include "ops/call/call.h"
 #include "ops/call/call_context.h"
 #include "ops/operator/api.h"
-#include "ops/operator/quirks.h"
+#include "ops/operator/shape_corrections.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -259,7 +259,7 @@ bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Sta
       std::any_of(call.op().args.begin(), call.op().args.end(), [](const ArgInfo& info) { return info.is_output; });
   // These operators' kernels decide what happens to an output of another shape that has the requested number of
   // elements.
-  const bool is_told = call.op().meta_kernel != nullptr && !has_shape_of_scalars(call.op().handle.operator_name().name);
+  const bool is_told = call.op().meta_kernel != nullptr && !call.op().facts.has_shape_of_scalars;
   return !is_told && (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
 }
 
@@ -275,10 +275,10 @@ void note_resized(const Call& call, const torch::jit::Stack& arguments, CallShap
 
 CallShape run_meta(const Call& call) {
   Operator& op = call.op();
-  if (keeps_shapes(op.handle.operator_name().name)) {
+  if (op.facts.keeps_shapes) {
     return {};
   }
-  if (op.masks_decide && has_mask(call)) {
+  if (op.facts.masks_decide && has_mask(call)) {
     CallShape by_data;
     by_data.state = ShapeState::ByData;
     return by_data;

@@ -33,7 +33,7 @@ class Depth {
 bool has_shapes(const Call& call) {
   const Operator& op = call.op();
   return (op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.tells_sizes) &&
-         !(op.masks_decide && has_mask(call));
+         !(op.facts.masks_decide && has_mask(call));
 }
 
 bool may_run(const Call& call) {
@@ -139,7 +139,7 @@ bool run_compiled(const Call& call, torch::jit::Stack* stack) {
     return run_in_parts(call, stack);
   }
   ensure_open(call.device());
-  if (call.op().joins_list && run_in_parts(call, stack)) {
+  if (call.op().facts.joins_list && run_in_parts(call, stack)) {
     return true;
   }
   if (!has_outputs(call.op())) {

@@ -410,6 +410,10 @@ Parts parts_of(const Operator& op) {
 
 }  // namespace
 
+bool has_parts(const Operator& op) {
+  return parts_of(op) != nullptr;
+}
+
 bool run_parts(const Call& call, torch::jit::Stack* stack) {
   const Parts parts = parts_of(call.op());
   torch::jit::Stack results;

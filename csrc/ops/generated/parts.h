@@ -14,4 +14,7 @@ namespace outboard {
 // the operator or the arguments.
 bool run_parts(const Call& call, torch::jit::Stack* stack);
 
+// Return true if there are parts for some calls of the operator.
+bool has_parts(const Operator& op);
+
 }  // namespace outboard

@@ -9,7 +9,6 @@
 
 #include "ops/operator/forms.h"
 #include "ops/operator/meta_kernels.h"
-#include "ops/operator/quirks.h"
 
 namespace outboard {
 
@@ -65,16 +64,16 @@ bool writes_in_place_only(const c10::FunctionSchema& schema) {
 // Return how a constant enters the signature. A `Scalar` decides a dtype by its category; its value decides a shape for
 // a few operators. A float decides neither in torch's operators. A custom operator may do anything, except with
 // arguments that it only writes.
-Decides decides(const std::string& op, const c10::Argument& argument, bool is_torchs, bool is_in_place) {
+Decides decides(const Facts& facts, const c10::Argument& argument, bool is_torchs, bool is_in_place) {
   switch (without_optional(argument.real_type())->kind()) {
     case c10::TypeKind::NumberType:
-      return (is_torchs ? has_shape_of_scalars(op) : !is_in_place) ? Decides::Value : Decides::Category;
+      return (is_torchs ? facts.has_shape_of_scalars : !is_in_place) ? Decides::Value : Decides::Category;
     case c10::TypeKind::FloatType:
       return is_torchs || is_in_place ? Decides::Presence : Decides::Value;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
       // An invalid dimension raises for some tensors, also in place; bounds of random numbers do not.
-      return (is_in_place && !is_torchs) || op == "aten::random_" ? Decides::Presence : Decides::Value;
+      return (is_in_place && !is_torchs) || facts.has_bounds ? Decides::Presence : Decides::Value;
     default:
       return Decides::Value;
   }
@@ -180,7 +179,10 @@ WaitCounts& wait_counts() {
 }  // namespace
 
 Operator::Operator(const c10::OperatorHandle& given)
-    : handle(given), name(toString(given.operator_name())), is_torchs(is_torchs_own(given.operator_name())) {
+    : handle(given),
+      name(toString(given.operator_name())),
+      is_torchs(is_torchs_own(given.operator_name())),
+      facts(facts_of(given.operator_name())) {
   const c10::FunctionSchema& schema = handle.schema();
   const MetaKernel meta = meta_kernel_of(handle.operator_name());
   meta_kernel = meta.kernel;
@@ -189,9 +191,9 @@ Operator::Operator(const c10::OperatorHandle& given)
   for (const c10::Argument& argument : schema.arguments()) {
     ArgInfo info;
     info.kind = kind_of(argument.type());
-    info.decides = decides(handle.operator_name().name, argument, is_torchs, is_in_place);
-    info.is_written = (argument.alias_info() && argument.alias_info()->isWrite()) ||
-                      writes_in_secret(handle.operator_name().name, argument.name());
+    info.decides = decides(facts, argument, is_torchs, is_in_place);
+    info.is_written =
+        (argument.alias_info() && argument.alias_info()->isWrite()) || writes_in_secret(facts, argument.name());
     info.is_output = is_torchs && argument.kwarg_only() && info.is_written && info.kind == ArgKind::Tensor;
     info.may_be_on_cpu = info.kind == ArgKind::OptionalTensorList;
     has_generator_arg |= info.kind == ArgKind::Generator;
@@ -217,10 +219,7 @@ Operator::Operator(const c10::OperatorHandle& given)
       kind = OpKind::Makes;
     }
   }
-  masks_decide = handle.operator_name().name == "aten::index";
-  joins_list = handle.operator_name() == c10::OperatorName("aten::cat", "");
-  if (has_misleading_meta(handle.operator_name().name) ||
-      (handle.hasTag(at::Tag::dynamic_output_shape) && !masks_decide)) {
+  if (facts.has_misleading_meta || (handle.hasTag(at::Tag::dynamic_output_shape) && !facts.masks_decide)) {
     kind = OpKind::Waits;
     tells_sizes = false;
   }

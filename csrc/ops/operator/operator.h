@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/operator/api.h"
+#include "ops/operator/facts.h"
 #include "ops/operator/shape_classes.h"
 #include "ops/operator/signatures.h"
 
@@ -59,6 +60,7 @@ struct Operator {
   c10::OperatorHandle handle;
   std::string name;  // "aten::add.Tensor"
   bool is_torchs;  // in the namespace aten
+  Facts facts;     // beyond its schema
   OpKind kind;
   c10::SmallVector<ArgInfo, 8> args;
   // What each return is, by the schema: a written argument, a view of an argument, or fresh. Indices, -1 for none.
@@ -66,8 +68,6 @@ struct Operator {
   c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return shows
   bool is_random = false;          // draws random numbers
   bool has_generator_arg = false;
-  bool masks_decide = false;       // if an index is a mask, its values decide the result's shape
-  bool joins_list = false;         // cat: its plan for many tensors would have a launch for each
   bool tells_sizes = false;        // of OpKind::Waits: sizes decide the numbers that it returns, not values
 
   // The `out=` overload that replaces the operator on the host and writes to its outputs; only of OpKind::Makes.

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What is known of an operator beyond its schema: where its CPU kernel departs from the schema or
+// from the meta kernel, what it accepts, and what its values decide. One row an operator, in
+// facts.cpp.
+//
+// What its arguments may not be stands in ops/call/bad_arguments.cpp, which of them may overlap in
+// ops/call/_generated/overlap_table.h; what a provider knows of it, with the provider.
+#pragma once
+
+#include <ATen/core/operator_name.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace outboard {
+
+struct CallShape;
+struct Operator;
+
+// Elements of arguments: 0, 1, or identity matrices in the last two dimensions.
+enum class Elements : uint8_t { Zeros, Ones, Identities };
+
+// Which values of a call the CPU kernel judges in a way that depends on sizes, so that it cannot be
+// tried on stand-ins.
+enum class Judges : uint8_t {
+  Nothing,
+  Sums,  // a call that is wrong whatever its values may be tried all the same
+  Values
+};
+
+// The layout of a CPU kernel's results, if the meta kernel follows the arguments in another way.
+enum class Layout : uint8_t {
+  AsMeta,
+  Contiguous,
+  Suggested  // in the memory format that the argument `like` suggests
+};
+
+// Warnings of the CPU kernel that the arguments predict: ops/call/known_warnings.cpp.
+enum class Warns : uint8_t { No, OfFreedom, OfBound, OfTwoBounds, OfBytes };
+
+struct Facts {
+  // The CPU kernel's outputs have other shapes than the meta kernel's: only the kernel itself knows
+  // them.
+  bool has_misleading_meta = false;
+  // It needs no meta kernel: it writes its arguments in place, whatever their shapes.
+  bool keeps_shapes = false;
+  // The values of its Scalar arguments decide its result's shape.
+  bool has_shape_of_scalars = false;
+  // It is structured, and its CPU kernel checks no more than the meta kernel, once it accepts the
+  // dtypes.
+  bool checks_all_in_meta = false;
+  // It draws nothing although torch tags it as random: an argument has the numbers.
+  bool is_given_samples = false;
+  // Its integers are bounds of random numbers, which decide no shape.
+  bool has_bounds = false;
+  // If an index is a mask, its values decide the result's shape.
+  bool masks_decide = false;
+  // A plan for many tensors would have a launch for each: it runs in parts.
+  bool joins_list = false;
+  // The elements that the CPU kernel accepts in its arguments; of an in-place form, those of the
+  // functional one.
+  Elements accepts = Elements::Zeros;
+  Judges judges = Judges::Nothing;
+  Warns warns = Warns::No;
+  Layout layout = Layout::AsMeta;
+  uint8_t like = 0;  // the argument that suggests the layout
+  uint8_t laid_out = 1;  // the number of leading results that it applies to
+  // Corrects the shape of a call.
+  void (*correct)(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape) = nullptr;
+  // The names of the arguments that it writes although the schema, which is older than alias
+  // annotations, does not declare it; separated by blanks.
+  std::string_view written_in_secret;
+  int line = 0;  // of the row
+};
+
+// Return what is known of an operator, merged of the rows for its overload and for all its
+// overloads.
+Facts facts_of(const c10::OperatorName& name);
+
+// Return what the row says, in words; empty without a row.
+std::vector<std::string> described(const Facts& facts);
+
+// Return true if the operator writes the argument, and its schema does not declare it.
+bool writes_in_secret(const Facts& facts, std::string_view argument);
+
+// Return the elements that the CPU kernel accepts; none if the accepted values depend on sizes. A
+// call that is wrong whatever its values (`is_refused`) may be tried with values that do not suit
+// its sizes either.
+inline std::optional<Elements> harmless_elements(const Facts& facts, bool is_refused = false) {
+  if (facts.judges == Judges::Values || (facts.judges == Judges::Sums && !is_refused)) {
+    return std::nullopt;
+  }
+  return facts.accepts;
+}
+
+}  // namespace outboard
