@@ -13,6 +13,7 @@
 #include "bindings/kernel_arguments.h"
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
+#include "ops/description.h"
 #include "ops/generated/compiled_provider.h"
 #include "ops/generated/recipes.h"
 #include "ops/providers.h"
@@ -258,12 +259,28 @@ PyObject* py_check_plan(PyObject*, PyObject* const* arguments, Py_ssize_t count)
   });
 }
 
+PyObject* py_describe_operator(PyObject*, PyObject* given) {
+  return guarded([&]() -> PyObject* {
+    std::string name;
+    if (!to_text(given, "the operator", &name)) {
+      return nullptr;
+    }
+    py::list rows;
+    for (const OperatorNote& note : describe_operator(name)) {
+      rows.append(py::make_tuple(note.of, note.text, note.place));
+    }
+    return rows.release().ptr();
+  });
+}
+
 }  // namespace
 
 PyMethodDef kernels_methods[] = {
     OUTBOARD_FASTCALL("set_providers", py_set_providers, "(native, compiled, host): 0 or 1; compiled also 2."),
     {"refused_operators", py_refused_operators, METH_NOARGS,
      PyDoc_STR("(operator, reason) of each operator for which no plan was built.")},
+    {"describe_operator", py_describe_operator, METH_O,
+     PyDoc_STR("(part, text, place) of what decides how an operator is run.")},
     {"built_plans", py_built_plans, METH_NOARGS, PyDoc_STR("How many plans were built since the start.")},
     {"set_plan_variant", py_set_plan_variant, METH_O, PyDoc_STR("Calls have plans of their own for each number.")},
     {"set_retry_interval", py_set_retry_interval, METH_O,

@@ -22,7 +22,7 @@ _TENSORS = {*_MEMORY, "csrc/ops/tensors"}
 _OPERATOR = {*_TENSORS, "csrc/ops/operator"}
 _CALL = {*_OPERATOR, "csrc/torch", "csrc/ops/call", "csrc/ops/providers"}
 _CHAIN = {*_CALL, "csrc/kernels", "csrc/ops/native", "csrc/ops/generated", "csrc/ops/host"}
-_OPS = {*_CHAIN, "csrc/ops/boxed", "csrc/ops/register_native", "csrc/ops/own"}
+_OPS = {*_CHAIN, "csrc/ops/boxed", "csrc/ops/description", "csrc/ops/register_native", "csrc/ops/own"}
 _API = {*_OPS, *_GRAPH, "csrc/ops/register", "csrc/inductor", _PUBLIC}
 
 # What docs/architecture.md says: the rooms that the files of a room may include, beside their own. A file belongs to
@@ -44,6 +44,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "csrc/ops/generated": {*_CALL, "csrc/kernels"},
     "csrc/ops/host": {*_CALL, "csrc/ops/generated"},
     "csrc/ops/boxed": _CHAIN,
+    "csrc/ops/description": _CHAIN,
     "csrc/ops/register_native": {*_CHAIN, "csrc/ops/boxed"},
     "csrc/ops/own": {*_CHAIN, "csrc/ops/boxed"},
     "csrc/ops/register": _OPS,

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What decides how an operator is run, in words, for `outboard kernels explain`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/export.h"
+
+namespace outboard {
+
+struct OperatorNote {
+  std::string of;  // "operator", "checks", "native", "compiled" or "host"
+  std::string text;
+  std::string place;  // "csrc/ops/operator/facts.cpp:83"; "" if no file says it
+};
+
+// Return the notes about an operator, "aten::add.Tensor", in the order in which they decide. Raise
+// ValueError, with the existing overloads, if no operator has the name.
+OUTBOARD_API std::vector<OperatorNote> describe_operator(const std::string& name);
+
+}  // namespace outboard
