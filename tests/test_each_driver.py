@@ -199,7 +199,7 @@ GENERATED = "tests.simt_drivers:Apart"
 DATABASE = str(TESTS / "kernels" / "test_operator_database.py")
 REDUCTIONS = str(TESTS / "kernels" / "test_reductions.py")
 WITHOUT_DOUBLES = str(TESTS / "kernels" / "test_without_doubles.py")
-OF_LISTS = str(TESTS / "kernels" / "test_foreach.py") + "::test_reductions"
+OF_LISTS = str(TESTS / "kernels" / "test_lists.py") + "::test_reductions"
 
 
 @pytest.mark.parametrize("driver", [GENERATED])

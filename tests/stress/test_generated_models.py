@@ -32,4 +32,4 @@ def test_the_operator_database(target: str) -> None:
 
 @TARGETS
 def test_operators_over_lists(target: str) -> None:
-    run_suite(str(TESTS / "kernels" / "test_foreach.py"), f"--driver={target}", OUTBOARD_TEST_SAMPLES="all")
+    run_suite(str(TESTS / "kernels" / "test_lists.py"), f"--driver={target}", OUTBOARD_TEST_SAMPLES="all")

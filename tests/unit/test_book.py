@@ -109,7 +109,7 @@ def test_refusals_hold_for_their_types_alone():
 
 def test_a_decomposition_that_declines_leaves_the_call_to_inductors():
     def decomposed(row: Operator, known: Any) -> Any:
-        return table._decomposition(row, known)(1)
+        return table._decomposition("aten::relu", row, known)(1)
 
     assert decomposed(Operator("", decomposition=lambda x: x + 1), lambda x: x + 2) == 2
     assert decomposed(Operator("", decomposition=lambda x: NotImplemented), lambda x: x + 2) == 3

@@ -31,7 +31,8 @@ _SHARED = {
     *{"compile.generator", "compile.generators", "compile.own_code", "compile.device", "compile.fx", "compile.runtime"}
 }
 _TEMPLATES = {*_BASE, *_CODEGEN, "kernels.refusal", "kernels.tune.schedules", "kernels.plans.text"}
-_BOOK = {*_COMPAT, *_CODEGEN, "compile.generators", "kernels.operators", "kernels.refusal", "kernels.templates"}
+_ROUTED = {"kernels.operators", "kernels.refusal", "kernels.route"}
+_BOOK = {*_COMPAT, *_CODEGEN, *_ROUTED, "compile.generators", "kernels.templates"}
 _OPERATORS = {*_BOOK, "kernels.book"}
 _DISK = {*_BASE, "compile.generators", "compile.own_code", "device", "driver", "kernels", "kernels.operators"}
 _TUNING = {*_TEMPLATES, *_OPERATORS, *_DISK, "kernels.disk"}
@@ -83,6 +84,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_autoload": {"_attach"},
     "kernels.operators": (),
     "kernels.refusal": (),
+    "kernels.route": (),
     "kernels.tune.schedules": (),
     "kernels.plans.text": {*_BASE, *_CODEGEN, "kernels.refusal"},
     "kernels.templates": _TEMPLATES,
@@ -92,6 +94,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "kernels.tune": _TUNING,
     "kernels.plans": {*_TUNING, *_SHARED, "kernels.tune"},
     "kernels.builder": {*_TUNING, "kernels.plans", "kernels.tune"},
+    "kernels.explain": {*_COMPAT, "_attach", "kernels.book", "kernels.operators", "kernels.route"},
     "kernels.alone": {*_COMPAT, "_attach", "compile.generators", "kernels.disk"},
     "kernels.bringup": {*_COMPAT, "compile.generators", "compile.runtime", "kernels.tune"},
     "_coverage": {"_attach", "kernels"},
@@ -106,7 +109,8 @@ ROOMS: Mapping[str, Collection[str]] = {
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
         *{"compile.generators", "compile.reporting", "kernels", "kernels.refusal", "kernels.disk", "kernels.tune"},
-        *{"kernels.tune.schedules", "kernels.alone", "kernels.bringup"},
+        *{"kernels.tune.schedules", "kernels.alone", "kernels.bringup", "kernels.explain", "kernels.operators"},
+        *{"kernels.route"},
     },
     "__main__": {"cli"},
 }

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torch_outboard.cli.kernels_check import check
+from torch_outboard.cli.kernels_explain import explain
 from torch_outboard.cli.kernels_tune import tune
-from torch_outboard.cli.shown import check_names, check_pattern, printable
+from torch_outboard.cli.shown import check_names, check_pattern, print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ __all__ = ["kernels"]
 
 @click.group()
 def kernels() -> None:
-    """Check generated kernels, show or remove the stored ones, or build packs of them."""
+    """Check and explain generated kernels, show or remove the stored ones, or build packs of them."""
 
 
 kernels.add_command(check)
+kernels.add_command(explain)
 kernels.add_command(tune)
 
 
@@ -260,19 +262,4 @@ def _print_source(entry: Entry) -> None:
     plan, made, _, _ = entry.answer
     kind = entry.key["kind"]
     click.echo(printable(f"  for machines {kind['machine']!r}, by {kind['generator']}"))
-    click.echo(_indented(plan))
-    for name, language, code, *_ in made:
-        click.echo(printable(f"  {name}, in {language}:"))
-        click.echo(_indented(code.decode()) if _is_text(code) else f"    {len(code)} bytes")
-
-
-def _is_text(code: bytes) -> bool:
-    try:
-        code.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _indented(text: str) -> str:
-    return "\n".join("    " + printable(line) for line in text.rstrip().split("\n"))
+    print_plan(plan, made)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-__all__ = ["check_names", "check_pattern", "json_to", "printable", "progress", "table"]
+__all__ = ["check_names", "check_pattern", "json_to", "print_plan", "printable", "progress", "table"]
 
 
 def printable(text: str) -> str:
@@ -90,3 +90,23 @@ def json_to(path: Path, report: Any) -> None:
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise click.ClickException(f"the report can't be written: {error}") from error
+
+
+def print_plan(text: str, kernels: Sequence[Any]) -> None:
+    """Print a plan and the texts of its kernels, which are rows of a name, a language and code."""
+    click.echo(_indented(text))
+    for name, language, code, *_ in kernels:
+        click.echo(printable(f"  {name}, in {language}:"))
+        click.echo(_indented(code.decode()) if _is_text(code) else f"    {len(code)} bytes")
+
+
+def _is_text(code: bytes) -> bool:
+    try:
+        code.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _indented(text: str) -> str:
+    return "\n".join("    " + printable(line) for line in text.rstrip().split("\n"))

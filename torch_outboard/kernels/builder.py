@@ -18,7 +18,7 @@ import torch
 
 from torch_outboard._compat.deprecations import without_own_deprecations
 from torch_outboard.compile.generators import generators
-from torch_outboard.kernels import lists
+from torch_outboard.kernels import lists, route
 from torch_outboard.kernels.book.table import by_value, check_refused, guarded, without_readers
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
 from torch_outboard.kernels.disk.files import Answer
@@ -277,9 +277,13 @@ def _has_schedule(answer: Answer) -> bool:
 
 def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
     """Return an answer, and whether another process would get the same."""
+    route.begin(name)
     try:
-        return make(), True
+        answer = make()
+        route.end(answer[0], answer[1])
+        return answer, True
     except Refusal as refusal:
+        route.end(refusal=str(refusal))
         return ("", [], str(refusal), refusal.is_of_class), True
     except _PASSING as error:
         _log.debug("no plan for %s now", name, exc_info=True)
@@ -289,6 +293,7 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         # Wrong arguments, or a case that no lowering handles: the next provider decides.
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
+        route.end(refusal=f"{type(error).__name__}: {first}"[:300])
         return ("", [], f"{type(error).__name__}: {first}"[:300], False), False
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from torch_outboard.kernels import route
+
 __all__ = ["as_laid_out"]
 
 
@@ -20,6 +22,7 @@ def as_laid_out(result: torch.Tensor, place: int, strides: Sequence[Sequence[int
     if not _is_dense([sizes[dim] for dim in order], [wanted[dim] for dim in order]):
         return result
     back = [order.index(dim) for dim in range(len(order))]
+    route.decided("the result", "copied to the meta kernel's layout", as_laid_out)
     laid_out = torch.empty([result.shape[dim] for dim in order], dtype=result.dtype, device=result.device)
     return laid_out.copy_(result.permute(order)).permute(back)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels import route
 from torch_outboard.kernels.book import (
     arithmetic,
     attention,
@@ -40,6 +41,7 @@ __all__ = [
     "guarded",
     "lowerings",
     "named_function",
+    "noted_decompositions",
     "operator_of",
     "templates",
     "without_readers",
@@ -137,22 +139,32 @@ def decompositions() -> dict[Any, Function]:
 
     of_inductor = select_decomp_table()
     ours = {
-        overload_of(name): _decomposition(row, of_inductor.get(overload_of(name)))
+        overload_of(name): _decomposition(name, row, of_inductor.get(overload_of(name)))
         for name, row in _book().items()
         if row.decomposition or row.check
     }
     return {**of_inductor, **ours}
 
 
-def _decomposition(row: Operator, of_inductor: Function | None) -> Function:
+def noted_decompositions() -> Mapping[Any, Function]:
+    """Return `decompositions()`; while routes are noted, Inductor's are noted too, as ours always are."""
+    table = decompositions()
+    if not route.is_noting():
+        return table
+    ours = {overload_of(name) for name, row in _book().items() if row.decomposition or row.check}
+    return {op: one if op in ours else route.noted(op, route.OF_INDUCTOR, one) for op, one in table.items()}
+
+
+def _decomposition(name: str, row: Operator, of_inductor: Function | None) -> Function:
     """Return a function that checks, and then decomposes by the first that does not decline."""
-    known = [one for one in (row.decomposition, of_inductor) if one is not None]
+    candidates = (("decomposition", row.decomposition), (route.OF_INDUCTOR, of_inductor))
+    known = [(what, one) for what, one in candidates if one is not None]
 
     def decomposition(*given: Any, **named: Any) -> Any:
         if row.check is not None:
-            row.check(*given, **named)
-        for one in known:
-            result = one(*given, **named)
+            route.run(name, "check", row.check, given, named)
+        for what, one in known:
+            result = route.run(name, what, one, given, named)
             if result is not NotImplemented:
                 return result
         return NotImplemented  # Inductor lowers the operator

@@ -12,6 +12,7 @@ from torch_outboard.codegen.chunks import ChunkBody, Operand, Result, chunk_sche
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.kernels import route
 from torch_outboard.kernels.book.row import Update
 from torch_outboard.kernels.book.table import by_value, check_refused, named_function, operator_of
 from torch_outboard.kernels.lists import ELEMENTS, Single, single_of
@@ -93,6 +94,7 @@ def _of_update(
 ) -> tuple[Traced, ChunkBody]:
     update = operator_of(name).computed
     assert isinstance(update, Update)
+    route.decided(name, "formula", update.formula)
     schema = overload_of(name)._schema.arguments
     given: dict[str, Any] = {}
     names: list[str] = []
@@ -135,6 +137,10 @@ def _of_single(
     name: str, arguments: Sequence[Any], device: torch.device, real: torch.dtype
 ) -> tuple[Traced, ChunkBody]:
     single, join = _single_of(name, arguments)
+    if isinstance(single.operator, str):
+        route.decided(name, f"for each tensor {single.operator}")
+    else:
+        route.decided(name, "function of an element", single.operator)
     schema = overload_of(name)._schema.arguments
     values: list[Any] = []
     for place in single.arguments:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch._inductor import config, ir
+from torch._inductor import config, ir, lowering
 from torch._inductor.codegen.wrapper import WrapperLine
 from torch._inductor.codegen.wrapper_fxir import FxConverter
 from torch._inductor.debug import DebugContext
@@ -26,6 +26,7 @@ from torch_outboard.compile.device.choice import lowering_with
 from torch_outboard.compile.device.graph_pass import PrepareGraph
 from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.kernels import route
 from torch_outboard.kernels.book.table import lowerings, templates
 from torch_outboard.kernels.magnitudes import keep_magnitudes
 from torch_outboard.kernels.plans.text import PlanWriter
@@ -130,9 +131,12 @@ class _Lowering(GraphLowering):
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if target in templates():
+            route.decided(target, "template", templates()[target])
             return fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)  # type: ignore[no-untyped-call]
         if target in lowerings():
+            route.decided(target, "lowering", lowerings()[target])
             return lowerings()[target](*args, **kwargs)
+        route.decided(target, route.LOWERING, lowering.lowerings.get(target))
         return super().call_function(target, args, kwargs)
 
 

@@ -15,11 +15,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from torch_outboard.codegen.dialects.dialect import HALVES, SUFFIXES
+from torch_outboard.kernels import route
 from torch_outboard.kernels.book.optimizers import run_update
 from torch_outboard.kernels.book.random import drawing
 from torch_outboard.kernels.book.rounding import rounded
 from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, Update
-from torch_outboard.kernels.book.table import decompositions, operator_of
+from torch_outboard.kernels.book.table import noted_decompositions, operator_of
 from torch_outboard.kernels.layouts import as_laid_out
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
 from torch_outboard.kernels.promotion import (
@@ -287,7 +288,7 @@ def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMod
     fakes = [one.fake for one in inputs]
     with mode, enable_python_dispatcher(), torch.no_grad():
         function = torch.func.functionalize(body, remove="mutations_and_views")
-        graph = make_fx(function, decomposition_table=decompositions(), tracing_mode="real")(*fakes)
+        graph = make_fx(function, decomposition_table=noted_decompositions(), tracing_mode="real")(*fakes)
     if any(
         isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex() for node in graph.graph.nodes
     ):
@@ -354,11 +355,13 @@ class _Body:
         call, schema = self.call, self.call.operator._schema
         match call.row.computed:
             case Update() as update:
+                route.decided(call.name, "formula", update.formula)
                 if call.is_aliased:
                     raise Refusal("a tensor that it writes shares memory with another one")
                 named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True)}
                 return run_update(update, named)
             case Body() as body:
+                route.decided(call.name, "body", body.function)
                 return body.function(*([self.real] if body.takes_reals else []), *arguments)
             case Draw() | Fill():
                 return self._run_formula(arguments)
@@ -383,6 +386,7 @@ class _Body:
         ]
         computed = self.call.row.computed
         assert isinstance(computed, (Draw, Fill, Numbers))
+        route.decided(self.call.name, "formula", computed.formula)
         leading = (self.real, arguments[-1]) if isinstance(computed, Fill) else ()
         result = computed.formula(*leading, *inputs)
         targets = [

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard kernels explain`: the route of an operator's call, and the files that decide it."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torch_outboard.cli.shown import check_names, print_plan, printable
+from torch_outboard.cli.torch_first import import_torch
+
+if TYPE_CHECKING:
+    from torch_outboard.kernels.explain import Note, Run  # imports torch, for which `outboard --help` doesn't wait
+    from torch_outboard.kernels.route import Decision, Route
+
+__all__ = ["explain"]
+
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
+
+
+@click.command()
+@click.argument("operator")
+@click.option("--driver", metavar="NAME", help="Call it on this driver's first device, and show what ran.")
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--dtype", default="float32", show_default=True, metavar="TYPE", help="Of the call's tensors.")
+@click.option("--shape", "shapes", multiple=True, metavar="SIZES", help="As 4,3; once for each tensor, or for all.")
+@click.option("--mask", is_flag=True, help="Index by a mask.")
+@click.option("--deterministic", is_flag=True, help="Under torch.use_deterministic_algorithms.")
+@click.option("--text", is_flag=True, help="Print plans, and the kernels' texts.")
+def explain(
+    operator: str,
+    driver: str | None,
+    options: tuple[str, ...],
+    dtype: str,
+    shapes: tuple[str, ...],
+    mask: bool,
+    deterministic: bool,
+    text: bool,
+) -> None:
+    """Explain what decides how OPERATOR, as aten::index_put or add.Tensor, is run: provider by provider, with places.
+
+    With a driver, the operator is called with arguments that suit its schema. The command then shows which operators
+    ran, on which provider, what each plan was made of, and why an operator has no plan. Plans on disk are not used.
+    """
+    check_names([dtype], _DTYPES, "--dtype")
+    sizes = [_shape(one) for one in shapes]
+    import_torch()
+    from torch_outboard.kernels.explain import chosen_operator, notes_of
+
+    device = None if driver is None else _attached(driver, options)
+    try:
+        name = chosen_operator(operator)
+    except ValueError as error:
+        raise click.BadParameter(printable(str(error)), param_hint="OPERATOR") from error
+    from torch_outboard.kernels.operators import overload_of
+
+    click.echo(f"{overload_of(name)._schema}\n")
+    for note in notes_of(name):
+        _print_note(note)
+    if device is None:
+        click.echo("\nWith --driver NAME the operator is called, and its route through the chain is shown.")
+    else:
+        _call(name, dtype, sizes, mask, deterministic, device, text)
+
+
+def _shape(given: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(one) for one in given.split(",") if one != "")
+    except ValueError:
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        raise click.BadParameter(f"{given!r} is no list of sizes, as 4,3", param_hint="--shape")
+    return sizes
+
+
+def _attached(driver: str, options: tuple[str, ...]) -> Any:
+    import os
+
+    import torch
+
+    from torch_outboard._attach import attach
+    from torch_outboard._errors import RegistrationError
+    from torch_outboard.cli.info import parse_options
+    from torch_outboard.kernels.disk import packs, store
+
+    # Every plan is built here, so that its route is seen. None is stored.
+    os.environ.update({store.VARIABLE: "", packs.VARIABLE: ""})
+    os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
+    try:
+        module: Any = attach(driver, **parse_options(options))
+    except (ImportError, RegistrationError) as error:
+        raise click.ClickException(str(error)) from error
+    if module.device_count() == 0:
+        raise click.ClickException(f"the driver {driver!r} has no device here")
+    return torch.device(module.__name__.rpartition(".")[2], 0)
+
+
+def _call(
+    name: str, dtype: str, shapes: list[tuple[int, ...]], mask: bool, deterministic: bool, device: Any, text: bool
+) -> None:
+    import torch
+
+    from torch_outboard.kernels.explain import run_call
+    from torch_outboard.kernels.samples import NoSample, sample_call, shown
+
+    try:
+        positional, named = sample_call(name, getattr(torch, dtype), shapes, mask, device)
+    except NoSample as error:
+        raise click.ClickException(printable(str(error))) from error
+    given = [*map(shown, positional), *(f"{key}={shown(value)}" for key, value in named.items())]
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    run = run_call(name, positional, named, device)
+    mode = ", deterministic" if deterministic else ""
+    click.echo("\n" + printable(f"{name}({', '.join(given)}) on {device}{mode}"))
+    _print_run(name, run, text)
+
+
+def _print_note(note: Note, indent: str = "  ") -> None:
+    place = f"\n{indent}{'':11}{note.place}" if note.place else ""
+    click.echo(f"{indent}{note.of:10} {printable(note.text)}{place}")
+
+
+def _print_run(name: str, run: Run, text: bool) -> None:
+    from torch_outboard.kernels.explain import notes_of
+    from torch_outboard.kernels.reasons import explained
+
+    click.echo(f"  the chain  {run.chain}")
+    for operator, provider, calls in run.calls:
+        click.echo(f"  {provider:10} ran {operator}{f', {calls} times' if calls > 1 else ''}")
+        for note in notes_of(operator) if operator != name else ():
+            if note.of in ("operator", "checks"):
+                _print_note(note, "    ")
+    for route in run.routes:
+        count = len(route.kernels)
+        made = f"The plan of {route.operator}, of {count} kernel{'' if count == 1 else 's'}, is made by"
+        refused = f"No plan of {route.operator}: {explained(route.refusal)}"
+        click.echo("\n" + printable(refused if route.refusal else made))
+        _print_decisions(route)
+        if text and not route.refusal:
+            print_plan(route.text, route.kernels)
+    told = {route.operator for route in run.routes}
+    for operator, reason in run.refused.items():
+        if operator not in told:
+            click.echo("\n" + printable(f"No plan of {operator}: {explained(reason)}"))
+    if run.error:
+        click.echo("\n" + printable(f"The call raised {run.error}"))
+
+
+def _print_decisions(route: Route) -> None:
+    """Print what decided; Inductor's lowerings in one line a file, without those of numbers."""
+    from torch_outboard.kernels.explain import name_of, place_of
+    from torch_outboard.kernels.route import LOWERING, OF_INDUCTOR
+
+    lowered: dict[str, list[str]] = {}
+    for decision in route.decisions:
+        if decision.what == LOWERING:
+            path, _, line = place_of(decision.function).rpartition(":")
+            if "::" in decision.operator:
+                lowered.setdefault(path, []).append(f"{decision.operator} {line}".rstrip())
+        elif not (decision.what == OF_INDUCTOR and decision.has_declined):
+            _print_decision(decision, name_of(decision.function), place_of(decision.function))
+    for path, ones in lowered.items():
+        click.echo(f"  {LOWERING}s, by line{f' of {path}' if path else ''}:")
+        click.echo(textwrap.fill(", ".join(ones), 100, initial_indent="    ", subsequent_indent="    "))
+
+
+def _print_decision(decision: Decision, name: str, place: str) -> None:
+    indent = "  " * (decision.depth + 1)
+    declined = ", which declines" if decision.has_declined else ""
+    click.echo(f"{indent}{decision.operator}: {decision.what}{f' {name}' if name else ''}{declined}")
+    if place:
+        click.echo(f"{indent}  {place}")

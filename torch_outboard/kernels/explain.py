@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What decides how an operator is run: `outboard kernels explain`."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard._attach import attached_driver, providers_of
+from torch_outboard.kernels import route
+from torch_outboard.kernels.book import table
+from torch_outboard.kernels.book.row import Draw, Fill, Numbers, Operator
+from torch_outboard.kernels.operators import base_name, functional_of, overload_of
+
+__all__ = ["Note", "Run", "chosen_operator", "name_of", "notes_of", "place_of", "run_call"]
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence about an operator, the part of the chain that it is about, and the file and line that say so."""
+
+    of: str
+    text: str
+    place: str = ""
+
+
+@dataclass
+class Run:
+    """How a call was run: calls of operators by provider, the routes of plans, reasons without a plan, an error."""
+
+    chain: str
+    calls: list[tuple[str, str, int]] = field(default_factory=list)
+    routes: list[route.Route] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+def chosen_operator(given: str) -> str:
+    """Return the dispatcher's name of an operator as a user writes it: "add.Tensor", "aten::relu", "aten.relu".
+
+    Raises ValueError, with suggestions, if there is no such operator or if several overloads have the name.
+    """
+    name = given.strip().removeprefix("torch.ops.")
+    if "::" not in name:
+        space, _, rest = name.partition(".")
+        name = f"{space}::{rest}" if space in ("aten", "outboard", "prims") and rest else f"aten::{name}"
+    name = name.removesuffix(".default")
+    known = _overloads()
+    base = name.partition(".")[0]
+    if base not in known:
+        near = difflib.get_close_matches(base, known, n=5, cutoff=0.7)
+        also = f"; do you mean {', '.join(near)}?" if near else ": write it as aten::add.Tensor"
+        raise ValueError(f"there is no operator {base}{also}")
+    if name in known[base]:
+        return name
+    if name == base and len(known[base]) == 1:
+        return known[base][0]
+    why = "has several overloads" if name == base else "has no such overload"
+    raise ValueError(f"{name} {why}: choose one of {', '.join(known[base])}")
+
+
+@functools.cache
+def _overloads() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for schema in torch._C._jit_get_all_schemas():
+        name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        # The interpreter's own functions are in no dispatcher.
+        if torch._C._dispatch_has_kernel(name):
+            found.setdefault(schema.name, []).append(name)
+    return {base: sorted(set(names)) for base, names in found.items()}
+
+
+# Places in files.
+
+
+def place_of(function: Any) -> str:
+    """Return the file and the line of a function, such as "torch/_inductor/lowering.py:120"; "" if it has none."""
+    function = function.func if isinstance(function, functools.partial) else function
+    function = inspect.unwrap(function) if callable(function) else function
+    code = getattr(function, "__code__", None)
+    return "" if code is None else f"{_shown(code.co_filename)}:{code.co_firstlineno}"
+
+
+def name_of(function: Any) -> str:
+    """Return a function's name; "" if it has none of its own."""
+    function = function.func if isinstance(function, functools.partial) else function
+    name = getattr(function, "__name__", "")
+    return "" if name.startswith("<") else name
+
+
+def _shown(path: str) -> str:
+    for folder in (Path(__file__).resolve().parents[1], Path(torch.__file__).parent):
+        if Path(path).is_relative_to(folder):
+            return f"{folder.name}/{Path(path).relative_to(folder).as_posix()}"
+    return path
+
+
+def _place_of_row(name: str) -> str:
+    """Return the place of the row that has a name as the book writes it."""
+    for subject in table.SUBJECTS:
+        if any(name in row.names.split() for row in subject.OPERATORS):
+            lines = inspect.getsource(subject).splitlines()
+            found = [number for number, line in enumerate(lines, 1) if re.search(rf'["\s]{re.escape(name)}["\s]', line)]
+            return f"{_shown(inspect.getfile(subject))}{f':{found[-1]}' if found else ''}"
+    return ""
+
+
+# What is known before a call.
+
+
+def notes_of(name: str) -> list[Note]:
+    """Return what is known of an operator, in the order in which it decides."""
+    known = [Note(*row) for row in _C.describe_operator(name)]
+    before = [one for one in known if one.of in ("operator", "checks", "native", "compiled")]
+    return [*before, *_of_book(name), *(one for one in known if one not in before)]
+
+
+def _of_book(name: str) -> Iterator[Note]:
+    functional = functional_of(name)
+    names = [name, *([] if functional is None else [_name_of(functional)])]
+    for place, one in enumerate(dict.fromkeys(names)):
+        yield from _of_rows(one, is_functional=place > 0)
+    if functional is not None:
+        yield from _of_graph(functional)
+
+
+def _of_rows(name: str, is_functional: bool) -> Iterator[Note]:
+    """Yield what the rows say of an operator, or of its functional form, which graphs have in its place."""
+    keys = [name if "." in name else f"{name}.default", *([] if is_functional else [base_name(name)])]
+    for key in keys:
+        place = _place_of_row(key)
+        if place:
+            row = next(row for subject in table.SUBJECTS for row in subject.OPERATORS if key in row.names.split())
+            yield from (Note("compiled", text, where or place) for text, where in _said_by(row))
+
+
+def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
+    """Yield what a row says, each with its own place if it has one."""
+    computed = row.computed
+    if computed is not None:
+        function = computed.function if hasattr(computed, "function") else computed.formula
+        kind = type(computed).__name__.lower()
+        what = f"is traced as {name_of(function)} ({kind})"
+        if isinstance(computed, (Draw, Fill, Numbers)) and computed.read:
+            what += f", with {', '.join(computed.read)} by value"
+        yield what, place_of(function)
+    for text, function in (("values are checked by", row.check), ("is decomposed by", row.decomposition)):
+        if function is not None:
+            yield f"{text} {name_of(function)}", place_of(function)
+    for text in filter(None, (row.template, row.lowering)):
+        kind = "a template" if text == row.template else "our own lowering"
+        yield f"has {kind}, {text}", place_of(table.named_function(text))
+    if row.refused is not None:
+        kinds = ", ".join(str(one).removeprefix("torch.") for one in row.refused.dtypes)
+        yield f"is refused{f' for {kinds}' if kinds else ''}: {row.refused.reason}", ""
+    if row.each is not None:
+        yield f"runs for each tensor of its lists: {row.each.operator or row.each.reduction or 'by overload'}", ""
+    flags = {
+        f"{', '.join(row.guarded)}: symbols of plans, with guards": bool(row.guarded),
+        f"{', '.join(row.determined)}: read by no plan, since sizes determine them": bool(row.determined),
+        f"{row.filled} is filled in, and must fit the tensor": bool(row.filled),
+        "of halves, a number is taken in float": row.takes_float,
+        "of halves, a number is rounded first": row.rounds_numbers,
+        "promotes as pointwise operators do": row.promotes,
+        "its numbers are written into kernels": row.has_written_numbers,
+        "lists with some types or numbers are refused": row.refuses_list is not None,
+    }
+    yield from ((text, "") for text, holds in flags.items() if holds)
+
+
+def _of_graph(functional: torch._ops.OpOverload) -> Iterator[Note]:
+    """Yield what becomes of the functional form in a graph if the book has no template or decomposition of it."""
+    import torch._inductor.compile_fx  # noqa: F401  Inductor's tables are complete after this
+    from torch._inductor import lowering
+    from torch._inductor.decomposition import select_decomp_table
+
+    row = table.operator_of(_name_of(functional))
+    known = select_decomp_table().get(functional)
+    also = " if that declines" if row.decomposition is not None else ""
+    if known is not None:
+        yield Note("compiled", f"is decomposed by Inductor's {name_of(known)}{also}", place_of(known))
+    elif row.template or row.lowering or row.each:
+        return
+    elif functional in lowering.lowerings:
+        yield Note("compiled", f"is lowered by Inductor{also}", place_of(lowering.lowerings[functional]))
+    elif row.computed is None and row.decomposition is None:
+        yield Note("compiled", "neither the book nor Inductor defines it, unless PyTorch composes it of others")
+
+
+def _name_of(overload: torch._ops.OpOverload) -> str:
+    return str(overload._schema.name) + (f".{overload._overloadname}" if overload._overloadname != "default" else "")
+
+
+# A call.
+
+
+def run_call(name: str, positional: Sequence[Any], named: dict[str, Any], device: torch.device) -> Run:
+    """Call an operator with arguments on the device, and return how it was run.
+
+    An error of the call is part of the answer, and so is one of its queued work.
+    """
+    run = Run(_chain(device))
+    operator: Callable[..., Any] = overload_of(name)
+    _C.reset_coverage()
+    with route.noting() as routes:
+        try:
+            operator(*positional, **named)
+            torch.accelerator.synchronize(device)
+        except Exception as error:  # the command reports whatever the call raises
+            run.error = f"{type(error).__name__}: {error}"
+    run.routes = list(routes)
+    run.calls = list(_C.coverage())
+    run.refused = dict(_C.refused_operators())
+    return run
+
+
+def _chain(device: torch.device) -> str:
+    """Return the providers that a device's calls ask in turn, and why."""
+    driver = attached_driver()
+    assert driver is not None
+    names, is_reached = providers_of(driver), _C.reaches_memory(device.index)
+    why = "OUTBOARD_PROVIDERS or the driver names them"
+    if names is None:
+        generates = driver.kernel_generator is not None and not is_reached
+        names = ("native", *(["compiled"] if generates else []), *(["host"] if is_reached else []))
+        why = f"the host {'reaches' if is_reached else 'cannot reach'} the device's memory"
+    return f"{', '.join([*names, 'fallback'])} ({why})"

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arguments for one call of an operator, made from its schema, for `outboard kernels explain`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.operators import overload_of
+
+__all__ = ["NoSample", "sample_call", "shown"]
+
+Shapes = Sequence[tuple[int, ...]]
+
+# Tried in this order if no shape is given: each is a shape for each tensor, the last one for all
+# further ones.
+_SHAPES: tuple[Shapes, ...] = (
+    *([(4, 4)], [(2, 3, 8, 8), (4, 3, 3, 3)], [(2, 4, 4)], [(4,)], [(2, 3, 8, 8)], [(2, 3, 8), (4, 3, 3)]),
+    *([(4,), (4, 4), (4, 4)], [(4, 4), (4,)], [(4, 4), (2, 4, 4), (2, 4, 4)], [(2, 3, 4, 4, 4)], [()]),
+)
+_INDICES = {"index", "indices", "target", "sorter"}
+_MASKS = {"mask", "condition"}
+_NUMBERS: dict[str, Any] = {
+    **{"stride": 1, "dilation": 1, "padding": 0, "output_padding": 0, "kernel_size": 2, "output_size": 2, "groups": 1},
+    **{"dim": 0, "dim0": 0, "dim1": 1, "k": 1, "num_samples": 1, "end": 4, "steps": 4, "n": 4, "to": 8, "from": 0},
+    **{"step": 1, "start": 0, "length": 1, "reduction": 1, "ignore_index": -100, "eps": 1e-5, "momentum": 0.1},
+    **{"p": 0.5, "training": True, "train": True, "bins": 4, "num_weights": 8, "padding_idx": -1, "transposed": False},
+    **{"group": 1, "HxW": 16, "C": 4, "N": 4, "max_norm": 1.0, "maxnorm": 1.0, "threshold": 0.5, "diagonal": 0},
+}
+
+
+class NoSample(ValueError):
+    """The CPU's kernel refuses all arguments that were made for an operator."""
+
+
+def sample_call(
+    name: str, dtype: torch.dtype, shapes: Shapes, has_mask: bool, device: torch.device
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return positional and named arguments on a device, for a call that the CPU's kernel accepts.
+
+    Raises NoSample, with the CPU's first error, if it accepts none.
+    """
+    candidates = [shapes] if shapes else _SHAPES
+    taken, error = _tried_apart(lambda: _accepted(name, dtype, candidates, has_mask))
+    if taken < 0:
+        how = "other shapes, or another type" if shapes else "--shape, for each of its tensors"
+        raise NoSample(f"no call of {name} could be made: {error}; give {how}")
+    positional, named = _arguments(name, dtype, candidates[taken], has_mask)
+    return [_moved(one, device) for one in positional], {key: _moved(one, device) for key, one in named.items()}
+
+
+def _accepted(name: str, dtype: torch.dtype, candidates: Sequence[Shapes], has_mask: bool) -> tuple[int, str]:
+    """Return the place of the first shapes that the CPU's kernel accepts; -1, with its first error, without any."""
+    torch.set_num_threads(1)
+    errors: list[str] = []
+    for place, shapes in enumerate(candidates):
+        try:
+            positional, named = _arguments(name, dtype, shapes, has_mask)
+            overload_of(name)(*positional, **named)
+        except Exception as refusal:  # whatever the CPU says of it
+            first = str(refusal).strip().partition("\n")[0]
+            errors.append(f"the CPU's kernel says {first!r}")
+        else:
+            return place, ""
+    return -1, errors[0]
+
+
+def _tried_apart(run: Callable[[], tuple[int, str]]) -> tuple[int, str]:
+    """Return what a function returns in a forked process: some kernels die of arguments that they don't expect."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reads)
+        with contextlib.suppress(BaseException), os.fdopen(writes, "w") as answer, open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)  # warnings come again when the device is called
+            json.dump(run(), answer)
+        os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    place, error = json.loads(text) if text else (-1, "the CPU's kernel dies of the arguments that were made for it")
+    return place, error
+
+
+def shown(value: Any) -> str:
+    """Return an argument in readable form, as "float32[4, 4]"."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(shown, value))}]"
+    return str(value)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, torch.device):
+        return device
+    if isinstance(value, list):
+        return [_moved(one, device) for one in value]
+    return value
+
+
+def _arguments(name: str, dtype: torch.dtype, shapes: Shapes, has_mask: bool) -> tuple[list[Any], dict[str, Any]]:
+    made = _Made(name, dtype, shapes, has_mask)
+    positional, named = [], {}
+    for argument in overload_of(name)._schema.arguments:
+        if argument.kwarg_only:
+            if argument.is_out or not argument.has_default_value():
+                named[argument.name] = made.argument(argument)
+        else:
+            positional.append(made.argument(argument))
+    return positional, named
+
+
+class _Made:
+    """Makes arguments in the order of the schema; each tensor takes the next shape."""
+
+    def __init__(self, name: str, dtype: torch.dtype, shapes: Shapes, has_mask: bool) -> None:
+        self.name, self.dtype, self.has_mask = name, dtype, has_mask
+        self.shapes = list(shapes)
+        self.first = self.shapes[0]
+
+    def argument(self, declared: torch.Argument) -> Any:
+        kind = str(declared.type)
+        if declared.is_out:
+            return torch.empty(0, dtype=self.dtype)
+        if kind == "Tensor":
+            return self._tensor(declared.name)
+        if kind == "List[Tensor]":
+            return [self._tensor(""), self._tensor("")]
+        if kind == "List[Optional[Tensor]]":
+            return [self._index()]
+        if declared.has_default_value():
+            return declared.default_value
+        if kind.startswith("Optional"):
+            return None
+        return self._constant(kind, declared)
+
+    def _constant(self, kind: str, declared: torch.Argument) -> Any:
+        given = _NUMBERS.get(declared.name)
+        if kind in ("List[int]", "List[float]", "List[bool]"):
+            if declared.name in ("size", "input_size"):
+                return list(self.first)
+            if declared.name == "normalized_shape":
+                return list(self.first[-1:])
+            count = getattr(declared, "N", None) or max(len(self.first) - 2, 1)
+            return [True if kind == "List[bool]" else 0 if given is None else given] * count
+        match kind:
+            case "int":
+                return 1 if given is None else given
+            case "bool":
+                return bool(given)
+            case "float":
+                return 0.5 if given is None else given
+            case "number":
+                return given if given is not None else 0.5 if self.dtype.is_floating_point else 1
+            case "str":
+                return "add" if self.name.startswith("aten::scatter.") else "sum"
+            case "Device":
+                return torch.device("cpu")
+        return self.dtype if declared.name == "dtype" else None
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        shape = self.shapes[0] if len(self.shapes) == 1 else self.shapes.pop(0)
+        if name in _INDICES:
+            is_row = self.name.startswith("aten::index_") or name == "target"
+            return torch.zeros(self.first[:1] if is_row else shape, dtype=torch.int64)
+        if name in _MASKS:
+            return torch.ones(shape, dtype=torch.bool)
+        if name == "values" and self.has_mask:
+            shape = ()
+        if self.dtype.is_floating_point or self.dtype.is_complex:
+            return torch.rand(shape).mul(0.5).add(0.25).to(self.dtype)
+        return torch.ones(shape, dtype=self.dtype)
+
+    def _index(self) -> torch.Tensor:
+        if self.has_mask:
+            return torch.ones(self.first, dtype=torch.bool)
+        return torch.zeros(self.first[:1], dtype=torch.int64)
