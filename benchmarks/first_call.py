@@ -27,7 +27,7 @@ from _results import RESULTS, write
 
 PROGRAM = """
 import json, os, sys, time
-os.environ.setdefault("OUTBOARD_PROVIDERS", "native,compiled")
+os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
 import torch, torch_outboard
 import torch.nn.functional as F

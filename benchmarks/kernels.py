@@ -25,7 +25,7 @@ from typing import Any
 
 from _results import RESULTS, about, write
 
-os.environ.setdefault("OUTBOARD_PROVIDERS", "native,compiled")
+os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
 
 import torch

@@ -267,7 +267,7 @@ def ran_device_kernels(device: torch.device) -> bool:
         return False
     import torch_outboard
 
-    return any(torch_outboard.coverage().calls(provider=one) > 0 for one in ("native", "compiled"))
+    return any(torch_outboard.coverage().calls(provider=one) > 0 for one in ("native", "generated"))
 
 
 def add_memory(table: Table, device: torch.device) -> None:

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -37,7 +38,7 @@ __all__ = ["attach", "attach_by", "attached_by", "attached_driver", "is_attached
 _PROBE_OPENS = 1  # OB_DRIVER_PROBE_OPENS
 FALLBACK_MODES = ("warn", "error", "silent")
 SANITIZER_MODES = ("0", "1", "raise")
-PROVIDERS = ("native", "compiled", "host")
+PROVIDERS = ("native", "generated", "host")
 
 
 @dataclass
@@ -218,22 +219,26 @@ def _is_blocking() -> bool:
 def providers_of(driver: Driver) -> tuple[str, ...] | None:
     """Return the chain that OUTBOARD_PROVIDERS or the driver names, or None if neither names one.
 
-    An unknown name, another order, or "compiled" without a kernel generator raises ValueError.
+    An unknown name, another order, or "generated" without a kernel generator raises ValueError. "compiled", the earlier
+    name of "generated", is accepted with a FutureWarning.
     """
     text = os.environ.get("OUTBOARD_PROVIDERS")
     if not text and driver.providers is None:
         return None
     what = "OUTBOARD_PROVIDERS" if text else f"`providers` of the driver {driver.name!r}"
     names = tuple(name.strip() for name in text.split(",")) if text else tuple(driver.providers or ())
+    if "compiled" in names:
+        warnings.warn(f"{what}: the provider 'compiled' is called 'generated' now", FutureWarning, stacklevel=2)
+        names = tuple("generated" if name == "compiled" else name for name in names)
     for name in names:
         if name not in PROVIDERS:
             raise ValueError(f"{what} names {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")
     if list(names) != [name for name in PROVIDERS if name in names]:
         raise ValueError(f"{what} names each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
-    if "compiled" in names and driver.kernel_generator is None:
+    if "generated" in names and driver.kernel_generator is None:
         raise ValueError(
-            f"{what} names 'compiled', and the driver {driver.name!r} has no generator of kernels: set "
-            "`kernel_generator` in its Driver class, or leave 'compiled' out"
+            f"{what} names 'generated', and the driver {driver.name!r} has no generator of kernels: set "
+            "`kernel_generator` in its Driver class, or leave 'generated' out"
         )
     return names
 

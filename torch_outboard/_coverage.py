@@ -10,7 +10,7 @@ __all__ = ["Coverage", "CoverageRow", "coverage", "reset_coverage"]
 
 
 class CoverageRow(NamedTuple):
-    """One operator at one provider: "native", "compiled", "host", "fallback" or, for collectives only, "staged"."""
+    """One operator at one provider: "native", "generated", "host", "fallback" or, for collectives only, "staged"."""
 
     op: str
     provider: str

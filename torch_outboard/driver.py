@@ -76,8 +76,8 @@ class Driver:
         Folders that `outboard kernels pack` wrote, with kernels for operators of eager code that then need not be
         generated. A relative path starts at the folder of the module that defines the class.
     providers : sequence of str or None
-        The chain of providers that operators ask: some of "native", "compiled" and "host", in this order;
-        OUTBOARD_PROVIDERS wins. None means all of them, "compiled" only on devices whose memory the host cannot reach.
+        The chain of providers that operators ask: some of "native", "generated" and "host", in this order;
+        OUTBOARD_PROVIDERS wins. None means all of them, "generated" only on devices whose memory the host cannot reach.
     test_programs : torch_outboard.testing.programs.TestPrograms or None
         Texts in the driver's language that `outboard test` builds. A driver whose generator has a dialect needs none.
     autocast : None, "default" or mapping of str to str

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The provider 'compiled' in Python: which providers run, and torch_outboard.kernels.builder, which builds its plans.
+// The provider 'generated' in Python: which providers run, and torch_outboard.kernels.builder, which builds its plans.
 #define OUTBOARD_TORCH_PYTHON
 #include "bindings/python.h"
 
@@ -14,7 +14,7 @@
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
 #include "ops/description.h"
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 #include "ops/generated/recipes.h"
 #include "ops/providers.h"
 
@@ -181,7 +181,7 @@ std::string ask_explained(const std::string& refusal) {
 constexpr PlanBuilder kBuilder{ask_numbers,   ask_load, ask_build,       ask_numbers_of_lists, ask_build_chunks,
                                ask_attention, ask_drop, ask_drop_chunks, ask_explained};
 
-// native, compiled, host: each 0 or 1; compiled 2 for devices whose memory the host cannot reach.
+// native, generated, host: each 0 or 1; generated 2 for devices whose memory the host cannot reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     int64_t values[3] = {};
@@ -194,9 +194,9 @@ PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t cou
       }
     }
     set_providers({values[0] != 0,
-                   values[1] == 0   ? CompiledMode::Off
-                   : values[1] == 1 ? CompiledMode::On
-                                    : CompiledMode::WhereUnreachable,
+                   values[1] == 0   ? GeneratedMode::Off
+                   : values[1] == 1 ? GeneratedMode::On
+                                    : GeneratedMode::WhereUnreachable,
                    values[2] != 0});
     return none();
   });
@@ -276,7 +276,7 @@ PyObject* py_describe_operator(PyObject*, PyObject* given) {
 }  // namespace
 
 PyMethodDef kernels_methods[] = {
-    OUTBOARD_FASTCALL("set_providers", py_set_providers, "(native, compiled, host): 0 or 1; compiled also 2."),
+    OUTBOARD_FASTCALL("set_providers", py_set_providers, "(native, generated, host): 0 or 1; generated also 2."),
     {"refused_operators", py_refused_operators, METH_NOARGS,
      PyDoc_STR("(operator, reason) of each operator for which no plan was built.")},
     {"describe_operator", py_describe_operator, METH_O,
@@ -286,7 +286,7 @@ PyMethodDef kernels_methods[] = {
     {"set_retry_interval", py_set_retry_interval, METH_O,
      PyDoc_STR("The milliseconds for which a failed build is not tried again; 1000 at first.")},
     {"forbid_compiling", py_forbid_compiling, METH_NOARGS,
-     PyDoc_STR("No call of this thread is compiled from now on.")},
+     PyDoc_STR("No call of this thread is given a generated kernel from now on.")},
     OUTBOARD_FASTCALL("check_plan", py_check_plan, "The number of steps of a plan: (text, letters of its kernels)."),
     {nullptr, nullptr, 0, nullptr},
 };

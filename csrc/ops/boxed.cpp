@@ -13,7 +13,7 @@
 #include "ops/call/call.h"
 #include "ops/call/trace.h"
 #include "ops/call/views.h"
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 #include "ops/host/fallback.h"
 #include "ops/host/host_call.h"
 #include "ops/native/native.h"
@@ -57,7 +57,7 @@ void run_providers(Operator& op, const Call& call, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(op.kind == OpKind::Views) && run_as_view(call, stack)) {
     return;
   }
-  if (C10_UNLIKELY(allows_compiled()) && run_compiled(call, stack)) {
+  if (C10_UNLIKELY(allows_generated()) && run_generated(call, stack)) {
     return;
   }
   if (C10_LIKELY(driver().host_address != nullptr) && run_on_host(call, stack)) {

@@ -84,7 +84,7 @@ void describe_providers(const Operator& op, Notes& notes) {
   const NativeRoute* native = op.native.load(std::memory_order_acquire);
   notes.push_back({"native", native == nullptr ? "no kernel is registered" : "a kernel of " + native->op->name, ""});
   if (has_parts(op)) {
-    notes.push_back({"compiled", "some calls run in parts, as other operators", "csrc/ops/generated/parts.cpp"});
+    notes.push_back({"generated", "some calls run in parts, as other operators", "csrc/ops/generated/parts.cpp"});
   }
   if (op.out_variant) {
     notes.push_back({"host", "the CPU's kernel of " + toString(op.out_variant->operator_name()),

@@ -10,7 +10,7 @@
 namespace outboard {
 
 struct OperatorNote {
-  std::string of;  // "operator", "checks", "native", "compiled" or "host"
+  std::string of;  // "operator", "checks", "native", "generated" or "host"
   std::string text;
   std::string place;  // "csrc/ops/operator/facts.cpp:83"; "" if no file says it
 };

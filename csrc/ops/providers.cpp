@@ -12,20 +12,20 @@ namespace outboard {
 namespace detail {
 std::atomic<bool> allows_native_{true};
 std::atomic<bool> allows_host_{true};
-std::atomic<CompiledMode> compiled_mode_{CompiledMode::Off};
+std::atomic<GeneratedMode> generated_mode_{GeneratedMode::Off};
 }  // namespace detail
 
 namespace {
 
-enum class Compiles : uint8_t { Unknown, No, Yes };
-std::array<std::atomic<Compiles>, kMaxDevices> answers{};
+enum class Generates : uint8_t { Unknown, No, Yes };
+std::array<std::atomic<Generates>, kMaxDevices> answers{};
 
 bool ask(c10::DeviceIndex device) {
   if (driver().program_build == nullptr) {
     return false;
   }
   ensure_open(device);
-  return detail::compiled_mode_.load(std::memory_order_relaxed) == CompiledMode::On || !reaches_memory(device);
+  return detail::generated_mode_.load(std::memory_order_relaxed) == GeneratedMode::On || !reaches_memory(device);
 }
 
 }  // namespace
@@ -33,21 +33,21 @@ bool ask(c10::DeviceIndex device) {
 void set_providers(const Providers& providers) {
   detail::allows_native_.store(providers.native);
   detail::allows_host_.store(providers.host);
-  detail::compiled_mode_.store(providers.compiled);
-  for (std::atomic<Compiles>& answer : answers) {
-    answer.store(Compiles::Unknown);
+  detail::generated_mode_.store(providers.generated);
+  for (std::atomic<Generates>& answer : answers) {
+    answer.store(Generates::Unknown);
   }
 }
 
-bool compiles_for(c10::DeviceIndex device) {
-  std::atomic<Compiles>& answer = answers[static_cast<size_t>(device)];
-  const Compiles known = answer.load(std::memory_order_relaxed);
-  if (C10_LIKELY(known != Compiles::Unknown)) {
-    return known == Compiles::Yes;
+bool generates_for(c10::DeviceIndex device) {
+  std::atomic<Generates>& answer = answers[static_cast<size_t>(device)];
+  const Generates known = answer.load(std::memory_order_relaxed);
+  if (C10_LIKELY(known != Generates::Unknown)) {
+    return known == Generates::Yes;
   }
-  const bool compiles = ask(device);
-  answer.store(compiles ? Compiles::Yes : Compiles::No, std::memory_order_relaxed);
-  return compiles;
+  const bool generates = ask(device);
+  answer.store(generates ? Generates::Yes : Generates::No, std::memory_order_relaxed);
+  return generates;
 }
 
 }  // namespace outboard

@@ -12,8 +12,8 @@
 
 namespace outboard {
 
-// Whether kernels are generated for a device's operators (ops/generated/compiled_provider.h).
-enum class CompiledMode : uint8_t {
+// Whether kernels are generated for a device's operators (ops/generated/generated_provider.h).
+enum class GeneratedMode : uint8_t {
   Off,
   On,
   WhereUnreachable  // on devices whose memory the host cannot reach; on others the CPU's own kernels are faster
@@ -21,7 +21,7 @@ enum class CompiledMode : uint8_t {
 
 struct Providers {
   bool native = true;
-  CompiledMode compiled = CompiledMode::Off;
+  GeneratedMode generated = GeneratedMode::Off;
   bool host = true;
 };
 
@@ -31,7 +31,7 @@ OUTBOARD_API void set_providers(const Providers& providers);
 namespace detail {
 OUTBOARD_API extern std::atomic<bool> allows_native_;
 OUTBOARD_API extern std::atomic<bool> allows_host_;
-OUTBOARD_API extern std::atomic<CompiledMode> compiled_mode_;
+OUTBOARD_API extern std::atomic<GeneratedMode> generated_mode_;
 }  // namespace detail
 
 inline bool allows_native() {
@@ -40,13 +40,13 @@ inline bool allows_native() {
 inline bool allows_host() {
   return detail::allows_host_.load(std::memory_order_relaxed);
 }
-// Return true if any device may compile.
-inline bool allows_compiled() {
-  return detail::compiled_mode_.load(std::memory_order_relaxed) != CompiledMode::Off;
+// Return true if kernels are generated for some device.
+inline bool allows_generated() {
+  return detail::generated_mode_.load(std::memory_order_relaxed) != GeneratedMode::Off;
 }
 
 // Return true if kernels are generated for the device. Opens the device the first time, to ask whether the host reaches
 // its memory.
-bool compiles_for(c10::DeviceIndex device);
+bool generates_for(c10::DeviceIndex device);
 
 }  // namespace outboard

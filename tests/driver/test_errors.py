@@ -116,7 +116,7 @@ def test_a_failure_of_queued_work_is_raised_once_at_the_next_wait(device, name):
         torch.accelerator.synchronize(device)
     assert type(caught.value) is type(expected.value)
     # A kernel of the device knows no more than the index and the size.
-    words = "index 9 is out of bounds for a dimension of size 5" if ran("compiled") else str(expected.value)
+    words = "index 9 is out of bounds for a dimension of size 5" if ran("generated") else str(expected.value)
     assert words.splitlines()[0] in str(caught.value)
     assert raised_by_the_call or any(each in str(caught.value) for each in NAMES.get(name, (name,)))
     # Once only, and the device goes on.

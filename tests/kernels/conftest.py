@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Fixtures for the provider 'compiled', on drivers whose devices run it."""
+"""Fixtures for the provider 'generated', on drivers whose devices run it."""
 
 from __future__ import annotations
 

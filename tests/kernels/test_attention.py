@@ -28,7 +28,7 @@ r = torch.randn
 
 
 def calls() -> int:
-    return torch_outboard.coverage().calls(WHOLE, "compiled")
+    return torch_outboard.coverage().calls(WHOLE, "generated")
 
 
 def check(
@@ -58,7 +58,7 @@ def check(
     torch_outboard.reset_coverage()
     results = differentiate(*ours)
     assert calls() == is_whole, torch_outboard.coverage()
-    assert not [row for row in torch_outboard.coverage() if row.provider != "compiled"]
+    assert not [row for row in torch_outboard.coverage() if row.provider != "generated"]
     for one, other in zip(results, expected, strict=True):
         torch.testing.assert_close(one.cpu().double(), other, atol=bound, rtol=bound, equal_nan=True)
     return results
@@ -220,5 +220,5 @@ def test_a_layer_trains(is_compiled: bool, device: torch.device) -> None:
     torch_outboard.reset_coverage()
     losses = train(torch.compile(ours) if is_compiled else ours, given.to(device), wanted.to(device))
     assert calls() == 3
-    assert torch_outboard.coverage().calls(f"{WHOLE}_backward", "compiled") == 3
+    assert torch_outboard.coverage().calls(f"{WHOLE}_backward", "generated") == 3
     torch.testing.assert_close(losses, train(model, given, wanted))

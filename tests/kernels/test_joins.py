@@ -18,7 +18,7 @@ def joined(tensors: Sequence[torch.Tensor], dim: int, device: torch.device) -> t
     ours = [one.to(device) for one in tensors]
     torch_outboard.reset_coverage()
     result = torch.cat(ours, dim)
-    assert {row.provider for row in torch_outboard.coverage()} <= {"compiled"}, torch_outboard.coverage()
+    assert {row.provider for row in torch_outboard.coverage()} <= {"generated"}, torch_outboard.coverage()
     expected = torch.cat(list(tensors), dim)
     assert torch.equal(result.cpu(), expected) and result.dtype == expected.dtype
     assert result.stride() == expected.stride()

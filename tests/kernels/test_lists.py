@@ -109,8 +109,8 @@ def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
     torch_outboard.reset_coverage()
     got = op(*ours)
     rows = [(row.op, row.provider, row.calls) for row in torch_outboard.coverage()]
-    assert rows == [(f"aten::_foreach_{name.replace('.', '_.' if is_in_place else '.')}", "compiled", 1)] or (
-        "." not in name and [row[1:] for row in rows] == [("compiled", 1)]
+    assert rows == [(f"aten::_foreach_{name.replace('.', '_.' if is_in_place else '.')}", "generated", 1)] or (
+        "." not in name and [row[1:] for row in rows] == [("generated", 1)]
     ), rows
     want, loop = op(*theirs), one_by_one(op, *singly)
     if is_in_place:
@@ -133,8 +133,8 @@ def test_powers_of_a_number_and_by_lists(device: torch.device) -> None:
     assert _C.built_plans() == before
     for one, other in zip(torch._foreach_pow(0.9, ours), torch._foreach_pow(0.9, x), strict=True):
         torch.testing.assert_close(one.cpu(), other, equal_nan=True)
-    assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarList", "compiled") == 5
-    assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarAndTensor", "compiled") == 1
+    assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarList", "generated") == 5
+    assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarAndTensor", "generated") == 1
     assert torch_outboard.coverage().calls() == 6
 
 
@@ -174,7 +174,7 @@ def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None
         poison(device)
         torch_outboard.reset_coverage()
         got = function(ours)
-        assert [(row.provider, row.calls) for row in torch_outboard.coverage()] == [("compiled", 1)]
+        assert [(row.provider, row.calls) for row in torch_outboard.coverage()] == [("generated", 1)]
         # Sums in float are compared with those in float64, which torch's own are not always as near to.
         want = function(x)
         exact = REDUCTIONS[name.removesuffix("-wide")]([one.double() for one in x])
@@ -196,7 +196,7 @@ def test_a_maximum_of_whole_numbers(device: torch.device) -> None:
         ours = [one.to(device) for one in x]
         torch_outboard.reset_coverage()
         got = torch._foreach_max(ours)
-        assert torch_outboard.coverage().calls("aten::_foreach_max", "compiled") == 1
+        assert torch_outboard.coverage().calls("aten::_foreach_max", "generated") == 1
         for one, other in zip(got, torch._foreach_max(x), strict=True):
             assert torch.equal(one.cpu(), other)
 
@@ -285,7 +285,7 @@ def test_cat_of_many_tensors(device: torch.device) -> None:
         ours = [one.to(device) for one in tensors]
         torch_outboard.reset_coverage()
         got, want = torch.cat(ours, dim), torch.cat(tensors, dim)
-        assert torch_outboard.coverage().calls("aten::_foreach_copy_", "compiled") == count
+        assert torch_outboard.coverage().calls("aten::_foreach_copy_", "generated") == count
         assert torch.equal(got.cpu(), want) and got.stride() == want.stride()
 
     check(1, *(torch.randn(number, 3) for number in range(20)))
@@ -296,7 +296,7 @@ def test_cat_of_many_tensors(device: torch.device) -> None:
     torch_outboard.reset_coverage()
     assert torch.equal(torch.cat(whole.split(7)[1:]), whole[7:])  # parts that lie there in order
     assert torch.equal(torch.stack(whole.unbind()[::-1]).flip(0), whole)
-    assert torch_outboard.coverage().calls("aten::_foreach_copy_", "compiled") == 1
+    assert torch_outboard.coverage().calls("aten::_foreach_copy_", "generated") == 1
     for tensors, dim in (([whole] * 10, 1), ([whole[0]] * 10, 0), ([whole.view(9, 10), *[whole.view(10, 9)] * 9], 0)):
         with pytest.raises((IndexError, RuntimeError)):
             torch.cat(tensors, dim)
@@ -343,7 +343,7 @@ def test_what_takes_the_way_of_single_operators(device: torch.device) -> None:
     torch_outboard.reset_coverage()
     before = x.cpu()
     torch._foreach_add_([x[:6], x[6:]], 1.0)  # parts that are apart
-    assert torch_outboard.coverage().calls("aten::_foreach_add_.Scalar", "compiled") == 1
+    assert torch_outboard.coverage().calls("aten::_foreach_add_.Scalar", "generated") == 1
     assert torch.equal(x.cpu(), before + 1)
     torch._foreach_add_([x[:6], x[5:]], 1.0)
     assert torch.equal(x.cpu()[5], before[5] + 1 + 2)
@@ -424,7 +424,7 @@ def test_a_known_table_says_nothing_of_tensors_beside_the_lists(device: torch.de
         torch._foreach_mul_(x, x[0][3])
     check([found.view(1)], found, factor)
     assert not any(row.op.startswith("aten::_foreach") for row in torch_outboard.coverage())
-    assert not torch_outboard.coverage().calls("aten::_amp_foreach_non_finite_check_and_unscale_", "compiled")
+    assert not torch_outboard.coverage().calls("aten::_amp_foreach_non_finite_check_and_unscale_", "generated")
     assert [one[0].item() for one in x] == [8.0, 12.0]
 
 
@@ -482,7 +482,7 @@ def test_optimizers(name: str, way: str, device: torch.device) -> None:
     got = steps(device, kind, given)
     if way != "foreach":
         fused = [row for row in torch_outboard.coverage() if row.op.startswith("aten::_fused")]
-        assert [(row.provider, row.calls) for row in fused] == [("compiled", 5)]
+        assert [(row.provider, row.calls) for row in fused] == [("generated", 5)]
     want = steps("cpu", kind, {**options, "lr": 0.05, "foreach": False})
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one.detach().cpu(), other.detach())

@@ -88,7 +88,7 @@ def check(
 
 def check_providers() -> None:
     """Check that kernels of the device computed everything: generated ones, and a library's if the driver has one."""
-    assert {row.provider for row in torch_outboard.coverage()} - {"native"} == {"compiled"}, torch_outboard.coverage()
+    assert {row.provider for row in torch_outboard.coverage()} - {"native"} == {"generated"}, torch_outboard.coverage()
 
 
 @eager_and_compiled

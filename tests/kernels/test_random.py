@@ -21,7 +21,7 @@ def draw(function: Callable[[torch.Tensor], object], dtype: torch.dtype, device:
     x = torch.full((COUNT,), 7, device=device).to(dtype)
     torch_outboard.reset_coverage()
     function(x)
-    assert {row.provider for row in torch_outboard.coverage()} == {"compiled"}, torch_outboard.coverage()
+    assert {row.provider for row in torch_outboard.coverage()} == {"generated"}, torch_outboard.coverage()
     return x.cpu().double()
 
 
@@ -94,7 +94,7 @@ def test_bernoulli_and_dropout(device):
     y = F.dropout(x, 0.25)
     y.sum().backward()
     drawn = torch.bernoulli(p)
-    assert torch_outboard.coverage().calls() == torch_outboard.coverage().calls(provider="compiled")
+    assert torch_outboard.coverage().calls() == torch_outboard.coverage().calls(provider="generated")
     assert drawn[0] == 0 and drawn[-1] == 1
     assert x.grad is not None and torch.equal(x.grad, y)
     kept = y.detach().cpu()
@@ -111,7 +111,7 @@ def test_tensors_of_means_and_deviations(device):
         torch.testing.assert_close(got.mean(1), torch.tensor([-5.0, 5.0]), atol=0.1, rtol=0)
         torch.testing.assert_close(got.std(1), torch.tensor(deviations), atol=0.1, rtol=0)
     assert abs(torch.normal(1.0, std).cpu().mean().item() - 1) < 0.05
-    assert torch_outboard.coverage().calls(provider="compiled") == torch_outboard.coverage().calls()
+    assert torch_outboard.coverage().calls(provider="generated") == torch_outboard.coverage().calls()
 
 
 def test_multinomial(device):
@@ -119,7 +119,7 @@ def test_multinomial(device):
     torch_outboard.reset_coverage()
     drawn = torch.multinomial(weights, COUNT, replacement=True)
     one = torch.multinomial(weights, 1)
-    assert torch_outboard.coverage().calls("aten::multinomial", "compiled") == 2
+    assert torch_outboard.coverage().calls("aten::multinomial", "generated") == 2
     share = torch.stack([(drawn.cpu() == i).double().mean(1) for i in range(4)], 1)
     torch.testing.assert_close(share, (weights / 4).cpu().double(), atol=0.02, rtol=0)
     assert one.shape == (2, 1) and (weights.cpu().gather(1, one.cpu()) > 0).all()
@@ -133,7 +133,7 @@ def test_draws_that_are_not_put_back(device):
     weights = torch.tensor([1.0, 0.0, 3.0, 2.0], device=device).expand(COUNT, 4)
     torch_outboard.reset_coverage()
     drawn = torch.multinomial(weights, 3)
-    assert torch_outboard.coverage().calls("aten::multinomial", "compiled") == 1
+    assert torch_outboard.coverage().calls("aten::multinomial", "generated") == 1
     drawn = drawn.cpu()
     # Each element with a weight appears once, in an order with the probabilities of successive draws.
     assert (drawn.sort(1).values == torch.tensor([0, 2, 3])).all()
@@ -147,7 +147,7 @@ def test_draws_that_are_not_put_back(device):
 def test_permutations(device):
     torch_outboard.reset_coverage()
     first, second = torch.randperm(1000, device=device), torch.randperm(1000, device=device)
-    assert torch_outboard.coverage().calls("aten::randperm.generator_out", "compiled") == 2, torch_outboard.coverage()
+    assert torch_outboard.coverage().calls("aten::randperm.generator_out", "generated") == 2, torch_outboard.coverage()
     assert torch.equal(first.cpu().sort().values, torch.arange(1000)) and not torch.equal(first.cpu(), second.cpu())
     at_first = torch.stack([torch.randperm(4, device=device).cpu() for _ in range(2000)])[:, 0]
     assert (at_first.bincount(minlength=4) - 500).abs().max() < 5 * (2000 * 3 / 16) ** 0.5
@@ -230,7 +230,7 @@ def test_each_replay_of_a_graph_draws_anew(device):
     with module.graph(graph):
         first = torch.empty(1000, device=device).uniform_()
         second = torch.empty(1000, device=device).uniform_()
-    assert torch_outboard.coverage().calls("aten::uniform_", "compiled") == 2
+    assert torch_outboard.coverage().calls("aten::uniform_", "generated") == 2
     torch.manual_seed(9)
     got = []
     for _ in range(2):

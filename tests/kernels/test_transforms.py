@@ -41,7 +41,7 @@ def test_values(name: str, device: torch.device) -> None:
     given = torch.randn(4, 5, 6), torch.randn(6, 6), torch.randint(5, (4, 3))
     reset_coverage()
     ours = CASES[name](*(one.to(device) for one in given))
-    assert {row.provider for row in coverage()} <= {"compiled", "native"}, coverage()
+    assert {row.provider for row in coverage()} <= {"generated", "native"}, coverage()
     for one, other in zip(tree_leaves(ours), tree_leaves(CASES[name](*given)), strict=True):
         assert one.device == device
         torch.testing.assert_close(one.cpu(), other, atol=1e-4, rtol=1e-4)

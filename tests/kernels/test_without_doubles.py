@@ -59,7 +59,7 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 def assert_on_device(device: torch.device, *but: str) -> None:
     torch.accelerator.synchronize(device)
-    others = [row for row in torch_outboard.coverage() if row.provider not in ("compiled", "native")]
+    others = [row for row in torch_outboard.coverage() if row.provider not in ("generated", "native")]
     assert {row.op for row in others} <= set(but), others
 
 

@@ -71,7 +71,7 @@ def test_it_tells_where_operators_run(run_python):
 
 
 def test_it_names_the_generator_of_kernels(run_python):
-    code = "import os; os.environ['OUTBOARD_PROVIDERS'] = 'native,compiled'\n"
+    code = "import os; os.environ['OUTBOARD_PROVIDERS'] = 'native,generated'\n"
     report, text = both(run_python, "--driver", "tests.simt_drivers:Apart", code=code)
     dialect = report["attached"]["devices"][0]["operators"]["generator"]
     assert f"eager: by kernels generated in {dialect}" in text

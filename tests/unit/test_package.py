@@ -104,7 +104,7 @@ def test_coverage_is_a_table():
 
 
 def test_coverage_says_why_there_was_no_generated_kernel():
-    rows = [CoverageRow("aten::mm", "fallback", 3), CoverageRow("aten::add.Tensor", "compiled", 20)]
+    rows = [CoverageRow("aten::mm", "fallback", 3), CoverageRow("aten::add.Tensor", "generated", 20)]
     coverage = Coverage(rows, [("aten::mm", "it is [odd]. Do this."), ("aten::mm", "so."), ("aten::add.Tensor", "no")])
     assert coverage.reasons == {"aten::mm": ("it is [odd]. Do this.", "so.")}
     assert coverage[1:].reasons == coverage.reasons and coverage[:1].reasons == {}

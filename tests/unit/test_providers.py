@@ -19,11 +19,11 @@ Sim = find_driver("sim")
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("native,hots", "OUTBOARD_PROVIDERS names native, compiled, host, not 'hots'.*'host'"),
-        ("host,native", "in the order native, compiled, host, not host, native"),
+        ("native,hots", "OUTBOARD_PROVIDERS names native, generated, host, not 'hots'.*'host'"),
+        ("host,native", "in the order native, generated, host, not host, native"),
         ("host,host", "each once"),
         ("native,", "not ''"),
-        ("native,compiled", "names 'compiled', and the driver 'sim' has no generator of kernels"),
+        ("native,generated", "names 'generated', and the driver 'sim' has no generator of kernels"),
     ],
 )
 def test_a_chain_that_makes_no_sense_attaches_nothing(run_python: RunPython, value: str, message: str) -> None:
@@ -34,6 +34,22 @@ os.environ["OUTBOARD_PROVIDERS"] = {value!r}
 with pytest.raises(ValueError, match={message!r}):
     torch_outboard.attach("sim")
 assert torch_outboard.attached_driver() is None
+"""
+    )
+
+
+def test_the_earlier_name_of_a_provider_is_accepted_with_a_warning(run_python: RunPython) -> None:
+    run_python(
+        NEEDS
+        + """
+from torch_outboard._attach import providers_of
+
+class Generating(Sim):
+    kernel_generator = "opencl_c"
+
+os.environ["OUTBOARD_PROVIDERS"] = "native,compiled"
+with pytest.warns(FutureWarning, match="the provider 'compiled' is called 'generated' now"):
+    assert providers_of(Generating()) == ("native", "generated")
 """
     )
 
@@ -68,10 +84,10 @@ torch.ones(3, device="sim").neg()
 assert {row.provider for row in torch_outboard.coverage()} == {"host"}
 
 class Wrong(Sim):
-    providers = ("native", "kompiled")
+    providers = ("native", "generatet")
 
 del os.environ["OUTBOARD_PROVIDERS"]
-with pytest.raises(ValueError, match="`providers` of the driver 'sim' names .* not 'kompiled'.*'compiled'"):
+with pytest.raises(ValueError, match="`providers` of the driver 'sim' names .* not 'generatet'.*'generated'"):
     from torch_outboard._attach import providers_of
     providers_of(Wrong())
 """

@@ -185,7 +185,7 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     with tempfile.TemporaryDirectory() as kept:
         # This process does nothing else. The user's plans and other packs must not pass for new ones.
         os.environ.update({store.VARIABLE: kept, packs.VARIABLE: ""})
-        os.environ.setdefault("OUTBOARD_PROVIDERS", "native,compiled")
+        os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
         os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
         try:
             module: Any = attach(driver, **parse_options(options))

@@ -17,7 +17,7 @@ def generates_kernels(driver: Driver, index: int) -> bool:
 
     named = providers_of(driver)
     can_be = driver.kernel_generator is not None
-    return can_be and ("compiled" in named if named is not None else not _C.reaches_memory(index))
+    return can_be and ("generated" in named if named is not None else not _C.reaches_memory(index))
 
 
 def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
     elif generator is not None:
         why = f"`providers` are {', '.join(named)}" if named is not None else "the host reaches the device's memory"
         eager.append(
-            f"not by kernels generated in {generator}, since {why}; OUTBOARD_PROVIDERS=native,compiled,host uses them"
+            f"not by kernels generated in {generator}, since {why}; OUTBOARD_PROVIDERS=native,generated,host uses them"
         )
     others = "the rest" if registered or generates else "all"
     if can_reach and (named is None or "host" in named):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels for eager operators, generated at their first call; the provider 'compiled' runs them."""
+"""Kernels for eager operators, generated at their first call; the provider 'generated' runs them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["plan_statistics", "refused_operators"]
 
 
 def refused_operators() -> list[tuple[str, str]]:
-    """Return the operators with calls that the provider 'compiled' refused, each with a reason; sorted.
+    """Return the operators with calls that the provider 'generated' refused, each with a reason; sorted.
 
     A reason ends with a remedy, which `torch_outboard.kernels.reasons` has for each reason. Refused operators over
     lists of tensors (`torch._foreach_*`) run as one operator for each tensor.

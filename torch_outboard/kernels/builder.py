@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The builder of plans, which the provider 'compiled' asks if it has no plan for a call.
+"""The builder of plans, which the provider 'generated' asks if it has no plan for a call.
 
 The builder runs on its own thread, one plan after the other. Modes and contexts of the calling thread must not apply to
 it, and Inductor keeps its state per thread. It refuses any operator it cannot prove correct, and records the reason.

@@ -120,7 +120,7 @@ def _place_of_row(name: str) -> str:
 def notes_of(name: str) -> list[Note]:
     """Return what is known of an operator, in the order in which it decides."""
     known = [Note(*row) for row in _C.describe_operator(name)]
-    before = [one for one in known if one.of in ("operator", "checks", "native", "compiled")]
+    before = [one for one in known if one.of in ("operator", "checks", "native", "generated")]
     return [*before, *_of_book(name), *(one for one in known if one not in before)]
 
 
@@ -140,7 +140,7 @@ def _of_rows(name: str, is_functional: bool) -> Iterator[Note]:
         place = _place_of_row(key)
         if place:
             row = next(row for subject in table.SUBJECTS for row in subject.OPERATORS if key in row.names.split())
-            yield from (Note("compiled", text, where or place) for text, where in _said_by(row))
+            yield from (Note("generated", text, where or place) for text, where in _said_by(row))
 
 
 def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
@@ -187,13 +187,13 @@ def _of_graph(functional: torch._ops.OpOverload) -> Iterator[Note]:
     known = select_decomp_table().get(functional)
     also = " if that declines" if row.decomposition is not None else ""
     if known is not None:
-        yield Note("compiled", f"is decomposed by Inductor's {name_of(known)}{also}", place_of(known))
+        yield Note("generated", f"is decomposed by Inductor's {name_of(known)}{also}", place_of(known))
     elif row.template or row.lowering or row.each:
         return
     elif functional in lowering.lowerings:
-        yield Note("compiled", f"is lowered by Inductor{also}", place_of(lowering.lowerings[functional]))
+        yield Note("generated", f"is lowered by Inductor{also}", place_of(lowering.lowerings[functional]))
     elif row.computed is None and row.decomposition is None:
-        yield Note("compiled", "neither the book nor Inductor defines it, unless PyTorch composes it of others")
+        yield Note("generated", "neither the book nor Inductor defines it, unless PyTorch composes it of others")
 
 
 def _name_of(overload: torch._ops.OpOverload) -> str:
@@ -231,6 +231,6 @@ def _chain(device: torch.device) -> str:
     why = "OUTBOARD_PROVIDERS or the driver names them"
     if names is None:
         generates = driver.kernel_generator is not None and not is_reached
-        names = ("native", *(["compiled"] if generates else []), *(["host"] if is_reached else []))
+        names = ("native", *(["generated"] if generates else []), *(["host"] if is_reached else []))
         why = f"the host {'reaches' if is_reached else 'cannot reach'} the device's memory"
     return f"{', '.join([*names, 'fallback'])} ({why})"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the provider 'compiled' knows of one operator: its recipes by class of calls, its refusals, and the calls that
+// What the provider 'generated' knows of one operator: its recipes by class of calls, its refusals, and the calls that
 // it has seen.
 #pragma once
 
@@ -17,7 +17,7 @@
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
 #include "ops/generated/compiled_kernel.h"
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 #include "ops/operator/signatures.h"
 
 namespace outboard {

@@ -20,7 +20,7 @@
 #include "memory/host_allocator.h"
 #include "ops/call/trace.h"
 #include "ops/call/transfer.h"
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 #include "ops/host/fallback.h"
 #include "ops/host/host_call.h"
 #include "ops/operator/operator.h"
@@ -61,12 +61,12 @@ bool copy_on_host(const at::Tensor& src, const at::Tensor& dst) {
 
 // Do the same with a kernel that is generated for the device. Return false if there is none.
 bool copy_compiled(const at::Tensor& src, const at::Tensor& dst) {
-  if (!allows_compiled()) {
+  if (!allows_generated()) {
     return false;
   }
   static Operator& op = operator_named("aten::copy_");
   torch::jit::Stack stack{dst, src, true};
-  return run_compiled(Call(op, stack), &stack);
+  return run_generated(Call(op, stack), &stack);
 }
 
 bool copy_strided_by_driver(const at::Tensor& src, const at::Tensor& dst, Stream& stream) {
@@ -152,7 +152,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst);
 // plans read memory as it is. Return false if there is none.
 bool copy_negated(const at::Tensor& src, const at::Tensor& dst) {
   const auto is_real = [](const at::Tensor& one) { return !one.is_complex() && one.scalar_type() != c10::kBool; };
-  if (src.is_neg() == dst.is_neg() || !is_real(src) || !is_real(dst) || !may_compile(src.device().index())) {
+  if (src.is_neg() == dst.is_neg() || !is_real(src) || !is_real(dst) || !may_generate(src.device().index())) {
     return false;
   }
   if (src.is_neg()) {

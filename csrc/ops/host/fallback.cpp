@@ -16,7 +16,7 @@
 #include "ops/call/call_context.h"
 #include "ops/call/random.h"
 #include "ops/call/results.h"
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 #include "ops/host/copy.h"
 #include "ops/providers.h"
 #include "ops/tensors/shell.h"

@@ -294,7 +294,7 @@ const char* provider_name(Provider provider) {
     case Provider::Native:
       return "native";
     case Provider::Compiled:
-      return "compiled";
+      return "generated";
     case Provider::Host:
       return "host";
     default:

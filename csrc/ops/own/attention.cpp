@@ -10,7 +10,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/providers.h"
@@ -72,8 +72,8 @@ bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tens
                   const std::optional<at::Tensor>& mask, double dropout, bool enable_gqa) {
   const c10::DeviceIndex index = query.device().index();
   const c10::DeviceIndex device = index < 0 ? current_device() : index;
-  if (!allows_compiled() || !at::globalContext().userEnabledOverrideableSDP() || device >= device_count() ||
-      !compiles_for(device) || !has_generated_attention() || dropout > 0) {
+  if (!allows_generated() || !at::globalContext().userEnabledOverrideableSDP() || device >= device_count() ||
+      !generates_for(device) || !has_generated_attention() || dropout > 0) {
     return false;
   }
   const c10::ScalarType dtype = query.scalar_type();

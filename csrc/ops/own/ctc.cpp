@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ops/boxed.h"
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/providers.h"
@@ -146,8 +146,8 @@ class CtcKernel final : public c10::OperatorKernel {
 
  private:
   static bool is_compiled(const at::Tensor& log_probs, const at::Tensor& targets) {
-    return allows_compiled() && log_probs.device() == targets.device() && is_ours(*log_probs.unsafeGetTensorImpl()) &&
-           may_compile(log_probs.device().index());
+    return allows_generated() && log_probs.device() == targets.device() && is_ours(*log_probs.unsafeGetTensorImpl()) &&
+           may_generate(log_probs.device().index());
   }
 
   Operator& torchs_;

@@ -403,7 +403,7 @@ bool run_each(Operator& op, torch::jit::Stack* stack) {
   const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op.args.size());
   const c10::DeviceIndex device = device_of(arguments);
   const size_t length = arguments[0].isTensorList() ? arguments[0].toTensorList().size() : 0;
-  if (!allows_compiled() || device < 0 || length < 2 || !may_compile(device)) {
+  if (!allows_generated() || device < 0 || length < 2 || !may_generate(device)) {
     return false;
   }
   for (const c10::IValue& argument : arguments) {
@@ -438,7 +438,7 @@ class ListKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
     Operator& op = known_.op();
     const bool is_native = op.native.load(std::memory_order_acquire) != nullptr && allows_native();
-    if (C10_LIKELY(!is_native && allows_compiled()) && known_.run(stack)) {
+    if (C10_LIKELY(!is_native && allows_generated()) && known_.run(stack)) {
       return;
     }
     if (is_composite_ && !is_native) {
@@ -596,7 +596,7 @@ void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::
 bool ListOperator::run(torch::jit::Stack* stack) {
   const c10::ArrayRef<c10::IValue> arguments(stack->data() + stack->size() - op_.args.size(), op_.args.size());
   const c10::DeviceIndex device = device_of(arguments);
-  if (device < 0 || !may_compile(device) || device_properties(device).follows_addresses == 0) {
+  if (device < 0 || !may_generate(device) || device_properties(device).follows_addresses == 0) {
     return false;
   }
   if (converts_ && !numbers_fit(arguments)) {

@@ -21,7 +21,7 @@
 #include "kernels/chunk_plan.h"
 #include "kernels/device_kernel.h"
 #include "ops/call/recent_failure.h"
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 #include "ops/operator/operator.h"
 #include "ops/own/chunk_table.h"
 

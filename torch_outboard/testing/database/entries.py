@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results of the provider 'compiled' for an entry of torch's operator database, with nothing allowed on the CPU."""
+"""Results of the provider 'generated' for an entry of torch's operator database, with nothing allowed on the CPU."""
 
 from __future__ import annotations
 

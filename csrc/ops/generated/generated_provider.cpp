@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/compiled_provider.h"
+#include "ops/generated/generated_provider.h"
 
 #include <algorithm>
 
@@ -126,13 +126,13 @@ void forbid_compiling() {
   depth = kMaxDepth;
 }
 
-bool may_compile(c10::DeviceIndex device) {
-  return depth < kMaxDepth && compiles_for(device);
+bool may_generate(c10::DeviceIndex device) {
+  return depth < kMaxDepth && generates_for(device);
 }
 
-bool run_compiled(const Call& call, torch::jit::Stack* stack) {
+bool run_generated(const Call& call, torch::jit::Stack* stack) {
   refused_op = nullptr;
-  if (!may_compile(call.device())) {
+  if (!may_generate(call.device())) {
     return false;
   }
   if (call.has_sparse() || !may_run(call)) {

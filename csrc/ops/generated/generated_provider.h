@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The provider 'compiled': an operator runs as device kernels that were generated from torch's own lowerings.
+// The provider 'generated': an operator runs as device kernels that were generated from torch's own lowerings.
 //
 // A call is looked up by its signature: the shape cache's, and what else decides which kernels run, such as numbers
 // that are written into them. A known call runs the steps of its plan (kernels/plan.h) with all formulas already
@@ -67,11 +67,11 @@ const PlanBuilder* plan_builder();
 void count_plan();
 
 // Return true if calls of this thread may run as generated kernels of the device. Opens the device the first time.
-bool may_compile(c10::DeviceIndex device);
+bool may_generate(c10::DeviceIndex device);
 
 // Run the call by its plan and replace the arguments on the stack by the results. Return false if the next provider
 // must take the call; the stack is unchanged then, except that an `out=` may have its size.
-bool run_compiled(const Call& call, torch::jit::Stack* stack);
+bool run_generated(const Call& call, torch::jit::Stack* stack);
 
 // Return why the last call of the operator on this thread was refused, with advice; "" if it was not.
 std::string last_refusal(const Operator& op);
