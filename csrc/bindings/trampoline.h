@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Driver entries that are Python methods. A trampoline takes the interpreter lock, and turns the arguments into Python
+// objects and the result into out arguments. An exception becomes a status: its text is last_error, and the exception
+// is the cause of the error that the core raises.
+//
+// torch_outboard/driver.py documents the arguments and the result of each method, beside the entry in class Driver.
+#pragma once
+
+#include <torch_outboard/driver.h>
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "bindings/python.h"
+
+namespace outboard::bindings::trampoline {
+
+#define OB_PYTHON_ENTRIES(X)                                                                                        \
+  X(device_count) X(device_properties) X(mem_alloc) X(mem_free) X(copy_async) X(stream_create) X(stream_destroy)    \
+  X(stream_synchronize) X(event_create) X(event_destroy) X(event_record) X(event_query) X(stream_wait_event)        \
+  X(destroy) X(device_open) X(device_close) X(device_synchronize) X(fill_async) X(copy_nd_async) X(mem_info)        \
+  X(host_alloc) X(host_free) X(host_register) X(host_unregister) X(host_address) X(stream_query)                    \
+  X(event_synchronize) X(event_elapsed) X(event_timestamp) X(peer_access) X(mem_reserve) X(mem_release) X(mem_map)  \
+  X(mem_unmap) X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(program_build) X(program_destroy)          \
+  X(kernel_get) X(kernel_launch) X(graph_capture_begin) X(graph_capture_end) X(graph_instantiate) X(graph_launch)   \
+  X(graph_destroy) X(graph_executable_destroy) X(activity_enable) X(activity_correlate) X(activity_read)             \
+  X(program_binary) X(event_signal)
+
+enum class Entry : int {
+#define X(name) name,
+  OB_PYTHON_ENTRIES(X)
+#undef X
+      count
+};
+
+// The trampolines, by the type of the table's member: on_mem_alloc for mem_alloc.
+#define X(name) std::remove_pointer_t<decltype(ob_driver::name)> on_##name;
+OB_PYTHON_ENTRIES(X)
+#undef X
+std::remove_pointer_t<decltype(ob_driver::last_error)> on_last_error;
+
+// The methods by entry. bind_entries sets them before the table is installed. They are kept: trampolines read them from
+// any thread.
+struct Methods {
+  PyObject* of[static_cast<int>(Entry::count)];
+  void (*library_last_error)(void*, char*, size_t);
+};
+extern Methods methods;
+// The methods of the driver that an attach is replacing: its `destroy` is called when the new one is already bound.
+extern const Methods* replaced;
+
+const char* name_of(Entry entry) noexcept;
+// Return true while this thread is in a method.
+bool is_in_method() noexcept;
+// Return the exception of this thread's last trampoline if the core asks about that failure, else null.
+Object take_exception();
+
+// ---- Arguments ----
+
+PyObject* to_python(int32_t value);
+PyObject* to_python(uint32_t value);
+PyObject* to_python(int64_t value);
+PyObject* to_python(uint64_t value);
+PyObject* to_python(const char* value);
+PyObject* to_python(const void* pointer);
+PyObject* to_python(Object value);
+Object to_bytes(const void* data, size_t size);
+
+template <class Value>
+Object to_tuple(const Value* values, size_t count) {
+  Object tuple(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (size_t i = 0; tuple && i < count; ++i) {
+    PyObject* item = to_python(values[i]);
+    if (!item) {
+      return Object();
+    }
+    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  return tuple;
+}
+
+template <class... Values>
+Object arguments(Values&&... values) {
+  Object tuple(PyTuple_New(sizeof...(values)));
+  if (!tuple) {
+    return tuple;
+  }
+  Py_ssize_t index = 0;
+  [[maybe_unused]] const auto put = [&](PyObject* item) {
+    PyTuple_SetItem(tuple.get(), index++, item);
+    return item != nullptr;
+  };
+  const bool is_whole = (put(to_python(std::forward<Values>(values))) && ...);
+  return is_whole ? std::move(tuple) : Object();
+}
+
+// ---- Results ----
+
+// Each returns OB_OK if the object is what the entry must return; else another status with the Python error
+// set.
+inline ob_status nothing(PyObject*) {
+  return OB_OK;
+}
+
+inline auto into(uint64_t* out) {
+  return [out](PyObject* result) { return to_uint64(result, out) ? OB_OK : OB_INTERNAL; };
+}
+inline auto into(int64_t* out) {
+  return [out](PyObject* result) { return to_int64(result, out) ? OB_OK : OB_INTERNAL; };
+}
+inline auto into(double* out) {
+  return [out](PyObject* result) {
+    *out = PyFloat_AsDouble(result);
+    return *out == -1.0 && PyErr_Occurred() ? OB_INTERNAL : OB_OK;
+  };
+}
+// True: done, False: under way.
+inline ob_status readiness(PyObject* result) {
+  if (result != Py_True && result != Py_False) {
+    PyErr_SetString(PyExc_TypeError, "a query must return True (done) or False");
+    return OB_INTERNAL;
+  }
+  return result == Py_True ? OB_OK : OB_NOT_READY;
+}
+
+// ---- Calls ----
+
+void set_failure(Entry entry, std::string text);
+// Return the status for the current Python error, and clear it. `has_result`: the method returned something unusable.
+ob_status take_error(Entry entry, bool has_result);
+PyObject* method_of(Entry entry);
+PyGILState_STATE begin_call();
+void end_call(PyGILState_STATE gil);
+
+// Call the method. `make_arguments` and `take_result` run with the interpreter lock.
+template <class MakeArguments, class TakeResult>
+ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_result) {
+  if (python_is_gone()) {
+    set_failure(entry, "Python is shutting down");
+    return OB_UNAVAILABLE;
+  }
+  const PyGILState_STATE gil = begin_call();
+  ob_status status = OB_INTERNAL;
+  {
+    const Object given = make_arguments();
+    const Object result(given ? PyObject_CallObject(method_of(entry), given.get()) : nullptr);
+    if (result) {
+      status = take_result(result.get());
+    }
+    if (PyErr_Occurred()) {
+      status = take_error(entry, static_cast<bool>(result));
+    }
+  }
+  end_call(gil);
+  return status;
+}
+
+}  // namespace outboard::bindings::trampoline
