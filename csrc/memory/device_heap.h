@@ -150,7 +150,7 @@ class DeviceHeap {
   size_t unmap_ranges(Block* list, std::exception_ptr* out_error) noexcept;
   void unmap_all(const Segment& segment) noexcept;
 
-  // In segments.cpp and deferred.cpp, without the lock: these call the driver.
+  // In segments.cpp, releases.cpp and deferred.cpp, without the lock: these call the driver.
   Block* allocate_uncached(Stream& stream, size_t size, size_t requested);
   Block* allocate_slowly(SizePool& pool, size_t size, size_t requested);
   Block* add_segment(SizePool& pool, size_t size, size_t requested, std::string* out_refusal);
