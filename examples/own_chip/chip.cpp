@@ -15,12 +15,9 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +25,7 @@
 #include <utility>
 
 #include "failure.h"
+#include "link.h"
 #include "protocol.h"
 
 extern char** environ;
@@ -59,126 +57,6 @@ std::string hex(uint64_t number) {
   snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(number));
   return text;
 }
-
-// What comes back for a request, once it has come. `then` gets the bytes before anybody is woken.
-struct Reply {
-  uint64_t number = 0;
-  std::function<void(const std::string&)> then;
-  bool has_come = false;
-  chip_result result = CHIP_OK;
-  uint64_t value = 0;
-  std::string bytes;
-};
-using ReplyPtr = std::shared_ptr<Reply>;
-
-class Link {
- public:
-  Link(int socket, pid_t process) : socket_(socket), process_(process) {}
-  ~Link() { close(socket_); }
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
-
-  // Sends what is not answered.
-  void tell(Op op, std::array<uint64_t, 4> numbers, const void* bytes = nullptr, size_t size = 0) {
-    const std::lock_guard lock(mutex_);
-    post(0, op, numbers, bytes, size);
-  }
-
-  // Sends what is answered, and gives the reply to come.
-  ReplyPtr ask(Op op, std::array<uint64_t, 4> numbers, const void* bytes = nullptr, size_t size = 0,
-               std::function<void(const std::string&)> then = nullptr) {
-    const std::lock_guard lock(mutex_);
-    auto reply = std::make_shared<Reply>();
-    reply->number = ++last_number_;
-    reply->then = std::move(then);
-    post(reply->number, op, numbers, bytes, size);
-    pending_[reply->number] = reply;
-    return reply;
-  }
-
-  bool has_come(const ReplyPtr& reply) {
-    const std::lock_guard lock(mutex_);
-    return reply->has_come;
-  }
-
-  uint64_t wait(const ReplyPtr& reply) {
-    std::unique_lock lock(mutex_);
-    come_.wait(lock, [&] { return reply->has_come; });
-    if (reply->result != CHIP_OK) throw Failure(reply->result, reply->bytes);
-    return reply->value;
-  }
-
-  void end() {
-    shutdown(socket_, SHUT_WR);
-    std::unique_lock lock(mutex_);
-    come_.wait(lock, [&] { return !loss_.empty(); });
-  }
-
-  void send() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      posted_.wait(lock, [&] { return !outbox_.empty() || !loss_.empty(); });
-      if (!loss_.empty()) return;
-      const std::string next = std::move(outbox_.front());
-      outbox_.pop_front();
-      lock.unlock();
-      chip_protocol::send_all(socket_, next);  // a loss is told by `receive`
-      lock.lock();
-    }
-  }
-
-  void receive() {
-    chip_protocol::Answer head;
-    std::string bytes, last_words;
-    while (chip_protocol::receive(socket_, &head, &bytes)) {
-      const std::lock_guard lock(mutex_);
-      const auto found = pending_.find(head.number);
-      if (found != pending_.end()) {
-        come(*found->second, static_cast<chip_result>(head.result), head.value, std::move(bytes));
-        pending_.erase(found);
-      } else {
-        last_words = ": " + bytes;
-      }
-    }
-    int status = 0;
-    waitpid(process_, &status, 0);
-    const std::lock_guard lock(mutex_);
-    loss_ = "the chip's process, " + std::to_string(process_) + ", has ended " +
-            (WIFSIGNALED(status) ? "by signal " + std::to_string(WTERMSIG(status))
-                                 : "with status " + std::to_string(WEXITSTATUS(status))) +
-            last_words;
-    for (auto& [number, reply] : pending_) come(*reply, CHIP_LOST, 0, loss_);
-    pending_.clear();
-    come_.notify_all();
-    posted_.notify_all();
-  }
-
- private:
-  void post(uint64_t number, Op op, std::array<uint64_t, 4> n, const void* bytes, size_t size) {
-    if (!loss_.empty()) throw Failure(CHIP_LOST, loss_);
-    const chip_protocol::Request head = {op, 0, number, {n[0], n[1], n[2], n[3]}};
-    outbox_.push_back(chip_protocol::message(head, bytes, size));
-    posted_.notify_one();
-  }
-
-  void come(Reply& reply, chip_result result, uint64_t value, std::string bytes) {
-    if (result == CHIP_OK && reply.then) reply.then(bytes);
-    reply.result = result;
-    reply.value = value;
-    reply.bytes = std::move(bytes);
-    reply.has_come = true;
-    come_.notify_all();
-  }
-
-  const int socket_;
-  const pid_t process_;
-  std::mutex mutex_;  // of all below
-  std::condition_variable come_, posted_;
-  uint64_t last_number_ = 0;
-  std::map<uint64_t, ReplyPtr> pending_;
-  std::deque<std::string> outbox_;
-  std::string loss_;  // why the chip is lost
-};
 
 std::shared_ptr<Link> start(uint64_t memory) {
   int sockets[2];

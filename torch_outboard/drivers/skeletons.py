@@ -36,7 +36,7 @@ _OTHER_PROCESS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 # The stand-in for a vendor's runtime, in C++.
-_RUNTIME = ("chip.h", "chip.cpp", "chip_process.cpp", "compiler.cpp", "failure.h", "protocol.h")
+_RUNTIME = ("chip.h", "chip.cpp", "chip_process.cpp", "compiler.cpp", "failure.h", "link.h", "protocol.h")
 
 # The dialect of a language, and the header that defines its words.
 _DIALECT: dict[str, tuple[str, dict[str, str]]] = {
