@@ -32,4 +32,5 @@ def test_the_operator_database(target: str) -> None:
 
 @TARGETS
 def test_operators_over_lists(target: str) -> None:
-    run_suite(str(TESTS / "kernels" / "test_lists.py"), f"--driver={target}", OUTBOARD_TEST_SAMPLES="all")
+    files = [str(TESTS / "kernels" / f"test_{name}.py") for name in ("lists", "optimizer_steps")]
+    run_suite(*files, f"--driver={target}", OUTBOARD_TEST_SAMPLES="all")
