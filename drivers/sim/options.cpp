@@ -104,6 +104,7 @@ constexpr Known kKnown[] = {
     {"single_mapping", "0 or 1",
      [](const std::string& text, Options* o) { return parse_bool(text, &o->single_mapping); }},
     {"poison", "0 or 1", [](const std::string& text, Options* o) { return parse_bool(text, &o->poison); }},
+    {"collectives", "0 or 1", [](const std::string& text, Options* o) { return parse_bool(text, &o->collectives); }},
     {"ipc", "0 or 1", [](const std::string& text, Options* o) { return parse_bool(text, &o->ipc); }},
 };
 

@@ -43,6 +43,7 @@ struct Options {
   uint32_t spin = 50;  // microseconds for which an idle thread looks for work before it sleeps
   bool single_mapping = kHasThreadSanitizer;  // device addresses are host addresses
   bool poison = false;  // new memory is filled with 0xFF
+  bool collectives = false;  // of its own, between processes
   bool ipc = false;  // memory lies in a file, so that other processes can map it
 };
 

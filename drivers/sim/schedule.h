@@ -2,6 +2,7 @@
 // When queued work runs, and on which thread.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "stream.h"
@@ -26,6 +27,9 @@ class Scheduler {
 
   // Note that an event of the host was completed. Its waiters were given to make_ready.
   virtual void go_on() {}
+
+  // Wait until the host waits for work, and nothing can run; or until `is_cancelled`, after a go_on().
+  virtual void wait_until_needed(const std::atomic<bool>& is_cancelled) { static_cast<void>(is_cancelled); }
 
   // Note that a query found unfinished work.
   virtual void poll() {}

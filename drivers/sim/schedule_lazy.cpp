@@ -49,10 +49,22 @@ class LazyScheduler final : public Scheduler {
     const uint64_t queued = driver_.queued_count.load(std::memory_order_relaxed);
     if (queued_at_last_poll_.exchange(queued, std::memory_order_relaxed) != queued) return;
     const std::unique_lock lock(step_mutex_, std::try_to_lock);  // a query does not wait for another thread's step
-    if (lock.owns_lock()) step();
+    if (lock.owns_lock() && !step()) note_stall();
+  }
+
+  void wait_until_needed(const std::atomic<bool>& is_cancelled) override {
+    std::unique_lock lock(change_mutex_);
+    const uint64_t stalls = stalls_;
+    changed_.wait(lock, [&] { return sleeping_ > 0 || stalls_ != stalls || is_cancelled.load(); });
   }
 
  private:
+  void note_stall() {
+    const std::lock_guard lock(change_mutex_);
+    ++stalls_;
+    changed_.notify_all();
+  }
+
   uint64_t count_changes() {
     const std::lock_guard lock(change_mutex_);
     return changes_;
@@ -60,7 +72,10 @@ class LazyScheduler final : public Scheduler {
 
   void sleep_until_changed(uint64_t changes) {
     std::unique_lock lock(change_mutex_);
+    ++sleeping_;
+    changed_.notify_all();
     changed_.wait(lock, [&] { return changes_ != changes; });
+    --sleeping_;
   }
 
   // Return false if nothing can run.
@@ -120,6 +135,8 @@ class LazyScheduler final : public Scheduler {
   std::mutex change_mutex_;
   std::condition_variable changed_;
   uint64_t changes_ = 0;  // under change_mutex_: work that was queued, and events that the host completed
+  uint64_t stalls_ = 0;   // under change_mutex_: queries that found work which cannot run
+  int sleeping_ = 0;      // under change_mutex_: threads that wait for such work
 };
 
 }  // namespace

@@ -28,6 +28,8 @@ RunRanks = Callable[..., Answers]
 
 # The ways to the devices' memory: the driver, its options, the environment.
 HOST = ("sim", {}, {})
+# The simulated device's own collectives.
+OWN = ("sim", {"collectives": "True"}, {})
 # What the host could reach is copied all the same.
 STAGED = ("sim", {}, {"OUTBOARD_PROVIDERS": "native"})
 APART = ("opencl", {"host_access": "False"}, {})

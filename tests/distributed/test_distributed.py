@@ -13,7 +13,7 @@ import pytest
 from torch_outboard._discovery import find_driver
 from torch_outboard.testing.plugin import RunPython
 
-from .conftest import APART, HOST, STAGED, TESTS, RunRanks, environment, free_port
+from .conftest import APART, HOST, OWN, STAGED, TESTS, RunRanks, environment, free_port
 
 
 def _lack_of_opencl() -> str:
@@ -60,6 +60,16 @@ def test_nccl_that_fails(run_ranks: RunRanks, nccl, how) -> None:
         pytest.skip("capability: a library that fails on demand")
     statuses = (0, -signal.SIGKILL) if how == "kill" else (0, 0)
     run_ranks("native", how, way=("nv", nccl, variables), statuses=statuses)
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": "lazy:2"}], ids=str)
+def test_every_collective_of_the_simulated_device(run_ranks: RunRanks, options) -> None:
+    run_ranks("collectives", "7", "native", way=(*OWN[:1], {**OWN[1], **options}, OWN[2]))
+
+
+@pytest.mark.parametrize("how", ["works", "kill", "leave", "hang", "late", "abort", "exit"])
+def test_collectives_of_the_simulated_device_that_fail(run_ranks: RunRanks, how) -> None:
+    run_ranks("native", how, way=OWN, statuses=(0, -signal.SIGKILL) if how == "kill" else (0, 0))
 
 
 @pytest.mark.parametrize("schedule", ["lazy:1", "lazy:7", "inline"])
@@ -110,7 +120,7 @@ def test_groups_leave_no_threads_and_no_memory(run_ranks: RunRanks, way) -> None
     run_ranks("lifetimes", way=way)
 
 
-@pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged")])
+@pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (OWN, "native")])
 def test_training_reaches_what_one_process_reaches(run_ranks: RunRanks, way, provider) -> None:
     run_ranks("training", "ddp,sync_batch_norm,fsdp2,fsdp2_mixed,dtensor,attention", provider, way=way)
 

@@ -32,5 +32,6 @@ class SimDriver(Driver):
         "spin": Option(int, None, "Microseconds that an idle thread looks for work before it sleeps."),
         "single_mapping": Option(bool, None, "Device addresses are host addresses, for tools that need that."),
         "poison": Option(bool, None, "Fresh memory is filled with 0xFF."),
+        "collectives": Option(bool, None, "Collectives of its own, between processes; else they go through the host."),
         "ipc": Option(bool, None, "Memory can be shared with other processes."),
     }
