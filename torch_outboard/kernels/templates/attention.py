@@ -29,12 +29,11 @@ from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.templates import attention_strips, attention_tiles
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
 from torch_outboard.kernels.templates.heads import FLOAT, Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.products import factor_text
-from torch_outboard.kernels.templates.schedule import uses_strips
+from torch_outboard.kernels.templates.schedules.registry import ATTENTION
 
 __all__ = ["backward", "forward"]
 
@@ -47,7 +46,7 @@ def forward(call: TemplateCall) -> list[str | None]:
     """Write the steps of aten::_scaled_dot_product_fused_attention_overrideable."""
     given = _attention(call)
     result, logsumexp, seed, offset = (call.allocate(one) for one in call.results if one is not None)
-    schedule = attention_strips if uses_strips(call) else attention_tiles
+    schedule = ATTENTION.schedule_of(call)
     schedule.attend(call, given, Rows("result", result, is_written=True), Rows("logsumexp", _column(logsumexp), True))
     # Attention draws no numbers, and nobody reads the seed and the offset.
     return [result.name, logsumexp.name, None, None, None, None, seed.name, offset.name, None]
@@ -73,8 +72,7 @@ def backward(call: TemplateCall) -> list[str | None]:
     delta = call.allocate(Layout(torch.float32, size, strides))
     gradients = Gradients(grad, Rows("logsumexp", _column(logsumexp)), Rows("delta", _column(delta)), *targets)
     call.launch(_delta(call, given, gradients))
-    schedule = attention_strips if uses_strips(call) else attention_tiles
-    schedule.differentiate(call, given, gradients)
+    ATTENTION.schedule_of(call).differentiate(call, given, gradients)
     call.free(delta)
     return [*(None if one is None else one.tensor.name for one in targets), None]
 

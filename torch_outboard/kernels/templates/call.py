@@ -89,10 +89,19 @@ class TemplateCall:
             )
         return given
 
+    @property
+    def family(self) -> str:
+        """The family of operators that share schedules."""
+        return family_of(self.operator._schema.name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the first tensor's elements."""
+        return next(one.dtype for one in self.arguments.values() if isinstance(one, Tensor))
+
     def schedule(self, way: str) -> Schedule:
         """Return the parameters of the schedule, "strips" or "tiles", for the operator and its elements' type."""
-        given = next(one for one in self.arguments.values() if isinstance(one, Tensor))
-        name = tuned_name(family_of(self.operator._schema.name), way, given.dtype)
+        name = tuned_name(self.family, way, self.dtype)
         chosen = self.schedule_of(name)
         self.taken = f"{SCHEDULE}{name}: {', '.join(f'{one} {value}' for one, value in chosen.items())}\n"
         return chosen

@@ -26,7 +26,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text
 from torch_outboard.kernels.templates.product import Number, Operand, Product, SumType, loaded, statements, stored
-from torch_outboard.kernels.templates.schedule import multiply
+from torch_outboard.kernels.templates.schedules.registry import PRODUCTS
 
 __all__ = ["backward", "forward"]
 
@@ -294,7 +294,7 @@ def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tenso
         right=right,
         end=(_declares(out), stored(f"result[{at}]", "value", result.dtype)),
     )
-    multiply(call, product)
+    PRODUCTS.schedule_of(call).multiply(call, product)
 
 
 def _inside(shape: _Shape, image: _Named) -> str:
@@ -364,4 +364,4 @@ def _convolve(
         right=right,
         end=(declare, stored(f"result[{at}]", value, out.tensor.dtype)),
     )
-    multiply(call, product)
+    PRODUCTS.schedule_of(call).multiply(call, product)

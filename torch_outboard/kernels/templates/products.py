@@ -11,7 +11,7 @@ import sympy  # type: ignore[import-untyped]
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, number_text
 from torch_outboard.kernels.templates.product import Operand, Product, SumType, loaded, stored
-from torch_outboard.kernels.templates.schedule import multiply
+from torch_outboard.kernels.templates.schedules.registry import PRODUCTS
 
 __all__ = ["addmm", "baddbmm", "bmm", "factor_text", "mm"]
 
@@ -50,7 +50,7 @@ def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | No
         right=_operand("right", right, is_left=False, sums=sums),
         end=_end(call, result, added, sums),
     )
-    multiply(call, product)
+    PRODUCTS.schedule_of(call).multiply(call, product)
     return [result.name]
 
 

@@ -22,7 +22,7 @@ from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.codegen.mapping.machine import is_cpu
 from torch_outboard.compile.generators import generators
-from torch_outboard.kernels.templates.schedule import way_of
+from torch_outboard.kernels.templates.schedules.registry import Device, way_of
 from torch_outboard.kernels.tune.schedule_table import trying
 from torch_outboard.kernels.tune.schedules import PARAMETERS, Schedule, default_of, tuned_name
 from torch_outboard.kernels.tune.timing import has_timing, median_ratio, rounds_of
@@ -64,8 +64,11 @@ class Choice:
 
 def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str]:
     """Return the names of the device's schedules that match a regular expression."""
-    way = way_of(generators().eager().dialect, is_cpu(device))  # type: ignore[attr-defined]
-    names = [tuned_name(family, way, dtype) for dtype in dtypes for family in _CASES]
+    dialect = generators().eager().dialect  # type: ignore[attr-defined]
+    names = []
+    for dtype in dtypes:
+        given = Device(dialect, is_cpu(device), getattr(torch, dtype))
+        names += [tuned_name(family, way_of(family, given), dtype) for family in _CASES]
     return [name for name in names if re.search(only, name)]
 
 

@@ -13,7 +13,7 @@ import sympy  # type: ignore[import-untyped]
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.heads import FLOAT, Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import Operand, ceil_div, filled, loaded
-from torch_outboard.kernels.templates.strips import STRIP, pack, panel_of, tile
+from torch_outboard.kernels.templates.schedules.strips import STRIP, pack, panel_of, tile
 
 __all__ = ["attend", "differentiate"]
 

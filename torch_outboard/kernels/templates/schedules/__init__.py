@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The schedules of products and attention. This module registers them."""
+
+from __future__ import annotations
+
+from torch_outboard.kernels.templates.schedules import attention_strips, attention_tiles, strips, tiles
+from torch_outboard.kernels.templates.schedules.registry import ATTENTION, PRODUCTS, Device
+
+__all__: list[str] = []
+
+
+def _has_groups(device: Device) -> bool:
+    return device.dialect.has_groups
+
+
+def _has_vectors(device: Device) -> bool:
+    """Return True for CPUs with vectors, and for other devices if nothing but vectors is known of them."""
+    return bool(device.dialect.vectors) and (device.is_cpu or not device.dialect.has_groups)
+
+
+# Of the ways that serve a device, the last one is taken.
+PRODUCTS.register("tiles", tiles, _has_groups)
+PRODUCTS.register("strips", strips, _has_vectors)
+ATTENTION.register("tiles", attention_tiles, _has_groups)
+ATTENTION.register("strips", attention_strips, _has_vectors)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The registry of schedules: which way of computing a family of operators serves a device.
+
+A family is one of `kernels/tune/schedules.py`: "product", "convolution", "attention" and their gradients. A way is how
+the device's items share the work: "strips", "tiles". A further way is one file beside this one and one registration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.call import TemplateCall
+from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
+from torch_outboard.kernels.templates.product import Product
+
+__all__ = ["ATTENTION", "PRODUCTS", "AttentionSchedule", "Device", "ProductSchedule", "Registry", "way_of"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """What decides whether a way serves a call: the language, the machine, and the type of the elements."""
+
+    dialect: Dialect
+    is_cpu: bool
+    dtype: torch.dtype
+
+
+class ProductSchedule(Protocol):
+    """The launches of products."""
+
+    def multiply(self, call: TemplateCall, product: Product) -> None:
+        """Write the launches of a product."""
+
+
+class AttentionSchedule(Protocol):
+    """The launches of attention and of its gradients."""
+
+    def attend(self, call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
+        """Write the launches of attention."""
+
+    def differentiate(self, call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+        """Write the launches of the gradients of queries, and of keys and values."""
+
+
+_Schedule = TypeVar("_Schedule")
+# Tells whether a way serves a device. It may look at anything that generated code depends on.
+Serves = Callable[[Device], bool]
+
+
+class Registry(Generic[_Schedule]):
+    """The schedules of families of operators. Of the ways that serve a device, the last registered one is taken."""
+
+    def __init__(self, *families: str) -> None:
+        self.families = families
+        self._ways: dict[str, dict[str, tuple[Serves, _Schedule]]] = {family: {} for family in families}
+
+    def register(self, way: str, schedule: _Schedule, serves: Serves, families: Iterable[str] | None = None) -> None:
+        """Register a way for families, or for all families of this registry.
+
+        Raises
+        ------
+        ValueError
+            The family has such a way, or the registry has no such family.
+        """
+        for family in self.families if families is None else families:
+            if family not in self._ways:
+                raise ValueError(f"there is no family {family!r} here, only {', '.join(self.families)}")
+            if way in self._ways[family]:
+                raise ValueError(f"the family {family!r} has a schedule {way!r}: give yours another name")
+            self._ways[family][way] = (serves, schedule)
+
+    def ways(self, family: str) -> list[str]:
+        """Return the registered ways of a family."""
+        return list(self._ways[family])
+
+    def way_of(self, family: str, device: Device) -> str:
+        """Return the way that serves a device.
+
+        Raises Refusal if none does.
+        """
+        ways = [way for way, (serves, _) in self._ways[family].items() if serves(device)]
+        if not ways:
+            raise Refusal(
+                f"the dialect {device.dialect.name!r} has neither vectors nor groups of items that share memory: needs "
+                "vectors or has_groups"
+            )
+        return ways[-1]
+
+    def schedule_of(self, call: TemplateCall) -> _Schedule:
+        """Return the schedule of a call's family for its device.
+
+        Raises Refusal if no way serves the device.
+        """
+        way = self.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
+        return self._ways[call.family][way][1]
+
+
+PRODUCTS: Registry[ProductSchedule] = Registry("product", "convolution", "convolution_gradients")
+ATTENTION: Registry[AttentionSchedule] = Registry("attention", "attention_gradients")
+
+
+def way_of(family: str, device: Device) -> str:
+    """Return the way in which a family of operators is computed on a device.
+
+    Raises Refusal if no way serves the device.
+    """
+    registry = PRODUCTS if family in PRODUCTS.families else ATTENTION
+    return registry.way_of(family, device)
