@@ -2,9 +2,9 @@
 """The spelling of the generator's constructs in the language of the devices: all that the generator must know of it.
 
 Kernels are one text for all languages: the part of C that the languages share, with macros for the rest.
-`torch_outboard.codegen.dialect.Dialect` defines each construct. To port it, begin with the header, call an operator,
-and read the errors of your compiler. This dialect omits groups of items that share memory, which make other devices
-fast. For groups, see the dialects of OpenCL C and CUDA C++ beside that module.
+`torch_outboard.codegen.dialects.dialect.Dialect` defines each construct. To port it, begin with the header, call an
+operator, and read the errors of your compiler. This dialect omits groups of items that share memory, which make other
+devices fast. For groups, see the dialects of OpenCL C and CUDA C++ beside that module.
 """
 
 from torch_outboard.codegen.dialects.dialect import Dialect

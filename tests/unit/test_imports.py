@@ -96,7 +96,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "kernels.builder": {*_TUNING, "kernels.plans", "kernels.tune"},
     "kernels.explain": {*_COMPAT, "_attach", "kernels.book", "kernels.operators", "kernels.route"},
     "kernels.alone": {*_COMPAT, "_attach", "compile.generators", "kernels.disk"},
-    "kernels.bringup": {*_COMPAT, "compile.generators", "compile.runtime", "kernels.tune"},
+    "kernels.bringup": {*_COMPAT, "codegen.dialects", "compile.generators", "compile.runtime", "kernels.tune"},
     "_coverage": {"_attach", "kernels"},
     "compile.reporting": {"_coverage"},
     "compile": {"compile.generator", "compile.reporting"},

@@ -11,6 +11,7 @@ import sympy
 import torch
 from torch._inductor.utils import IndentedBuffer
 
+from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.mapping import choice
 from torch_outboard.codegen.mapping.columns import Columns
@@ -110,7 +111,7 @@ def test_a_group_stores_rows_at_its_end_by_one_item() -> None:
     mapping.store("buf0", "out[x0] = tmp1;", is_of_row=True)
     mapping.store("buf1", "out[r0] = tmp2;", is_of_row=False)
     mapping.join_lanes([("acc", torch.float32)], lambda a, b: [f"acc[{a}] += acc[{b}];"])
-    assert mapping.head("(ob_i64)xnumel")[0] == "OB_LOCAL float ob_shared_f32_0[256];"
+    assert mapping.arrays() == [LocalArray("float", "ob_shared_f32_0", "256")]
     assert len(kernel.compute._lines) == 1 and len(mapping._stores._lines) == 1
 
 

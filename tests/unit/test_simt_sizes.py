@@ -7,6 +7,7 @@ import pytest
 import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from torch_outboard.codegen.dialects.frame import Suffixes
 from torch_outboard.codegen.kernel.indexing import IndexPrinter
 
 SIZE = sympy.Symbol("ks0", integer=True, nonnegative=True)
@@ -16,7 +17,7 @@ INDEX = sympy.Symbol("x0", integer=True, nonnegative=True)
 
 @pytest.fixture
 def printer() -> IndexPrinter:
-    made = IndexPrinter()
+    made = IndexPrinter(Suffixes())
     made.sizes = {"ks0", "ks1"}
     return made
 

@@ -19,11 +19,11 @@ from torch.utils._sympy.functions import FloorDiv, Max, ModularIndexing
 from torch_outboard.codegen.dialects import add_dialect, find_dialect
 from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, SUFFIXES
+from torch_outboard.codegen.dialects.frame import Suffixes
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.kernel.checks import is_never_zero
 from torch_outboard.codegen.kernel.indexing import IndexPrinter
-from torch_outboard.codegen.kernel.values import literal
 from torch_outboard.codegen.mapping.parts import columns_of_item, parts_for_groups, parts_of_reduction
 
 DIALECTS = (HOST_CPP, OPENCL_C, CUDA_CPP)
@@ -207,14 +207,14 @@ EXPECTED = [word / 2**24 for word in (0x6627E8, 0xAC0814, 0x20B132)]
     ],
 )
 def test_constants(value: Any, dtype: torch.dtype, text: str) -> None:
-    assert literal(value, dtype) == text
+    assert all(dialect.literal(value, dtype) == text for dialect in DIALECTS)
 
 
 def test_indices() -> None:
     x = sympy.Symbol("x", integer=True, nonnegative=True)
     any_sign = sympy.Symbol("y", integer=True)
     found = sympy.Symbol("tmp3", integer=True)
-    show = IndexPrinter().doprint
+    show = IndexPrinter(Suffixes()).doprint
     assert show(FloorDiv(x, 4)) == "((x) / (4))"
     assert show(FloorDiv(any_sign, 4)) == "ob_floordiv_i64(y, 4)"
     assert show(ModularIndexing(x, 3, 5)) == "(((x) / (3)) % (5))"

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES, Dialect
+from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
 from torch_outboard.codegen.kernel.reduction import joiner, start_of
 from torch_outboard.codegen.program import DeviceProgram
 
-__all__ = ["Join", "loop", "rows_program", "store_of_chunk"]
+__all__ = ["Join", "arrays_of", "loop", "rows_program", "store_of_chunk"]
 
 # Accumulators of an item that shares a chunk with others. As many loads are in flight at once.
 _LANES_OF_GROUP = 4
@@ -51,9 +52,8 @@ class Join:
     def type(self) -> str:
         return COMPUTE_TYPES[self.kept]
 
-    @property
-    def start(self) -> str:
-        return start_of(self.kind, self.kept)
+    def start(self, dialect: Dialect) -> str:
+        return dialect.literal(start_of(self.kind, self.kept), self.kept)
 
     def joined(self, a: str, b: str) -> str:
         """Return the statement that joins b into a."""
@@ -69,11 +69,11 @@ def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: i
     """Return the lines that join an item's elements of a chunk. `body` joins one element into `ob_parts[lane]`."""
     is_shared = items > 1
     lanes = _LANES_OF_GROUP if is_shared else dialect.lanes
-    unroll = ["#pragma unroll"] * is_shared
+    unroll = [dialect.unroll] * is_shared
     each = f"for (int lane = 0; lane < {lanes}; ++lane)"
     return [
         f"{join.type} ob_parts[{lanes}];",
-        f"{each} ob_parts[lane] = {join.start};",
+        f"{each} ob_parts[lane] = {join.start(dialect)};",
         f"const {index} ob_whole = xnumel - xnumel % {lanes * items};",
         f"for ({index} ob_base = ob_item; ob_base < ob_whole; ob_base += {lanes * items})",
         *unroll,
@@ -95,11 +95,13 @@ def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: i
 
 
 def _of_group(join: Join, items: int, store: Sequence[str]) -> list[str]:
-    """Return the lines that join the `ob_part` of all items of a group, and store the result from one item."""
+    """Return the lines that join the `ob_part` of all items of a group, and store the result from one item.
+
+    The kernel has the arrays of `arrays_of`.
+    """
     if items == 1:
         return list(store)
     return [
-        f"OB_LOCAL {join.type} ob_shared[{items}];",
         "ob_shared[OB_ITEM_OF_GROUP] = ob_part;",
         f"for (int span = {items // 2}; span > 0; span /= 2) {{",
         "  OB_BARRIER;",
@@ -114,6 +116,11 @@ def _of_group(join: Join, items: int, store: Sequence[str]) -> list[str]:
     ]
 
 
+def arrays_of(join: Join, items: int) -> list[LocalArray]:
+    """Return the memory in which a group's items join their results."""
+    return [LocalArray(join.type, "ob_shared", str(items))] if items > 1 else []
+
+
 def store_of_chunk(join: Join, items: int) -> list[str]:
     """Return the end of the first kernel: it joins the items' `ob_part` and stores the chunk's result."""
     return _of_group(join, items, [f"ob_joined[ob_number / {items}] = ob_part;"])
@@ -122,11 +129,12 @@ def store_of_chunk(join: Join, items: int) -> list[str]:
 def rows_program(join: Join, dialect: Dialect, width: int, first: int, items: int) -> DeviceProgram:
     """Return the second kernel. `first` is the column of a row's first chunk."""
     name = "ob_rows_of_chunks"
-    memory = f"OB_GLOBAL const {STORAGE_TYPES[join.kept]}* OB_RESTRICT ob_joined"
-    parameters = (
-        *("OB_GLOBAL const ob_u64* ob_table", "const ob_i64 ob_chunks", "const ob_i64 ob_elements"),
-        *("const ob_i64 ob_rows", memory, f"OB_GLOBAL {STORAGE_TYPES[join.result]}* ob_results"),
-    )
+    parameters = [
+        Parameter("ob_table", "ob_u64", is_pointer=True),
+        *(Parameter(one, "ob_i64") for one in ("ob_chunks", "ob_elements", "ob_rows")),
+        Parameter("ob_joined", STORAGE_TYPES[join.kept], is_pointer=True, is_alone=True),
+        Parameter("ob_results", STORAGE_TYPES[join.result], is_pointer=True, is_written=True),
+    ]
     found = f"{dialect.function('sqrt')}(ob_part)" if join.has_root else "ob_part"
     stored = {torch.bool: f"{found} != 0"}.get(join.result, f"({COMPUTE_TYPES[join.result]}){found}")
     if join.result in NARROW:
@@ -134,16 +142,15 @@ def rows_program(join: Join, dialect: Dialect, width: int, first: int, items: in
     lines = [
         f"const ob_i64 ob_number = {dialect.item};",
         f"const ob_i64 ob_place = ob_number / {items};",
-        f"OB_GLOBAL const ob_u64* ob_row = ob_table + ob_chunks + ob_place * {width};",
+        f"{dialect.pointer('ob_u64', is_written=False)} ob_row = ob_table + ob_chunks + ob_place * {width};",
         f"const ob_i64 ob_first = (ob_i64)ob_row[{first}];",
         f"const ob_i64 ob_end = ob_first + ((ob_i64)ob_row[{width - 1}] + ob_elements - 1) / ob_elements;",
-        f"{join.type} ob_part = {join.start};",
+        f"{join.type} ob_part = {join.start(dialect)};",
         f"for (ob_i64 at = ob_first + ob_number % {items}; at < ob_end; at += {items}) "
         f"{join.joined('ob_part', 'ob_joined[at]')}",
         *_of_group(join, items, [f"ob_results[ob_place] = {stored};"]),
     ]
-    head = dialect.kernel.format(name=name, parameters=", ".join(parameters))
-    kernel = "\n".join([f"{head} {{", *(f"  {line}" for line in lines), "}", ""])
+    kernel = dialect.frame(name, parameters, "".join(f"  {line}\n" for line in lines), arrays_of(join, items))
     return DeviceProgram(
         name=name,
         language=dialect.language or dialect.name,

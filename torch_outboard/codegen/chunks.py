@@ -21,6 +21,7 @@ from torch._inductor.virtualized import V
 
 from torch_outboard.codegen import chunk_joins
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, STORAGE_TYPES, Dialect
+from torch_outboard.codegen.dialects.frame import Parameter
 from torch_outboard.codegen.kernel.kernel import SimtKernel
 from torch_outboard.codegen.kernel.values import cast
 from torch_outboard.codegen.mapping.item import Item
@@ -100,7 +101,7 @@ class ChunkBody:
 class _Parameter:
     """A parameter of the loop, and the value that the kernel passes for it."""
 
-    declared: str
+    declared: Parameter
     passed: str
 
 
@@ -161,8 +162,8 @@ class ChunkKernel(SimtKernel):
         plan = _Plan(self)
         before, body = _divided(self.body.getvalue().splitlines())
         index, items, join = self.index_dtype, self.items_of_group, self.wanted.join
-        loop = [f"const {index} ob_item", f"const {index} xnumel", *(one.declared for one in plan.parameters)]
-        kernel = ["OB_GLOBAL const ob_u64* ob_table", "const ob_i64 ob_chunks", "const ob_i64 ob_elements"]
+        declared = self.dialect.declared
+        loop = [Parameter("ob_item", index), Parameter("xnumel", index), *(one.declared for one in plan.parameters)]
         kind, whole = "void", ""
         turns = [
             f"for ({index} xindex = ob_item; xindex < xnumel; xindex += {items}) {{",
@@ -172,25 +173,29 @@ class ChunkKernel(SimtKernel):
         if join is not None:
             kind, whole = join.type, f"{join.type} ob_part = "
             turns = chunk_joins.loop(join, self.dialect, body, index, items)
-        head = self.dialect.kernel.format(name=name or "KERNEL_NAME", parameters=", ".join([*kernel, *plan.given]))
         passed = [f"({index})(ob_number % {items})", f"({index})(ob_rest < ob_elements ? ob_rest : ob_elements)"]
-        lines = [
-            f"OB_DEVICE {kind} ob_chunk({', '.join(loop)}) {{",
+        function = [
+            f"OB_DEVICE {kind} ob_chunk({', '.join(map(declared, loop))}) {{",
             *(f"  {line}" for line in [*plan.first, *before, *turns]),
             "}",
-            f"{head} {{",
+        ]
+        row = self.dialect.pointer("ob_u64", is_written=False)
+        lines = [
             f"  const ob_i64 ob_number = {self.dialect.item};",
             f"  const ob_u64 ob_place = ob_table[ob_number / {items}];",
-            f"  OB_GLOBAL const ob_u64* ob_row = ob_table + ob_chunks + (ob_i64)(ob_place >> 32) * {plan.width};",
+            f"  {row} ob_row = ob_table + ob_chunks + (ob_i64)(ob_place >> 32) * {plan.width};",
             "  const ob_i64 ob_first = (ob_i64)(ob_u32)ob_place * ob_elements;",
             f"  const ob_i64 ob_rest = (ob_i64)ob_row[{plan.width - 1}] - ob_first;",
             f"  {whole}ob_chunk({', '.join([*passed, *(one.passed for one in plan.parameters)])});",
             *(f"  {line}" for line in (chunk_joins.store_of_chunk(join, items) if join is not None else [])),
-            "}",
         ]
         self.wanted.text, self.width = plan.text(), plan.width
         self.types_of_launch = ("table", "int64_t", "int64_t", *plan.types)
-        return "\n".join(lines) + "\n"
+        parameters = [Parameter("ob_table", "ob_u64", True), Parameter("ob_chunks", "ob_i64")]
+        parameters += [Parameter("ob_elements", "ob_i64"), *plan.given]
+        arrays = chunk_joins.arrays_of(join, items) if join is not None else []
+        kernel = self.dialect.frame(name or "KERNEL_NAME", parameters, "\n".join(lines) + "\n", arrays)
+        return "\n".join(function) + "\n" + kernel
 
 
 class _Plan:
@@ -200,7 +205,7 @@ class _Plan:
         self.kernel = kernel
         self.columns: list[str] = []
         self.arguments: list[str] = []
-        self.given: list[str] = []  # declarations of the kernel's own arguments
+        self.given: list[Parameter] = []  # the kernel's own arguments
         self.types: list[str] = []
         self.parameters: list[_Parameter] = []
         self.first: list[str] = []  # declarations at the beginning of the loop's function
@@ -214,7 +219,7 @@ class _Plan:
                 (self._add_list if operand.kind == "list" else self._add_other)(operand)
         if kernel.wanted.join is not None:
             self._column("chunk")
-            self.given.append(f"OB_GLOBAL {STORAGE_TYPES[kernel.wanted.join.kept]}* ob_joined")
+            self.given.append(Parameter("ob_joined", STORAGE_TYPES[kernel.wanted.join.kept], True, True))
             self.types.append("void*")
             return
         for node, result in zip(V.graph.graph_outputs, kernel.wanted.results, strict=True):
@@ -246,8 +251,8 @@ class _Plan:
             self._pointer(inner, dtype, f"{word} + ob_first", is_written)
 
     def _pointer(self, name: str, dtype: torch.dtype, place: str, is_written: bool, is_alone: bool = True) -> None:
-        kind = f"OB_GLOBAL {'' if is_written else 'const '}{STORAGE_TYPES[dtype]}*"
-        declared = f"{kind}{' OB_RESTRICT' if is_alone else ''} {name}"
+        kind = self.kernel.dialect.pointer(STORAGE_TYPES[dtype], is_written=is_written)
+        declared = Parameter(name, STORAGE_TYPES[dtype], True, is_written, is_alone)
         self.parameters.append(_Parameter(declared, f"({kind}){place}"))
 
     def _add_other(self, operand: Operand) -> None:
@@ -260,20 +265,20 @@ class _Plan:
         elif operand.kind == "numbers":
             word = self._column(f"number {operand.argument} {kind}")
             passed = _FROM_WORD[dtype].format(word)
-            self.parameters.append(_Parameter(f"const {COMPUTE_TYPES[dtype]} {inner}", passed))
+            self.parameters.append(_Parameter(Parameter(inner, COMPUTE_TYPES[dtype]), passed))
         else:
             name = f"ob_given{len(self.given)}"
             if operand.kind == "number":
                 self._argument(
-                    f"number {operand.argument} {kind}", f"const {COMPUTE_TYPES[dtype]} {name}", _PASSED[dtype]
+                    f"number {operand.argument} {kind}", Parameter(name, COMPUTE_TYPES[dtype]), _PASSED[dtype]
                 )
-                self.parameters.append(_Parameter(f"const {COMPUTE_TYPES[dtype]} {inner}", name))
+                self.parameters.append(_Parameter(Parameter(inner, COMPUTE_TYPES[dtype]), name))
             else:
-                pointer = f"OB_GLOBAL const {STORAGE_TYPES[dtype]}*"
-                self._argument(f"tensor {operand.argument} r", f"{pointer} {name}", "const void*")
-                self.parameters.append(_Parameter(f"{pointer} OB_RESTRICT {inner}", name))
+                element = STORAGE_TYPES[dtype]
+                self._argument(f"tensor {operand.argument} r", Parameter(name, element, True), "const void*")
+                self.parameters.append(_Parameter(Parameter(inner, element, True, is_alone=True), name))
 
-    def _argument(self, text: str, declared: str, kind: str) -> None:
+    def _argument(self, text: str, declared: Parameter, kind: str) -> None:
         self.arguments.append(text)
         self.given.append(declared)
         self.types.append(kind)
@@ -284,14 +289,15 @@ class _Plan:
         target = Operand("list", -1 if result.argument is None else result.argument)
         if result.is_flag:
             given = f"ob_given{len(self.given)}"
-            self._argument(f"tensor {result.argument} w", f"OB_GLOBAL float* {given}", "void*")
-            self.parameters.append(_Parameter(f"OB_GLOBAL float* {inner}", given))
+            self._argument(f"tensor {result.argument} w", Parameter(given, "float", True, True), "void*")
+            self.parameters.append(_Parameter(Parameter(inner, "float", True, True), given))
         elif result.argument is None:
             word = self._column(f"fresh {str(dtype).removeprefix('torch.')}")
             self._pointer(inner, dtype, f"{word} + ob_first", True)
         elif target in self.inputs:
             # One pointer for each memory, so that no two pointers of the loop alias.
-            self.first.append(f"OB_GLOBAL {STORAGE_TYPES[dtype]}* {inner} = {self._inner(target)[0]};")
+            pointer = self.kernel.dialect.pointer(STORAGE_TYPES[dtype], is_written=True)
+            self.first.append(f"{pointer} {inner} = {self._inner(target)[0]};")
         else:
             text = f"list {result.argument} w"
             word = f"ob_row[{self.columns.index(text)}]" if text in self.columns else self._column(text)

@@ -54,7 +54,8 @@ class SimtScheduling(SIMDScheduling):
         wrapper.src_to_kernel[src_code] = name
         text = src_code.replace("KERNEL_NAME", name)
         if kernel.dialect.runs_on_host:
-            parameters = [(declared, given, letter) for declared, given, letter, _ in kernel.parameters()]
+            declared = kernel.dialect.declared
+            parameters = [(declared(one), one.name, letter) for one, letter, _ in kernel.parameters()]
             wrapper.add_import_once("from torch_outboard.compile.runtime.simt_kernel import simt_kernel")
             arguments = f"{name!r}, {kernel.dialect.name!r}, {parameters!r}, {kernel.items()!r}"
             wrapper.define_kernel(name, f"simt_kernel({arguments}, r'''\n{text}''')", gpu=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from torch_outboard.codegen.dialects.frame import Parameter
 from torch_outboard.compile.generators import generators
 from torch_outboard.compile.runtime.device_kernel import device_kernel
 from torch_outboard.kernels.tune.timing import median_ratio, rounds_of
@@ -94,12 +95,12 @@ def bar_of_side(bar: float, side: int, seconds: Mapping[str, Sequence[float]], n
 def _host_times(device: torch.device, rounds: int) -> Iterator[Figure]:
     x, y = torch.ones(1, device=device), torch.ones(1, device=device)
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
-    kernel = dialect.kernel.format(name="ob_nothing", parameters="OB_GLOBAL float* OB_RESTRICT where")
+    where = Parameter("where", "float", is_pointer=True, is_written=True, is_alone=True)
     launch = device_kernel(
         "nothing",
         dialect.language or dialect.name,
         ("float*",),
-        dialect.source(f"{kernel} {{\n}}\n"),
+        dialect.source(dialect.frame("ob_nothing", [where], "")),
         entry="ob_nothing",
         grid=("1",),
         options=dialect.options,

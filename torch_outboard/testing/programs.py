@@ -104,17 +104,19 @@ extern "C" __global__ void sums(const float* x, float* out, int n) {
 
 
 def _in_dialect(dialect: Dialect) -> TestPrograms:
-    def program(name: str, parameters: list[str], body: str) -> str:
-        head = dialect.kernel.format(name=name, parameters=", ".join(parameters))
-        return dialect.source(f"{head} {{ {body} }}\n")
+    from torch_outboard.codegen.dialects.frame import Parameter
+
+    def program(name: str, parameters: list[Parameter], body: str) -> str:
+        return dialect.source(dialect.frame(name, parameters, f"  {body}\n"))
 
     def many(count: int) -> str:
         names = [f"x{i}" for i in range(count)]
         body = " ".join(f"out[{i}] = *{one} + 1;" for i, one in enumerate(names))
-        return program("many", ["OB_GLOBAL float* out", *(f"OB_GLOBAL const float* {one}" for one in names)], body)
+        return program("many", [out, *(Parameter(one, "float", is_pointer=True) for one in names)], body)
 
-    read = [f"OB_GLOBAL const float* {name}" for name in ("x", "b")]
-    parameters = [*read, "OB_GLOBAL float* out", "ob_i32 n", "float a", "ob_i64 shift"]
+    out = Parameter("out", "float", is_pointer=True, is_written=True)
+    parameters = [*(Parameter(name, "float", is_pointer=True) for name in ("x", "b")), out]
+    parameters += [Parameter("n", "ob_i32"), Parameter("a", "float"), Parameter("shift", "ob_i64")]
     scale = program("scale", parameters, _SCALE.format(item=dialect.item))
     language = dialect.language or dialect.name
     return TestPrograms(

@@ -5,16 +5,22 @@ All dialects share the bodies of kernels. The bodies are in the subset that open
 They use the types `ob_i8` … `ob_u64`, `float`, `double` and `bool`, and helpers of prelude/, which are in the same
 subset. A dialect holds the differences: how a kernel begins, the qualifiers of pointers, how an item gets its number,
 and the spellings of library functions.
+
+The fields serve languages like C. For another language, derive a class and override the methods that write text: the
+frame of a kernel, pointers, named constants, loads of four elements, literals.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
+from torch_outboard.codegen.dialects.frame import LocalArray, Parameter, Suffixes
+from torch_outboard.codegen.dialects.literals import literal_text
 from torch_outboard.codegen.prelude import needed_by
 
 __all__ = ["COMPUTE_TYPES", "FLOAT8", "HALVES", "NARROW", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
@@ -116,6 +122,10 @@ class Dialect:
         OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also
         has vectors `float4` and `uint4` with members x, y, z and w. Without groups and these vectors, matrix products
         have no kernels.
+    unroll : str
+        The line before a loop that a compiler should unroll.
+    suffixes : Suffixes
+        The ends of constants, after their digits.
     """
 
     name: str
@@ -134,10 +144,57 @@ class Dialect:
     atomics: frozenset[str] = frozenset()
     vectors: str = ""
     has_groups: bool = False
+    unroll: str = "#pragma unroll"
+    suffixes: Suffixes = Suffixes()
 
     def function(self, name: str) -> str:
         """Return the spelling of a function of C's library."""
         return self.functions.get(name, f"OB_LIB({name})")
+
+    def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
+        """Return a kernel: its head, the memory that its items share, and its body, which ends with a newline."""
+        head = self.kernel.format(name=name, parameters=", ".join(self.declared(one) for one in parameters))
+        return f"{head} {{\n{''.join(f'  {self.local_array(one)}' for one in arrays)}{body}}}\n"
+
+    def declared(self, parameter: Parameter) -> str:
+        """Return the declaration of a parameter."""
+        if not parameter.is_pointer:
+            return f"const {parameter.type} {parameter.name}"
+        pointer = self.pointer(parameter.type, is_written=parameter.is_written)
+        return f"{pointer}{' OB_RESTRICT' if parameter.is_alone else ''} {parameter.name}"
+
+    def pointer(self, kind: str, *, is_written: bool) -> str:
+        """Return the type of a pointer into the device's memory, to elements of a type."""
+        return f"OB_GLOBAL {'' if is_written else 'const '}{kind}*"
+
+    def local_array(self, array: LocalArray) -> str:
+        """Return the line that declares memory of a group."""
+        aligned = " __attribute__((aligned(16)))" if array.is_aligned else ""
+        return f"OB_LOCAL {array.type} {array.name}[{array.size}]{aligned};\n"
+
+    def constant(self, name: str, value: int) -> str:
+        """Return the declaration of an integer that is a constant, and may be the size of an array."""
+        return f"enum {{ {name} = {value} }};"
+
+    def four(self, kind: str) -> str:
+        """Return the type of four elements ("float" or "ob_u32"), with members x, y, z and w."""
+        return "float4" if kind == "float" else "uint4"
+
+    def load_four(self, kind: str, array: str, index: str) -> str:
+        """Return four elements of a group's array, from an index that is a multiple of four."""
+        return f"*(OB_LOCAL_AT const {self.four(kind)}*)({array} + {index})"
+
+    def store_four(self, kind: str, array: str, index: str, value: str) -> str:
+        """Return the statement that stores four elements in a group's array."""
+        return f"*(OB_LOCAL_AT {self.four(kind)}*)({array} + {index}) = {value};"
+
+    def literal(self, value: Any, dtype: torch.dtype) -> str:
+        """Return a number as a constant of a type."""
+        return literal_text(value, dtype, COMPUTE_TYPES[dtype], self.suffixes)
+
+    def arithmetic(self, sign: str, a: str, b: str, dtype: torch.dtype) -> str:
+        """Return the sum, difference or product of floating-point values, rounded and not simplified."""
+        return f"({a} {sign} {b})"
 
     def described(self) -> str:
         """Return all fields as text. The text is the same in every process, so sets and mappings are sorted."""

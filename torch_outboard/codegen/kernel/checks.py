@@ -10,6 +10,8 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
+from torch_outboard.codegen.dialects.frame import Parameter
+
 __all__ = ["CHECKED", "DIVIDING", "RECORD", "ZERO", "index_given", "is_never_zero", "of_operator", "operator_of"]
 
 # Operators whose kernels check indices or conditions.
@@ -66,9 +68,13 @@ _RANGES = frozenset(
 )
 
 # The parameters by which a kernel reports a failure. A launch fills them in: one argument of the type "record".
-RECORD = "OB_GLOBAL ob_record* ob_failures, const ob_u64 ob_ticket, const ob_u32 ob_kernel"
+RECORD = (
+    Parameter("ob_failures", "ob_record", is_pointer=True, is_written=True),
+    Parameter("ob_ticket", "ob_u64"),
+    Parameter("ob_kernel", "ob_u32"),
+)
 
-_NUMBER = re.compile(r"^\(\(ob_[iu]\d+\)\(?(-?\d+)U?L?\)?\)$")
+_NUMBER = re.compile(r"^\(\(ob_[iu]\d+\)\(?(-?\d+)[UL]*\)?\)$")
 _GREATER = re.compile(r"^ob_maximum_i\d+\((\w+|\(.*\)), (\w+|\(.*\))\)$")
 _WRAPPED = re.compile(r"^\((?P<is_negative>\w+) \? (?P<wrapped>\w+) : (?P<given>.+)\)$")
 

@@ -10,6 +10,9 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.printers import ExprPrinter
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from torch_outboard.codegen.dialects.frame import Suffixes
+from torch_outboard.codegen.dialects.literals import integer_text
+
 __all__ = ["IndexPrinter"]
 
 _INT32 = 2**31
@@ -25,8 +28,9 @@ class IndexPrinter(ExprPrinter):
     name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, suffixes: Suffixes) -> None:
         super().__init__()
+        self.suffixes = suffixes
         self.sizes: set[str] = set()
         self.named: dict[str, str] = {}
 
@@ -49,11 +53,11 @@ class IndexPrinter(ExprPrinter):
         value = int(expr)
         if -_INT32 < value < _INT32:
             return str(value)
-        return f"((ob_i64)({value}L))" if value > -(2**63) else "((ob_i64)(-9223372036854775807L - 1))"
+        return f"((ob_i64)({integer_text(value, self.suffixes)}))"
 
     def _print_Float(self, expr: sympy.Float) -> str:
         # SymPy treats 0.0 as an integer.
-        return repr(float(expr))
+        return f"{float(expr)!r}{self.suffixes.f64}"
 
     def _print_FloorDiv(self, expr: sympy.Expr) -> str:
         number, divisor = expr.args

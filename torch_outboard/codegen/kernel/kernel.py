@@ -22,6 +22,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, NARROW, STORAGE_TYPES, SUFFIXES
+from torch_outboard.codegen.dialects.frame import Parameter
 from torch_outboard.codegen.kernel import reduction, search
 from torch_outboard.codegen.kernel.checking import CheckingKernel
 from torch_outboard.codegen.kernel.checks import RECORD
@@ -70,7 +71,7 @@ class SimtKernel(CheckingKernel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cse: Any = TypedCSE("", ";")
-        self.printer = IndexPrinter()
+        self.printer = IndexPrinter(self.dialect.suffixes)
         self.loads = self.stores = self.compute = IndentedBuffer()
         self.before = IndentedBuffer()  # before the loop: declarations of accumulators
         self.after = IndentedBuffer()  # after the loop: joining of lanes, results, their stores
@@ -301,8 +302,8 @@ class SimtKernel(CheckingKernel):
         """Keep the stored variables beyond the next loop, which then does not read them from memory."""
         self._kept.update(self.cse.store_cache.values())
 
-    def parameters(self) -> Iterator[tuple[str, str, str, Any]]:
-        """Yield the declaration, the name, the letter of a launch and the wrapper's value of each argument."""
+    def parameters(self) -> Iterator[tuple[Parameter, str, Any]]:
+        """Yield each parameter, the letter of a launch and the wrapper's value."""
         arguments: tuple[Any, ...] = self.args.python_argdefs()
         names, given, kinds, _ = arguments
         written = {inner for inner in self.args.output_buffers.values() if isinstance(inner, str)}
@@ -310,22 +311,21 @@ class SimtKernel(CheckingKernel):
         for argument, value, kind in zip(names, given, kinds, strict=True):
             name = argument.name
             if hasattr(kind, "expr"):
-                yield f"const ob_i64 {name}", name, "i", value
+                yield Parameter(name, "ob_i64"), "i", value
                 continue
             is_written = name in written
             # A mutated buffer may also be an input.
             is_alone = given.count(value) == 1
-            declared = f"OB_GLOBAL {'' if is_written else 'const '}{STORAGE_TYPES[kind.dtype]}*"
-            yield f"{declared}{' OB_RESTRICT' if is_alone else ''} {name}", name, "w" if is_written else "r", value
+            parameter = Parameter(name, STORAGE_TYPES[kind.dtype], True, is_written, is_alone)
+            yield parameter, "w" if is_written else "r", value
         for tree in self.range_trees:
             if not isinstance(tree.numel, sympy.Integer):
-                name = f"{tree.prefix}numel_given"
-                yield f"const ob_i64 {name}", name, "i", tree.numel
+                yield Parameter(f"{tree.prefix}numel_given", "ob_i64"), "i", tree.numel
 
     def types(self) -> tuple[str, ...]:
         """Return the types of the parameters that calls pass."""
         kinds = {"i": "int64_t", "r": "const void*", "w": "void*"}
-        return tuple(kinds[letter] for _, _, letter, _ in self.parameters())
+        return tuple(kinds[letter] for _, letter, _ in self.parameters())
 
     def items(self) -> str:
         """Return the number of items as an expression of the kernel's parameters."""
@@ -333,7 +333,7 @@ class SimtKernel(CheckingKernel):
 
     def items_formula(self) -> str:
         """Return the number of items in the postfix form of a launch's formulas, where a2 is the third parameter."""
-        names = [name for _, name, _, _ in self.parameters()]
+        names = [parameter.name for parameter, *_ in self.parameters()]
         words = [
             self.mapping.count_formula(tree, f"a{names.index(size)}" if size in names else size)
             for tree, size in self._sizes()
@@ -357,11 +357,7 @@ class SimtKernel(CheckingKernel):
         )  # the first is contiguous in memory
         self.mapping.prepare(trees)
         code = IndentedBuffer()
-        for number, check in enumerate(self.checks):
-            code.writeline(f"// check {number}: {check!r}")
-        declared = [text for text, *_ in self.parameters()]
-        parameters = ", ".join([*declared, RECORD] if self.checks else declared)
-        code.writeline(self.dialect.kernel.format(name=name or "KERNEL_NAME", parameters=parameters) + " {")
+        parameters = [*(one for one, *_ in self.parameters()), *(RECORD if self.checks else ())]
         with code.indent():
             code.writelines([f"const ob_i64 {name} = {text};" for text, name in self.printer.named.items()])
             self._write_indices(code, trees)
@@ -371,8 +367,8 @@ class SimtKernel(CheckingKernel):
             self.mapping.write_end(code)
             for old, _ in self.args.aliases():
                 code.writeline(f"#undef {old}")
-        code.writeline("}")
-        return code.getvalue()
+        checks = "".join(f"// check {number}: {check!r}\n" for number, check in enumerate(self.checks))
+        return checks + self.dialect.frame(name or "KERNEL_NAME", parameters, code.getvalue(), self.mapping.arrays())
 
     def _write_indices(self, code: IndentedBuffer, trees: list[Any]) -> None:
         index, mapping = self.index_dtype, self.mapping

@@ -106,7 +106,7 @@ def _of_operator(name: str, sign: str, helper: str) -> Callable[..., str]:
     def call(a: Any, b: Any) -> str:
         dtype = _result(name, a, b)
         if dtype.is_floating_point:
-            return f"({cast(a, dtype)} {sign} {cast(b, dtype)})"
+            return V.kernel.dialect.arithmetic(sign, cast(a, dtype), cast(b, dtype), dtype)  # type: ignore[no-any-return]
         if dtype == torch.bool:
             return f"(bool)({cast(a, torch.int32)} {sign} {cast(b, torch.int32)})"
         return f"ob_{helper}_{suffix(dtype)}({cast(a, dtype)}, {cast(b, dtype)})"

@@ -90,20 +90,20 @@ def _simple(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str,
         kept = torch.bool
     elif kept == torch.bool and kind in ("sum", "prod", "xor_sum"):
         kept = torch.int64
-    array = kernel.accumulator(kept, start_of(kind, kept))
+    array = kernel.accumulator(kept, literal(start_of(kind, kept), kept))
     join = joiner(kind, kept)
     kernel.compute.writeline(f"{array}[lane] = {join(f'{array}[lane]', cast(value, kept))};")
     kernel.join_lanes([(array, kept)], lambda a, b: [f"{array}[{a}] = {join(f'{array}[{a}]', f'{array}[{b}]')};"])
     return kernel.result(dtype, array, kept)
 
 
-def start_of(kind: str, kept: torch.dtype) -> str:
-    """Return the initial value of an accumulator."""
+def start_of(kind: str, kept: torch.dtype) -> Any:
+    """Return the initial value of an accumulator, a number."""
     start: Any = {"sum": 0, "prod": 1, "xor_sum": 0, "any": False, "fmax": float("nan")}.get(kind)
     if start is None or (kind == "fmax" and not kept.is_floating_point):
         low, high = _LIMITS[kept]
         start = high if kind == "min" else low
-    return literal(start, kept)
+    return start
 
 
 def joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch._inductor.codegen.common import CSEVariable
-from torch._inductor.virtualized import OpsValue
+from torch._inductor.virtualized import OpsValue, V
 
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, NARROW, SUFFIXES
 
@@ -21,35 +20,8 @@ def suffix(dtype: torch.dtype) -> str:
 
 
 def literal(value: Any, dtype: torch.dtype) -> str:
-    """Return a number as a constant of a type."""
-    kind = COMPUTE_TYPES[dtype]
-    if dtype == torch.bool:
-        return "true" if value else "false"
-    if dtype.is_floating_point:
-        number = float(value)
-        if math.isnan(number):
-            return f"(({kind})OB_NAN)"
-        if math.isinf(number):
-            return f"({'-' if number < 0 else ''}({kind})OB_INFINITY)"
-        if kind == "float":
-            # The nearest float, written with enough digits: a constant beyond its range would be an error in C.
-            number = float(torch.tensor(number, dtype=torch.float64).to(torch.float32))
-            if math.isinf(number):
-                return f"({'-' if number < 0 else ''}(float)OB_INFINITY)"
-            return f"({number!r}f)"
-        return f"({number!r})"
-    number = int(value)
-    if number == -(2**63):
-        return "((ob_i64)(-9223372036854775807L - 1))"
-    if number >= 2**63:
-        return f"(({kind}){number}UL)"
-    return (
-        f"(({kind}){number}L)"
-        if abs(number) >= 2**31
-        else f"(({kind}){number})"
-        if number >= 0
-        else f"(({kind})({number}))"
-    )
+    """Return a number as a constant of a type, in the dialect of the kernel that is written."""
+    return V.kernel.dialect.literal(value, dtype)  # type: ignore[no-any-return]
 
 
 def plain(x: Any) -> Any:

@@ -71,7 +71,7 @@ class Columns(Item):
     def write_part(self, loops: list[Any]) -> None:
         kernel, body = self.kernel, self.kernel.body
         if kernel.before:
-            body.writeline(f"enum {{ {kernel.lanes_name} = {self.columns} }};")
+            body.writeline(kernel.dialect.constant(kernel.lanes_name, self.columns))
             body.splice(kernel.before)
         if loops:
             turn = f"const {kernel.index_dtype} turn = {self.open_loops(loops)};"

@@ -22,6 +22,7 @@ from torch._inductor.codegen.common import DeferredLine
 from torch._inductor.utils import IndentedBuffer
 
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, SUFFIXES
+from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.mapping.mapping import Body, Mapping
 from torch_outboard.codegen.mapping.parts import ITEMS
 
@@ -66,14 +67,13 @@ class Group(Mapping):
         return self.shape.across, ITEMS
 
     def head(self, total: str) -> list[str]:
-        """Return the declarations of the group's memory, of an item's place in the group, and of its row's number."""
+        """Return the declarations of an item's place in the group, and of its row's number."""
         shape = self.shape
         row, along = f"ob_item / {shape.along}", f"ob_item % {shape.along}"
         if shape.is_across_first:
             row, along = f"ob_item % {shape.across}", f"ob_item / {shape.across}"
         (tree,) = (one for one in self.kernel.range_trees if one.is_reduction)
         return [
-            *(f"OB_LOCAL {COMPUTE_TYPES[dtype]} {name}[{ITEMS}];" for name, dtype in self._shared.items()),
             "const int ob_item = OB_ITEM_OF_GROUP;",
             f"const int ob_row = {row}, ob_along = {along};",
             f"const ob_i64 ob_rows = {total};",
@@ -82,6 +82,9 @@ class Group(Mapping):
             "const ob_i64 ob_number = ob_is_inside ? ob_wanted : ob_rows - 1;",
             f"const {self.kernel.index_dtype} {tree.prefix}end = ob_is_inside ? {tree.prefix}numel : 0;",
         ]
+
+    def arrays(self) -> list[LocalArray]:
+        return [LocalArray(COMPUTE_TYPES[dtype], name, str(ITEMS)) for name, dtype in self._shared.items()]
 
     def store(self, name: str, line: str, *, is_of_row: bool) -> None:
         if is_of_row:
@@ -124,7 +127,7 @@ class Group(Mapping):
         body.writeline(f"const {index} {whole} = {prefix}end - {prefix}end % {shape.elements};")
         head = f"{count} {prefix}base = ob_along; {prefix}base < ({count}){whole}; {prefix}base += {shape.elements}"
         body.writeline(f"for ({head})")
-        body.writeline("#pragma unroll")
+        body.writeline(self.kernel.dialect.unroll)
         body.writeline(f"  for (int lane = 0; lane < {lanes}; ++lane) {{")
         number, turn = f"({index}){prefix}base + lane * {shape.along}", f"({index})({prefix}base / {shape.elements})"
         self.write_loop_body(f"const {index} {prefix}index = {number}, turn = {turn};")
@@ -136,7 +139,7 @@ class Group(Mapping):
         shape, body, index = self.shape, self.kernel.body, self.kernel.index_dtype
         count = index.replace("ob_i", "ob_u")
         # The number of lanes is a constant, so that accumulators stay in registers.
-        body.writeline("#pragma unroll")
+        body.writeline(self.kernel.dialect.unroll)
         body.writeline(f"for (int lane = 0; lane < {shape.lanes}; ++lane) {{")
         body.writeline(f"  const {count} {prefix}at = ({count}){whole} + lane * {shape.along} + ob_along;")
         body.writeline(f"  if ({prefix}at < ({count}){prefix}end) {{")

@@ -18,6 +18,7 @@ from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.mapping.machine import is_cpu, is_long
 
 __all__ = ["Body", "Mapping"]
@@ -141,6 +142,10 @@ class Mapping(ABC):
         """Return the declaration of an item's index in a dimension."""
         return [f"const {self.kernel.index_dtype} {tree.prefix}index = ({self.kernel.index_dtype}){number};"]
 
+    def arrays(self) -> list[LocalArray]:
+        """Return the memory that the items of a group share."""
+        return []
+
     def write_end(self, code: IndentedBuffer) -> None:  # noqa: B027  most mappings need nothing
         """Write the end of the kernel: stores that had to wait, and closing braces."""
 
@@ -160,7 +165,7 @@ class Mapping(ABC):
         lanes = self.lanes(loops)
         # Deferred lines (stores that Inductor may still remove) can't be changed any more. So a name stands for the
         # number of lanes.
-        kernel.body.writeline(f"enum {{ {kernel.lanes_name} = {lanes} }};")
+        kernel.body.writeline(kernel.dialect.constant(kernel.lanes_name, lanes))
         kernel.body.splice(kernel.before)
         self.write_loops(loops, lanes)
         kernel.forget(loops)

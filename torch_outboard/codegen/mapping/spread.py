@@ -42,7 +42,7 @@ class Spread(Mapping):
         return [
             f"const {kind} ob_elements = ({kind})({total});",
             f"const {kind} ob_first = ({kind})OB_GROUP_NUMBER * {ITEMS * self._parts} + ({kind})OB_ITEM_OF_GROUP;",
-            "#pragma unroll",
+            self.kernel.dialect.unroll,
             f"for (int ob_part = 0; ob_part < {self._parts}; ++ob_part) {{",
             f"const {kind} ob_wanted = ob_first + ({kind})(ob_part * {ITEMS});",
             "const bool ob_is_inside = ob_wanted < ob_elements;",

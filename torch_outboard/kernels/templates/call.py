@@ -12,6 +12,7 @@ import torch
 from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
+from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.refusal import Refusal
@@ -153,6 +154,8 @@ class Kernel:
         The number of items in a group.
     parameters, types, passed : list
         The parameters as the text names them, their types, and the launch's arguments: names of tensors, expressions.
+    arrays : list of LocalArray
+        The memory that the items of a group share.
     """
 
     name: str
@@ -160,19 +163,21 @@ class Kernel:
     text: str = ""
     groups: Any = 0
     group: int = 1
-    parameters: list[str] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
     passed: list[Any] = field(default_factory=list)
+    arrays: list[LocalArray] = field(default_factory=list)
 
     def written(self, dialect: Dialect) -> str:
         """Return the kernel's whole text."""
-        parameters = ", ".join([*self.parameters, "const ob_i64 ob_groups"])
-        return f"{self.before}{dialect.kernel.format(name=self.name, parameters=parameters)} {{\n{self.text}}}\n"
+        parameters = [*self.parameters, Parameter("ob_groups", "ob_i64")]
+        return self.before + dialect.frame(self.name, parameters, self.text, self.arrays)
 
     def pointer(self, name: str, tensor: Tensor, is_written: bool = False, element: str = "") -> None:
         """Declare a tensor's memory, as another type of the same size if one is named."""
-        kind = f"{'' if is_written else 'const '}{element or STORAGE_TYPES[tensor.dtype]}*"
-        self._declare(f"OB_GLOBAL {kind} OB_RESTRICT {name}", kind, tensor.name)
+        kind = element or STORAGE_TYPES[tensor.dtype]
+        parameter = Parameter(name, kind, is_pointer=True, is_written=is_written, is_alone=True)
+        self._declare(parameter, f"{'' if is_written else 'const '}{kind}*", tensor.name)
 
     def number(self, name: str, value: Any) -> str:
         """Return the text of a number, and declare the parameter if the text names one."""
@@ -183,12 +188,12 @@ class Kernel:
 
     def parameter(self, name: str, value: Any) -> None:
         """Declare a number that differs between launches."""
-        self._declare(f"const ob_i64 {name}", "int64_t", simplified(value))
+        self._declare(Parameter(name, "ob_i64"), "int64_t", simplified(value))
 
-    def _declare(self, parameter: str, kind: str, passed: Any) -> None:
+    def _declare(self, parameter: Parameter, kind: str, passed: Any) -> None:
         """Declare a parameter, once: operands may share a name."""
         if parameter in self.parameters:
-            assert self.passed[self.parameters.index(parameter)] == passed, f"{self.name} has two {parameter}"
+            assert self.passed[self.parameters.index(parameter)] == passed, f"{self.name} has two {parameter.name}"
             return
         self.parameters.append(parameter)
         self.types.append(kind)

@@ -85,6 +85,9 @@ def _begin(
     kernel = Kernel(name)
     kernel.group = _GROUP
     words = {"REAL": "float" if probabilities.dtype == torch.float32 else "double", "ITEM": call.dialect.item}
+    words["READ"], words["WRITTEN"] = (
+        call.dialect.pointer(words["REAL"], is_written=is_written) for is_written in (False, True)
+    )
     words["EXP"], words["LOG"] = call.dialect.function("exp"), call.dialect.function("log")
     given = {"probs": probabilities, "labels": call.tensor("labels")}
     lengths = {"input_lengths": call.tensor("input_lengths"), "target_lengths": call.tensor("target_lengths")}
@@ -117,10 +120,10 @@ _ALPHAS = """\
   const ob_i64 length = input_lengths[item * $INPUT_LENGTHS_A];
   const ob_i64 states = 2 * target_lengths[item * $TARGET_LENGTHS_A] + 1;
   const $REAL none = -($REAL)OB_INFINITY;
-  OB_GLOBAL $REAL* own = alpha + item * $ALPHA_A;
+  $WRITTEN own = alpha + item * $ALPHA_A;
   for (ob_i64 step = 0; step < $STEPS; ++step) {
-    OB_GLOBAL $REAL* row = own + step * $ALPHA_B;
-    OB_GLOBAL const $REAL* before = own + (step - 1) * $ALPHA_B;
+    $WRITTEN row = own + step * $ALPHA_B;
+    $READ before = own + (step - 1) * $ALPHA_B;
     for (ob_i64 state = 0; state < 2 * $TARGETS + 1; ++state) {
       if (step >= length || state >= states || (step == 0 && state > 1)) {
         row[state] = none;
@@ -156,10 +159,10 @@ _BETAS = """\
   const ob_i64 length = input_lengths[item * $INPUT_LENGTHS_A];
   const ob_i64 states = 2 * target_lengths[item * $TARGET_LENGTHS_A] + 1;
   const $REAL none = -($REAL)OB_INFINITY;
-  OB_GLOBAL $REAL* own = beta + item * $BETA_A;
+  $WRITTEN own = beta + item * $BETA_A;
   for (ob_i64 step = length - 1; step >= 0; --step) {
-    OB_GLOBAL $REAL* row = own + step * $BETA_B;
-    OB_GLOBAL const $REAL* next = own + (step + 1) * $BETA_B;
+    $WRITTEN row = own + step * $BETA_B;
+    $READ next = own + (step + 1) * $BETA_B;
     for (ob_i64 state = states - 1; state >= 0; --state) {
       const ob_i64 label = $LABEL;
       if (step == length - 1) {
@@ -185,7 +188,7 @@ _COLLECT = """\
   const ob_i64 states = 2 * target_lengths[item * $TARGET_LENGTHS_A] + 1;
   const $REAL none = -($REAL)OB_INFINITY;
   const $REAL nll = likelihood[item * $LIKELIHOOD_A], factor = grad[item * $GRAD_A];
-  OB_GLOBAL $REAL* row = result + step * $RESULT_A + item * $RESULT_B;
+  $WRITTEN row = result + step * $RESULT_A + item * $RESULT_B;
   const bool is_zero = step >= length || ($ZERO_INFINITY && nll == ($REAL)OB_INFINITY);
   for (ob_i64 label = 0; label < $CLASSES; ++label) row[label] = is_zero ? ($REAL)0 : none;
   if (is_zero) return;

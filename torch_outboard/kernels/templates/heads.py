@@ -52,7 +52,7 @@ class Rows:
         """Return an element as a float; for a bool, what the element adds to a score."""
         place = self.place(begin, row, column)
         if self.tensor.dtype == torch.bool:
-            return f"({place} ? 0.0f : {NONE})"
+            return f"({place} ? 0 : {NONE})"
         return loaded(place, self.tensor.dtype, FLOAT)
 
     def store(self, begin: str, row: str, column: str, value: str) -> str:

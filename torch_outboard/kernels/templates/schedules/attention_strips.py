@@ -24,7 +24,7 @@ _LARGE = 128
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launches of attention."""
     packs, packed = _packs(call, given, {"key": (given.key, "row"), "value": (given.value, "column")})
-    kernel = Kernel("ob_attention", tile(FLOAT))
+    kernel = Kernel("ob_attention", tile(call.dialect, FLOAT))
     words = _words(call, given, kernel, packed, given.query, result, logsumexp)
     words |= {
         "PACK_QUERY": _panel("query_part", given.query, "query_from", given.head, "QUERIES"),
@@ -54,7 +54,7 @@ def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, targ
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
     operands = {"key": (given.key, "row"), "key_columns": (given.key, "column"), "value": (given.value, "row")}
     packs, packed = _packs(call, given, operands)
-    kernel = Kernel("ob_attention_of_queries", tile(FLOAT))
+    kernel = Kernel("ob_attention_of_queries", tile(call.dialect, FLOAT))
     words = _words(call, given, kernel, packed, given.query, grad, logsumexp, delta, target)
     words |= {
         "PACK_QUERY": _panel("query_part", given.query, "query_from", given.head, "QUERIES"),
@@ -83,7 +83,7 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None
     operands |= {"query_columns": (given.query, "column")} if of_key else {}
     operands |= {"grad_columns": (grad, "column")} if of_value else {}
     packs, packed = _packs(call, given, operands)
-    kernel = Kernel("ob_attention_of_keys", tile(FLOAT))
+    kernel = Kernel("ob_attention_of_keys", tile(call.dialect, FLOAT))
     targets = [one for one in (of_key, of_value) if one is not None]
     words = _words(call, given, kernel, packed, given.key, given.value, logsumexp, delta, *targets)
     sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
@@ -136,7 +136,7 @@ def _packs(
     """Return kernels that pack operands by rows or by columns, and the packed tensors."""
     kernels: list[Kernel] = []
     packed: dict[str, Tensor] = {}
-    texts: dict[tuple[str, ...], int] = {}
+    texts: dict[tuple[object, ...], int] = {}
     for name, (rows, line) in operands.items():
         one = Rows("given", rows.tensor)
         step = "column" if line == "row" else "row"
@@ -299,7 +299,7 @@ $MASK
         const float before = most[panel * $PANEL + lane];
         most[panel * $PANEL + lane] = base[lane];
         // Where no key is left so far, all weights are 0.
-        base[lane] = base[lane] == $NONE ? 0.0f : base[lane];
+        base[lane] = base[lane] == $NONE ? 0 : base[lane];
         factor[lane] = OB_LIB(exp)(before - base[lane]);
       }
       for (int row = 0; row < steps; ++row)
@@ -318,8 +318,8 @@ $SUM
   }
   for (int lane = 0; lane < lanes; ++lane) {
     const ob_i64 query = first_query + lane;
-    const float base = most[lane] == $NONE ? 0.0f : most[lane];
-    const float share = total[lane] == 0 ? 0.0f : 1.0f / total[lane];
+    const float base = most[lane] == $NONE ? 0 : most[lane];
+    const float share = total[lane] == 0 ? 0 : 1 / total[lane];
     for (int at = 0; at < $VALUE_HEAD; ++at) { $STORE }
     $STORE_LOGSUMEXP
   }
@@ -336,7 +336,7 @@ $PACK_GRAD
   for (int lane = 0; lane < panels * $PANEL; ++lane) {
     const ob_i64 query = lane < lanes ? first_query + lane : $QUERIES - 1;
     base[lane] = $LOGSUMEXP;
-    base[lane] = base[lane] == $NONE ? 0.0f : base[lane];
+    base[lane] = base[lane] == $NONE ? 0 : base[lane];
     delta_part[lane] = $DELTA;
   }
   float scores[$BLOCK * $PANEL], slopes[$BLOCK * $PANEL];
@@ -389,7 +389,7 @@ $PACK_VALUE
       float base[$BLOCK], delta_part[$BLOCK];
       for (int row = 0; row < steps; ++row) {
         base[row] = $LOGSUMEXP;
-        base[row] = base[row] == $NONE ? 0.0f : base[row];
+        base[row] = base[row] == $NONE ? 0 : base[row];
         delta_part[row] = $DELTA;
       }
       for (int panel = 0; panel < panels; ++panel) {

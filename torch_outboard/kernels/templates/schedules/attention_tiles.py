@@ -8,6 +8,8 @@ columns. Both operands of a product are loaded to local memory sixteen steps at 
 
 from __future__ import annotations
 
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
@@ -15,21 +17,22 @@ from torch_outboard.kernels.templates.product import ceil_div, filled
 __all__ = ["attend", "differentiate"]
 
 _TILE = 64
+_PITCH = _TILE + 4
 _GROUP = 256
 
 
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launch of attention."""
     kernel = Kernel("ob_attention", group=_GROUP)
-    words = _words(call, given, kernel, given.query, given.key, given.value, result, logsumexp)
+    words = _words(call, given, kernel, _wide(given.value_head), given.query, given.key, given.value, result, logsumexp)
+    kernel.arrays.append(LocalArray("float", "of_items", f"{_TILE} * 17"))
     words |= {
-        "WIDE": str(_wide(given.value_head)),
         "BEGINS": _begins(head=(given.query, result), key_head=(given.key, given.value)),
         "PRODUCT": _product("scores", (given.query, "query"), (given.key, "key"), given.head),
         "SCORE": _score(given, "down + i", "across + j"),
         "SUMS": _cleared("sums", given.value_head),
         "PUT": _put("scores"),
-        "SUM": _sum("sums", (given.value, "key"), given.value_head),
+        "SUM": _sum(call.dialect, "sums", (given.value, "key"), given.value_head),
         "STORE": _store(result, "query", "sums", given.value_head, "sum * shares[i]"),
         "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(sum_of_weights)"),
     }
@@ -52,16 +55,16 @@ def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) ->
 def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, target: Rows) -> Kernel:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
     kernel = Kernel("ob_attention_of_queries", group=_GROUP)
-    words = _words(call, given, kernel, given.query, given.key, given.value, grad, logsumexp, delta, target)
+    tensors = (given.query, given.key, given.value, grad, logsumexp, delta, target)
+    words = _words(call, given, kernel, _wide(given.head), *tensors)
     words |= {
-        "WIDE": str(_wide(given.head)),
         "BEGINS": _begins(head=(given.query, grad, target), key_head=(given.key, given.value)),
         "PRODUCT": _product("scores", (given.query, "query"), (given.key, "key"), given.head),
         "GRAD_PRODUCT": _product("slopes", (grad, "query"), (given.value, "key"), given.value_head),
         "SCORE": _score(given, "down + i", "across + j"),
         "SUMS": _cleared("sums", given.head),
         "PUT": _put("slopes"),
-        "SUM": _sum("sums", (given.key, "key"), given.head),
+        "SUM": _sum(call.dialect, "sums", (given.key, "key"), given.head),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
         "STORE": _store(target, "query", "sums", given.head, "sum * $SCALE"),
@@ -76,11 +79,11 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kern
     of_key, of_value = gradients.of_key, gradients.of_value
     kernel = Kernel("ob_attention_of_keys", group=_GROUP)
     targets = [one for one in (of_key, of_value) if one is not None]
-    words = _words(call, given, kernel, given.query, given.key, given.value, grad, logsumexp, delta, *targets)
     sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
     wanted = [(name, one, head) for name, (one, head) in sums.items() if one is not None]
+    tensors = (given.query, given.key, given.value, grad, logsumexp, delta, *targets)
+    words = _words(call, given, kernel, max(_wide(head) for _, _, head in wanted), *tensors)
     words |= {
-        "WIDE": str(max(_wide(head) for _, _, head in wanted)),
         "BEGINS": _begins(key_head=(given.key, given.value, *targets)),
         "OF_HEAD": _begins(head=(given.query, grad)),
         "SUMS": "\n".join(_cleared(name, head) for name, _, head in wanted),
@@ -90,9 +93,9 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kern
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
         "PUT_WEIGHTS": _put("scores") if of_value else "",
-        "SUM_VALUE": _sum("value_sums", (grad, "query"), given.value_head) if of_value else "",
+        "SUM_VALUE": _sum(call.dialect, "value_sums", (grad, "query"), given.value_head) if of_value else "",
         "PUT_SLOPES": _put("slopes") if of_key else "",
-        "SUM_KEY": _sum("key_sums", (given.query, "query"), given.head) if of_key else "",
+        "SUM_KEY": _sum(call.dialect, "key_sums", (given.query, "query"), given.head) if of_key else "",
         "STORE": "\n".join(
             _store(one, "key", name, head, "sum * $SCALE" if one is of_key else "sum") for name, one, head in wanted
         ),
@@ -105,13 +108,28 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kern
 # Parts that the kernels share.
 
 
-def _words(call: TemplateCall, given: Attention, kernel: Kernel, *tensors: Rows) -> dict[str, str]:
+def _words(call: TemplateCall, given: Attention, kernel: Kernel, wide: int, *tensors: Rows) -> dict[str, str]:
+    """Declare the tensors and the group's memory, with `wide` columns of sums, and return their words."""
+    steps, dialect = call.schedule("tiles")["steps"], call.dialect
+    sizes = {
+        **dict.fromkeys(("left_tile", "right_tile"), f"{steps} * {_PITCH}"),
+        "weights": f"{_TILE} * {_PITCH}",
+        "wide_tile": f"{steps} * {wide}",
+    }
+    kernel.arrays = [LocalArray("float", name, size, is_aligned=True) for name, size in sizes.items()]
     return given.declare(kernel, *tensors) | {
         "TILE": str(_TILE),
-        "STEPS": str(call.schedule("tiles")["steps"]),
-        "PITCH": str(_TILE + 4),
+        "STEPS": str(steps),
+        "PITCH": str(_PITCH),
+        "WIDE": str(wide),
         "GROUP_ITEMS": str(_GROUP),
         "LOCALS": _LOCALS,
+        "UNROLL": dialect.unroll,
+        "FOUR": dialect.four("float"),
+        "LEFT_FOUR": dialect.load_four("float", "left_tile", "at * $PITCH + down"),
+        "RIGHT_FOUR": dialect.load_four("float", "right_tile", "at * $PITCH + across"),
+        "WEIGHTS_FOUR": dialect.load_four("float", "weights", "(first + at) * $PITCH + down"),
+        "PUT_FOUR": dialect.store_four("float", "weights", "(across + j) * $PITCH + down", "four"),
     }
 
 
@@ -131,7 +149,7 @@ def _cleared(sums: str, head: int) -> str:
     count = _wide(head) // 4
     return f"""\
   float {sums}[{count}];
-  #pragma unroll
+  $UNROLL
   for (int i = 0; i < {count}; ++i) {sums}[i] = 0;"""
 
 
@@ -139,17 +157,17 @@ def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: i
     """Return the loops for the products of the tile's rows: of each left row with each right row."""
     return f"""\
     float {into}[16];
-    #pragma unroll
+    $UNROLL
     for (int i = 0; i < 16; ++i) {into}[i] = 0;
     for (int first = 0; first < {head}; first += $STEPS) {{
       OB_BARRIER;
 {_bring("left_tile", *left, head)}
 {_bring("right_tile", *right, head)}
       OB_BARRIER;
-      #pragma unroll
+      $UNROLL
       for (int at = 0; at < $STEPS; ++at) {{
-        const float4 l = *(OB_LOCAL_AT const float4*)(left_tile + at * $PITCH + down);
-        const float4 r = *(OB_LOCAL_AT const float4*)(right_tile + at * $PITCH + across);
+        const $FOUR l = $LEFT_FOUR;
+        const $FOUR r = $RIGHT_FOUR;
 {_outer(into, "4", "0")}
       }}
     }}"""
@@ -159,36 +177,37 @@ def _bring(tile: str, rows: Rows, of: str, head: int) -> str:
     """Return the loop that loads some columns of a tile's rows to local memory, column by column; 0 outside."""
     limit = "$QUERIES" if of == "query" else "$KEYS"
     return f"""\
-      #pragma unroll
+      $UNROLL
       for (int load = 0; load < $TILE * $STEPS / $GROUP_ITEMS; ++load) {{
         const int line = (item + load * $GROUP_ITEMS) / $STEPS, step = first + item % $STEPS;
         const ob_i64 row = first_{of} + line;
         {tile}[item % $STEPS * $PITCH + line] =
-            row < {limit} && step < {head} ? {rows.load(f"{rows.name}_from", "row", "step")} : 0.0f;
+            row < {limit} && step < {head} ? {rows.load(f"{rows.name}_from", "row", "step")} : 0;
       }}"""
 
 
-def _sum(sums: str, right: tuple[Rows, str], head: int) -> str:
+def _sum(dialect: Dialect, sums: str, right: tuple[Rows, str], head: int) -> str:
     """Return the loops that add the products of the tile's weights with rows below one another."""
     rows, of = right
     wide, limit = _wide(head), "$QUERIES" if of == "query" else "$KEYS"
+    wide_four = dialect.load_four("float", "wide_tile", f"at * {wide} + part * $TILE + across")
     return f"""\
     for (int first = 0; first < $TILE; first += $STEPS) {{
       OB_BARRIER;
-      #pragma unroll
+      $UNROLL
       for (int load = 0; load < {wide} * $STEPS / $GROUP_ITEMS; ++load) {{
         const int column = (item + load * $GROUP_ITEMS) % {wide}, step = (item + load * $GROUP_ITEMS) / {wide};
         const ob_i64 row = first_{of} + first + step;
         wide_tile[step * {wide} + column] =
-            row < {limit} && column < {head} ? {rows.load(f"{rows.name}_from", "row", "column")} : 0.0f;
+            row < {limit} && column < {head} ? {rows.load(f"{rows.name}_from", "row", "column")} : 0;
       }}
       OB_BARRIER;
-      #pragma unroll
+      $UNROLL
       for (int at = 0; at < $STEPS; ++at) {{
-        const float4 l = *(OB_LOCAL_AT const float4*)(weights + (first + at) * $PITCH + down);
-        #pragma unroll
+        const $FOUR l = $WEIGHTS_FOUR;
+        $UNROLL
         for (int part = 0; part < {wide // _TILE}; ++part) {{
-          const float4 r = *(OB_LOCAL_AT const float4*)(wide_tile + at * {wide} + part * $TILE + across);
+          const $FOUR r = {wide_four};
 {_outer(sums, str(wide // 16), "part * 4")}
         }}
       }}
@@ -217,14 +236,14 @@ def _score(given: Attention, query: str, key: str) -> str:
 def _put(values: str) -> str:
     """Return the loop that stores an item's part of the tile, column by column."""
     return f"""\
-    #pragma unroll
+    $UNROLL
     for (int j = 0; j < 4; ++j) {{
-      float4 four;
+      $FOUR four;
       four.x = {values}[j];
       four.y = {values}[4 + j];
       four.z = {values}[8 + j];
       four.w = {values}[12 + j];
-      *(OB_LOCAL_AT float4*)(weights + (across + j) * $PITCH + down) = four;
+      $PUT_FOUR
     }}"""
 
 
@@ -232,10 +251,10 @@ def _store(rows: Rows, of: str, sums: str, head: int, value: str) -> str:
     """Return the loops that store an item's sums."""
     wide, limit = _wide(head), "$QUERIES" if of == "query" else "$KEYS"
     return f"""\
-  #pragma unroll
+  $UNROLL
   for (int i = 0; i < 4; ++i) {{
     const ob_i64 {of} = first_{of} + down + i;
-    #pragma unroll
+    $UNROLL
     for (int j = 0; j < {wide // 16}; ++j) {{
       const int column = j / 4 * $TILE + across + j % 4;
       if ({of} < {limit} && column < {head}) {{
@@ -247,10 +266,6 @@ def _store(rows: Rows, of: str, sums: str, head: int, value: str) -> str:
 
 
 _LOCALS = """\
-  OB_LOCAL float left_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
-  OB_LOCAL float right_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
-  OB_LOCAL float weights[$TILE * $PITCH] __attribute__((aligned(16)));
-  OB_LOCAL float wide_tile[$STEPS * $WIDE] __attribute__((aligned(16)));
   const int item = OB_ITEM_OF_GROUP;
   const int across = item % 16 * 4, down = item / 16 * 4;
 """
@@ -270,20 +285,19 @@ $LOCALS
 _ATTEND = (
     _QUERIES
     + """\
-  OB_LOCAL float of_items[$TILE * 17];
 $SUMS
   float most[4], total[4];
-  #pragma unroll
+  $UNROLL
   for (int i = 0; i < 4; ++i) {
     most[i] = $NONE;
     total[i] = 0;
   }
   for (ob_i64 first_key = 0; first_key < end; first_key += $TILE) {
 $PRODUCT
-    #pragma unroll
+    $UNROLL
     for (int i = 0; i < 4; ++i) {
       float greatest = $NONE;
-      #pragma unroll
+      $UNROLL
       for (int j = 0; j < 4; ++j) {
 $SCORE
         scores[i * 4 + j] = score;
@@ -292,7 +306,7 @@ $SCORE
       of_items[(down + i) * 17 + item % 16] = greatest;
     }
     OB_BARRIER;
-    #pragma unroll
+    $UNROLL
     for (int i = 0; i < 4; ++i) {
       float greatest = most[i];
       for (int one = 0; one < 16; ++one) {
@@ -300,33 +314,33 @@ $SCORE
         greatest = other > greatest ? other : greatest;
       }
       // Where no key is left so far, all weights are 0.
-      const float base = greatest == $NONE ? 0.0f : greatest;
+      const float base = greatest == $NONE ? 0 : greatest;
       const float factor = OB_LIB(exp)(most[i] - base);
       most[i] = greatest;
       total[i] *= factor;
-      #pragma unroll
+      $UNROLL
       for (int j = 0; j < 4; ++j) {
         scores[i * 4 + j] = OB_LIB(exp)(scores[i * 4 + j] - base);
         total[i] += scores[i * 4 + j];
       }
-      #pragma unroll
+      $UNROLL
       for (int j = 0; j < $WIDE / 16; ++j) sums[i * ($WIDE / 16) + j] *= factor;
     }
 $PUT
 $SUM
   }
   OB_BARRIER;
-  #pragma unroll
+  $UNROLL
   for (int i = 0; i < 4; ++i) of_items[(down + i) * 17 + item % 16] = total[i];
   OB_BARRIER;
   float shares[4];
-  #pragma unroll
+  $UNROLL
   for (int i = 0; i < 4; ++i) {
     float sum_of_weights = 0;
     for (int one = 0; one < 16; ++one) sum_of_weights += of_items[(down + i) * 17 + one];
-    shares[i] = sum_of_weights == 0 ? 0.0f : 1.0f / sum_of_weights;
+    shares[i] = sum_of_weights == 0 ? 0 : 1 / sum_of_weights;
     const ob_i64 query = first_query + down + i;
-    const float base = most[i] == $NONE ? 0.0f : most[i];
+    const float base = most[i] == $NONE ? 0 : most[i];
     if (item % 16 == 0 && query < $QUERIES) { $STORE_LOGSUMEXP }
   }
 $STORE
@@ -338,19 +352,19 @@ _OF_QUERIES = (
     + """\
 $SUMS
   float base[4], deltas[4];
-  #pragma unroll
+  $UNROLL
   for (int i = 0; i < 4; ++i) {
     const ob_i64 query = first_query + down + i < $QUERIES ? first_query + down + i : $QUERIES - 1;
     base[i] = $LOGSUMEXP;
-    base[i] = base[i] == $NONE ? 0.0f : base[i];
+    base[i] = base[i] == $NONE ? 0 : base[i];
     deltas[i] = $DELTA;
   }
   for (ob_i64 first_key = 0; first_key < end; first_key += $TILE) {
 $PRODUCT
 $GRAD_PRODUCT
-    #pragma unroll
+    $UNROLL
     for (int i = 0; i < 4; ++i) {
-      #pragma unroll
+      $UNROLL
       for (int j = 0; j < 4; ++j) {
 $SCORE
         slopes[i * 4 + j] = OB_LIB(exp)(score - base[i]) * (slopes[i * 4 + j] - deltas[i]);
@@ -377,16 +391,16 @@ $SUMS
     for (ob_i64 first_query = $IS_CAUSAL ? first_key : 0; first_query < $QUERIES; first_query += $TILE) {
 $PRODUCT
       float deltas[4];
-      #pragma unroll
+      $UNROLL
       for (int j = 0; j < 4; ++j) {
         float base;
         {
           const ob_i64 query = first_query + across + j < $QUERIES ? first_query + across + j : $QUERIES - 1;
           base = $LOGSUMEXP;
-          base = base == $NONE ? 0.0f : base;
+          base = base == $NONE ? 0 : base;
           deltas[j] = $DELTA;
         }
-        #pragma unroll
+        $UNROLL
         for (int i = 0; i < 4; ++i) {
 $SCORE
           scores[i * 4 + j] = OB_LIB(exp)(score - base);
@@ -395,7 +409,7 @@ $SCORE
 $PUT_WEIGHTS
 $SUM_VALUE
 $GRAD_PRODUCT
-      #pragma unroll
+      $UNROLL
       for (int i = 0; i < 16; ++i) slopes[i] = scores[i] * (slopes[i] - deltas[i % 4]);
 $PUT_SLOPES
 $SUM_KEY

@@ -14,6 +14,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 
+from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
 from torch_outboard.kernels.templates.product import Operand, Product, SumType, ceil_div, filled
 
@@ -30,7 +31,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     block, steps = schedule["block"], schedule["steps"]
     size = (product.batch, product.rows, product.depth)
     packing, packed = pack(call, f"{product.name}_pack", product.left, sums, size, product.before)
-    kernel = Kernel(f"{product.name}_of_strips", tile(sums) + product.before)
+    kernel = Kernel(f"{product.name}_of_strips", tile(call.dialect, sums) + product.before)
     kernel.pointer("packed", packed, element=sums.kind)
     sizes = product.sizes(kernel)
     product.right.declare(kernel)
@@ -193,7 +194,7 @@ $PACK
 """
 
 
-def tile(sums: SumType) -> str:
+def tile(dialect: Dialect, sums: SumType) -> str:
     """Return `ob_tile(left, right, sums, steps)`, which adds the product of a strip and a panel to sums.
 
     All loops over rows and vectors are unrolled, so that sums are in registers. The sums start at 0 in each part of the
@@ -201,9 +202,10 @@ def tile(sums: SumType) -> str:
     """
     count = _VECTOR_BYTES // sums.size
     kind, suffix = sums.kind, sums.suffix
+    left = dialect.pointer(kind, is_written=False)
     pairs = [(row, vector) for row in range(STRIP) for vector in range(2)]
     lines = [
-        f"OB_DEVICE void ob_tile(OB_GLOBAL const {kind}* left, const {kind}* right, {kind}* sums, int steps) {{",
+        f"OB_DEVICE void ob_tile({left} left, const {kind}* right, {kind}* sums, int steps) {{",
         *(f"  ob_vec_{suffix} s{row}{one} = ob_vec_splat_{suffix}(0);" for row, one in pairs),
         "  for (int at = 0; at < steps; ++at) {",
         f"    const ob_vec_{suffix} r0 = ob_vec_load_{suffix}(right + at * {2 * count});",

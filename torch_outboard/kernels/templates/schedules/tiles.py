@@ -12,8 +12,10 @@ from typing import Any
 
 from torch._inductor.virtualized import V
 
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
-from torch_outboard.kernels.templates.product import Operand, Product, ceil_div, filled
+from torch_outboard.kernels.templates.product import Operand, Product, SumType, ceil_div, filled
 
 __all__ = ["multiply"]
 
@@ -48,14 +50,19 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "FETCH_RIGHT": _fetch(product.right, "right_next", tile),
         "PUT_LEFT": _put(product.left, "left", tile),
         "PUT_RIGHT": _put(product.right, "right", tile),
-        "READ_LEFT": _read("l", "left_tile", "down", product.sums.suffix),
-        "READ_RIGHT": _read("r", "right_tile", "across", product.sums.suffix),
+        "READ_LEFT": _read(call.dialect, "l", "left_tile", "down", product.sums),
+        "READ_RIGHT": _read(call.dialect, "r", "right_tile", "across", product.sums),
+        "UNROLL": call.dialect.unroll,
         "END": end,
         # An explicit fma is one instruction on devices with groups of items, and dialects fuse nothing by themselves.
         "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * $SIDE + j])"
         if product.sums.dtype.is_floating_point
         else "l[i] * r[j] + sums[i * $SIDE + j]",
     }
+    kernel.arrays = [
+        LocalArray(product.sums.kind, f"{side}_tile", f"{steps} * {tile + 4}", is_aligned=True)
+        for side in ("left", "right")
+    ]
     kernel.text, kernel.group = filled(_TEXT, words), _GROUP
     kernel.groups = _tiles(product, tile)
     call.launch(kernel)
@@ -91,7 +98,7 @@ def _find(operand: Operand, first: str, size: str, tile: int) -> str:
 def _fetch(operand: Operand, into: str, tile: int) -> str:
     """Return the loop that loads an item's elements of the steps from `from_step` on."""
     return f"""\
-    #pragma unroll
+    $UNROLL
     for (int load = 0; load < $LOADS; ++load) {{
       {_place(operand, tile)}
       const ob_i64 step = from_step + at_step;
@@ -108,7 +115,7 @@ def _fetch(operand: Operand, into: str, tile: int) -> str:
 
 def _put(operand: Operand, which: str, tile: int) -> str:
     return f"""\
-    #pragma unroll
+    $UNROLL
     for (int load = 0; load < $LOADS; ++load) {{
       {_place(operand, tile)}
       {which}_tile[at_step * $PITCH + at_line] = {which}_next[load];
@@ -116,20 +123,17 @@ def _put(operand: Operand, which: str, tile: int) -> str:
 """
 
 
-def _read(into: str, tile: str, first: str, suffix: str) -> str:
+def _read(dialect: Dialect, into: str, tile: str, first: str, sums: SumType) -> str:
     """Return the statements that read four lines of a step: at once, if the language has vectors of the type."""
-    place = f"{tile} + at * $PITCH + i * 16 + {first}"
-    if suffix not in ("f32", "u32"):
-        return f"for (int k = 0; k < 4; ++k) {into}[i + k] = ({place})[k];"
-    kind = "float4" if suffix == "f32" else "uint4"
+    index = f"at * $PITCH + i * 16 + {first}"
+    if sums.suffix not in ("f32", "u32"):
+        return f"for (int k = 0; k < 4; ++k) {into}[i + k] = {tile}[{index} + k];"
     parts = " ".join(f"{into}[i + {k}] = {into}_four.{part};" for k, part in enumerate("xyzw"))
-    return f"const {kind} {into}_four = *(OB_LOCAL_AT const {kind}*)({place}); {parts}"
+    return f"const {dialect.four(sums.kind)} {into}_four = {dialect.load_four(sums.kind, tile, index)}; {parts}"
 
 
 # An item has four adjacent lines, so that they are read at once, and four in each next block of 64.
 _TEXT = """\
-  OB_LOCAL $KIND left_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
-  OB_LOCAL $KIND right_tile[$STEPS * $PITCH] __attribute__((aligned(16)));
   const int item = OB_ITEM_OF_GROUP;
   const ob_i64 number = OB_GROUP_NUMBER;
   const ob_i64 tiles_down = ($ROWS + $TILE - 1) / $TILE;
@@ -139,7 +143,7 @@ _TEXT = """\
   const ob_i64 batch = number / tiles_down / tiles_across;
   const int across = item % 16 * 4, down = item / 16 * 4;
   $KIND sums[$SIDE * $SIDE];
-  #pragma unroll
+  $UNROLL
   for (int i = 0; i < $SIDE * $SIDE; ++i) sums[i] = 0;
 $FIND_LEFT
 $FIND_RIGHT
@@ -158,25 +162,25 @@ $PUT_RIGHT
 $FETCH_LEFT
 $FETCH_RIGHT
     }
-    #pragma unroll
+    $UNROLL
     for (int at = 0; at < $STEPS; ++at) {
       $KIND l[$SIDE], r[$SIDE];
-      #pragma unroll
+      $UNROLL
       for (int i = 0; i < $SIDE; i += 4) {
         $READ_LEFT
         $READ_RIGHT
       }
-      #pragma unroll
+      $UNROLL
       for (int i = 0; i < $SIDE; ++i) {
-        #pragma unroll
+        $UNROLL
         for (int j = 0; j < $SIDE; ++j) sums[i * $SIDE + j] = $SUM;
       }
     }
     OB_BARRIER;
   }
-  #pragma unroll
+  $UNROLL
   for (int i = 0; i < $SIDE; ++i) {
-    #pragma unroll
+    $UNROLL
     for (int j = 0; j < $SIDE; ++j) {
       const ob_i64 row = first_row + i / 4 * 64 + down + i % 4, column = first_column + j / 4 * 64 + across + j % 4;
       if (row < $ROWS && column < $COLUMNS) {

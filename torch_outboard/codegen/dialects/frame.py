@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The frame of a kernel as data, which a dialect writes in its language: parameters, and memory of a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["LocalArray", "Parameter", "Suffixes"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel.
+
+    Attributes
+    ----------
+    type : str
+        The type of a number, or of the elements that a pointer points to: "ob_i64", "float".
+    is_pointer : bool
+        True for a pointer into the device's memory.
+    is_written : bool
+        True if the kernel writes through the pointer.
+    is_alone : bool
+        True if no other parameter points to the same memory.
+    """
+
+    name: str
+    type: str
+    is_pointer: bool = False
+    is_written: bool = False
+    is_alone: bool = False
+
+
+@dataclass(frozen=True)
+class LocalArray:
+    """An array in the memory that the items of a group share.
+
+    Attributes
+    ----------
+    size : str
+        The number of elements, an expression of constants.
+    is_aligned : bool
+        True if the array is aligned for loads and stores of four elements.
+    """
+
+    type: str
+    name: str
+    size: str
+    is_aligned: bool = False
+
+
+@dataclass(frozen=True)
+class Suffixes:
+    """What follows the digits of constants, by type."""
+
+    f32: str = "f"
+    f64: str = ""
+    i64: str = "L"
+    u64: str = "UL"
