@@ -5,11 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "core/blocking.h"
 #include "distributed/api.h"
 
 namespace outboard {
+
+namespace {
+constexpr std::chrono::seconds kPatienceAtExit{2};
+}  // namespace
 
 // ---- Lane ----
 
@@ -37,6 +42,7 @@ void Lane::loop(State& state) {
     state.run(*request);
     lock.lock();
     state.is_busy = false;
+    state.changed.notify_all();
     if (state.keeps_requests) {
       static_cast<void>(new std::shared_ptr<Request>(std::move(request)));
       continue;
@@ -48,14 +54,20 @@ void Lane::loop(State& state) {
 }
 
 void Lane::end(Ending ending) {
+  const BlockingRegion without_interpreter;  // the thread may need it to finish
   std::thread thread;
   bool is_busy = false;
   {
-    const std::lock_guard lock(state_->mutex);
+    std::unique_lock lock(state_->mutex);
     state_->is_ending = true;
     state_->keeps_requests = ending == Ending::LeaveAtExit;
     state_->changed.notify_all();
     thread = std::move(thread_);
+    if (ending == Ending::LeaveAtExit) {
+      // An exchange whose peers have come ends soon. A thread that is left would end with the interpreter, in the midst
+      // of a destructor.
+      state_->changed.wait_for(lock, kPatienceAtExit, [&] { return !state_->is_busy; });
+    }
     is_busy = state_->is_busy;
   }
   if (!thread.joinable()) {
@@ -64,7 +76,6 @@ void Lane::end(Ending ending) {
   if (thread.get_id() == std::this_thread::get_id() || (is_busy && ending != Ending::Wait)) {
     thread.detach();
   } else {
-    const BlockingRegion without_interpreter;
     thread.join();
   }
 }

@@ -22,8 +22,8 @@ def test_a_wrong_index_put_is_found_in_two_files(explained: Any) -> None:
     """The file that decides is named, and by it the file of the kernels."""
     atomic, sorted_ = explained("index_put_"), explained("index_put_", "--deterministic")
     for output in (atomic, sorted_):
-        assert "the chain  native, compiled, fallback (the host cannot reach the device's memory)" in output
-        assert "compiled   ran aten::_index_put_impl_\n" in output
+        assert "the chain  native, generated, fallback (the host cannot reach the device's memory)" in output
+        assert "generated  ran aten::_index_put_impl_\n" in output
         assert "torch_outboard/kernels/book/indexing.py:" in output
     assert f"{SCATTERS}, which declines\n" in atomic and "aten::index_put.default " in atomic
     assert f"{SCATTERS}\n" in sorted_ and BY_SEGMENTS in sorted_ and "templates/segments.py:" in sorted_
@@ -33,7 +33,7 @@ def test_a_wrong_index_put_is_found_in_two_files(explained: Any) -> None:
 def test_a_mask_takes_another_route(explained: Any) -> None:
     output = explained("index.Tensor", "--mask")
     assert "the values of a mask among the indices decide the result's shape" in output
-    assert "compiled   ran aten::index.Tensor" in output and "compiled   ran aten::cumsum" in output
+    assert "generated  ran aten::index.Tensor" in output and "generated  ran aten::cumsum" in output
 
 
 def test_a_refused_operator_prints_the_reason_and_what_to_do(explained: Any) -> None:

@@ -105,13 +105,13 @@ def test_the_notes_say_what_is_known() -> None:
     def texts(operator: str) -> str:
         return "\n".join(f"{one.of} {one.text}" for one in explain.notes_of(operator))
 
-    assert "compiled is refused: it is about storages" in texts("aten::resize_")
-    assert "compiled k: symbols of plans, with guards" in texts("aten::topk")
+    assert "generated is refused: it is about storages" in texts("aten::resize_")
+    assert "generated k: symbols of plans, with guards" in texts("aten::topk")
     assert "alpha by value" in texts("aten::add.Tensor") and "alpha by value" in texts("aten::add_.Tensor")
-    assert "compiled values are checked by _check_filled_slices" in texts("aten::index_fill_.int_Tensor")
-    assert "compiled runs for each tensor of its lists: aten::add.Tensor" in texts("aten::_foreach_add.List")
-    assert "compiled some calls run in parts" in texts("aten::nonzero")
-    assert "compiled neither the book nor Inductor defines it" in texts("aten::_cholesky_solve_helper")
+    assert "generated values are checked by _check_filled_slices" in texts("aten::index_fill_.int_Tensor")
+    assert "generated runs for each tensor of its lists: aten::add.Tensor" in texts("aten::_foreach_add.List")
+    assert "generated some calls run in parts" in texts("aten::nonzero")
+    assert "generated neither the book nor Inductor defines it" in texts("aten::_cholesky_solve_helper")
     assert "checks memory that self shares among its elements, in part with other" in texts("aten::add_.Tensor")
     assert "host the CPU's kernel of aten::add.out" in texts("aten::add.Tensor")
 
