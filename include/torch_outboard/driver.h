@@ -276,7 +276,7 @@ enum {
   OB_VALUE_TENSOR = 1,      /* tensors[0] */
   OB_VALUE_TENSOR_LIST = 2, /* tensors[0 .. count) */
   OB_VALUE_INT = 3,         /* ints[0]; also a dtype (as ob_dtype), a layout or a memory format */
-  OB_VALUE_INT_LIST = 4,    /* ints[0 .. count) */
+  OB_VALUE_INT_LIST = 4,    /* ints[0 .. count); also a list of booleans, as 0 and 1 */
   OB_VALUE_DOUBLE = 5,      /* doubles[0] */
   OB_VALUE_DOUBLE_LIST = 6, /* doubles[0 .. count) */
   OB_VALUE_BOOL = 7,        /* ints[0]: 0 or 1 */

@@ -64,6 +64,12 @@ class DriverValues {
       result.kind = OB_VALUE_INT_LIST;
       result.count = list.size();
       result.ints = list.data();
+    } else if (value.isBoolList()) {
+      const c10::List<bool> flags = value.toBoolList();
+      std::vector<int64_t>& list = ints_.emplace_back(flags.begin(), flags.end());
+      result.kind = OB_VALUE_INT_LIST;
+      result.count = list.size();
+      result.ints = list.data();
     } else if (value.isDoubleList()) {
       std::vector<double>& list = doubles_.emplace_back(value.toDoubleVector());
       result.kind = OB_VALUE_DOUBLE_LIST;
