@@ -5,61 +5,13 @@
 #include <cstring>
 
 #include "../support/strided_kernel.h"
-#include "_generated/kernels.h"
 #include "driver.h"
+#include "own_kernels.h"
 
 namespace nv {
 namespace {
 
 using support::StridedShape;
-
-constexpr uint32_t kThreads = 256;  // as in kernels.cu
-constexpr int kOldestMajor = 7;     // compute capability
-
-ob_kernel_arg pointer_arg(uint64_t address) {
-  return {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, address, nullptr};
-}
-
-ob_kernel_arg value_arg(const void* value, size_t size) {
-  return {sizeof(ob_kernel_arg), OB_ARG_VALUE, static_cast<uint32_t>(size), 0, value};
-}
-
-// Find one of the driver's own kernels. Its module is loaded at a device's first use of one.
-ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
-  if (device.major < kOldestMajor) {
-    return fail(OB_UNIMPLEMENTED, "%s: the driver's kernels need compute capability %d.0", device.where.c_str(),
-                kOldestMajor);
-  }
-  const std::lock_guard lock(device.own_mutex);
-  if (const auto known = device.own_kernels.find(name); known != device.own_kernels.end()) {
-    *out_kernel = known->second;
-    return OB_OK;
-  }
-  if (device.own_module == 0) {
-    const ob_status status = build_image(driver, device, kKernels, kKernels, &device.own_module);
-    if (status != OB_OK) return status;
-  }
-  const ob_status status = kernel_get(driver, device, device.own_module, name.c_str(), out_kernel);
-  if (status == OB_OK) device.own_kernels[name] = *out_kernel;
-  return status;
-}
-
-template <size_t kArgs>
-ob_status run_own(Driver& driver, Device& device, CUstream stream, const std::string& name, uint32_t blocks,
-                  uint32_t columns, uint32_t rows, const ob_kernel_arg (&args)[kArgs]) {
-  ob_launch given = {};
-  given.struct_size = sizeof given;
-  if (const ob_status status = own_kernel(driver, device, name, &given.kernel); status != OB_OK) return status;
-  given.grid[0] = blocks;
-  given.grid[1] = given.grid[2] = 1;
-  given.block[0] = columns;
-  given.block[1] = rows;
-  given.block[2] = 1;
-  given.arg_count = kArgs;
-  given.arg_stride = sizeof args[0];
-  given.args = args;
-  return launch(driver, device, stream, given);
-}
 
 ob_status check_side(Driver& driver, int32_t index, uint64_t address, uint64_t bytes, Device** out_device) {
   *out_device = nullptr;
@@ -135,7 +87,7 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
       default:
         break;
     }
-    const ob_kernel_arg args[] = {pointer_arg(dst), value_arg(pattern, size), value_arg(&times, sizeof times)};
+    const std::vector args = {pointer_arg(dst), value_arg(pattern, size), value_arg(&times, sizeof times)};
     const auto blocks = static_cast<uint32_t>(std::min<uint64_t>((times + kThreads - 1) / kThreads, 1 << 16));
     return run_own(driver, device, stream, "fill" + std::to_string(size), blocks, kThreads, 1, args);
   });
@@ -144,33 +96,37 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
 ob_status copy_nd_async(void* self, int32_t index, uint64_t stream, const ob_copy_nd* copy) {
   return on_device(self, index, "copy_nd_async", [&](Driver& driver, Device& device) -> ob_status {
     if (const ob_status status = driver.check_stream(index, stream); status != OB_OK) return status;
-    if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: an ill-formed copy_nd", index);
-    if (copy->dst_device != index || copy->src_device != index) {
-      return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
-    }
-    StridedShape shape;
-    if (!support::make_strided_shape(*copy, &shape)) {
-      return fail(OB_UNIMPLEMENTED, "copy_nd_async has at most %u dimensions that don't merge",
-                  support::kMaxStridedDims);
-    }
-    if (shape.count == 0) return OB_OK;
-    ob_status status = device.memory.check(index, copy->dst, support::span_bytes(*copy, copy->dst_strides));
-    if (status == OB_OK) {
-      status = device.memory.check(index, copy->src, support::span_bytes(*copy, copy->src_strides));
-    }
-    if (status != OB_OK) return status;
-    const uint32_t element_size = support::widen(&shape, copy->element_size, copy->dst, copy->src);
-    const auto run = [&](const support::StridedLaunch& given) {
-      const ob_kernel_arg args[] = {pointer_arg(given.dst), pointer_arg(given.src),
-                                    value_arg(given.argument, given.argument_size)};
-      return run_own(driver, device, to_stream(stream), given.kernel + std::to_string(element_size), given.blocks,
-                     given.columns, given.rows, args);
-    };
-    return support::for_each_launch(shape, element_size, copy->dst, copy->src, kThreads, run);
+    return copy_nd(driver, device, to_stream(stream), *copy);
   });
 }
 
 }  // namespace
+
+ob_status copy_nd(Driver& driver, Device& device, CUstream stream, const ob_copy_nd& copy) {
+  if (!support::is_well_formed(copy))
+    return fail(OB_INVALID_ARGUMENT, "device %d: an ill-formed copy_nd", device.index);
+  if (copy.dst_device != device.index || copy.src_device != device.index) {
+    return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
+  }
+  StridedShape shape;
+  if (!support::make_strided_shape(copy, &shape)) {
+    return fail(OB_UNIMPLEMENTED, "copy_nd_async has at most %u dimensions that don't merge", support::kMaxStridedDims);
+  }
+  if (shape.count == 0) return OB_OK;
+  ob_status status = device.memory.check(device.index, copy.dst, support::span_bytes(copy, copy.dst_strides));
+  if (status == OB_OK) {
+    status = device.memory.check(device.index, copy.src, support::span_bytes(copy, copy.src_strides));
+  }
+  if (status != OB_OK) return status;
+  const uint32_t element_size = support::widen(&shape, copy.element_size, copy.dst, copy.src);
+  const auto run = [&](const support::StridedLaunch& given) {
+    const std::vector args = {pointer_arg(given.dst), pointer_arg(given.src),
+                              value_arg(given.argument, given.argument_size)};
+    return run_own(driver, device, stream, given.kernel + std::to_string(element_size), given.blocks, given.columns,
+                   given.rows, args);
+  };
+  return support::for_each_launch(shape, element_size, copy.dst, copy.src, kThreads, run);
+}
 
 void fill_copy_entries(ob_driver* table) {
   table->copy_async = copy_async;

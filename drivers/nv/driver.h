@@ -188,6 +188,7 @@ inline ob_status check_query(const Driver& driver, const Device& device, CUresul
 ob_status build_image(Driver& driver, Device& device, const void* image, const char* source, uint64_t* out_program);
 ob_status kernel_get(Driver& driver, Device& device, uint64_t program, const char* name, uint64_t* out_kernel);
 ob_status launch(Driver& driver, Device& device, CUstream stream, const ob_launch& given);
+ob_status copy_nd(Driver& driver, Device& device, CUstream stream, const ob_copy_nd& copy);
 
 void fill_device_entries(ob_driver* table);
 void fill_memory_entries(ob_driver* table);
