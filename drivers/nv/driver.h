@@ -18,6 +18,7 @@
 #include "../support/strided.h"
 #include "count.h"
 #include "cuda.h"
+#include "libraries/convolution_plans.h"
 #include "libraries/products.h"
 #include "stream_set.h"
 
@@ -80,7 +81,8 @@ struct Device {
   int64_t anchor_ns = 0;
 
   std::mutex own_mutex;  // guards what follows
-  std::unique_ptr<Products> products;  // null until the first
+  std::unique_ptr<Products> products;  // null until the first, as the next
+  std::unique_ptr<convolutions::Plans> convolution_plans;
   // The driver's own kernels.
   uint64_t own_module = 0;
   std::map<std::string, uint64_t> own_kernels;
@@ -90,6 +92,7 @@ struct Options {
   std::string library = "libcuda.so.1";
   std::string nvrtc;     // "" for the usual names, here and below
   std::string cublaslt;
+  std::string cudnn;
   std::string nccl;
 };
 

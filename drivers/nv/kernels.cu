@@ -125,3 +125,126 @@ KERNELS(16, u128)
 
 extern "C" __global__ __launch_bounds__(256) void fill8(u64* dst, u64 value, u64 count) { fill(dst, value, count); }
 extern "C" __global__ __launch_bounds__(256) void fill16(u128* dst, u128 value, u64 count) { fill(dst, value, count); }
+
+// Biases of convolutions, whose sums are those of floats.
+
+struct Half {
+  u16 bits;
+};
+struct Brain {
+  u16 bits;
+};
+
+static __device__ __forceinline__ float to_float(float value) { return value; }
+static __device__ __forceinline__ float to_float(Brain value) { return __uint_as_float(static_cast<u32>(value.bits) << 16); }
+static __device__ __forceinline__ float to_float(Half value) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+}
+static __device__ __forceinline__ void store(float* to, float value) { *to = value; }
+static __device__ __forceinline__ void store(Half* to, float value) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(value));
+}
+static __device__ __forceinline__ void store(Brain* to, float value) {
+  const u32 word = __float_as_uint(value);
+  const u32 rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
+  to->bits = value == value ? static_cast<u16>(rounded) : static_cast<u16>(0x7fc0);
+}
+
+// Must be BiasArgument of libraries/biases.cpp. A channel repeats each `inner` elements and changes after each of them:
+// `inner` is 1 in channels last, else the grid's elements.
+struct Bias {
+  u32 count, channels, inner, splits;
+};
+
+// Add a channel's number to each of its elements: 16 bytes for each thread.
+template <class T>
+static __device__ __forceinline__ void add_bias(T* out, const T* bias, const Bias& s) {
+  constexpr u32 kWidth = 16 / sizeof(T);
+  const u64 first = (static_cast<u64>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
+  if (first >= s.count) return;
+  const u32 outer = static_cast<u32>(first) / s.inner;
+  u32 inside = static_cast<u32>(first) - outer * s.inner, channel = outer % s.channels;
+  const bool is_whole = first + kWidth <= s.count;
+  union {
+    u128 words;
+    T values[kWidth];
+  };
+  if (is_whole) words = *reinterpret_cast<const u128*>(out + first);
+#pragma unroll
+  for (u32 i = 0; i < kWidth; ++i) {
+    if (is_whole) {
+      store(&values[i], to_float(values[i]) + to_float(bias[channel]));
+    } else if (first + i < s.count) {
+      store(&out[first + i], to_float(out[first + i]) + to_float(bias[channel]));
+    }
+    if (++inside == s.inner) {
+      inside = 0;
+      if (++channel == s.channels) channel = 0;
+    }
+  }
+  if (is_whole) *reinterpret_cast<u128*>(out + first) = words;
+}
+
+// Sum rows of channels: a block sums one of `splits` runs of rows for 32 channels, and writes them side by side.
+template <class To, class From>
+static __device__ __forceinline__ void sum_rows(To* out, const From* in, const Bias& s) {
+  __shared__ float sums[kTileRows][kTile];
+  const u32 tiles = (s.channels + kTile - 1) / kTile;
+  const u32 split = blockIdx.x / tiles, channel = blockIdx.x % tiles * kTile + threadIdx.x;
+  const u32 rows = s.count / s.channels, each = (rows + s.splits - 1) / s.splits;
+  const u32 begin = split * each, end = begin + each < rows ? begin + each : rows;
+  float sum = 0;
+  if (channel < s.channels) {
+#pragma unroll 4
+    for (u32 row = begin + threadIdx.y; row < end; row += kTileRows) {
+      sum += to_float(in[static_cast<u64>(row) * s.channels + channel]);
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y > 0 || channel >= s.channels) return;
+  for (u32 y = 1; y < kTileRows; ++y) sum += sums[y][threadIdx.x];
+  store(&out[split * s.channels + channel], sum);
+}
+
+// Sum grids: a block sums one of `splits` runs of a channel's elements, and writes the sum as sum_rows does.
+template <class From>
+static __device__ __forceinline__ void sum_grids(float* out, const From* in, const Bias& s) {
+  __shared__ float sums[kThreads];
+  const u32 split = blockIdx.x / s.channels, channel = blockIdx.x % s.channels;
+  const u32 all = s.count / s.channels, each = (all + s.splits - 1) / s.splits;
+  const u32 begin = split * each, end = begin + each < all ? begin + each : all;
+  float sum = 0;
+#pragma unroll 4
+  for (u32 i = begin + threadIdx.x; i < end; i += kThreads) {
+    const u32 batch = i / s.inner;
+    sum += to_float(in[(static_cast<u64>(batch) * s.channels + channel) * s.inner + (i - batch * s.inner)]);
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+#pragma unroll
+  for (u32 half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) out[split * s.channels + channel] = sums[0];
+}
+
+#define BIAS_KERNELS(name, T)                                                                                          \
+  extern "C" __global__ __launch_bounds__(256) void add_bias_##name(T* out, const T* bias, const __grid_constant__ Bias s) { \
+    add_bias(out, bias, s);                                                                                            \
+  }                                                                                                                    \
+  extern "C" __global__ __launch_bounds__(256) void sum_rows_##name(float* out, const T* in, const __grid_constant__ Bias s) { \
+    sum_rows(out, in, s);                                                                                              \
+  }                                                                                                                    \
+  extern "C" __global__ __launch_bounds__(256) void sum_grids_##name(float* out, const T* in, const __grid_constant__ Bias s) { \
+    sum_grids(out, in, s);                                                                                             \
+  }                                                                                                                    \
+  extern "C" __global__ __launch_bounds__(256) void sum_splits_##name(T* out, const float* in, const __grid_constant__ Bias s) { \
+    sum_rows(out, in, s);                                                                                              \
+  }
+BIAS_KERNELS(float, float)
+BIAS_KERNELS(half, Half)
+BIAS_KERNELS(brain, Brain)

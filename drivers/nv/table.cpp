@@ -147,6 +147,7 @@ ob_status device_close(void* self, int32_t index) {
   Device* closed = nullptr;
   const ob_status status = on_device(self, index, "device_close", [&](Driver& driver, Device& device) -> ob_status {
     device.products.reset();
+    device.convolution_plans.reset();
     std::unique_ptr<Module> own;
     CUresult code = CUDA_SUCCESS;
     if (device.own_module != 0 && driver.modules.take(device.own_module, &own)) {
@@ -206,10 +207,12 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
       out_options->nvrtc = given->values[i];
     } else if (key == "cublaslt") {
       out_options->cublaslt = given->values[i];
+    } else if (key == "cudnn") {
+      out_options->cudnn = given->values[i];
     } else if (key == "nccl") {
       out_options->nccl = given->values[i];
     } else {
-      *out_error = "there is no option '" + key + "'; there are library, nvrtc, cublaslt and nccl";
+      *out_error = "there is no option '" + key + "'; there are library, nvrtc, cublaslt, cudnn and nccl";
       return OB_INVALID_ARGUMENT;
     }
   }

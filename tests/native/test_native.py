@@ -127,6 +127,19 @@ def test_products_by_the_vendors_library(fakes):
     run(sys.executable, HERE / "vendor_products.py", *libraries, env=python_env())
 
 
+def test_convolutions_by_the_vendors_library(fakes):
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
+    run(sys.executable, HERE / "vendor_convolutions.py", *libraries, env=python_env())
+
+
+@pytest.mark.parametrize("version", ["80907", None])
+def test_convolutions_without_the_vendors_library(fakes, version, tmp_path):
+    """Without the library, or with one that is too old, convolutions go another way, with the same values."""
+    library = fakes("fake_cudnn", "libcudnn.so.9") if version else tmp_path / "libcudnn.so.9"
+    env = python_env(**({"OB_FAKE_CUDNN_VERSION": version} if version else {}))
+    run(sys.executable, HERE / "no_convolutions.py", fakes("fake_cuda", "libcuda.so.1"), library, env=env)
+
+
 def test_the_driver_tests_on_a_fake_cuda(fakes):
     # By the loader's path, not as an option, so that the processes that tests start find it too.
     env = python_env(LD_LIBRARY_PATH=str(fakes("fake_cuda", "libcuda.so.1").parent))

@@ -30,6 +30,7 @@ class NvDriver(Driver):
         ),
         "nvrtc": Option(str, None, "NVRTC, for programs in CUDA C++; found by its usual names or as a package."),
         "cublaslt": Option(str, None, "cuBLASLt, for products; found by its usual names or as a package."),
+        "cudnn": Option(str, None, "cuDNN, for convolutions; found by its usual name or as a package."),
         "nccl": Option(str, None, "NCCL, for collectives; found by its usual name or as a package."),
     }
 
@@ -46,8 +47,13 @@ class NvDriver(Driver):
 
     def libraries(self) -> dict[str, str]:
         """Return the files of NVIDIA's libraries, or what is searched for at their first use."""
-        usual = "none among the installed packages; the loader's, if it finds one"
-        return {_PACKAGED[option]: str(self.option_values[option] or usual) for option in _PACKAGED}
+        found: dict[str, str] = {}
+        for option, library in _PACKAGED.items():
+            usual = (
+                f"none among the installed packages; the loader's, if it finds one; else install {_PACKAGES[option]}"
+            )
+            found[library] = str(self.option_values[option] or usual)
+        return found
 
     def code_generator(self, device: int) -> str:
         """Return "triton" for GPUs that Triton compiles for, from Ampere on; else "cuda_cpp", which NVRTC compiles."""
@@ -73,7 +79,15 @@ def _capability(device: int) -> tuple[int, int]:
 
 
 # Option -> the library that it names.
-_PACKAGED = {"nvrtc": "libnvrtc", "cublaslt": "libcublasLt", "nccl": "libnccl"}
+_PACKAGED = {"nvrtc": "libnvrtc", "cublaslt": "libcublasLt", "cudnn": "libcudnn", "nccl": "libnccl"}
+
+# Option -> the packages that bring the library.
+_PACKAGES = {
+    "nvrtc": "nvidia-cuda-nvrtc",
+    "cublaslt": "nvidia-cublas",
+    "cudnn": "nvidia-cudnn-cu13 or nvidia-cudnn-cu12",
+    "nccl": "nvidia-nccl-cu13 or nvidia-nccl-cu12",
+}
 
 
 def _packaged(library: str) -> str | None:

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "../driver.h"
+#include "call.h"
 
 namespace nv {
 
@@ -300,10 +301,6 @@ ob_status run(Driver& driver, Device& device, const ob_kernel_call& call, const 
   return fail(OB_INTERNAL, "%s: cublasLtMatmul gave %s", device.where.c_str(), products->library.GetStatusName(status));
 }
 
-const ob_value& value_at(const ob_kernel_call& call, size_t place) {
-  return *reinterpret_cast<const ob_value*>(reinterpret_cast<const char*>(call.args) + place * call.arg_stride);
-}
-
 double number_of(const ob_value& value) {
   return value.kind == OB_VALUE_DOUBLE ? value.doubles[0] : static_cast<double>(value.ints[0]);
 }
@@ -344,10 +341,7 @@ ob_status multiply(void* self, const ob_kernel_call& call, const ob_tensor& left
   const int32_t last = out.ndim - 1;
   Product product{};
   product.type = *type;
-  // A core older than version 1.3 provides none.
-  const bool has_scratch =
-      call.struct_size >= offsetof(ob_kernel_call, scratch) + sizeof call.scratch && call.scratch != nullptr;
-  product.max_workspace = has_scratch ? kMaxWorkspace : 0;
+  product.max_workspace = has_scratch(call) ? kMaxWorkspace : 0;
   product.rows = out.sizes[last - 1];
   product.columns = out.sizes[last];
   product.inner = left.sizes[last];
@@ -388,7 +382,9 @@ ob_status multiply_and_add(void* self, const ob_kernel_call* call) {
                   addend);
 }
 
-ob_status kernel_register(void* self, const ob_registrar* registrar) {
+}  // namespace
+
+ob_status register_products(void* self, const ob_registrar* registrar) {
   const std::pair<const char*, ob_operator_fn> kernels[] = {{"aten::mm.out", multiply_only},
                                                             {"aten::bmm.out", multiply_only},
                                                             {"aten::addmm.out", multiply_and_add},
@@ -399,12 +395,6 @@ ob_status kernel_register(void* self, const ob_registrar* registrar) {
     }
   }
   return OB_OK;
-}
-
-}  // namespace
-
-void fill_operator_entries(ob_driver* table) {
-  table->kernel_register = kernel_register;
 }
 
 }  // namespace nv

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "biases.h"
+
+#include <algorithm>
+#include <string>
+
+#include "../own_kernels.h"
+
+namespace nv {
+namespace {
+
+constexpr uint32_t kColumns = 32, kRows = 8;  // as in kernels.cu
+constexpr uint32_t kMaxSplits = 256;
+
+// Must be Bias of kernels.cu.
+struct BiasArgument {
+  uint32_t count, channels, inner, splits;
+};
+
+uint32_t tiles_of(uint32_t channels) {
+  return (channels + kColumns - 1) / kColumns;
+}
+
+}  // namespace
+
+// Enough blocks for a large GPU, and enough elements for each.
+uint32_t Biased::splits() const {
+  constexpr uint32_t kBlocks = 1024, kLeastRows = 64, kLeastElements = 2048;
+  const uint32_t blocks = inner == 1 ? tiles_of(channels) : channels;
+  const uint32_t most = count / channels / (inner == 1 ? kLeastRows : kLeastElements);
+  return std::clamp(std::min(kBlocks / blocks, most), 1u, kMaxSplits);
+}
+
+uint64_t Biased::scratch_bytes() const {
+  return uint64_t{splits()} * channels * sizeof(float);
+}
+
+ob_status add_bias(Driver& driver, Device& device, CUstream stream, const Biased& given) {
+  const BiasArgument argument = {given.count, given.channels, given.inner, 1};
+  const uint32_t each = kThreads * (std::string(given.type) == "float" ? 4 : 8);
+  const std::vector args = {pointer_arg(given.data), pointer_arg(given.bias), value_arg(&argument, sizeof argument)};
+  return run_own(driver, device, stream, std::string("add_bias_") + given.type, (given.count + each - 1) / each,
+                 kThreads, 1, args);
+}
+
+ob_status sum_to_bias(Driver& driver, Device& device, CUstream stream, const Biased& given, uint64_t scratch) {
+  const bool is_last = given.inner == 1;
+  const uint32_t splits = given.splits(), tiles = tiles_of(given.channels);
+  const BiasArgument argument = {given.count, given.channels, given.inner, splits};
+  const std::vector args = {pointer_arg(scratch), pointer_arg(given.data), value_arg(&argument, sizeof argument)};
+  const std::string name = std::string(is_last ? "sum_rows_" : "sum_grids_") + given.type;
+  const ob_status status = run_own(driver, device, stream, name, splits * (is_last ? tiles : given.channels),
+                                   is_last ? kColumns : kThreads, is_last ? kRows : 1, args);
+  if (status != OB_OK) return status;
+  const BiasArgument rest = {splits * given.channels, given.channels, 1, 1};
+  const std::vector last = {pointer_arg(given.bias), pointer_arg(scratch), value_arg(&rest, sizeof rest)};
+  return run_own(driver, device, stream, std::string("sum_splits_") + given.type, tiles, kColumns, kRows, last);
+}
+
+}  // namespace nv

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Convolutions by cuDNN: aten::convolution and aten::convolution_backward.
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "../driver.h"
+#include "../own_kernels.h"
+#include "biases.h"
+#include "call.h"
+#include "convolution_plans.h"
+
+namespace nv::convolutions {
+namespace {
+
+constexpr int64_t kMaxElements = std::numeric_limits<int32_t>::max();
+
+ob_status decline(const char* reason) {
+  return fail(OB_UNIMPLEMENTED, "cuDNN: %s", reason);
+}
+
+std::optional<int> type_of(ob_dtype dtype) {
+  switch (dtype) {
+    case OB_FLOAT16:
+      return cudnn::kHalf;
+    case OB_BFLOAT16:
+      return cudnn::kBrain16;
+    case OB_FLOAT32:
+      return cudnn::kFloat;
+    default:
+      return std::nullopt;
+  }
+}
+
+// A tensor with two dimensions of a grid or three: a grid of one dimension gets another, of size 1, before it.
+struct Grid {
+  const ob_tensor* tensor = nullptr;
+  Sizes sizes{}, strides{};
+  uint64_t data = 0;
+  bool is_copied = false;  // `data` is a copy in the call's layout
+};
+
+Grid grid_of(const ob_tensor& tensor) {
+  Grid grid{&tensor};
+  grid.data = tensor.data;
+  if (tensor.ndim < 3 || tensor.ndim > 5) return grid;  // refused later
+  const int32_t added = tensor.ndim == 3 ? 1 : 0;
+  for (int32_t dim = 0; dim < tensor.ndim; ++dim) {
+    const auto to = static_cast<size_t>(dim < 2 ? dim : dim + added);
+    grid.sizes[to] = tensor.sizes[dim];
+    grid.strides[to] = tensor.strides[dim];
+  }
+  if (added != 0) grid.sizes[2] = 1;
+  return grid;
+}
+
+bool is_dense(const Grid& grid, int dims, bool is_channels_last) {
+  const Sizes strides = dense_strides(grid.sizes, dims, is_channels_last);
+  for (size_t dim = 0; dim < static_cast<size_t>(dims) + 2; ++dim) {
+    if (grid.sizes[dim] != 1 && grid.strides[dim] != strides[dim]) return false;
+  }
+  return true;
+}
+
+// One convolution of a call: grids by their place among those of the call.
+struct Work {
+  Direction direction;
+  size_t image, filter, response;
+  std::shared_ptr<const Plan> plan = nullptr;
+  uint64_t workspace = 0;
+
+  size_t written() const {
+    return direction == Direction::kResponse ? response : direction == Direction::kImage ? image : filter;
+  }
+};
+
+// A call of either operator.
+struct Call {
+  const ob_kernel_call& given;
+  Problem problem{};  // what its convolutions have in common
+  std::vector<Grid> grids{};
+  std::vector<Work> works{};
+  const ob_tensor* bias = nullptr;           // to add to the result
+  const ob_tensor* bias_gradient = nullptr;  // to write, the sums of `summed`
+  size_t summed = 0;
+  uint64_t sums = 0;  // memory for them
+
+  size_t add(const ob_tensor& tensor) {
+    grids.push_back(grid_of(tensor));
+    return grids.size() - 1;
+  }
+};
+
+// Read a list with a number for each dimension, or one for all. Return false for numbers that cuDNN doesn't take.
+bool read_numbers(const ob_value& value, int rank, int64_t least, int64_t neutral, std::array<int64_t, 3>* out) {
+  if (value.count != 1 && value.count != static_cast<size_t>(rank)) return false;
+  const int added = rank == 1 ? 1 : 0;
+  if (added != 0) (*out)[0] = neutral;
+  for (int i = 0; i < rank; ++i) {
+    const int64_t number = value.ints[value.count == 1 ? 0 : i];
+    if (number < least || number > kMaxElements) return false;
+    (*out)[static_cast<size_t>(i + added)] = number;
+  }
+  return true;
+}
+
+// Read stride, padding and dilation, which stand in this order from the argument `first` on.
+bool read_window(size_t first, int rank, Call* call) {
+  if (rank < 1 || rank > 3) return false;
+  Problem& problem = call->problem;
+  problem.dims = std::max(rank, 2);
+  return read_numbers(value_at(call->given, first), rank, 1, 1, &problem.stride) &&
+         read_numbers(value_at(call->given, first + 1), rank, 0, 0, &problem.padding) &&
+         read_numbers(value_at(call->given, first + 2), rank, 1, 1, &problem.dilation);
+}
+
+// Return null, or why cuDNN can't have the tensors of a call.
+const char* refusal_of(const Call& call) {
+  const ob_tensor& first = *call.grids.front().tensor;
+  for (const Grid& grid : call.grids) {
+    const ob_tensor& tensor = *grid.tensor;
+    if (tensor.dtype != first.dtype) return "tensors of several types";
+    if (tensor.device != call.given.device) return "not all of it is on one device";
+    if (tensor.ndim != first.ndim || tensor.ndim < 3 || tensor.ndim > 5) return "so many dimensions";
+    int64_t count = 1;
+    for (int32_t dim = 0; dim < tensor.ndim; ++dim) {
+      if (tensor.sizes[dim] == 0) return "an empty tensor";
+      if (tensor.strides[dim] < 0 || __builtin_mul_overflow(count, tensor.sizes[dim], &count) || count > kMaxElements) {
+        return "so many elements";
+      }
+    }
+  }
+  for (const ob_tensor* bias : {call.bias, call.bias_gradient}) {
+    if (bias == nullptr) continue;
+    if (bias->dtype != first.dtype || bias->device != call.given.device || bias->ndim != 1 ||
+        (bias->sizes[0] != 1 && bias->strides[0] != 1)) {
+      return "such a bias";
+    }
+  }
+  return nullptr;
+}
+
+// Choose the layout of all tensors of a call: that of what is written. Return false if it is written in neither.
+bool choose_layout(Call* call) {
+  const int dims = call->problem.dims;
+  bool can_last = true, can_first = true;
+  for (const Work& work : call->works) {
+    const Grid& grid = call->grids[work.written()];
+    can_last = can_last && is_dense(grid, dims, true);
+    can_first = can_first && is_dense(grid, dims, false);
+  }
+  const Grid& first = call->grids.front();
+  const bool is_first_last = is_dense(first, dims, true) && !is_dense(first, dims, false);
+  call->problem.is_channels_last = can_last && (!can_first || is_first_last);
+  if (call->bias != nullptr && call->grids[call->works.front().written()].data % 16 != 0) return false;
+  return can_last || can_first;
+}
+
+ob_status plans_of(Driver& driver, Device& device, Plans** out_plans) {
+  const std::lock_guard lock(device.own_mutex);
+  if (device.convolution_plans == nullptr) {
+    std::string error;
+    const cudnn::Library* library = cudnn::load(driver.options.cudnn, &error);
+    if (library == nullptr) return decline(error.c_str());
+    if (const ob_status status = Plans::make(*library, &device.convolution_plans); status != OB_OK) return status;
+  }
+  *out_plans = device.convolution_plans.get();
+  return OB_OK;
+}
+
+int64_t element_bytes(const Call& call) {
+  return call.problem.type == cudnn::kFloat ? 4 : 2;
+}
+
+// Find the plan of each convolution, and mark what needs a copy in the call's layout.
+ob_status plan(Plans& plans, Call* call) {
+  const int dims = call->problem.dims;
+  for (Grid& grid : call->grids) grid.is_copied = !is_dense(grid, dims, call->problem.is_channels_last);
+  for (Work& work : call->works) {
+    Problem problem = call->problem;
+    problem.direction = work.direction;
+    const Grid* const grids[] = {&call->grids[work.image], &call->grids[work.filter], &call->grids[work.response]};
+    for (const Grid* grid : grids) {
+      if (!grid->is_copied && grid->data % 16 != 0) problem.alignment = element_bytes(*call);
+    }
+    problem.image = grids[0]->sizes;
+    problem.filter = grids[1]->sizes;
+    problem.response = grids[2]->sizes;
+    if (const ob_status status = plans.find(problem, &work.plan); status != OB_OK) return status;
+  }
+  return OB_OK;
+}
+
+bool needs_own_kernels(const Call& call) {
+  return call.bias != nullptr || call.bias_gradient != nullptr ||
+         std::any_of(call.grids.begin(), call.grids.end(), [](const Grid& grid) { return grid.is_copied; });
+}
+
+// Take memory for the call. Without enough of it, another way may do with less.
+ob_status take(const ob_kernel_call& given, uint64_t bytes, uint64_t* out_address) {
+  if (bytes == 0) return OB_OK;
+  if (!has_scratch(given)) return decline("this core has no memory for it");
+  const ob_status status = given.scratch(given.scratch_context, bytes, out_address);
+  return status == OB_OUT_OF_MEMORY ? decline("no memory for its workspace") : status;
+}
+
+int64_t count_of(const Sizes& sizes, int dims) {
+  int64_t count = 1;
+  for (int dim = 0; dim < dims + 2; ++dim) count *= sizes[static_cast<size_t>(dim)];
+  return count;
+}
+
+// Return the tensor and the bias as the driver's own kernels read them.
+Biased biased(const Call& call, const Grid& grid, const ob_tensor& bias) {
+  const int type = call.problem.type;
+  const auto count = static_cast<uint32_t>(count_of(grid.sizes, call.problem.dims));
+  const auto batch = static_cast<uint32_t>(grid.sizes[0]), channels = static_cast<uint32_t>(grid.sizes[1]);
+  const char* name = type == cudnn::kFloat ? "float" : type == cudnn::kHalf ? "half" : "brain";
+  return {name, grid.data, bias.data, count, channels, call.problem.is_channels_last ? 1 : count / batch / channels};
+}
+
+// Queue the copy of a tensor into the call's layout.
+ob_status copy_in(Driver& driver, Device& device, const Call& call, const Grid& grid) {
+  const int dims = call.problem.dims;
+  const Sizes strides = dense_strides(grid.sizes, dims, call.problem.is_channels_last);
+  ob_copy_nd copy = {};
+  copy.struct_size = sizeof copy;
+  copy.dst = grid.data;
+  copy.src = grid.tensor->data;
+  copy.dst_device = copy.src_device = device.index;
+  copy.element_size = static_cast<uint32_t>(element_bytes(call));
+  copy.ndim = static_cast<uint32_t>(dims + 2);
+  copy.sizes = grid.sizes.data();
+  copy.dst_strides = strides.data();
+  copy.src_strides = grid.strides.data();
+  return copy_nd(driver, device, to_stream(call.given.stream), copy);
+}
+
+// Take all memory before anything is queued, then queue the copies.
+ob_status prepare(Driver& driver, Device& device, Call* call) {
+  const int dims = call->problem.dims;
+  for (Work& work : call->works) {
+    if (const ob_status status = take(call->given, workspace_of(*work.plan), &work.workspace); status != OB_OK) {
+      return status;
+    }
+  }
+  for (Grid& grid : call->grids) {
+    if (!grid.is_copied) continue;
+    const auto bytes = static_cast<uint64_t>(count_of(grid.sizes, dims) * element_bytes(*call));
+    if (const ob_status status = take(call->given, bytes, &grid.data); status != OB_OK) return status;
+  }
+  if (call->bias_gradient != nullptr) {
+    const Biased sums = biased(*call, call->grids[call->summed], *call->bias_gradient);
+    if (const ob_status status = take(call->given, sums.scratch_bytes(), &call->sums); status != OB_OK) return status;
+  }
+  for (const Grid& grid : call->grids) {
+    if (!grid.is_copied) continue;
+    if (const ob_status status = copy_in(driver, device, *call, grid); status != OB_OK) return status;
+  }
+  return OB_OK;
+}
+
+// Queue a call whose plans and memory are there.
+ob_status queue(Driver& driver, Device& device, Plans& plans, const Call& call) {
+  const CUstream stream = to_stream(call.given.stream);
+  for (const Work& work : call.works) {
+    const std::array addresses = {call.grids[work.image].data, call.grids[work.filter].data,
+                                  call.grids[work.response].data};
+    if (const int status = plans.execute(*work.plan, addresses, work.workspace, stream); status != 0) {
+      return fail(OB_INTERNAL, "%s: cudnnBackendExecute gave %s", device.where.c_str(),
+                  plans.library.describe(status).c_str());
+    }
+  }
+  if (call.bias != nullptr) {
+    const Grid& result = call.grids[call.works.front().written()];
+    return add_bias(driver, device, stream, biased(call, result, *call.bias));
+  }
+  if (call.bias_gradient == nullptr) return OB_OK;
+  return sum_to_bias(driver, device, stream, biased(call, call.grids[call.summed], *call.bias_gradient), call.sums);
+}
+
+ob_status run(Driver& driver, Device& device, Call* call) {
+  Plans* plans = nullptr;
+  if (const ob_status status = plans_of(driver, device, &plans); status != OB_OK) return status;
+  if (const ob_status status = plan(*plans, call); status != OB_OK) return status;
+  if (device.major < kOldestMajor && needs_own_kernels(*call)) return decline("copies and biases before sm_70");
+  if (const ob_status status = prepare(driver, device, call); status != OB_OK) return status;
+  return queue(driver, device, *plans, *call);
+}
+
+ob_status check_and_run(void* self, Call* call) {
+  if (call->works.empty()) return decline("nothing but the bias's gradient");
+  if (const char* reason = refusal_of(*call); reason != nullptr) return decline(reason);
+  const std::optional<int> type = type_of(call->grids.front().tensor->dtype);
+  if (!type.has_value()) return decline("no such type");
+  call->problem.type = *type;
+  if (!choose_layout(call)) return decline("strides of a result that it doesn't write");
+  return on_device(self, call->given.device, call->given.op,
+                   [&](Driver& driver, Device& device) { return run(driver, device, call); });
+}
+
+// (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+ob_status forward(void* self, const ob_kernel_call* given) {
+  Call call{*given};
+  const size_t input = call.add(*value_at(*given, 0).tensors);
+  const size_t weight = call.add(*value_at(*given, 1).tensors);
+  const size_t output = call.add(output_at(*given, 0));
+  if (!read_window(3, call.grids[input].tensor->ndim - 2, &call)) return decline("such a window");
+  const ob_value& bias = value_at(*given, 2);
+  if (bias.kind == OB_VALUE_TENSOR && bias.tensors->is_defined != 0) call.bias = bias.tensors;
+  if (value_at(*given, 6).ints[0] != 0) {
+    call.works.push_back({Direction::kImage, output, weight, input});
+  } else {
+    call.works.push_back({Direction::kResponse, input, weight, output});
+  }
+  return check_and_run(self, &call);
+}
+
+// (grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)
+ob_status backward(void* self, const ob_kernel_call* given) {
+  Call call{*given};
+  const size_t input = call.add(*value_at(*given, 1).tensors);
+  const size_t gradient = call.add(*value_at(*given, 0).tensors);
+  const size_t weight = call.add(*value_at(*given, 2).tensors);
+  if (!read_window(4, call.grids[input].tensor->ndim - 2, &call)) return decline("such a window");
+  const bool is_transposed = value_at(*given, 7).ints[0] != 0;
+  const size_t image = is_transposed ? gradient : input, response = is_transposed ? input : gradient;
+  if (const ob_tensor& of_input = output_at(*given, 0); of_input.is_defined != 0) {
+    const size_t written = call.add(of_input);
+    if (is_transposed) {
+      call.works.push_back({Direction::kResponse, gradient, weight, written});
+    } else {
+      call.works.push_back({Direction::kImage, written, weight, gradient});
+    }
+  }
+  if (const ob_tensor& of_weight = output_at(*given, 1); of_weight.is_defined != 0) {
+    call.works.push_back({Direction::kFilter, image, call.add(of_weight), response});
+  }
+  if (const ob_tensor& of_bias = output_at(*given, 2); of_bias.is_defined != 0) {
+    call.bias_gradient = &of_bias;
+    call.summed = gradient;
+  }
+  return check_and_run(self, &call);
+}
+
+}  // namespace
+}  // namespace nv::convolutions
+
+namespace nv {
+
+ob_status register_convolutions(void* self, const ob_registrar* registrar) {
+  const std::pair<const char*, ob_operator_fn> kernels[] = {{"aten::convolution", convolutions::forward},
+                                                            {"aten::convolution_backward", convolutions::backward}};
+  for (const auto& [op, function] : kernels) {
+    if (const ob_status status = registrar->add(registrar->context, op, function, self); status != OB_OK) {
+      return status;
+    }
+  }
+  return OB_OK;
+}
+
+}  // namespace nv

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The part of cuDNN 9 that this driver uses, declared here so that it builds without it. The library is opened at run
+// time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "../cuda.h"
+
+namespace nv::cudnn {
+
+using Handle = struct HandleOpaque*;
+using Descriptor = void*;  // of the graph API
+
+// Name in the table and, after "cudnn", of the symbol; parameters. All return a status, 0 for success.
+#define OB_CUDNN_FUNCTIONS(X)                                                                                      \
+  X(Create, (Handle*))                                                                                             \
+  X(Destroy, (Handle))                                                                                             \
+  X(SetStream, (Handle, CUstream))                                                                                 \
+  X(BackendCreateDescriptor, (int, Descriptor*))                                                                   \
+  X(BackendDestroyDescriptor, (Descriptor))                                                                        \
+  X(BackendFinalize, (Descriptor))                                                                                 \
+  X(BackendSetAttribute, (Descriptor, int, int, int64_t, const void*))                                             \
+  X(BackendGetAttribute, (Descriptor, int, int, int64_t, int64_t*, void*))                                         \
+  X(BackendExecute, (Handle, Descriptor, Descriptor))
+
+struct Library {
+#define OB_CUDNN_MEMBER(name, parameters) int(*name) parameters = nullptr;
+  OB_CUDNN_FUNCTIONS(OB_CUDNN_MEMBER)
+#undef OB_CUDNN_MEMBER
+  const char* (*GetErrorString)(int) = nullptr;
+  void (*GetLastErrorString)(char*, size_t) = nullptr;
+  size_t version = 0;  // 91900 for 9.19.0
+
+  // Return the status's name with cuDNN's sentence about this thread's last failure.
+  std::string describe(int status) const;
+};
+
+// Return true for a status that says that cuDNN refuses what it was asked: a bad parameter, or something not supported.
+constexpr bool is_refusal(int status) {
+  return status / 1000 == 2 || status / 1000 == 3;
+}
+
+enum : int {
+  // Data types.
+  kFloat = 0,
+  kHalf = 2,
+  kBrain16 = 9,  // bfloat16
+  // Types of attributes.
+  kTypeHandle = 0,
+  kTypeData = 1,
+  kTypeInt64 = 3,
+  kTypeFloat = 4,
+  kTypePointer = 6,
+  kTypeConvolutionMode = 7,
+  kTypeHeuristicMode = 8,
+  kTypeNumericalNote = 11,
+  kTypeDescriptor = 15,
+  // Kinds of descriptors.
+  kConvolution = 1,
+  kEngine = 2,
+  kEngineConfig = 3,
+  kHeuristics = 4,
+  kExecutionPlan = 5,
+  kForwardOperation = 10,
+  kFilterOperation = 11,
+  kDataOperation = 12,
+  kGraph = 15,
+  kVariantPack = 16,
+  kTensor = 17,
+  // Attributes.
+  kConvolutionCompute = 100,
+  kConvolutionMode = 101,
+  kConvolutionDilations = 102,
+  kConvolutionStrides = 103,
+  kConvolutionPostPadding = 104,
+  kConvolutionPrePadding = 105,
+  kConvolutionDims = 106,
+  kHeuristicsMode = 200,
+  kHeuristicsGraph = 201,
+  kHeuristicsResults = 202,
+  kConfigEngine = 300,
+  kPlanHandle = 400,
+  kPlanConfig = 401,
+  kPlanWorkspace = 402,
+  kForwardAlpha = 700,  // and beta, convolution, w, x and y after it
+  kDataAlpha = 706,     // and beta, convolution, w, dx and dy
+  kFilterAlpha = 712,   // and beta, convolution, dw, x and dy
+  kGraphHandle = 800,
+  kGraphOperations = 801,
+  kTensorAlignment = 900,
+  kTensorData = 901,
+  kTensorSizes = 902,
+  kTensorStrides = 903,
+  kTensorId = 906,
+  kPackIds = 1000,
+  kPackPointers = 1001,
+  kPackWorkspace = 1003,
+  kEngineNumericalNotes = 1303,
+  // Values.
+  kCrossCorrelation = 1,
+  kHeuristicsFallback = 2,
+  kHeuristicsA = 3,
+  kNoteTensorCore = 0,
+  kNoteDownConvertInputs = 1,
+  kNoteNondeterministic = 4
+};
+
+// Return the library, opened at the process's first call from the file `path` or, if that is "", by the usual name.
+// Return null, with the reason, if it is missing or too old.
+const Library* load(const std::string& path, std::string* out_error);
+
+}  // namespace nv::cudnn

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A libcudnn that convolves on the host, in the memory of fake_cuda.cpp, and refuses what the real one would: descriptors
+// that are not finalized or lack an attribute, shapes that don't fit together, strides that are not dense, addresses that
+// are not aligned as they were described, a workspace that is missing, no stream. Its first configuration does not repeat
+// its results, its second can't be finalized. Convolutions of 7 channels (of the image) in groups have no engine.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <vector>
+
+namespace {
+
+constexpr int kBadParameter = 2000, kNotSupported = 3000, kNotInitialized = 1001;
+constexpr int kElementBytes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4, 8};  // by the type of an attribute
+constexpr int64_t kWorkspace = 1000;
+
+struct Handle {
+  void* stream = nullptr;
+};
+
+struct Descriptor {
+  int kind = 0;
+  bool is_final = false;
+  int64_t engine = -1;  // of a configuration, an engine or a plan
+  std::map<int, std::vector<char>> attributes;
+
+  template <class T>
+  std::vector<T> all(int attribute) const {
+    const auto found = attributes.find(attribute);
+    if (found == attributes.end()) return {};
+    std::vector<T> values(found->second.size() / sizeof(T));
+    std::memcpy(values.data(), found->second.data(), values.size() * sizeof(T));
+    return values;
+  }
+  template <class T>
+  T one(int attribute) const {
+    const std::vector<T> values = all<T>(attribute);
+    return values.empty() ? T{} : values[0];
+  }
+};
+
+float of_brain(uint16_t bits) {
+  const uint32_t word = static_cast<uint32_t>(bits) << 16;
+  float value = 0;
+  std::memcpy(&value, &word, sizeof value);
+  return value;
+}
+
+uint16_t to_brain(float value) {
+  uint32_t word = 0;
+  std::memcpy(&word, &value, sizeof word);
+  return static_cast<uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+}
+
+double read(int type, const void* at, int64_t index) {
+  if (type == 0) return static_cast<const float*>(at)[index];
+  if (type == 2) return static_cast<double>(static_cast<const _Float16*>(at)[index]);
+  return of_brain(static_cast<const uint16_t*>(at)[index]);
+}
+
+void write(int type, void* at, int64_t index, double value) {
+  if (type == 0) {
+    static_cast<float*>(at)[index] = static_cast<float>(value);
+  } else if (type == 2) {
+    static_cast<_Float16*>(at)[index] = static_cast<_Float16>(value);
+  } else {
+    static_cast<uint16_t*>(at)[index] = to_brain(static_cast<float>(value));
+  }
+}
+
+// A tensor of a graph, in three dimensions.
+struct Tensor {
+  int type = 0;
+  int64_t id = 0, alignment = 0;
+  std::vector<int64_t> sizes, strides;
+  void* data = nullptr;
+
+  int64_t at(int64_t batch, int64_t channel, const int64_t (&place)[3]) const {
+    int64_t offset = batch * strides[0] + channel * strides[1];
+    for (int i = 0; i < 3; ++i) offset += place[i] * strides[static_cast<size_t>(i) + 2];
+    return offset;
+  }
+};
+
+Tensor tensor_of(const Descriptor& given) {
+  Tensor tensor;
+  tensor.type = given.one<int>(901);
+  tensor.id = given.one<int64_t>(906);
+  tensor.alignment = given.one<int64_t>(900);
+  tensor.sizes = given.all<int64_t>(902);
+  tensor.strides = given.all<int64_t>(903);
+  if (tensor.sizes.size() == 4) {
+    tensor.sizes.insert(tensor.sizes.begin() + 2, 1);
+    tensor.strides.insert(tensor.strides.begin() + 2, 0);
+  }
+  return tensor;
+}
+
+struct Convolution {
+  int kind = 0;
+  Tensor image, filter, response;
+  int64_t stride[3] = {1, 1, 1}, padding[3] = {0, 0, 0}, dilation[3] = {1, 1, 1};
+
+  int64_t groups() const { return image.sizes[1] / filter.sizes[1]; }
+
+  bool fits() const {
+    if (image.sizes[0] != response.sizes[0] || filter.sizes[0] != response.sizes[1] ||
+        image.sizes[1] % filter.sizes[1] != 0 || filter.sizes[0] % groups() != 0) {
+      return false;
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      const int64_t reach = dilation[i] * (filter.sizes[i + 2] - 1) + 1;
+      if ((image.sizes[i + 2] + 2 * padding[i] - reach) / stride[i] + 1 != response.sizes[i + 2]) return false;
+    }
+    return true;
+  }
+
+  // Call `visit(image, filter, response)` with the places of all products.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    const std::vector<int64_t>&f = filter.sizes, &r = response.sizes;
+    const int64_t per_group = f[0] / groups();
+    for (int64_t n = 0; n < r[0]; ++n) {
+      for (int64_t k = 0; k < f[0]; ++k) {
+        for (int64_t c = 0; c < f[1]; ++c) {
+          for (int64_t q = 0; q < r[2] * r[3] * r[4]; ++q) {
+            for (int64_t w = 0; w < f[2] * f[3] * f[4]; ++w) {
+              const int64_t to[3] = {q / (r[3] * r[4]), q / r[4] % r[3], q % r[4]};
+              const int64_t of[3] = {w / (f[3] * f[4]), w / f[4] % f[3], w % f[4]};
+              int64_t from[3];
+              bool is_inside = true;
+              for (size_t i = 0; i < 3; ++i) {
+                from[i] = to[i] * stride[i] - padding[i] + of[i] * dilation[i];
+                is_inside = is_inside && from[i] >= 0 && from[i] < image.sizes[i + 2];
+              }
+              if (is_inside) {
+                visit(image.at(n, k / per_group * f[1] + c, from), filter.at(k, c, of), response.at(n, k, to));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  void run() const {
+    const Tensor& out = kind == 10 ? response : kind == 11 ? filter : image;
+    int64_t count = 1;
+    for (const int64_t size : out.sizes) count *= size;
+    std::vector<double> sums(static_cast<size_t>(count));  // dense: an offset is below the count
+    for_each([&](int64_t i, int64_t f, int64_t r) {
+      const double x = kind == 12 ? 0 : read(image.type, image.data, i);
+      const double w = kind == 11 ? 0 : read(filter.type, filter.data, f);
+      const double y = kind == 10 ? 0 : read(response.type, response.data, r);
+      if (kind == 10) sums[static_cast<size_t>(r)] += x * w;
+      if (kind == 11) sums[static_cast<size_t>(f)] += x * y;
+      if (kind == 12) sums[static_cast<size_t>(i)] += w * y;
+    });
+    for (int64_t i = 0; i < count; ++i) write(out.type, out.data, i, sums[static_cast<size_t>(i)]);
+  }
+};
+
+bool is_dense(const Tensor& tensor) {
+  int64_t count = 1, last = 0;
+  for (size_t i = 0; i < 5; ++i) {
+    if (tensor.sizes[i] < 1 || tensor.strides[i] < 0) return false;
+    count *= tensor.sizes[i];
+    last += (tensor.sizes[i] - 1) * tensor.strides[i];
+  }
+  return last == count - 1;
+}
+
+// Read an operation. Return false if it lacks something.
+bool read_operation(const Descriptor& operation, Convolution* out) {
+  const int first = operation.kind == 10 ? 700 : operation.kind == 12 ? 706 : 712;
+  Descriptor* parts[4];
+  for (int i = 0; i < 4; ++i) {
+    parts[i] = operation.one<Descriptor*>(first + 2 + i);
+    if (parts[i] == nullptr || !parts[i]->is_final || parts[i]->kind != (i == 0 ? 1 : 17)) return false;
+  }
+  if (operation.one<float>(first) != 1 || operation.one<float>(first + 1) != 0) return false;
+  out->kind = operation.kind;
+  out->filter = tensor_of(*parts[1]);
+  out->image = tensor_of(*parts[2]);
+  out->response = tensor_of(*parts[3]);
+  const Descriptor& window = *parts[0];
+  const auto dims = static_cast<size_t>(window.one<int64_t>(106));
+  if (window.one<int>(101) != 1 || window.one<int>(100) != 0 || window.all<int64_t>(104) != window.all<int64_t>(105)) {
+    return false;
+  }
+  for (size_t i = 0; i < dims; ++i) {
+    out->stride[3 - dims + i] = window.all<int64_t>(103)[i];
+    out->dilation[3 - dims + i] = window.all<int64_t>(102)[i];
+    out->padding[3 - dims + i] = window.all<int64_t>(105)[i];
+  }
+  for (const Tensor* tensor : {&out->image, &out->filter, &out->response}) {
+    if (tensor->type != out->image.type || !is_dense(*tensor)) return false;
+  }
+  return out->fits();
+}
+
+const std::map<int, std::vector<int>> kNeeded = {{1, {100, 101, 102, 103, 104, 105, 106}},
+                                                 {4, {200, 201}},
+                                                 {5, {400, 401}},
+                                                 {15, {800, 801}},
+                                                 {16, {1000, 1001, 1003}},
+                                                 {17, {900, 901, 902, 903, 906}}};
+
+Convolution convolution_of(const Descriptor& plan) {
+  const auto* config = plan.one<Descriptor*>(401);
+  const auto* graph = config->one<Descriptor*>(-1);
+  Convolution result;
+  read_operation(*graph->one<Descriptor*>(801), &result);
+  return result;
+}
+
+bool needs_workspace(const Convolution& convolution) {
+  return convolution.kind == 11;
+}
+
+}  // namespace
+
+extern "C" {
+
+size_t cudnnGetVersion() {
+  const char* version = std::getenv("OB_FAKE_CUDNN_VERSION");
+  return version == nullptr ? 91900 : std::strtoull(version, nullptr, 10);
+}
+const char* cudnnGetErrorString(int status) {
+  return status == kNotSupported ? "CUDNN_STATUS_NOT_SUPPORTED" : "CUDNN_STATUS_BAD_PARAM";
+}
+void cudnnGetLastErrorString(char* text, size_t size) {
+  std::snprintf(text, size, "the fake's last error");
+}
+int cudnnCreate(Handle** out) {
+  *out = new Handle();
+  return 0;
+}
+int cudnnDestroy(Handle* handle) {
+  delete handle;
+  return 0;
+}
+int cudnnSetStream(Handle* handle, void* stream) {
+  handle->stream = stream;
+  return stream == nullptr ? kBadParameter : 0;
+}
+
+int cudnnBackendCreateDescriptor(int kind, Descriptor** out) {
+  *out = new Descriptor();
+  (*out)->kind = kind;
+  return 0;
+}
+int cudnnBackendDestroyDescriptor(Descriptor* descriptor) {
+  delete descriptor;
+  return 0;
+}
+int cudnnBackendSetAttribute(Descriptor* descriptor, int attribute, int type, int64_t count, const void* values) {
+  if (descriptor->is_final || count < 1 || type > 15) return kBadParameter;
+  const auto* bytes = static_cast<const char*>(values);
+  descriptor->attributes[attribute].assign(bytes, bytes + count * kElementBytes[type]);
+  return 0;
+}
+
+int cudnnBackendFinalize(Descriptor* descriptor) {
+  if (descriptor->is_final) return kBadParameter;
+  if (const auto needed = kNeeded.find(descriptor->kind); needed != kNeeded.end()) {
+    for (const int attribute : needed->second) {
+      if (descriptor->attributes.count(attribute) == 0) return kBadParameter;
+    }
+  }
+  Convolution convolution;
+  if (descriptor->kind >= 10 && descriptor->kind <= 12 && !read_operation(*descriptor, &convolution)) {
+    return kBadParameter;
+  }
+  if (descriptor->kind == 15) {
+    read_operation(*descriptor->one<Descriptor*>(801), &convolution);
+    if (convolution.image.sizes[1] == 7 && convolution.groups() > 1) return kNotSupported;
+  }
+  if (descriptor->kind == 5 && descriptor->one<Descriptor*>(401)->engine == 1) return kNotSupported;
+  descriptor->is_final = true;
+  return 0;
+}
+
+int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t asked, int64_t* out_count, void* out) {
+  if (attribute == 202) {  // configurations
+    *out_count = descriptor->one<int>(200) == 3 ? 3 : 0;
+    for (int64_t i = 0; i < *out_count && i < asked; ++i) {
+      Descriptor* config = static_cast<Descriptor**>(out)[i];
+      Descriptor* graph = descriptor->one<Descriptor*>(201);
+      config->engine = i;
+      config->is_final = true;
+      config->attributes[-1].assign(reinterpret_cast<char*>(&graph), reinterpret_cast<char*>(&graph + 1));
+    }
+  } else if (attribute == 300) {  // an engine
+    *out_count = 1;
+    (*static_cast<Descriptor**>(out))->engine = descriptor->engine;
+  } else if (attribute == 1303) {  // notes
+    *out_count = descriptor->engine == 0 ? 1 : 0;
+    if (*out_count > 0 && asked > 0) *static_cast<int*>(out) = 4;
+  } else if (attribute == 402) {  // workspace
+    *out_count = 1;
+    *static_cast<int64_t*>(out) = needs_workspace(convolution_of(*descriptor)) ? kWorkspace : 0;
+  } else {
+    return kBadParameter;
+  }
+  return 0;
+}
+
+int cudnnBackendExecute(Handle* handle, Descriptor* plan, Descriptor* pack) {
+  if (handle->stream == nullptr || !plan->is_final || !pack->is_final) return kNotInitialized;
+  Convolution convolution = convolution_of(*plan);
+  const auto ids = pack->all<int64_t>(1000);
+  const auto pointers = pack->all<void*>(1001);
+  auto* workspace = pack->one<void*>(1003);
+  for (Tensor* tensor : {&convolution.image, &convolution.filter, &convolution.response}) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] == tensor->id) tensor->data = pointers[i];
+    }
+    const auto address = reinterpret_cast<int64_t>(tensor->data);
+    if (address == 0 || address % tensor->alignment != 0) return kBadParameter;
+  }
+  if (needs_workspace(convolution)) {
+    if (workspace == nullptr) return kBadParameter;
+    std::memset(workspace, 0xab, kWorkspace);
+  }
+  convolution.run();
+  return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compare convolutions of nv by a cuDNN with the CPU's: python vendor_convolutions.py [LIBCUDA [LIBCUDNN]]
+
+With fake_cuda.cpp and fake_cudnn.cpp the test needs no GPU; on a GPU, without arguments, it tests the real library. The
+fake runs no kernels, so that copies and biases are left to the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+os.environ["OUTBOARD_PROVIDERS"] = "native,host"
+os.environ["OUTBOARD_FALLBACK"] = "silent"
+
+import torch_outboard
+
+HAS_KERNELS = len(sys.argv) < 2
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution: the sizes of its input and its weight, and what differs from the defaults."""
+
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    is_transposed: bool = False
+
+    def arguments(self) -> tuple[object, ...]:
+        rank = len(self.input) - 2
+        given: dict[str, Any] = {
+            "stride": 1,
+            "padding": 0,
+            "dilation": 1,
+            "output_padding": 0,
+            "groups": 1,
+        } | self.options
+        lists = [
+            [given[name]] * rank if isinstance(given[name], int) else given[name]
+            for name in ("stride", "padding", "dilation", "output_padding")
+        ]
+        return (*lists[:3], self.is_transposed, lists[3], given["groups"])
+
+
+CASES = {
+    "1-d": Case((2, 6, 20), (8, 6, 5), {"stride": 2, "padding": 2}),
+    "2-d": Case((2, 8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
+    "2-d, odd": Case((3, 5, 7, 6), (7, 5, 2, 3), {"stride": (1, 2), "padding": (0, 1), "dilation": (2, 1)}),
+    "3-d": Case((2, 4, 5, 6, 4), (8, 4, 3, 2, 2), {"stride": (1, 2, 1), "padding": 1}),
+    "groups": Case((2, 16, 8, 8), (32, 4, 3, 3), {"groups": 4, "padding": 1}),
+    "depthwise": Case((2, 16, 9, 9), (16, 1, 3, 3), {"groups": 16, "stride": 2, "padding": 1}),
+    "1x1": Case((2, 16, 5, 5), (8, 16, 1, 1)),
+    "transposed 1-d": Case((2, 4, 7), (4, 6, 3), {"stride": 2, "output_padding": 1}, is_transposed=True),
+    "transposed 2-d": Case(
+        (2, 8, 5, 6), (8, 8, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}, is_transposed=True
+    ),
+    "transposed 3-d": Case((1, 4, 3, 4, 3), (4, 4, 2, 2, 2), {"stride": 2}, is_transposed=True),
+}
+
+
+def taken() -> int:
+    calls = torch_outboard.coverage().calls(provider="native")
+    return sum(calls.values()) if isinstance(calls, dict) else int(calls)
+
+
+def layouts(x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensor in layouts: the library's, and others, of which it gets a copy."""
+    yield "contiguous", x
+    if x.dim() in FORMATS and HAS_KERNELS:
+        yield "channels last", x.contiguous(memory_format=FORMATS[x.dim()])
+    if HAS_KERNELS:
+        yield "cropped", torch.cat([x, x + 1], -1)[..., : x.shape[-1]]
+    yield "unaligned", torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape)
+
+
+def check(ours: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    # The numbers are whole and small: float32's sums are exact, and the expected ones are summed in it.
+    bounds = {"rtol": 1e-2, "atol": 1e-2} if ours.dtype != torch.float32 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(ours.cpu(), expected.to(ours.dtype), **bounds, msg=lambda text: f"{what}: {text}")
+
+
+def whole(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randint(-2, 3, sizes).to(dtype)
+
+
+def copied(x: torch.Tensor) -> torch.Tensor:
+    """Copy to the device with the same strides and the same distance from an aligned address."""
+    base = torch.as_strided(x, (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
+    return base.to("nv").as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def forward(name: str, case: Case, dtype: torch.dtype) -> None:
+    weight = whole(*case.weight, dtype=dtype)
+    channels = case.weight[1] * case.options.get("groups", 1) if case.is_transposed else case.weight[0]
+    for layout, x in layouts(whole(*case.input, dtype=dtype)):
+        for bias in (None, whole(channels, dtype=dtype))[: 2 if HAS_KERNELS else 1]:
+            before = taken()
+            ours = torch.convolution(
+                copied(x), weight.to("nv"), None if bias is None else bias.to("nv"), *case.arguments()
+            )
+            what = (name, dtype, layout, "bias" if bias is not None else "no bias")
+            expected = torch.convolution(
+                x.float(), weight.float(), None if bias is None else bias.float(), *case.arguments()
+            )
+            check(ours, expected, what)
+            assert dtype != torch.float32 or ours.stride() == expected.stride(), what
+            assert taken() > before, (what, "was not taken")
+
+
+def backward(name: str, case: Case, dtype: torch.dtype) -> None:
+    weight, given = whole(*case.weight, dtype=dtype), whole(*case.input, dtype=dtype)
+    out = torch.convolution(given.float(), weight.float(), None, *case.arguments())
+    gradient = whole(*out.shape, dtype=dtype)
+    aten = torch.ops.aten
+    masks = ([True, True, False], [True, False, False], [False, True, False], [False, True, True], [True, True, True])
+    for mask in masks if HAS_KERNELS else masks[:3]:
+        for layout, x in layouts(given):
+            before = taken()
+            arguments = ([out.shape[1]], *case.arguments(), mask)
+            ours = aten.convolution_backward(gradient.to("nv"), copied(x), weight.to("nv"), *arguments)
+            expected = aten.convolution_backward(gradient.float(), x.float(), weight.float(), *arguments)
+            for place, one, other in zip(("input", "weight", "bias"), ours, expected, strict=True):
+                assert (one is None) == (other is None), (name, mask, place)
+                if one is not None:
+                    check(one, other, (name, dtype, layout, mask, place))
+            assert taken() > before, (name, dtype, layout, mask, "was not taken")
+    if not HAS_KERNELS:
+        return
+    # The gradient of a sum, whose strides are 0.
+    flat = gradient.flatten()[0].expand(gradient.shape)
+    ours = aten.convolution_backward(copied(flat), given.to("nv"), weight.to("nv"), *arguments)
+    expected = aten.convolution_backward(flat.float(), given.float(), weight.float(), *arguments)
+    check(ours[1], expected[1], (name, dtype, "expanded"))
+
+
+def refusals() -> None:
+    """Call what goes another way, and see that its values are right."""
+    cases: list[tuple[Case, torch.dtype]] = [
+        (CASES["2-d"], torch.float64),
+        (Case((0, 8, 9, 11), (16, 8, 3, 3)), torch.float32),
+    ]
+    for case, dtype in cases:
+        x, weight = whole(*case.input, dtype=dtype), whole(*case.weight, dtype=dtype)
+        before = taken()
+        ours = torch.convolution(x.to("nv"), weight.to("nv"), None, *case.arguments())
+        torch.testing.assert_close(ours.cpu(), torch.convolution(x, weight, None, *case.arguments()))
+        assert taken() == before, (case, "was taken")
+
+
+def in_channels_last() -> None:
+    """Convolve where all is in channels last, without a copy, and a grid and an image that the fake refuses."""
+    case = CASES["2-d"]
+    x, weight = (
+        whole(*sizes, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
+        for sizes in (case.input, case.weight)
+    )
+    before = taken()
+    ours = torch.convolution(copied(x), copied(weight), None, *case.arguments())
+    check(ours, torch.convolution(x, weight, None, *case.arguments()), "channels last")
+    assert taken() > before
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    refused = Case((2, 7, 6, 6), (7, 1, 3, 3), {"groups": 7})
+    x, weight = whole(*refused.input, dtype=torch.float32), whole(*refused.weight, dtype=torch.float32)
+    before = taken()
+    ours = torch.convolution(x.to("nv"), weight.to("nv"), None, *refused.arguments())
+    check(ours, torch.convolution(x, weight, None, *refused.arguments()), "refused")
+    assert HAS_KERNELS or taken() == before
+
+
+def in_a_graph() -> None:
+    """Replay a graph of a convolution with a bias, and of its gradients, with other numbers than were captured."""
+    case, module = CASES["2-d"], torch.nv
+    x, weight, bias = (whole(*sizes, dtype=torch.float32) for sizes in (case.input, case.weight, (16,)))
+    ours, other, added = x.to("nv"), weight.to("nv"), bias.to("nv")
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
+        out = torch.convolution(x, weight, bias, *case.arguments())
+        arguments = ([16], *case.arguments(), [True, True, True])
+        return [out, *torch.ops.aten.convolution_backward(out, x, weight, *arguments)]
+
+    run(ours, other, added)
+    graph = module.Graph()
+    with module.graph(graph):
+        results = run(ours, other, added)
+    for _ in range(2):
+        x = whole(*case.input, dtype=torch.float32)
+        ours.copy_(x)
+        graph.replay()
+        for one, expected in zip(results, run(x, weight, bias), strict=True):
+            check(one, expected, "graph")
+
+
+def in_two_streams() -> None:
+    x, weight = whole(2, 8, 9, 11, dtype=torch.float32), whole(16, 8, 3, 3, dtype=torch.float32)
+    expected = torch.convolution(x, weight, None, *CASES["2-d"].arguments())
+    ours, other = x.to("nv"), weight.to("nv")
+    torch.accelerator.synchronize()
+    results = []
+    for _ in range(2):
+        with torch.Stream("nv"):
+            results += [torch.convolution(ours, other, None, *CASES["2-d"].arguments()) for _ in range(5)]
+    torch.accelerator.synchronize()
+    for one in results:
+        check(one, expected, "streams")
+
+
+if __name__ == "__main__":
+    given = dict(zip(("library", "cudnn"), sys.argv[1:], strict=False))
+    torch_outboard.attach("nv", **given)
+    for one in DTYPES:
+        for name, case in CASES.items():
+            forward(name, case, one)
+            backward(name, case, one)
+    refusals()
+    in_channels_last()
+    in_two_streams()
+    if HAS_KERNELS:
+        in_a_graph()
+    print("all convolutions agree")
