@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measure convolutions and their gradients on nv against torch's CUDA device, in one process in turns.
+
+    benchmarks/convolutions.py
+
+A figure is the median of the rounds for one call; the host waits for every twenty calls. A ratio is the median of the
+ratios of all rounds. Both multiply float32 as float32, and their results are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from _results import RESULTS, about, write
+
+os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
+os.environ.setdefault("OUTBOARD_FALLBACK", "error")
+
+import torch
+
+import torch_outboard
+
+CALLS = 20
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution: sizes, what differs from the defaults, its dtype and its layout."""
+
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    dtype: str = "bfloat16"
+    is_last: bool = True
+    is_transposed: bool = False
+    has_bias: bool = False
+
+    def arguments(self) -> tuple[object, ...]:
+        rank = len(self.input) - 2
+        given = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "groups": 1} | self.options
+        lists = [[given[name]] * rank for name in ("stride", "padding", "dilation", "output_padding")]
+        return (*lists[:3], self.is_transposed, lists[3], given["groups"])
+
+    def laid_out(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.to(DTYPES[self.dtype])
+        return x.contiguous(memory_format=LAST[x.dim()]) if self.is_last and x.dim() in LAST else x
+
+
+def three(channels: int, size: int, batch: int = 32, **more: Any) -> Case:
+    return Case((batch, channels, size, size), (channels, channels, 3, 3), {"padding": 1}, **more)
+
+
+CASES = {
+    "resnet50 stem, 7×7 of 224², 32 images": Case((32, 3, 224, 224), (64, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "1×1, 64 to 256, 56²": Case((32, 64, 56, 56), (256, 64, 1, 1)),
+    "1×1, 1024 to 256, 14²": Case((32, 1024, 14, 14), (256, 1024, 1, 1)),
+    "3×3, 64 channels, 56²": three(64, 56),
+    "3×3, 128 channels, 28²": three(128, 28),
+    "3×3, 256 channels, 14²": three(256, 14),
+    "3×3, 512 channels, 7²": three(512, 7),
+    "3×3, 64 channels, 56², bias": three(64, 56, has_bias=True),
+    "3×3, 64 channels, 56², contiguous": three(64, 56, is_last=False),
+    "3×3, 256 channels, 14², float16": three(256, 14, dtype="float16"),
+    "3×3, 64 channels, 56², float32": three(64, 56, dtype="float32", is_last=False),
+    "3×3, 256 channels, 14², float32": three(256, 14, dtype="float32", is_last=False),
+    "3×3, 128 channels, 28², float32, channels last": three(128, 28, dtype="float32"),
+    "3×3 by 2, 128 channels, 56²": Case((32, 128, 56, 56), (128, 128, 3, 3), {"stride": 2, "padding": 1}),
+    "dilated 3×3, 256 channels, 28²": Case((8, 256, 28, 28), (256, 256, 3, 3), {"padding": 2, "dilation": 2}),
+    "depthwise 3×3, 96 channels, 56²": Case((32, 96, 56, 56), (96, 1, 3, 3), {"padding": 1, "groups": 96}),
+    "depthwise 7×7, 96 channels, 56²": Case((32, 96, 56, 56), (96, 1, 7, 7), {"padding": 3, "groups": 96}),
+    "32 groups of 4, 3×3, 56²": Case((32, 128, 56, 56), (128, 4, 3, 3), {"padding": 1, "groups": 32}),
+    "transposed 2×2 by 2, 128 to 64, 56²": Case(
+        (8, 128, 56, 56), (128, 64, 2, 2), {"stride": 2}, is_transposed=True, has_bias=True
+    ),
+    "1-d, 3 of 80 to 512, 3000": Case((8, 80, 3000), (512, 80, 3), {"padding": 1}, has_bias=True),
+    "3-d, 3×3×3, 32 channels, 32³": Case((4, 32, 32, 32, 32), (32, 32, 3, 3, 3), {"padding": 1}),
+}
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    else:
+        torch.accelerator.synchronize(device)
+
+
+def seconds(function: Callable[[], object], device: torch.device) -> float:
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        result = function()
+    wait(device)
+    elapsed = time.perf_counter() - begin
+    del result
+    return elapsed / CALLS
+
+
+def functions(case: Case, device: torch.device) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return the convolution and its gradients on a device, of the same numbers on each."""
+    torch.manual_seed(0)
+    x, weight = (case.laid_out(torch.randn(sizes)).to(device) for sizes in (case.input, case.weight))
+    channels = case.weight[1] * case.options.get("groups", 1) if case.is_transposed else case.weight[0]
+    bias = torch.randn(channels).to(DTYPES[case.dtype]).to(device) if case.has_bias else None
+    gradient = torch.convolution(x, weight, bias, *case.arguments())
+    mask = [True, True, case.has_bias]
+
+    def backward() -> Any:
+        sizes = [channels] if case.has_bias else None
+        return torch.ops.aten.convolution_backward(gradient, x, weight, sizes, *case.arguments(), mask)
+
+    return lambda: torch.convolution(x, weight, bias, *case.arguments()), backward
+
+
+def difference(ours: Any, theirs: Any) -> float:
+    """Return the greatest difference of the results, in units of the greatest number."""
+    pairs = zip(ours, theirs, strict=True) if isinstance(ours, (tuple, list)) else [(ours, theirs)]
+    found = [
+        float((one.cpu().float() - other.cpu().float()).abs().max() / other.cpu().float().abs().max())
+        for one, other in pairs
+        if other is not None
+    ]
+    return max(found)
+
+
+def measure(ours: Callable[[], Any], theirs: Callable[[], Any], devices: Any, rounds: int) -> dict[str, float]:
+    row = {"difference": difference(ours(), theirs())}
+    pairs = []
+    for function, device in zip((ours, theirs), devices, strict=True):
+        seconds(function, device)
+    for number in range(rounds):
+        turns = list(zip((ours, theirs), devices, strict=True))
+        order = (0, 1) if number % 2 == 0 else (1, 0)
+        measured = {which: seconds(*turns[which]) for which in order}
+        pairs.append((measured[0], measured[1]))
+    row["ours"] = statistics.median(pair[0] for pair in pairs) * 1e3
+    row["theirs"] = statistics.median(pair[1] for pair in pairs) * 1e3
+    row["ratio"] = statistics.median(pair[0] / pair[1] for pair in pairs)
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, default=RESULTS / "convolutions-nv.json")
+    parser.add_argument("--rounds", type=int, default=11)
+    options = parser.parse_args()
+    module = torch_outboard.attach("nv")
+    if module.device_count() == 0 or not torch.cuda.is_available():
+        print("There is no GPU here, or torch has no CUDA to compare with.")
+        return 0
+    torch.backends.cudnn.allow_tf32 = False
+    devices = (torch.device("nv", 0), torch.device("cuda", 0))
+    print("| case | ours, ms | torch's, ms | ratio | gradients, ms | torch's, ms | ratio | difference |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    rows = {}
+    for name, case in CASES.items():
+        ours, theirs = (functions(case, device) for device in devices)
+        forward, backward = (measure(*pair, devices, options.rounds) for pair in zip(ours, theirs, strict=True))
+        rows[name] = {"forward": forward, "backward": backward}
+        figures = [f"{row[key]:.3f}" for row in (forward, backward) for key in ("ours", "theirs", "ratio")]
+        worst = max(forward["difference"], backward["difference"])
+        print(f"| {name} | {' | '.join(figures)} | {worst:.1e} |", flush=True)
+    calls: Any = torch_outboard.coverage().calls(provider="generated")
+    print(f"\ncalls by generated kernels: {calls}")
+    write(options.json, {"about": about(module.get_device_properties(0)), "milliseconds": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
