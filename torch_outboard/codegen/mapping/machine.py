@@ -7,7 +7,6 @@ import torch
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.prelude import needed_by
-from torch_outboard.device.devices import get_device_properties
 
 __all__ = ["cooperates", "is_cpu", "is_long"]
 
@@ -17,6 +16,8 @@ _LONG_TEXT = 8000
 
 def is_cpu(device: torch.device) -> bool:
     """Return True if a device is a CPU, on which items run one after the other and use vectors."""
+    from torch_outboard.device.devices import get_device_properties  # not before a driver is attached
+
     return get_device_properties(device).machine == "cpu"
 
 
