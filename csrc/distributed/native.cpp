@@ -341,14 +341,17 @@ void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
   std::vector<Pending> over;
   std::string why;
   try {
-    why = trouble();
+    std::string late;
     for (const Pending& pending : all) {
       if (pending.staging->is_done()) {
         over.push_back(pending);
-      } else if (why.empty() && Clock::now() > pending.deadline) {
-        why = c10::str("it is not over after ", pending.timeout.count(), " ms");
+      } else if (late.empty() && Clock::now() > pending.deadline) {
+        late = c10::str("it is not over after ", pending.timeout.count(), " ms");
       }
     }
+    // Asked last: a communicator has its failure before the streams of a call that failed go on.
+    why = trouble();
+    why = why.empty() ? late : why;
   } catch (const std::exception& error) {  // a lost device
     why = error.what();
   }

@@ -82,7 +82,11 @@ class Comm {
 
   void abort() {
     exchange_->abort();
-    is_aborted_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      is_aborted_ = true;
+    }
+    changed_.notify_all();
     driver_.scheduler->go_on();  // a call that waits for its turn
   }
 
@@ -98,7 +102,9 @@ class Comm {
       std::string error;
       run(call, &error);
       lock.lock();
-      if (error_.empty()) error_ = error;  // before a stream goes on
+      if (error_.empty()) error_ = error;
+      // A stream goes on once the core has seen the failure and has aborted: until then its results look like good ones.
+      if (!error_.empty()) changed_.wait(lock, [&] { return is_aborted_ || is_ending_; });
       lock.unlock();
       for (const auto& [handle, waiter] : call.waiters) open(waiter);
       lock.lock();
