@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.kernel.checks import is_never_zero
 from torch_outboard.codegen.kernel.indexing import IndexPrinter
 from torch_outboard.codegen.mapping.parts import columns_of_item, parts_for_groups, parts_of_reduction
+from torch_outboard.codegen.prelude import needed_by, prelude
 
 DIALECTS = (HOST_CPP, OPENCL_C, CUDA_CPP)
 
@@ -260,3 +262,20 @@ def test_dialects_are_known_by_one_name() -> None:
     add_dialect(OPENCL_C)
     with pytest.raises(ValueError, match="another dialect 'opencl_c'"):
         add_dialect(replace(OPENCL_C, group=7))
+
+
+def test_a_kernel_has_the_members_of_families_that_it_uses() -> None:
+    text = "\n".join(needed_by("ob_rsqrt_f32(x)"))
+    assert "OB_DEVICE float ob_rsqrt_f32(float a)" in text and "_f64" not in text and "family" not in text
+    both = "\n".join(needed_by("ob_rsqrt_f32(x) ob_rsqrt_f64(x)"))
+    assert "OB_DEVICE double ob_rsqrt_f64(double a)" in both
+    # What a member uses comes with it, of the same type.
+    assert "ob_log_rest_f64" in "\n".join(needed_by("ob_igamma_f64")) and needed_by("ob_nowhere_f32") == []
+
+
+def test_no_line_of_the_prelude_continues_and_no_word_of_a_family_is_left() -> None:
+    names = {name for file in prelude() for name in re.findall(r"ob_\w+", file)}
+    members = (re.sub("_S$", f"_{suffix}", name) for name in names for suffix in SUFFIXES.values())
+    everything = "\n".join(needed_by(" ".join(members)))
+    assert len(everything) > 50_000
+    assert "\\\n" not in everything and not re.search(r"ob_\w+_S\b|^OB_DEVICE T |\(T\)", everything)

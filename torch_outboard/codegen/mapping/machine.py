@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from torch_outboard.codegen.dialects.dialect import Dialect
-from torch_outboard.codegen.prelude import needed_by
+from torch_outboard.codegen.prelude import weight_of
 
 __all__ = ["cooperates", "is_cpu", "is_long"]
 
@@ -28,4 +28,4 @@ def cooperates(dialect: Dialect, device: torch.device) -> bool:
 
 def is_long(text: str) -> bool:
     """Return True if a text, with the parts of the prelude that it uses, takes long to compile."""
-    return len(text) + sum(map(len, needed_by(text))) > _LONG_TEXT
+    return len(text) + weight_of(text) > _LONG_TEXT

@@ -1,38 +1,50 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The helpers that kernels call. They come from the files of this folder; a kernel's text includes only those it needs.
 
-A file is a list of blocks, separated by blank lines. A block defines functions, tables or types. A block that begins
-with a macro defines a family: one member for each use of the macro, with the macro's last argument as the suffix, as in
-OB_FLOATING(float, f32). Blocks use only blocks before them, in the order of the files.
+A file is a list of blocks, separated by blank lines. A block defines functions, tables or types. A block with a line
+such as `// family T, S: float, f32; double, f64` is a family, with one member for each of the types: in a member, these
+words replace `T`, and `S` at the end of a name. The last word is the member's suffix. Blocks use only blocks before
+them, in the order of the files.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["needed_by", "prelude"]
+__all__ = ["needed_by", "prelude", "weight_of"]
 
 # In the order in which they use each other.
 _FILES = ("integer", "float", "half", "float8", "random", "bessel", "gamma", "polynomial", "failure")
 _NAME = re.compile(r"\bob_\w+")
 _DEFINITION = re.compile(r"OB_DEVICE \w+ (ob_\w+)\(|OB_TABLE \w+ (ob_\w+)\[|^\} (ob_\w+);", re.MULTILINE)
-_MEMBER = re.compile(r"^OB_\w+\((?:\w+, )*(?P<suffix>\w+)\)\n?", re.MULTILINE)
+# The head of a family: its words, and the members, which may have their own lines.
+_FAMILY = re.compile(r"^// family (?P<words>[\w, ]+):(?P<members>.*(?:\n//   .*)*)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class _Block:
-    text: str
-    # Names that the block defines and uses, by suffix. The suffix is "" if the block is not a family.
+    # By suffix: the text, and the names that it defines and uses. The suffix is "" if the block is not a family.
+    texts: Mapping[str, str]
     defines: Mapping[str, frozenset[str]]
     uses: Mapping[str, frozenset[str]]
 
     def written(self, suffixes: frozenset[str]) -> str:
-        """Return the text with only these members of the family."""
-        return _MEMBER.sub(lambda member: member[0] if member["suffix"] in suffixes else "", self.text)
+        """Return the text of these members of the family."""
+        return "".join(text for suffix, text in self.texts.items() if suffix in suffixes)
+
+    @property
+    def weight(self) -> int:
+        """Return how long the block takes to compile, in characters of a kernel."""
+        text = next(iter(self.texts.values()))
+        return len(text) if "" in self.texts else _LINE * (text.count("\n") + 1)
+
+
+# The weight of a line of a family, and of its head.
+_LINE = 116
 
 
 @functools.cache
@@ -44,6 +56,18 @@ def prelude() -> tuple[str, ...]:
 
 def needed_by(text: str) -> list[str]:
     """Return the blocks that a text needs, and the blocks that these need."""
+    blocks, wanted = _blocks()[0], _wanted_by(text)
+    return [blocks[number].written(frozenset(wanted[number])) for number in sorted(wanted)]
+
+
+def weight_of(text: str) -> int:
+    """Return how long the blocks that a text needs take to compile, in characters of a kernel."""
+    blocks = _blocks()[0]
+    return sum(blocks[number].weight for number in _wanted_by(text))
+
+
+def _wanted_by(text: str) -> dict[int, set[str]]:
+    """Return the needed blocks by their numbers, with the suffixes of the needed members."""
     blocks, places = _blocks()
     wanted: dict[int, set[str]] = {}
     left = list(_NAME.findall(text))
@@ -55,7 +79,7 @@ def needed_by(text: str) -> list[str]:
         if suffix not in wanted.setdefault(number, set()):
             wanted[number].add(suffix)
             left.extend(blocks[number].uses[suffix])
-    return [blocks[number].written(frozenset(wanted[number])) for number in sorted(wanted)]
+    return wanted
 
 
 @functools.cache
@@ -71,11 +95,22 @@ def _blocks() -> tuple[tuple[_Block, ...], Mapping[str, tuple[int, str]]]:
 
 
 def _read(text: str) -> _Block:
-    suffixes: Iterable[str] = _MEMBER.findall(text) or ("",)
-    expanded = {suffix: text.replace("##S", suffix) for suffix in suffixes}
+    text = text.rstrip("\n") + "\n"
+    family = _FAMILY.search(text)
+    texts = {"": text} if family is None else dict(_members(family, text))
     defines = {
         suffix: frozenset(name for names in _DEFINITION.findall(one) for name in names if name)
-        for suffix, one in expanded.items()
+        for suffix, one in texts.items()
     }
-    uses = {suffix: frozenset(_NAME.findall(one)) - defines[suffix] for suffix, one in expanded.items()}
-    return _Block(text.rstrip("\n") + "\n", defines, uses)
+    uses = {suffix: frozenset(_NAME.findall(one)) - defines[suffix] for suffix, one in texts.items()}
+    return _Block(texts, defines, uses)
+
+
+def _members(family: re.Match[str], text: str) -> Iterator[tuple[str, str]]:
+    """Yield the suffix and the text of each member of a family."""
+    body = text[: family.start()] + text[family.end() :]
+    words = family["words"].split(", ")
+    pattern = re.compile(rf"\b(?:{'|'.join(words)})\b|(?<=_)S\b")
+    for member in family["members"].replace("//", "").split(";"):
+        taken = dict(zip(words, (word.strip() for word in member.split(",")), strict=True))
+        yield taken["S"], pattern.sub(lambda found, taken=taken: taken[found[0]], body)  # type: ignore[misc]

@@ -2,62 +2,58 @@
 // Floating point: NaN and signed zeros as PyTorch's CPU kernels treat them.
 
 // The comparison with itself is what finds a NaN in every language.
-#define OB_FLOATING(T, S)  \
-  OB_DEVICE bool ob_isnan_##S(T a) { return a != a; }                                                               \
-  OB_DEVICE bool ob_isinf_##S(T a) { return a == (T)OB_INFINITY || a == -(T)OB_INFINITY; }                          \
-  OB_DEVICE T ob_maximum_##S(T a, T b) { return a > b || a != a ? a : b; }                                          \
-  OB_DEVICE T ob_minimum_##S(T a, T b) { return a < b || a != a ? a : b; }                                          \
-  OB_DEVICE T ob_fmax_##S(T a, T b) { return a != a || b > a ? b : a; }                                             \
-  OB_DEVICE T ob_sign_##S(T a) { return (T)((a > 0) - (a < 0)); }                                                   \
-  OB_DEVICE T ob_relu_##S(T a) { return a > 0 || a != a ? a : (T)0; }                                               \
-  OB_DEVICE T ob_sigmoid_##S(T a) { return (T)1 / ((T)1 + OB_LIB(exp)(-a)); }                                       \
-  OB_DEVICE T ob_rsqrt_##S(T a) { return (T)1 / OB_LIB(sqrt)(a); }                                                  \
-  OB_DEVICE T ob_remainder_##S(T a, T b) {                                                                          \
-    const T rest = OB_LIB(fmod)(a, b);                                                                              \
-    return rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest;                                                  \
-  }                                                                                                                 \
-  /* As c10::div_floor_floating: the quotient is exact where a / b would round up to it. */                         \
-  OB_DEVICE T ob_floordiv_##S(T a, T b) {                                                                           \
-    if (b == 0) return a / b;                                                                                       \
-    const T rest = OB_LIB(fmod)(a, b);                                                                              \
-    T quotient = (a - rest) / b;                                                                                    \
-    if (rest != 0 && ((b < 0) != (rest < 0))) quotient -= (T)1;                                                     \
-    if (quotient == 0) return OB_LIB(copysign)((T)0, a / b);                                                        \
-    const T below = OB_LIB(floor)(quotient);                                                                        \
-    return quotient - below > (T)0.5 ? below + (T)1 : below;                                                        \
-  }                                                                                                                 \
-  OB_DEVICE T ob_erfinv_##S(T y) {                                                                                  \
-    const T size = OB_LIB(fabs)(y);                                                                                 \
-    if (!(size <= 1)) return (T)OB_NAN;                                                                             \
-    if (size == 1) return OB_LIB(copysign)((T)OB_INFINITY, y);                                                      \
-    T x;                                                                                                            \
-    if (size <= (T)0.7) {                                                                                           \
-      const T z = y * y;                                                                                            \
-      const T p = (((T)-0.140543331 * z + (T)0.914624893) * z + (T)-1.645349621) * z + (T)0.886226899;              \
-      const T q = ((((T)0.012229801 * z + (T)-0.329097515) * z + (T)1.442710462) * z + (T)-2.118377725) * z + (T)1; \
-      x = y * p / q;                                                                                                \
-    } else {                                                                                                        \
-      const T z = OB_LIB(sqrt)(-OB_LIB(log)(((T)1 - size) / (T)2));                                                 \
-      const T p = (((T)1.641345311 * z + (T)3.429567803) * z + (T)-1.624906493) * z + (T)-1.970840454;              \
-      const T q = ((T)1.637067800 * z + (T)3.543889200) * z + (T)1;                                                 \
-      x = OB_LIB(copysign)(p / q, y);                                                                               \
-    }                                                                                                               \
-    /* Two steps of Newton's. */                                                                                    \
-    for (int step = 0; step < 2; ++step)                                                                            \
-      x -= (OB_LIB(erf)(x) - y) / ((T)1.1283791670955126 * OB_LIB(exp)(-x * x));                                    \
-    return x;                                                                                                       \
-  }                                                                                                                 \
-  /* The greater one, the lesser index of equal ones; a NaN is the greatest and the least. */                       \
-  OB_DEVICE bool ob_is_before_max_##S(T a, ob_i64 i, T b, ob_i64 j) {                                               \
-    return a != a ? b == b || i < j : b == b && (a > b || (a == b && i < j));                                       \
-  }                                                                                                                 \
-  OB_DEVICE bool ob_is_before_min_##S(T a, ob_i64 i, T b, ob_i64 j) {                                               \
-    return a != a ? b == b || i < j : b == b && (a < b || (a == b && i < j));                                       \
+// family T, S: float, f32; double, f64
+OB_DEVICE bool ob_isnan_S(T a) { return a != a; }
+OB_DEVICE bool ob_isinf_S(T a) { return a == (T)OB_INFINITY || a == -(T)OB_INFINITY; }
+OB_DEVICE T ob_maximum_S(T a, T b) { return a > b || a != a ? a : b; }
+OB_DEVICE T ob_minimum_S(T a, T b) { return a < b || a != a ? a : b; }
+OB_DEVICE T ob_fmax_S(T a, T b) { return a != a || b > a ? b : a; }
+OB_DEVICE T ob_sign_S(T a) { return (T)((a > 0) - (a < 0)); }
+OB_DEVICE T ob_relu_S(T a) { return a > 0 || a != a ? a : (T)0; }
+OB_DEVICE T ob_sigmoid_S(T a) { return (T)1 / ((T)1 + OB_LIB(exp)(-a)); }
+OB_DEVICE T ob_rsqrt_S(T a) { return (T)1 / OB_LIB(sqrt)(a); }
+OB_DEVICE T ob_remainder_S(T a, T b) {
+  const T rest = OB_LIB(fmod)(a, b);
+  return rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest;
+}
+// As c10::div_floor_floating: the quotient is exact where a / b would round up to it.
+OB_DEVICE T ob_floordiv_S(T a, T b) {
+  if (b == 0) return a / b;
+  const T rest = OB_LIB(fmod)(a, b);
+  T quotient = (a - rest) / b;
+  if (rest != 0 && ((b < 0) != (rest < 0))) quotient -= (T)1;
+  if (quotient == 0) return OB_LIB(copysign)((T)0, a / b);
+  const T below = OB_LIB(floor)(quotient);
+  return quotient - below > (T)0.5 ? below + (T)1 : below;
+}
+OB_DEVICE T ob_erfinv_S(T y) {
+  const T size = OB_LIB(fabs)(y);
+  if (!(size <= 1)) return (T)OB_NAN;
+  if (size == 1) return OB_LIB(copysign)((T)OB_INFINITY, y);
+  T x;
+  if (size <= (T)0.7) {
+    const T z = y * y;
+    const T p = (((T)-0.140543331 * z + (T)0.914624893) * z + (T)-1.645349621) * z + (T)0.886226899;
+    const T q = ((((T)0.012229801 * z + (T)-0.329097515) * z + (T)1.442710462) * z + (T)-2.118377725) * z + (T)1;
+    x = y * p / q;
+  } else {
+    const T z = OB_LIB(sqrt)(-OB_LIB(log)(((T)1 - size) / (T)2));
+    const T p = (((T)1.641345311 * z + (T)3.429567803) * z + (T)-1.624906493) * z + (T)-1.970840454;
+    const T q = ((T)1.637067800 * z + (T)3.543889200) * z + (T)1;
+    x = OB_LIB(copysign)(p / q, y);
   }
-OB_FLOATING(float, f32)
-#ifdef OB_HAS_DOUBLE
-OB_FLOATING(double, f64)
-#endif
+  // Two steps of Newton's.
+  for (int step = 0; step < 2; ++step)
+    x -= (OB_LIB(erf)(x) - y) / ((T)1.1283791670955126 * OB_LIB(exp)(-x * x));
+  return x;
+}
+// The greater one, the lesser index of equal ones; a NaN is the greatest and the least.
+OB_DEVICE bool ob_is_before_max_S(T a, ob_i64 i, T b, ob_i64 j) {
+  return a != a ? b == b || i < j : b == b && (a > b || (a == b && i < j));
+}
+OB_DEVICE bool ob_is_before_min_S(T a, ob_i64 i, T b, ob_i64 j) {
+  return a != a ? b == b || i < j : b == b && (a < b || (a == b && i < j));
+}
 
 // Languages have it, some without vectors: it is most of what a gelu costs. An odd polynomial near 0, else 1 - exp(-p(x)),
 // both of least greatest error, both computed; 1.4 units in the last place at most.
@@ -92,8 +88,6 @@ OB_DEVICE bool ob_signbit_f32(float a) { return (OB_AS_U32(a) >> 31) != 0; }
 OB_DEVICE bool ob_signbit_f64(double a) { return (OB_AS_U64(a) >> 63) != 0; }
 #endif
 
-#define OB_ORDER(A, S)                                                                                              \
-  OB_DEVICE bool ob_is_before_max_##S(A a, ob_i64 i, A b, ob_i64 j) { return a > b || (a == b && i < j); }          \
-  OB_DEVICE bool ob_is_before_min_##S(A a, ob_i64 i, A b, ob_i64 j) { return a < b || (a == b && i < j); }
-OB_ORDER(ob_i64, i64)
-OB_ORDER(ob_u64, u64)
+// family T, S: ob_i64, i64; ob_u64, u64
+OB_DEVICE bool ob_is_before_max_S(T a, ob_i64 i, T b, ob_i64 j) { return a > b || (a == b && i < j); }
+OB_DEVICE bool ob_is_before_min_S(T a, ob_i64 i, T b, ob_i64 j) { return a < b || (a == b && i < j); }

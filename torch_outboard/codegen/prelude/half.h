@@ -42,23 +42,18 @@ OB_DEVICE ob_u16 ob_to_f16(float value) {
 
 // Atomic additions to a half of a word, by comparison and exchange of the word: OB_CAS(place, seen, next) is the dialect's
 // and gives what was there. Without it the items of a launch run one after the other.
+// family S: f16; bf16
+OB_DEVICE void ob_atomic_add_S(OB_GLOBAL ob_u16* place, float value) {
 #ifdef OB_CAS
-#define OB_HALF_ADD(S)                                                                                              \
-  OB_DEVICE void ob_atomic_add_##S(OB_GLOBAL ob_u16* place, float value) {                                          \
-    volatile OB_GLOBAL ob_u32* word = (volatile OB_GLOBAL ob_u32*)((size_t)place & ~(size_t)3);                     \
-    const ob_u32 shift = ((size_t)place & 2) != 0 ? 16u : 0u;                                                       \
-    for (ob_u32 seen = *word;;) {                                                                                   \
-      const ob_u16 sum = ob_to_##S(ob_from_##S((ob_u16)(seen >> shift)) + value);                                   \
-      const ob_u32 before = OB_CAS(word, seen, (seen & ~(0xffffu << shift)) | ((ob_u32)sum << shift));              \
-      if (before == seen) return;                                                                                   \
-      seen = before;                                                                                                \
-    }                                                                                                               \
+  volatile OB_GLOBAL ob_u32* word = (volatile OB_GLOBAL ob_u32*)((size_t)place & ~(size_t)3);
+  const ob_u32 shift = ((size_t)place & 2) != 0 ? 16u : 0u;
+  for (ob_u32 seen = *word;;) {
+    const ob_u16 sum = ob_to_S(ob_from_S((ob_u16)(seen >> shift)) + value);
+    const ob_u32 before = OB_CAS(word, seen, (seen & ~(0xffffu << shift)) | ((ob_u32)sum << shift));
+    if (before == seen) return;
+    seen = before;
   }
 #else
-#define OB_HALF_ADD(S)                                                                                              \
-  OB_DEVICE void ob_atomic_add_##S(OB_GLOBAL ob_u16* place, float value) {                                          \
-    *place = ob_to_##S(ob_from_##S(*place) + value);                                                                \
-  }
+  *place = ob_to_S(ob_from_S(*place) + value);
 #endif
-OB_HALF_ADD(f16)
-OB_HALF_ADD(bf16)
+}
