@@ -12,6 +12,7 @@ from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.product import Operand, SumType
 from torch_outboard.kernels.templates.schedules.registry import ATTENTION, PRODUCTS, Device, Registry, way_of
 from torch_outboard.kernels.tune.schedules import PARAMETERS
 from torch_outboard.testing.plugin import RunPython
@@ -67,6 +68,7 @@ import torch, torch_outboard
 from torch_outboard._discovery import find_driver
 from torch_outboard.kernels import builder
 from torch_outboard.kernels.templates.call import Kernel
+from torch_outboard.kernels.templates.product import Operand, SumType
 from torch_outboard.kernels.templates.schedules.registry import PRODUCTS
 
 class Units:
@@ -99,3 +101,14 @@ assert names(torch.float32) == strips
 
 def test_a_further_way_computes_the_products_that_it_serves(run_python: RunPython) -> None:
     run_python(FURTHER, env={"OUTBOARD_KERNEL_CACHE_DIR": "", "OUTBOARD_KERNEL_PACKS": ""})
+
+
+def test_an_operand_gives_the_raw_element_and_its_conversion_apart():
+    operand = Operand(lambda kernel: None, (), "", "x[step]", torch.bfloat16, True, beside="x[lane + step]")
+    sums = SumType.of(torch.bfloat16)
+    assert operand.raw() == "x[step]" and operand.element(sums) == "ob_from_bf16(x[step])"
+    assert operand.element_beside(sums) == "ob_from_bf16(x[lane + step])"
+    window = replace(operand, condition="step < 4")
+    assert (
+        window.raw() == "(step < 4) ? x[step] : 0" and window.element(sums) == "(step < 4) ? ob_from_bf16(x[step]) : 0"
+    )

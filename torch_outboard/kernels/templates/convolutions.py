@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -206,7 +207,7 @@ def _windows(
         declare=_declares(image, numbers_of=(weight, out)),
         of_line=tuple(of_line),
         of_step=_of_window(shape, weight, image),
-        element=_inside(shape, image),
+        **_inside(image),
         is_dense_along_steps=False,
     )
     left = _weight_operand(weight, shape, is_source_first=False)
@@ -236,12 +237,13 @@ def _spread(
         if step > 1:
             conditions.append(f"(y{i} - d{i}) % {step} == 0")
         places.append(f"(y{i} - d{i}) / {step} * {grid.stride(i + 2)}")
-    value = loaded(f"grid[grid_from + channel + {' + '.join(places)}]", given.dtype, shape.sums)
     right = Operand(
         declare=_declares(grid, numbers_of=(weight, out)),
         of_line=tuple(of_line),
         of_step=_of_window(shape, weight, grid),
-        element=f"({' && '.join(conditions)}) ? {value} : 0",
+        place=f"grid[grid_from + channel + {' + '.join(places)}]",
+        dtype=given.dtype,
+        condition=" && ".join(conditions),
         is_dense_along_steps=False,
     )
     left = _weight_operand(weight, shape, is_source_first=True)
@@ -260,7 +262,8 @@ def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tenso
         declare=_declares(grid, numbers_of=(out,)),
         of_line=(("ob_i64", "grid_from", f"(batch * {rows} + line) * {grid.stride(1)}"),),
         of_step=f"{of_step}const ob_i64 grid_to = number * {grid.stride(0)} + {grid.place('pixel')}; ",
-        element=loaded("grid[grid_from + grid_to]", grid_given.dtype, shape.sums),
+        place="grid[grid_from + grid_to]",
+        dtype=grid_given.dtype,
         is_dense_along_steps=False,
     )
     right = Operand(
@@ -278,7 +281,7 @@ def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tenso
                 ("ob_i64", "channel", f"number * {image.stride(0)}"),
             ]
         ),
-        element=_inside(shape, image),
+        **_inside(image),
         is_dense_along_steps=False,
     )
     of_row = f"(batch * {rows} + row) * {out.stride(0)}"
@@ -297,13 +300,15 @@ def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tenso
     PRODUCTS.schedule_of(call).multiply(call, product)
 
 
-def _inside(shape: _Shape, image: _Named) -> str:
-    """Return an element of the image at y + d, or 0 outside the image."""
-    at = [f"y{i} + d{i}" for i in range(shape.rank)]
-    conditions = " && ".join(f"{one} >= 0 && {one} < {image.size(i + 2)}" for i, one in enumerate(at))
+def _inside(image: _Named) -> dict[str, Any]:
+    """Return an operand's place, type and condition: the image at y + d, or 0 outside the image."""
+    at = [f"y{i} + d{i}" for i in range(len(image.grid))]
     place = " + ".join(f"({one}) * {image.stride(i + 2)}" for i, one in enumerate(at))
-    value = loaded(f"image[image_from + channel + {place}]", image.tensor.dtype, shape.sums)
-    return f"({conditions}) ? {value} : 0"
+    return {
+        "place": f"image[image_from + channel + {place}]",
+        "dtype": image.tensor.dtype,
+        "condition": " && ".join(f"{one} >= 0 && {one} < {image.size(i + 2)}" for i, one in enumerate(at)),
+    }
 
 
 def _weight_operand(weight: _Named, shape: _Shape, *, is_source_first: bool) -> Operand:
@@ -322,7 +327,8 @@ def _weight_operand(weight: _Named, shape: _Shape, *, is_source_first: bool) -> 
         declare=_declares(weight),
         of_line=(("ob_i64", "weight_from", f"{line} * {weight.stride(of_result)}"),),
         of_step="" if is_dense else f"const ob_i64 weight_to = {place}; ",
-        element=loaded(f"weight[weight_from + {'step' if is_dense else 'weight_to'}]", weight.tensor.dtype, shape.sums),
+        place=f"weight[weight_from + {'step' if is_dense else 'weight_to'}]",
+        dtype=weight.tensor.dtype,
         is_dense_along_steps=is_dense,
     )
 

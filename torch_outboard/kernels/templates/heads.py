@@ -10,7 +10,7 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.templates.call import Kernel, Tensor, number_text
-from torch_outboard.kernels.templates.product import SumType, loaded, stored
+from torch_outboard.kernels.templates.product import Operand, SumType, loaded, stored
 
 __all__ = ["FLOAT", "NONE", "Attention", "Gradients", "Rows"]
 
@@ -40,6 +40,24 @@ class Rows:
 
     def is_dense_along(self, which: str) -> bool:
         return bool(self._strides[which] == 1)
+
+    def operand(self, line: str) -> Operand:
+        """Return the rows as an operand whose lines are "row" or "column", and whose batches are heads of batches."""
+        step, heads = "column" if line == "row" else "row", self.tensor.size[1]
+
+        def declare(kernel: Kernel) -> None:
+            self.declare(kernel)
+            kernel.parameter("heads", heads)
+
+        begin = f"batch / heads * {self.stride('batch')} + batch % heads * {self.stride('head')}"
+        return Operand(
+            declare=declare,
+            of_line=(("ob_i64", f"{self.name}_from", f"{begin} + line * {self.stride(line)}"),),
+            of_step="",
+            place=f"{self.name}[{self.name}_from + step * {self.stride(step)}]",
+            dtype=self.tensor.dtype,
+            is_dense_along_steps=self.is_dense_along(step) and not self.is_dense_along(line),
+        )
 
     def begin(self, head: str = "head") -> str:
         """Return where a head's elements begin."""

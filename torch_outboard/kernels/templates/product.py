@@ -81,20 +81,41 @@ class Operand:
         The numbers of a line, computed once for it. Texts read `line`, `batch` and the names of earlier numbers.
     of_step : str
         Statements of a step along k, which read `step`: everything that is the same for all lines.
-    element : str
-        The element, as an expression of the line's and the step's names.
+    place : str
+        The element in memory, as an expression of the line's and the step's names.
+    dtype : torch.dtype
+        The type of the element in memory.
     is_dense_along_steps : bool
         Whether adjacent elements in memory belong to adjacent steps, not to adjacent lines.
+    condition : str
+        The condition under which the element is in memory; without it, the element is 0. "": always.
     beside : str
-        The element of the line `lane` lines further, by this line's names, if vectors can load it; else "".
+        The place of the element of the line `lane` lines further, by this line's names. "": vectors cannot load it.
     """
 
     declare: Callable[[Kernel], None]
     of_line: tuple[Number, ...]
     of_step: str
-    element: str
+    place: str
+    dtype: torch.dtype
     is_dense_along_steps: bool
+    condition: str = ""
     beside: str = ""
+
+    def raw(self) -> str:
+        """Return the element as it is in memory, of the type `STORAGE_TYPES[dtype]`."""
+        return self._or_zero(self.place)
+
+    def element(self, sums: SumType) -> str:
+        """Return the element in the type of sums."""
+        return self._or_zero(loaded(self.place, self.dtype, sums))
+
+    def element_beside(self, sums: SumType) -> str:
+        """Return the element of the line `lane` lines further in the type of sums. Requires `beside`."""
+        return loaded(self.beside, self.dtype, sums)
+
+    def _or_zero(self, value: str) -> str:
+        return f"({self.condition}) ? {value} : 0" if self.condition else value
 
     def lines(self, at: str) -> str:
         """Return the statements that store a line's numbers in arrays, at an index."""

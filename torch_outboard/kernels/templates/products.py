@@ -46,8 +46,8 @@ def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | No
         columns=right.size[-1],
         depth=left.size[-1],
         sums=sums,
-        left=_operand("left", left, is_left=True, sums=sums),
-        right=_operand("right", right, is_left=False, sums=sums),
+        left=_operand("left", left, is_left=True),
+        right=_operand("right", right, is_left=False),
         end=_end(call, result, added, sums),
     )
     PRODUCTS.schedule_of(call).multiply(call, product)
@@ -62,7 +62,7 @@ def _strides(tensor: Layout, rank: int) -> tuple[Any, Any, Any]:
     return (*[sympy.Integer(0)] * (3 - rank), *strides)
 
 
-def _operand(name: str, tensor: Tensor, *, is_left: bool, sums: SumType) -> Operand:
+def _operand(name: str, tensor: Tensor, *, is_left: bool) -> Operand:
     batch, row, column = _strides(tensor, len(tensor.size))
     line, step = (row, column) if is_left else (column, row)
 
@@ -72,9 +72,10 @@ def _operand(name: str, tensor: Tensor, *, is_left: bool, sums: SumType) -> Oper
         declare=names.declare,
         of_line=(("ob_i64", f"{name}_from", f"batch * {names['batch']} + line * {names['line']}"),),
         of_step="",
-        element=loaded(place, tensor.dtype, sums),
+        place=place,
+        dtype=tensor.dtype,
         is_dense_along_steps=step == 1 and line != 1,
-        beside=loaded(beside, tensor.dtype, sums) if line == 1 else "",
+        beside=beside if line == 1 else "",
     )
 
 

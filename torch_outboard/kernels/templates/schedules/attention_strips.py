@@ -8,11 +8,9 @@ item has some panels in its own memory, with their sums, and goes through blocks
 
 from __future__ import annotations
 
-import sympy  # type: ignore[import-untyped]
-
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.heads import FLOAT, Attention, Gradients, Rows
-from torch_outboard.kernels.templates.product import Operand, ceil_div, filled, loaded
+from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.schedules.strips import STRIP, pack, panel_of, tile
 
 __all__ = ["attend", "differentiate"]
@@ -138,25 +136,9 @@ def _packs(
     packed: dict[str, Tensor] = {}
     texts: dict[tuple[object, ...], int] = {}
     for name, (rows, line) in operands.items():
-        one = Rows("given", rows.tensor)
-        step = "column" if line == "row" else "row"
-        heads = rows.tensor.size[1]
-
-        def declare(kernel: Kernel, one: Rows = one, heads: sympy.Expr = heads) -> None:
-            one.declare(kernel)
-            kernel.parameter("heads", heads)
-
-        begin = f"batch / heads * {one.stride('batch')} + batch % heads * {one.stride('head')}"
-        operand = Operand(
-            declare=declare,
-            of_line=(("ob_i64", "given_from", f"{begin} + line * {one.stride(line)}"),),
-            of_step="",
-            element=loaded(f"given[given_from + step * {one.stride(step)}]", rows.tensor.dtype, FLOAT),
-            is_dense_along_steps=one.is_dense_along(step) and not one.is_dense_along(line),
-        )
         sizes = {"row": rows.tensor.size[2], "column": rows.tensor.size[3]}
-        size = (rows.tensor.size[0] * heads, sizes[line], sizes[step])
-        kernel, packed[f"{name}_packed"] = pack(call, "", operand, FLOAT, size)
+        size = (rows.tensor.size[0] * rows.tensor.size[1], sizes[line], sizes["column" if line == "row" else "row"])
+        kernel, packed[f"{name}_packed"] = pack(call, "", Rows("given", rows.tensor).operand(line), FLOAT, size)
         # Kernels with the same text are one kernel.
         kernel.name = f"ob_attention_pack{texts.setdefault((kernel.text, *kernel.parameters), len(texts))}"
         kernels.append(kernel)

@@ -52,7 +52,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "COMPUTED": product.right.computed(),
         "KEPT": product.right.lines("lane"),
         "ARRAYS": product.right.arrays(width),
-        "PACK": _pack_columns(product.right),
+        "PACK": _pack_columns(product.right, sums),
         "END": end,
     }
     kernel.text = filled(_MAIN, words)
@@ -84,7 +84,7 @@ def pack(
         "ARRAYS": operand.arrays(STRIP),
         "COMPUTED": operand.computed(),
         "KEPT": operand.lines("lane"),
-        "LOOPS": _loops(operand, str(STRIP), f"packed[to + at * {STRIP} + lane]"),
+        "LOOPS": _loops(operand, sums, str(STRIP), f"packed[to + at * {STRIP} + lane]"),
     }
     kernel.text = filled(_PACK, words)
     kernel.groups = batch * strips * ceil_div(steps, _PACKED)
@@ -96,15 +96,15 @@ def panel_of(sums: SumType) -> int:
     return 2 * _VECTOR_BYTES // sums.size
 
 
-def _loops(operand: Operand, lanes: str, place: str) -> str:
+def _loops(operand: Operand, sums: SumType, lanes: str, place: str) -> str:
     """Return the loops that load elements of some lines; the inner loop follows the order in memory."""
     step = f"const ob_i64 step = first_step + at; {operand.of_step}"
-    body = f"{operand.again('lane')}{place} = {operand.element};"
+    body = f"{operand.again('lane')}{place} = {operand.element(sums)};"
     if operand.is_dense_along_steps:
         return f"""\
     for (int lane = 0; lane < {lanes}; ++lane) {{
       {operand.again("lane")}
-      for (int at = 0; at < steps; ++at) {{ {step} {place} = {operand.element}; }}
+      for (int at = 0; at < steps; ++at) {{ {step} {place} = {operand.element(sums)}; }}
     }}
 """
     return f"""\
@@ -115,9 +115,9 @@ def _loops(operand: Operand, lanes: str, place: str) -> str:
 """
 
 
-def _pack_columns(operand: Operand) -> str:
+def _pack_columns(operand: Operand, sums: SumType) -> str:
     place = "part[(lane / $PANEL * $STEPS + at) * $PANEL + lane % $PANEL]"
-    loops = _loops(operand, "lanes", place)
+    loops = _loops(operand, sums, "lanes", place)
     if not operand.beside:
         return loops
     return f"""\
@@ -128,7 +128,7 @@ def _pack_columns(operand: Operand) -> str:
         {operand.of_step}
         for (int first = 0; first < lanes; first += $PANEL)
           for (int lane = first; lane < first + $PANEL; ++lane)
-            part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.beside};
+            part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.element_beside(sums)};
       }}
     }} else {{
 {loops}

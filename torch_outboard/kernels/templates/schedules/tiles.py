@@ -46,8 +46,8 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "STEPS": str(steps),
         "FIND_LEFT": _find(product.left, "first_row", "$ROWS", tile),
         "FIND_RIGHT": _find(product.right, "first_column", "$COLUMNS", tile),
-        "FETCH_LEFT": _fetch(product.left, "left_next", tile),
-        "FETCH_RIGHT": _fetch(product.right, "right_next", tile),
+        "FETCH_LEFT": _fetch(product.left, product.sums, "left_next", tile),
+        "FETCH_RIGHT": _fetch(product.right, product.sums, "right_next", tile),
         "PUT_LEFT": _put(product.left, "left", tile),
         "PUT_RIGHT": _put(product.right, "right", tile),
         "READ_LEFT": _read(call.dialect, "l", "left_tile", "down", product.sums),
@@ -95,7 +95,7 @@ def _find(operand: Operand, first: str, size: str, tile: int) -> str:
 """
 
 
-def _fetch(operand: Operand, into: str, tile: int) -> str:
+def _fetch(operand: Operand, sums: SumType, into: str, tile: int) -> str:
     """Return the loop that loads an item's elements of the steps from `from_step` on."""
     return f"""\
     $UNROLL
@@ -106,7 +106,7 @@ def _fetch(operand: Operand, into: str, tile: int) -> str:
       $KIND element = 0;
       if (step < $DEPTH) {{
         {operand.of_step}
-        element = {operand.element};
+        element = {operand.element(sums)};
       }}
       {into}[load] = element;
     }}
