@@ -51,16 +51,18 @@ class Exchange {
       munmap(static_cast<void*>(shared_), bytes());
     }
     if (file_ >= 0) close(file_);
-    unlink(path_.c_str());
+    if (!is_unlinked_) unlink(path_.c_str());
   }
 
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  bool has_all() const {
+  // Return true if all ranks have joined. The file's name goes then: a process that is killed leaves none behind.
+  bool has_all() {
     for (int i = 0; i < size_; ++i) {
       if (shared_->has_joined[i].load() == 0) return false;
     }
+    if (!is_unlinked_.exchange(true)) unlink(path_.c_str());
     return true;
   }
 
@@ -188,6 +190,7 @@ class Exchange {
   const int rank_;
   const int size_;
   int file_ = -1;
+  std::atomic<bool> is_unlinked_{false};
   Shared* shared_ = nullptr;
 };
 
