@@ -338,32 +338,31 @@ std::string NativeGroup::trouble() {
 void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
   std::vector<Pending> all(pending_.begin(), pending_.end());
   lock.unlock();
-  std::vector<Pending> over;
+  std::vector<Pending> over, under_way;
   std::string why;
   try {
-    std::string late;
     for (const Pending& pending : all) {
-      if (pending.staging->is_done()) {
-        over.push_back(pending);
-      } else if (late.empty() && Clock::now() > pending.deadline) {
-        late = c10::str("it is not over after ", pending.timeout.count(), " ms");
-      }
+      (pending.staging->is_done() ? over : under_way).push_back(pending);
     }
-    // Asked last: a communicator has its failure before the streams of a call that failed go on.
-    why = trouble();
-    why = why.empty() ? late : why;
+    why = under_way.empty() ? "" : trouble();  // a peer may leave after its last call
   } catch (const std::exception& error) {  // a lost device
     why = error.what();
+    over.clear();
+    under_way = all;
   }
-  if (why.empty()) {
-    for (const Pending& pending : over) {
-      pending.work->complete(nullptr);
+  for (const Pending& pending : under_way) {
+    if (why.empty() && Clock::now() > pending.deadline) {
+      why = c10::str("it is not over after ", pending.timeout.count(), " ms");
     }
-  } else {
-    for (const Pending& pending : all) {
+  }
+  for (const Pending& pending : over) {
+    pending.work->complete(nullptr);
+  }
+  if (!why.empty()) {
+    for (const Pending& pending : under_way) {
       fail(pending, why);
+      over.push_back(pending);
     }
-    over = all;
     abort();
   }
   lock.lock();
@@ -372,8 +371,9 @@ void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
   });
   changed_.notify_all();
   lock.unlock();
-  all.clear();  // tensors' last references
-  over.clear();
+  for (std::vector<Pending>* list : {&all, &over, &under_way}) {
+    list->clear();  // tensors' last references
+  }
   lock.lock();
 }
 

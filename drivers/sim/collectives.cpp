@@ -102,9 +102,11 @@ class Comm {
       std::string error;
       run(call, &error);
       lock.lock();
-      if (error_.empty()) error_ = error;
-      // A stream goes on once the core has seen the failure and has aborted: until then its results look like good ones.
-      if (!error_.empty()) changed_.wait(lock, [&] { return is_aborted_ || is_ending_; });
+      if (!error.empty()) {
+        if (error_.empty()) error_ = error;
+        // The caller learns of the failure before a stream goes on.
+        changed_.wait(lock, [&] { return is_aborted_ || is_ending_; });
+      }
       lock.unlock();
       for (const auto& [handle, waiter] : call.waiters) open(waiter);
       lock.lock();

@@ -83,7 +83,8 @@ typedef struct ob_collectives {
   ob_status (*comm_create)(void* self, const ob_comm_config* config, uint64_t* out_comm);
 
   /* OB_NOT_READY while the group is being joined or a call is being queued, then OB_OK; a failure of the communicator
-     or of a peer from then on. Never blocks. */
+     or of a peer from then on. A call that fails holds its stream until comm_abort: so the failure is known before what
+     lies behind it runs. Never blocks. */
   ob_status (*comm_status)(void* self, uint64_t comm);
 
   /* Queues a call on a stream of the communicator's device. OB_UNIMPLEMENTED, before anything is queued, for what it
