@@ -22,6 +22,13 @@ namespace {
   raise(ErrorKind::Registration, OB_INVALID_ARGUMENT, "driver '" + name + "' cannot be attached: " + why);
 }
 
+// Refuse a library whose function gave no table. The library may have filled the whole buffer.
+template <size_t size>
+[[noreturn]] void refuse_table(const std::string& name, const char* symbol, ob_status status, char (&reason)[size]) {
+  reason[size - 1] = '\0';
+  refuse(name, *reason ? std::string(reason) : std::string(symbol) + " failed with " + status_name(status));
+}
+
 class Library {
  public:
   explicit Library(const char* path) : handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {}
@@ -91,8 +98,7 @@ ob_driver load_table(const std::string& name, const std::string& path, const Lib
   char reason[1024] = "";
   const ob_status status = get_table(&given, &table, reason, sizeof(reason));
   if (status != OB_OK) {
-    reason[sizeof(reason) - 1] = '\0';
-    refuse(name, *reason ? std::string(reason) : OB_DRIVER_TABLE_SYMBOL " failed with " + status_name(status));
+    refuse_table(name, OB_DRIVER_TABLE_SYMBOL, status, reason);
   }
   if (table.struct_size > sizeof(table)) {
     refuse(name, "its table says it is " + std::to_string(table.struct_size) + " bytes long, more than the " +
@@ -101,22 +107,23 @@ ob_driver load_table(const std::string& name, const std::string& path, const Lib
   return table;
 }
 
-// Ask a library for its collectives. It need not have any.
-void load_collectives(const std::string& name, const Library& library, const ob_driver& driver) {
+// Return a library's collectives; an empty table if it has none.
+ob_collectives load_collectives(const std::string& name, const Library& library, const ob_driver& driver) {
   const auto get_table = reinterpret_cast<ob_collectives_table_fn>(dlsym(library.get(), OB_COLLECTIVES_TABLE_SYMBOL));
   if (get_table == nullptr) {
-    return;
+    return {};
   }
   ob_collectives table{};
   table.struct_size = sizeof(table);
   char reason[1024] = "";
   const ob_status status = get_table(&driver, &table, reason, sizeof(reason));
-  if (status == OB_OK) {
-    install_collectives(name, table);
-  } else if (!is_unimplemented(status)) {
-    reason[sizeof(reason) - 1] = '\0';
-    refuse(name, *reason ? std::string(reason) : OB_COLLECTIVES_TABLE_SYMBOL " failed with " + status_name(status));
+  if (is_unimplemented(status)) {
+    return {};
   }
+  if (status != OB_OK) {
+    refuse_table(name, OB_COLLECTIVES_TABLE_SYMBOL, status, reason);
+  }
+  return check_collectives(name, table);
 }
 
 bool parse_dict(PyObject* object, const char* what) {
@@ -140,7 +147,7 @@ PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t co
     }
     Library library(path.c_str());
     ob_driver table = load_table(name, path, library, options);
-    load_collectives(name, library, table);
+    const ob_collectives collectives = load_collectives(name, library, table);
     Rebinding rebinding;
     if (PyDict_Size(arguments[3]) > 0) {
       // A method may add entries beyond the end of the library's own table.
@@ -150,6 +157,7 @@ PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t co
       }
     }
     install_driver(name, table);
+    install_collectives(collectives);
     rebinding.keep();
     library.keep();
     return none();
@@ -175,6 +183,7 @@ PyObject* py_attach_entries(PyObject*, PyObject* const* arguments, Py_ssize_t co
     table.abi_major = static_cast<uint32_t>(major);
     table.abi_minor = static_cast<uint32_t>(minor);
     install_driver(name, table);
+    install_collectives({});
     rebinding.keep();
     return none();
   });

@@ -19,7 +19,7 @@ ob_collectives installed{};
 
 }  // namespace
 
-void install_collectives(const std::string& name, const ob_collectives& table) {
+ob_collectives check_collectives(const std::string& name, const ob_collectives& table) {
   if (table.abi_major != OB_COLLECTIVES_MAJOR) {
     refuse_collectives(name, "it was built for version " + std::to_string(table.abi_major) + ", this is version " +
                                  std::to_string(OB_COLLECTIVES_MAJOR) +
@@ -46,7 +46,11 @@ void install_collectives(const std::string& name, const ob_collectives& table) {
   if ((copy.group_begin == nullptr) != (copy.group_end == nullptr)) {
     refuse_collectives(name, "the entries group_begin and group_end come together, both or none");
   }
-  installed = copy;
+  return copy;
+}
+
+void install_collectives(const ob_collectives& table) noexcept {
+  installed = table;
 }
 
 const ob_collectives* collectives() noexcept {
