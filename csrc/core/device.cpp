@@ -252,8 +252,8 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
 
 namespace {
 
-// Wait for each stream, even if another wait fails, and raise the first failure. A driver cannot wait
-// for a stream that it captures.
+// Wait for each stream, even if another wait fails, and raise the first failure. A driver cannot wait for a stream that
+// it captures.
 void synchronize_streams(c10::DeviceIndex device) {
   std::exception_ptr error;
   detail::for_each_made_stream(

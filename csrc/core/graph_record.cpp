@@ -156,9 +156,10 @@ std::vector<WorkPlace> detail::graph_replays(c10::DeviceIndex device) {
 }
 
 void detail::end_graph_replays(const std::vector<WorkPlace>& replays) {
-  for (const WorkPlace& place : replays) {
-    read_graph_records(*place.stream);
+  if (replays.empty()) {
+    return;
   }
+  read_graph_records();
   for (const WorkPlace& place : replays) {
     note_done(place);
     drop_graph_records(*place.stream);

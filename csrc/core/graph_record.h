@@ -62,7 +62,7 @@ void read_graph_records();
 
 // Return the streams of a device with replays that may be under way, and what is queued there so far.
 std::vector<WorkPlace> graph_replays(c10::DeviceIndex device);
-// Read the records of those streams, and note that the work is done. Call it after a wait for the device.
+// Read the records, and note that the work is done. Call it after a wait for the device.
 void end_graph_replays(const std::vector<WorkPlace>& replays);
 }  // namespace detail
 
