@@ -270,18 +270,27 @@ void ask_until_done(const Waiting&, bool (*is_done)(void*), void* user) {
   }
 }
 
-bool start_thread(std::function<void()> body) {
+std::thread new_thread(std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool is_started = true;
   try {
-    std::thread(std::move(body)).detach();  // so that a program which does not shut the core down still ends
-  } catch (const std::system_error&) {
-    is_started = false;
+    std::thread thread(std::move(body));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return is_started;
+}
+
+bool start_thread(std::function<void()> body) {
+  try {
+    new_thread(std::move(body)).detach();  // so that a program which does not shut the core down still ends
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
 }
 
 void begin_own_call() noexcept {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "core/blocking.h"
 #include "core/export.h"
@@ -76,8 +77,10 @@ OUTBOARD_API void handle_signals();
 // signal ends it.
 OUTBOARD_API void begin_own_call() noexcept;
 OUTBOARD_API void end_own_call() noexcept;
-// Start a thread that takes no signals: the host program's handlers expect its own threads. Return false if no thread
-// can be started.
+// Start a thread that takes no signals: the host program's handlers expect its own threads. Raise std::system_error if
+// no thread can be started.
+OUTBOARD_API std::thread new_thread(std::function<void()> body);
+// Start such a thread, for the life of the process. Return false if no thread can be started.
 OUTBOARD_API bool start_thread(std::function<void()> body);
 bool wait_for_own_calls() noexcept;
 // Stop reporting waits, at the end of the process.

@@ -4,23 +4,14 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <pthread.h>
 
-#include <csignal>
+#include "core/wait.h"
 
 namespace outboard {
 
 std::thread start_group_thread(const char* name, std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread thread(std::move(body));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(thread.native_handle(), name);
-    return thread;
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
+  std::thread thread = detail::new_thread(std::move(body));
+  pthread_setname_np(thread.native_handle(), name);
+  return thread;
 }
 
 Waiters::~Waiters() {
