@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <initializer_list>
+#include <mutex>
 #include <string>
 
 namespace support {
@@ -23,6 +24,28 @@ inline void* open_library(const std::string& path, std::initializer_list<const c
     if (void* library = open(name)) return library;
   }
   return nullptr;
+}
+
+// Find a function of an opened library. Return false, with a sentence, if the library lacks it.
+template <class Function>
+bool find_function(void* library, const char* name, Function* out_function, std::string* out_error) {
+  *out_function = reinterpret_cast<Function>(dlsym(library, name));
+  if (*out_function == nullptr) *out_error = std::string("it has no ") + name;
+  return *out_function != nullptr;
+}
+
+// Open a library at the first call, for the life of the process. `open` fills it in, or returns false with a sentence.
+// Return null, with that sentence, if it failed. One library for each type.
+template <class Library>
+const Library* load_once(bool (*open)(const std::string&, Library*, std::string*), const std::string& path,
+                         std::string* out_error) {
+  static std::once_flag once;
+  static Library library;
+  static std::string problem;
+  static bool is_loaded = false;
+  std::call_once(once, [&] { is_loaded = open(path, &library, &problem); });
+  if (!is_loaded) *out_error = problem;
+  return is_loaded ? &library : nullptr;
 }
 
 }  // namespace support

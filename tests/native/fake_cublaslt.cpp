@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "brain.h"
+
 namespace {
 
 constexpr int kInvalidValue = 7, kNotSupported = 15;
@@ -50,20 +52,6 @@ struct Heuristic {
   float waves;
   int reserved[4];
 };
-
-float of_brain(uint16_t bits) {
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float value = 0;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
-
-uint16_t to_brain(float value) {
-  uint32_t word = 0;
-  std::memcpy(&word, &value, sizeof word);
-  if (std::isnan(value)) return 0x7fc0;
-  return static_cast<uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
-}
 
 double read(int type, const void* at, int64_t index) {
   switch (type) {

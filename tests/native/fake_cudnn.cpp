@@ -10,6 +10,8 @@
 #include <map>
 #include <vector>
 
+#include "brain.h"
+
 namespace {
 
 constexpr int kBadParameter = 2000, kNotSupported = 3000, kNotInitialized = 1001;
@@ -40,19 +42,6 @@ struct Descriptor {
     return values.empty() ? T{} : values[0];
   }
 };
-
-float of_brain(uint16_t bits) {
-  const uint32_t word = static_cast<uint32_t>(bits) << 16;
-  float value = 0;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
-
-uint16_t to_brain(float value) {
-  uint32_t word = 0;
-  std::memcpy(&word, &value, sizeof word);
-  return static_cast<uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
-}
 
 double read(int type, const void* at, int64_t index) {
   if (type == 0) return static_cast<const float*>(at)[index];

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "cudnn.h"
 
-#include <mutex>
-
 #include "../../support/library.h"
 
 namespace nv::cudnn {
@@ -19,21 +17,12 @@ bool open(const std::string& path, Library* out_library, std::string* out_error)
     *out_error = "its version is " + std::to_string(out_library->version) + "; version 9.0.0 or newer is needed";
     return false;
   }
-#define OB_CUDNN_LOAD(name, parameters)                                                  \
-  out_library->name = reinterpret_cast<int(*) parameters>(dlsym(opened, "cudnn" #name)); \
-  if (out_library->name == nullptr) {                                                    \
-    *out_error = "it has no cudnn" #name;                                                \
-    return false;                                                                        \
-  }
+#define OB_CUDNN_LOAD(name, parameters) \
+  if (!support::find_function(opened, "cudnn" #name, &out_library->name, out_error)) return false;
   OB_CUDNN_FUNCTIONS(OB_CUDNN_LOAD)
 #undef OB_CUDNN_LOAD
-  out_library->GetErrorString = reinterpret_cast<const char* (*)(int)>(dlsym(opened, "cudnnGetErrorString"));
-  out_library->GetLastErrorString = reinterpret_cast<void (*)(char*, size_t)>(dlsym(opened, "cudnnGetLastErrorString"));
-  if (out_library->GetErrorString == nullptr || out_library->GetLastErrorString == nullptr) {
-    *out_error = "it has no cudnnGetErrorString or no cudnnGetLastErrorString";
-    return false;
-  }
-  return true;
+  return support::find_function(opened, "cudnnGetErrorString", &out_library->GetErrorString, out_error) &&
+         support::find_function(opened, "cudnnGetLastErrorString", &out_library->GetLastErrorString, out_error);
 }
 
 }  // namespace
@@ -46,13 +35,7 @@ std::string Library::describe(int status) const {
 }
 
 const Library* load(const std::string& path, std::string* out_error) {
-  static std::once_flag once;
-  static Library library;
-  static std::string problem;
-  static bool is_loaded = false;
-  std::call_once(once, [&] { is_loaded = open(path, &library, &problem); });
-  if (!is_loaded) *out_error = problem;
-  return is_loaded ? &library : nullptr;
+  return support::load_once(open, path, out_error);
 }
 
 }  // namespace nv::cudnn

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Numbers in bfloat16, for libraries that stand in for NVIDIA's.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+inline float of_brain(uint16_t bits) {
+  const uint32_t word = static_cast<uint32_t>(bits) << 16;
+  float value = 0;
+  std::memcpy(&value, &word, sizeof value);
+  return value;
+}
+
+inline uint16_t to_brain(float value) {
+  uint32_t word = 0;
+  std::memcpy(&word, &value, sizeof word);
+  if (std::isnan(value)) return 0x7fc0;
+  return static_cast<uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+}
