@@ -243,6 +243,18 @@ def providers_of(driver: Driver) -> tuple[str, ...] | None:
     return names
 
 
+def chain_of(driver: Driver, index: int) -> tuple[str, ...]:
+    """Return the providers that the operators of an attached driver's device ask, in this order."""
+    from torch_outboard import _C
+
+    named = providers_of(driver)
+    if named is not None:
+        return named
+    is_reached = _C.reaches_memory(index)
+    generates = driver.kernel_generator is not None and not is_reached
+    return ("native", *(["generated"] if generates else []), *(["host"] if is_reached else []))
+
+
 def _check_name(name: str) -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":

@@ -93,12 +93,21 @@ def test_rows_in_c_are_where_it_says(operator: str) -> None:
         assert re.search(rf'{{"(aten::)?{operator.partition(".")[0]}(\.\w+)?",', text), f"{path}:{line}: {text}"
 
 
+def place_of_row(name: str) -> str:
+    found = explain._row_named(name)
+    if found is None:
+        return ""
+    row, place = found
+    assert name in row.names.split()
+    return place
+
+
 def test_rows_of_the_book_are_where_it_says() -> None:
     for name in ("aten::upsample_bicubic2d", "aten::resize", "aten::topk", "aten::_foreach_lerp"):
-        path, _, line = explain._place_of_row(name).partition(":")
+        path, _, line = place_of_row(name).partition(":")
         assert name in (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
-    assert explain._place_of_row("aten::_foreach_abs") == "torch_outboard/kernels/book/lists.py"
-    assert explain._place_of_row("aten::relu") == ""
+    assert place_of_row("aten::_foreach_abs") == "torch_outboard/kernels/book/lists.py"
+    assert place_of_row("aten::relu") == ""
 
 
 def test_the_notes_say_what_is_known() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torch_outboard.cli.attached import attach_for_plans
 from torch_outboard.cli.kernels_check import check
 from torch_outboard.cli.kernels_explain import explain
 from torch_outboard.cli.kernels_tune import tune
@@ -170,9 +171,6 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     first call, if no call matches.
     """
     import_torch()
-    from torch_outboard._attach import attach
-    from torch_outboard._errors import RegistrationError
-    from torch_outboard.cli.info import parse_options
     from torch_outboard.kernels.disk import key, packs, store
 
     calls = _calls(only, dtypes)
@@ -187,12 +185,7 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
         os.environ.update({store.VARIABLE: kept, packs.VARIABLE: ""})
         os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
         os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
-        try:
-            module: Any = attach(driver, **parse_options(options))
-        except RegistrationError as error:
-            raise click.ClickException(str(error)) from error
-        if module.device_count() == 0:
-            raise click.ClickException(f"the driver {driver!r} has no device here")
+        module = attach_for_plans(driver, options)
         from torch_outboard.kernels.disk import packing  # imports the device's module
 
         failures = list(packing.run_calls(module.current_device(), calls, click.echo))

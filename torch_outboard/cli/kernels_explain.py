@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torch_outboard.cli.attached import attach_for_plans
 from torch_outboard.cli.shown import check_names, print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
@@ -80,20 +81,12 @@ def _attached(driver: str, options: tuple[str, ...]) -> Any:
 
     import torch
 
-    from torch_outboard._attach import attach
-    from torch_outboard._errors import RegistrationError
-    from torch_outboard.cli.info import parse_options
     from torch_outboard.kernels.disk import packs, store
 
     # Every plan is built here, so that its route is seen. None is stored.
     os.environ.update({store.VARIABLE: "", packs.VARIABLE: ""})
     os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
-    try:
-        module: Any = attach(driver, **parse_options(options))
-    except (ImportError, RegistrationError) as error:
-        raise click.ClickException(str(error)) from error
-    if module.device_count() == 0:
-        raise click.ClickException(f"the driver {driver!r} has no device here")
+    module = attach_for_plans(driver, options)
     return torch.device(module.__name__.rpartition(".")[2], 0)
 
 

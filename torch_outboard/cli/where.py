@@ -12,12 +12,9 @@ __all__ = ["generates_kernels", "where_operators_run"]
 
 def generates_kernels(driver: Driver, index: int) -> bool:
     """Return True if eager operators try generated kernels first on an attached driver's device."""
-    from torch_outboard import _C
-    from torch_outboard._attach import providers_of
+    from torch_outboard._attach import chain_of
 
-    named = providers_of(driver)
-    can_be = driver.kernel_generator is not None
-    return can_be and ("generated" in named if named is not None else not _C.reaches_memory(index))
+    return "generated" in chain_of(driver, index)
 
 
 def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_outboard import _C
-from torch_outboard._attach import attached_driver, providers_of
+from torch_outboard._attach import attached_driver, chain_of, providers_of
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book import table
 from torch_outboard.kernels.book.row import Draw, Fill, Numbers, Operator
@@ -104,14 +104,19 @@ def _shown(path: str) -> str:
     return path
 
 
-def _place_of_row(name: str) -> str:
-    """Return the place of the row that has a name as the book writes it."""
+def _row_named(name: str) -> tuple[Operator, str] | None:
+    """Return the row that has a name as the book writes it, and its place."""
     for subject in table.SUBJECTS:
-        if any(name in row.names.split() for row in subject.OPERATORS):
-            lines = inspect.getsource(subject).splitlines()
-            found = [number for number, line in enumerate(lines, 1) if re.search(rf'["\s]{re.escape(name)}["\s]', line)]
-            return f"{_shown(inspect.getfile(subject))}{f':{found[-1]}' if found else ''}"
-    return ""
+        for row in subject.OPERATORS:
+            if name in row.names.split():
+                return row, f"{_shown(inspect.getfile(subject))}{_line_of(name, inspect.getsource(subject))}"
+    return None
+
+
+def _line_of(name: str, source: str) -> str:
+    lines = source.splitlines()
+    found = [number for number, line in enumerate(lines, 1) if re.search(rf'["\s]{re.escape(name)}["\s]', line)]
+    return f":{found[-1]}" if found else ""
 
 
 # What is known before a call.
@@ -137,9 +142,8 @@ def _of_rows(name: str, is_functional: bool) -> Iterator[Note]:
     """Yield what the rows say of an operator, or of its functional form, which graphs have in its place."""
     keys = [name if "." in name else f"{name}.default", *([] if is_functional else [base_name(name)])]
     for key in keys:
-        place = _place_of_row(key)
-        if place:
-            row = next(row for subject in table.SUBJECTS for row in subject.OPERATORS if key in row.names.split())
+        if found := _row_named(key):
+            row, place = found
             yield from (Note("generated", text, where or place) for text, where in _said_by(row))
 
 
@@ -227,10 +231,7 @@ def _chain(device: torch.device) -> str:
     """Return the providers that a device's calls ask in turn, and why."""
     driver = attached_driver()
     assert driver is not None
-    names, is_reached = providers_of(driver), _C.reaches_memory(device.index)
     why = "OUTBOARD_PROVIDERS or the driver names them"
-    if names is None:
-        generates = driver.kernel_generator is not None and not is_reached
-        names = ("native", *(["generated"] if generates else []), *(["host"] if is_reached else []))
-        why = f"the host {'reaches' if is_reached else 'cannot reach'} the device's memory"
-    return f"{', '.join([*names, 'fallback'])} ({why})"
+    if providers_of(driver) is None:
+        why = f"the host {'reaches' if _C.reaches_memory(device.index) else 'cannot reach'} the device's memory"
+    return f"{', '.join([*chain_of(driver, device.index), 'fallback'])} ({why})"
