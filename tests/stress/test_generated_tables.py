@@ -3,14 +3,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
+from unit.test_generated_tables import check_table
 
 
 def test_the_table_of_overlaps() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "overlap_table"), "--check"]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    check_table("overlap_table")

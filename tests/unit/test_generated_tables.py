@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def check_table(script: str) -> None:
+    answer = subprocess.run([sys.executable, str(SCRIPTS / script), "--check"], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 def test_the_table_of_meta_kernels() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "meta_table"), "--check"]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    check_table("meta_table")

@@ -252,7 +252,7 @@ raises(9, module.synchronize)
 
 
 CAPTURING = (
-    BEGIN.replace("driver = kind()", "driver = kind()\nof_memory = TEXT.replace('x, index, at', 'x, at')").replace(
+    BEGIN.replace(
         "kind =",
         """
 def capturing(base):
