@@ -88,8 +88,8 @@ class PlanReader {
       value.argument = next_index(kMaxIndex);
       value.dimension = next_index(kMaxIndex);
     } else {
-      require(source == "offset" || source == "number", "'", source, "' is no size, stride, offset, number or element");
-      value.source = source == "offset" ? PlanValue::Source::Offset : PlanValue::Source::Number;
+      require(source == "number", "'", source, "' is no size, stride, number or element");
+      value.source = PlanValue::Source::Number;
       value.argument = next_index(kMaxIndex);
     }
     plan_.values_.push_back(value);
@@ -178,7 +178,6 @@ class PlanReader {
       step.arguments.push_back(read_argument(item, step));
     }
     freed_.resize(freed_.size() + step.index, false);
-    plan_.has_calls_ = true;
   }
 
   PlanArgument read_argument(std::string_view item, PlanStep& step) {

@@ -5,8 +5,8 @@
 //
 //   plan 1
 //   value size 0 1                          a0 is the size of the call's first tensor in its second dimension;
-//   value stride 0 0                        a1 a stride; likewise `offset 0`, an integer argument, `number 3`,
-//                                           and an element of a list of integers, `element 3 1`
+//   value stride 0 0                        a1 a stride; likewise an integer argument, `number 3`, and an element of
+//                                           a list of integers, `element 3 1`
 //   guard a0 64 ge                          the plan serves calls for which this is not 0
 //   number 2 float32                        b0: one element, the number that is the call's third argument, or that
 //                                           this argument holds, a CPU tensor without dimensions
@@ -40,7 +40,7 @@ namespace outboard::kernels {
 
 // The source of a value of the formulas.
 struct PlanValue {
-  enum class Source : uint8_t { Size, Stride, Offset, Number, Element };
+  enum class Source : uint8_t { Size, Stride, Number, Element };
   Source source;
   uint32_t argument;  // index among the call's tensors; of Number and Element among the schema's arguments
   uint32_t dimension;  // of Size and Stride; of Element the index in the list
@@ -90,7 +90,6 @@ class OUTBOARD_API Plan {
   const std::vector<PlanValue>& values() const noexcept { return values_; }
   const std::vector<PlanStep>& steps() const noexcept { return steps_; }
   const std::vector<PlanReturn>& returns() const noexcept { return returns_; }
-  bool has_calls() const noexcept { return has_calls_; }
 
   // Return true if the plan serves a call with these values. Return false if a guard cannot be computed.
   bool holds(c10::ArrayRef<int64_t> values) const;
@@ -106,7 +105,6 @@ class OUTBOARD_API Plan {
   std::vector<Expression> guards_;
   std::vector<PlanStep> steps_;
   std::vector<PlanReturn> returns_;
-  bool has_calls_ = false;
 };
 
 }  // namespace outboard::kernels

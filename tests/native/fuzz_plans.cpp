@@ -22,7 +22,8 @@ constexpr size_t kLongest = 4000;
 constexpr size_t kCorpus = 3000;
 
 const char* const kBegin[] = {
-    "plan 1\nvalue size 0 1\nvalue stride 0 0\nvalue offset 0\nvalue number 3\nguard a0 64 ge\nnumber 2 float32\nseed\n"
+    "plan 1\nvalue size 0 1\nvalue stride 0 0\nvalue element 3 1\nvalue number 3\nguard a0 64 ge\nnumber 2 "
+    "float32\nseed\n"
     "allocate float32 [a0, 4] [4, 1]\nview b2 [4, a0] [1, 4] 0\nlaunch 0 [t0, b0, b2, a0 4 mul]\n"
     "call 1 aten::mm [t0, b2]\ncopy t0 b2\nfree b3\nreturn b2\nreturn none\nreturn [b2, b0]\nreturn number a0\n",
     "plan 1\nvalue size 1 0\nallocate int64 [a0] [1]\ncall 2 aten::foo.bar [none, true, false, real -0x1.8p+1, real "
@@ -38,7 +39,7 @@ const char* const kWords[] = {"plan 1\n",
                               "value ",
                               "size ",
                               "stride ",
-                              "offset ",
+                              "element ",
                               "number ",
                               "guard ",
                               "allocate ",

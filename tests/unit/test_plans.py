@@ -10,7 +10,7 @@ from torch_outboard import _C
 GOOD = """plan 1
 value size 0 0
 value stride 0 1
-value offset 1
+value element 3 1
 value number 3
 guard a0 64 ge a1 0 ne and
 number 3 float32
@@ -40,7 +40,8 @@ def test_a_plan_is_read() -> None:
         ("", "the text is empty"),
         ("plan 2", "line 1 of a plan: a plan begins with 'plan 1'"),
         ("plan 1\nvalue size 0 64", "line 2 of a plan: '64' is no number from 0 to 63"),
-        ("plan 1\nvalue length 0 1", "'length' is no size, stride, offset, number or element"),
+        ("plan 1\nvalue length 0 1", "'length' is no size, stride, number or element"),
+        ("plan 1\nvalue offset 0", "'offset' is no size, stride, number or element"),
         ("plan 1\nvalue element 3", "something is missing at its end"),
         ("plan 1\nguard a0 1 eq", "line 2 of a plan: the formula 'a0 1 eq' reads a0, and there are 0 values"),
         ("plan 1\nguard 1 1 like", "line 2 of a plan: the formula '1 1 like' has the word 'like'"),

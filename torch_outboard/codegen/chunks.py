@@ -61,10 +61,6 @@ class Operand:
     def is_number(self) -> bool:
         return self.kind in ("number", "numbers")
 
-    @property
-    def is_in_row(self) -> bool:
-        return self.kind in ("list", "element", "numbers")
-
 
 @dataclass(frozen=True)
 class Result:

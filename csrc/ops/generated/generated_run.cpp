@@ -51,9 +51,6 @@ int64_t value_of(const PlanValue& value, const Call& call, const Tensors& tensor
   }
   TORCH_CHECK_VALUE(value.argument < tensors.size(), "there is no tensor t", value.argument);
   const at::Tensor& tensor = tensors[value.argument];
-  if (value.source == PlanValue::Source::Offset) {
-    return tensor.storage_offset();
-  }
   TORCH_CHECK_VALUE(value.dimension < tensor.dim(), "t", value.argument, " has no dimension ", value.dimension);
   return value.source == PlanValue::Source::Size ? tensor.size(value.dimension) : tensor.stride(value.dimension);
 }
