@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "../support/table.h"
 #include "driver.h"
 
 namespace nv {
@@ -83,9 +84,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     // The exact range needs a context to query; stream_create clamps to it.
     if (attribute(api, id, kStreamPriorities) != 0) p.stream_priority_greatest = p.major >= 7 ? -5 : -1;
     p.mem_granularity = map_granularity(api, id);
-    // The caller may have been compiled with a shorter struct.
-    p.struct_size = std::min(out_properties->struct_size, sizeof p);
-    std::memcpy(out_properties, &p, p.struct_size);
+    support::return_struct(p, out_properties);
     return OB_OK;
   });
 }
@@ -299,16 +298,7 @@ void fill_device_entries(ob_driver* table) {
 
 extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_driver, char* error,
                                                size_t error_size) {
-  try {
-    nv::Options parsed;
-    std::string problem;
-    if (const ob_status status = nv::parse_options(options, &parsed, &problem); status != OB_OK) {
-      support::copy_text(problem.c_str(), error, error_size);
-      return status;
-    }
-    ob_driver table = {};
-    table.abi_major = OB_ABI_MAJOR;
-    table.abi_minor = OB_ABI_MINOR;
+  const auto fill = [](nv::Options parsed, ob_driver& table) {
     nv::fill_device_entries(&table);
     nv::fill_memory_entries(&table);
     nv::fill_stream_entries(&table);
@@ -317,11 +307,6 @@ extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_dri
     nv::fill_program_entries(&table);
     nv::fill_operator_entries(&table);
     table.self = new nv::Driver(std::move(parsed));
-    table.struct_size = std::min(out_driver->struct_size, sizeof table);
-    std::memcpy(out_driver, &table, table.struct_size);
-    return OB_OK;
-  } catch (const std::exception& exception) {
-    support::copy_text(exception.what(), error, error_size);
-    return OB_INTERNAL;
-  }
+  };
+  return support::return_table(nv::parse_options, options, out_driver, error, error_size, fill);
 }

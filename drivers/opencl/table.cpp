@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "../support/table.h"
 #include "driver.h"
 
 namespace opencl {
@@ -109,9 +110,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
                 : (found->type & CL_DEVICE_TYPE_CPU) != 0 ? OB_MACHINE_CPU
                                                           : OB_MACHINE_UNKNOWN;
     p.follows_addresses = 1;
-    // The caller may have been compiled with a shorter struct.
-    p.struct_size = std::min(out_properties->struct_size, sizeof p);
-    std::memcpy(out_properties, &p, p.struct_size);
+    support::return_struct(p, out_properties);
     return OB_OK;
   });
 }
@@ -314,27 +313,13 @@ void fill_device_entries(ob_driver* table) {
 
 extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_driver, char* error,
                                                size_t error_size) {
-  try {
-    opencl::Options parsed;
-    std::string problem;
-    if (const ob_status status = opencl::parse_options(options, &parsed, &problem); status != OB_OK) {
-      support::copy_text(problem.c_str(), error, error_size);
-      return status;
-    }
-    ob_driver table = {};
-    table.abi_major = OB_ABI_MAJOR;
-    table.abi_minor = OB_ABI_MINOR;
+  const auto fill = [](opencl::Options parsed, ob_driver& table) {
     opencl::fill_device_entries(&table);
     opencl::fill_memory_entries(&table);
     opencl::fill_stream_entries(&table);
     opencl::fill_copy_entries(&table);
     opencl::fill_program_entries(&table);
     table.self = new opencl::Driver(std::move(parsed));
-    table.struct_size = std::min(out_driver->struct_size, sizeof table);
-    std::memcpy(out_driver, &table, table.struct_size);
-    return OB_OK;
-  } catch (const std::exception& exception) {
-    support::copy_text(exception.what(), error, error_size);
-    return OB_INTERNAL;
-  }
+  };
+  return support::return_table(opencl::parse_options, options, out_driver, error, error_size, fill);
 }

@@ -18,6 +18,7 @@
 
 #include "../support/collective.h"
 #include "../support/handles.h"
+#include "../support/table.h"
 #include "driver.h"
 #include "entries.h"
 #include "error.h"
@@ -351,7 +352,6 @@ extern "C" OB_EXPORT ob_status ob_collectives_table(const ob_driver* driver, ob_
   table.group_end = sim::group_end;
   table.last_error = sim::last_error;
   table.self = new sim::Collectives(own);
-  table.struct_size = std::min(out_collectives->struct_size, sizeof table);
-  std::memcpy(out_collectives, &table, table.struct_size);
+  support::return_struct(table, out_collectives);
   return OB_OK;
 }

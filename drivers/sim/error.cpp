@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "../support/error.h"
+
 namespace sim {
 namespace {
 
@@ -48,12 +50,8 @@ ob_status fail(ob_status code, const char* format, ...) {
   return code;
 }
 
-void copy_text(const char* text, char* buffer, size_t size) {
-  if (buffer != nullptr && size > 0) std::snprintf(buffer, size, "%s", text);
-}
-
 void copy_last_error(char* buffer, size_t size) {
-  copy_text(last_error_text, buffer, size);
+  support::copy_text(last_error_text, buffer, size);
 }
 
 std::string status_name(ob_status code) {

@@ -15,9 +15,6 @@ namespace sim {
 // Copy this thread's last error to `buffer`, cut to `size` bytes with the final zero.
 void copy_last_error(char* buffer, size_t size);
 
-// Copy any text in the same way.
-void copy_text(const char* text, char* buffer, size_t size);
-
 // Return "OUT_OF_MEMORY" for OB_OUT_OF_MEMORY; the number as text for a code without a name.
 std::string status_name(ob_status code);
 

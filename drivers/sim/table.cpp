@@ -3,11 +3,11 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
 
+#include "../support/table.h"
 #include "entries.h"
 
 namespace sim {
@@ -41,9 +41,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     properties.stream_priority_greatest = -1;
     properties.mem_granularity = kMapGranularity;
     properties.machine = OB_MACHINE_CPU;
-    // The caller may have been compiled with a shorter struct.
-    properties.struct_size = std::min(out_properties->struct_size, sizeof properties);
-    std::memcpy(out_properties, &properties, properties.struct_size);
+    support::return_struct(properties, out_properties);
     return OB_OK;
   });
 }
@@ -97,17 +95,7 @@ void fill_device_entries(ob_driver* table) {
 
 extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_driver, char* error,
                                                size_t error_size) {
-  try {
-    sim::Options parsed;
-    std::string problem;
-    const ob_status status = sim::parse_options(options, &parsed, &problem);
-    if (status != OB_OK) {
-      sim::copy_text(problem.c_str(), error, error_size);
-      return status;
-    }
-    ob_driver table = {};
-    table.abi_major = OB_ABI_MAJOR;
-    table.abi_minor = OB_ABI_MINOR;
+  const auto fill = [](sim::Options parsed, ob_driver& table) {
     sim::fill_device_entries(&table);
     sim::fill_memory_entries(&table, parsed.ipc);
     sim::fill_host_memory_entries(&table);
@@ -117,11 +105,6 @@ extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_dri
     sim::fill_copy_entries(&table);
     sim::fill_activity_entries(&table);
     table.self = new sim::Driver(parsed);
-    table.struct_size = std::min(out_driver->struct_size, sizeof table);
-    std::memcpy(out_driver, &table, table.struct_size);
-    return OB_OK;
-  } catch (const std::exception& exception) {
-    sim::copy_text(exception.what(), error, error_size);
-    return OB_INTERNAL;
-  }
+  };
+  return support::return_table(sim::parse_options, options, out_driver, error, error_size, fill);
 }

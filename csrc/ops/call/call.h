@@ -76,8 +76,7 @@ class Call {
 
   void add(uint64_t word) {
     words_.push_back(word);
-    hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
-    hash_ ^= hash_ >> 29;
+    hash_ = mixed(hash_, word);
   }
   void add_tensor(size_t index, const ArgInfo& info, const at::Tensor& tensor);
   void refuse_generator() const;

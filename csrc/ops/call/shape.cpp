@@ -152,10 +152,7 @@ namespace {
 
 class ClassHash {
  public:
-  void add(uint64_t word) {
-    hash_ = (hash_ ^ word) * 0x9E3779B97F4A7C15ull;
-    hash_ ^= hash_ >> 29;
-  }
+  void add(uint64_t word) { hash_ = mixed(hash_, word); }
   void add_tensor(const at::Tensor& tensor) {
     add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.layout()) << 8 |
         static_cast<uint64_t>(tensor.dim()) << 16 | (tensor.is_cpu() ? uint64_t{1} << 32 : 0));

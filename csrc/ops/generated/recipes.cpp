@@ -238,8 +238,7 @@ CompiledKey OperatorRecipes::key_of(const Call& call) {
     }
   }
   for (size_t i = begin; i < key.words.size(); ++i) {
-    key.hash = (key.hash ^ key.words[i]) * 0x9E3779B97F4A7C15ull;
-    key.hash ^= key.hash >> 29;
+    key.hash = mixed(key.hash, key.words[i]);
   }
   return key;
 }

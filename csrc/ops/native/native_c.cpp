@@ -117,10 +117,7 @@ class DriverValues {
   // constants, but no addresses and no content of memory.
   uint64_t key(const std::string& op) const {
     uint64_t hash = std::hash<std::string_view>{}(op);
-    const auto add = [&hash](uint64_t word) {
-      hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
-      hash ^= hash >> 29;
-    };
+    const auto add = [&hash](uint64_t word) { hash = mixed(hash, word); };
     for (const ob_value& value : values_) {
       add(static_cast<uint64_t>(value.kind) << 32 | value.count);
       for (size_t i = 0; value.tensors && i < value.count; ++i) {

@@ -49,6 +49,12 @@ struct CallShape {
   bool is_known() const { return state == ShapeState::Known; }
 };
 
+// Return a hash that also covers one more word.
+inline uint64_t mixed(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+  return hash ^ hash >> 29;
+}
+
 // What decides a call's CallShape, as words: dtypes, sizes, strides, the default dtype, the constants that matter.
 using SignatureWords = c10::SmallVector<uint64_t, 64>;
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "../../support/library.h"
+#include "../../support/table.h"
 #include "../driver.h"
 #include "nccl.h"
 
@@ -393,8 +394,7 @@ extern "C" OB_EXPORT ob_status ob_collectives_table(const ob_driver* driver, ob_
     table.group_end = nv::collectives::group_end;
     table.last_error = support::last_error;
     table.self = new nv::collectives::Collectives(static_cast<nv::Driver*>(driver->self));
-    table.struct_size = std::min(out_collectives->struct_size, sizeof table);
-    std::memcpy(out_collectives, &table, table.struct_size);
+    support::return_struct(table, out_collectives);
     return OB_OK;
   } catch (const std::exception& exception) {
     support::copy_text(exception.what(), error, error_size);
