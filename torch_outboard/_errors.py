@@ -16,7 +16,6 @@ for an invalid device index, `ValueError` for any other invalid argument.
 from __future__ import annotations
 
 import enum
-import re
 
 __all__ = ["CaptureError", "DriverError", "NotSupportedError", "OutboardError", "RegistrationError", "Status"]
 
@@ -106,11 +105,7 @@ def _status(code: int) -> int:
         return code
 
 
-# The core's wording, in raise_status (csrc/core/error.cpp).
-_ENTRY = re.compile(r"driver '[^']*': (\w+)(?: on device (\d+))? failed with ")
-
-
-def from_core(kind: int, code: int, message: str) -> OutboardError:
+def from_core(kind: int, code: int, message: str, entry: str | None = None, device: int | None = None) -> OutboardError:
     """Return the exception for an error of the C++ core; `kind` is outboard::ErrorKind."""
     if kind == 1:
         return NotSupportedError(message)
@@ -118,7 +113,4 @@ def from_core(kind: int, code: int, message: str) -> OutboardError:
         return RegistrationError(message)
     if kind == 7:
         return CaptureError(message)
-    match = _ENTRY.match(message)
-    if match is None:
-        return DriverError(message, code)
-    return DriverError(message, code, entry=match[1], device=None if match[2] is None else int(match[2]))
+    return DriverError(message, code, entry=entry, device=device)

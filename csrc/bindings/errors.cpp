@@ -35,8 +35,12 @@ void set_outboard_error(ErrorKind kind, ob_status code, const std::string& messa
   if (!errors) {
     return;
   }
-  const Object exception(PyObject_CallMethod(errors.get(), "from_core", "iiN", static_cast<int>(kind),
-                                             static_cast<int>(code), from_text(message)));
+  const Failed failed = failed_entry();
+  const Object device(failed.device < 0 ? none() : PyLong_FromLong(failed.device));
+  const Object exception(device ? PyObject_CallMethod(errors.get(), "from_core", "iiNzO", static_cast<int>(kind),
+                                                      static_cast<int>(code), from_text(message), failed.entry,
+                                                      device.get())
+                                : nullptr);
   if (!exception) {
     return;
   }

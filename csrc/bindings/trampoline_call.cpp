@@ -19,7 +19,7 @@ thread_local PyObject* failed_exception = nullptr;
 
 // Return true if the core asks about that failure: entries that are C functions fail without a trampoline.
 bool is_asked_about() {
-  const char* asked = failed_entry();
+  const char* asked = failed_entry().entry;
   return failed_in != nullptr && (asked == nullptr || std::strcmp(asked, failed_in) == 0);
 }
 
@@ -80,7 +80,8 @@ bool is_in_method() noexcept {
 }
 
 Object take_exception() {
-  return failed_entry() != nullptr && is_asked_about() ? Object(std::exchange(failed_exception, nullptr)) : Object();
+  return failed_entry().entry != nullptr && is_asked_about() ? Object(std::exchange(failed_exception, nullptr))
+                                                             : Object();
 }
 
 PyObject* to_python(int32_t value) {

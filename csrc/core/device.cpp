@@ -136,7 +136,7 @@ void detail::open_device(c10::DeviceIndex device) {
   if (is_unimplemented(status)) {
     status = OB_OK;
   }
-  const FailedEntry failed("device_open");
+  const FailedEntry failed("device_open", device);
   const std::string reason = status == OB_OK ? std::string() : last_driver_error();
   lock.lock();
   device_state[device].store(status == OB_OK ? DeviceState::Open : DeviceState::Closed);

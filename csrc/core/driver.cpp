@@ -119,7 +119,7 @@ void probe() {
   std::string failure;
   if (count < 0) {
     failure = "device_count failed with " + status_name(-count);
-    const FailedEntry failed("device_count");
+    const FailedEntry failed("device_count", -1);
     if (const std::string reason = last_driver_error(); !reason.empty()) {
       failure += ": " + reason;
     }

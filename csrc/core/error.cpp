@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<Raiser> installed_raiser{nullptr};
 std::atomic<ErrorCopier> installed_copier{nullptr};
-thread_local const char* entry_of_failure = nullptr;
+thread_local Failed entry_of_failure;
 
 const char* code_name(ob_status status) {
   switch (status) {
@@ -115,11 +115,12 @@ void raise_copy(const std::exception_ptr& error) {
   std::rethrow_exception(copier != nullptr ? copier(error) : error);
 }
 
-const char* failed_entry() noexcept {
+Failed failed_entry() noexcept {
   return entry_of_failure;
 }
 
-FailedEntry::FailedEntry(const char* entry) noexcept : outer_(std::exchange(entry_of_failure, entry)) {}
+FailedEntry::FailedEntry(const char* entry, int device) noexcept
+    : outer_(std::exchange(entry_of_failure, Failed{entry, device})) {}
 
 FailedEntry::~FailedEntry() {
   entry_of_failure = outer_;
@@ -160,7 +161,7 @@ std::string describe_status(const std::string& what, ob_status status, const cha
 }
 
 void raise_status_of(const std::string& what, ob_status status, const char* entry, int device) {
-  const FailedEntry failed(entry);
+  const FailedEntry failed(entry, device);
   std::string message = describe_status(what, status, entry, device);
   if (status == OB_DEVICE_LOST && device >= 0 && device < kMaxDevices) {
     mark_lost(static_cast<c10::DeviceIndex>(device), message);

@@ -41,18 +41,22 @@ OUTBOARD_API void set_error_copier(ErrorCopier copier);
 // "OUT_OF_MEMORY (8)"
 OUTBOARD_API std::string status_name(ob_status status);
 
-// Return the entry whose failure this thread is asking about or raising; null elsewhere. A Python driver's exception
-// becomes the cause of that failure's error only.
-OUTBOARD_API const char* failed_entry() noexcept;
+// The entry whose failure a thread is asking about or raising, and its device; null and -1 elsewhere. The bindings read
+// both into DriverError. A Python driver's exception becomes the cause of that failure's error only.
+struct Failed {
+  const char* entry = nullptr;
+  int device = -1;  // below 0 for an entry without a device
+};
+OUTBOARD_API Failed failed_entry() noexcept;
 class OUTBOARD_API FailedEntry {
  public:
-  explicit FailedEntry(const char* entry) noexcept;
+  FailedEntry(const char* entry, int device) noexcept;
   ~FailedEntry();
   FailedEntry(const FailedEntry&) = delete;
   FailedEntry& operator=(const FailedEntry&) = delete;
 
  private:
-  const char* outer_;
+  Failed outer_;
 };
 
 // Return the driver's `last_error` for this thread, or "" if the driver has none.

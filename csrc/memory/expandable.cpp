@@ -169,7 +169,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
     const NotedCall noted("mem_map", device_);
     const ob_status status = driver().mem_map(driver().self, device_, address, bytes);
     if (status == OB_OUT_OF_MEMORY) {
-      const FailedEntry failed("mem_map");
+      const FailedEntry failed("mem_map", device_);
       *out_refusal = last_driver_error();
     } else {
       check(status, "mem_map", device_);

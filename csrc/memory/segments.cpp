@@ -283,7 +283,7 @@ std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes, st
     const NotedCall noted("mem_alloc", device_);
     const ob_status status = driver().mem_alloc(driver().self, device_, bytes, &segment->address);
     if (status == OB_OUT_OF_MEMORY) {
-      const FailedEntry failed("mem_alloc");
+      const FailedEntry failed("mem_alloc", device_);
       *out_refusal = last_driver_error();
       return nullptr;
     }

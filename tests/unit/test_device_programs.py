@@ -61,8 +61,9 @@ again(x, y)
 # What fails names the kernel.
 with pytest.raises(ValueError, match=r"program_build \\(k\\) on device 0 .*line 1: "):
     kernel("def f(")(x, y, 1)
-with pytest.raises(RuntimeError, match=r"kernel_launch \\(k\\) on device 0 .*too much"):
+with pytest.raises(RuntimeError, match=r"kernel_launch \\(k\\) on device 0 .*too much") as caught:
     kernel("def f(*values): raise RuntimeError('too much')")(x, y, 1)
+assert (caught.value.entry, caught.value.device) == ("kernel_launch", 0)
 for letters, formula, number in (("rwi", "a2", 1 << 32), ("rwi", "a2 a2 mul", 1 << 32), ("rwi", "1 a2 floordiv", 0),
                                  ("rwi", "a2 -1 floordiv", -1 << 63)):
     with pytest.raises(ValueError, match="32 bits|beyond 64 bits|divides by zero"):

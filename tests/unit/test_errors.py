@@ -27,9 +27,9 @@ def test_status_codes_are_those_of_the_header():
 
 
 def test_errors_of_the_core_say_entry_and_device():
-    error = from_core(0, 13, "driver 'x': mem_free on device 3 failed with INTERNAL (13): gone")
+    error = from_core(0, 13, "gone", "mem_free", 3)
     assert (type(error), error.code, error.entry, error.device) == (DriverError, Status.INTERNAL, "mem_free", 3)
-    error = from_core(0, 77, "driver 'x': destroy failed with UNKNOWN (77)")
+    error = from_core(0, 77, "gone", "destroy")
     assert (error.code, error.entry, error.device) == (77, "destroy", None)
     assert type(from_core(1, 12, "no")) is NotSupportedError
     assert type(from_core(2, 3, "no")) is RegistrationError
