@@ -69,8 +69,6 @@ def _without_autoload(driver: str | None, options: dict[str, str], as_json: bool
 
 
 def _show_patches(as_json: bool) -> None:
-    import torch
-
     from torch_outboard._compat.patches import PATCHES
 
     rows: list[dict[str, Any]] = [
@@ -80,16 +78,11 @@ def _show_patches(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    headers = ("of torch", "changed to", f"torch {torch.__version__}", "upstream")
-    table = Table(*(Column(header, overflow="fold") for header in headers), title="Patches")
+    # No table: its columns break names and URLs.
     for row in rows:
-        table.add_row(row["target"], row["purpose"], "needs it" if row["is_needed"] else "left alone", row["upstream"])
-    console = Console()
-    console.print(table)
-    console.print("They are made when a driver is attached, those of the compiler when that is imported.")
+        state = "" if row["is_needed"] else " (left alone: this torch does not need it)"
+        click.echo(f"{row['target']}{state}\n    changed to: {row['purpose']}\n    upstream: {row['upstream']}")
+    click.echo("Patches are made when a driver is attached, those of the compiler when that is imported.")
 
 
 def parse_options(options: tuple[str, ...]) -> dict[str, str]:
