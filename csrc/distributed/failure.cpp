@@ -5,13 +5,9 @@
 
 namespace outboard {
 
-namespace {
-
-std::exception_ptr make_error(const std::string& text) {
+std::exception_ptr make_group_error(const std::string& text) {
   return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
 }
-
-}  // namespace
 
 std::string text_of(const std::exception_ptr& error) {
   try {
@@ -59,7 +55,7 @@ std::exception_ptr GroupFailure::fail(const char* operation, uint64_t sequence, 
   }
   const std::string text = place(operation, sequence) + " failed: " + text_of(cause);
   keep(text);
-  return make_error(text);
+  return make_group_error(text);
 }
 
 void GroupFailure::end(const std::string& reason) {
@@ -67,7 +63,7 @@ void GroupFailure::end(const std::string& reason) {
 }
 
 std::exception_ptr GroupFailure::ended(const char* operation, uint64_t sequence) const {
-  return make_error(place(operation, sequence) + " did not end, since the group has ended: " + first());
+  return make_group_error(place(operation, sequence) + " did not end, since the group has ended: " + first());
 }
 
 }  // namespace outboard

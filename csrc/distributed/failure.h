@@ -39,6 +39,9 @@ class GroupFailure {
   std::string first_;  // guarded by mutex_
 };
 
+// Return a DistBackendError.
+std::exception_ptr make_group_error(const std::string& text);
+
 // Return an exception's message, without the stack that torch adds.
 std::string text_of(const std::exception_ptr& error);
 

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/blocking.h"
 #include "core/collectives.h"
@@ -18,17 +19,11 @@ namespace outboard {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLook{5};     // between two looks at the calls under way
 constexpr std::chrono::microseconds kPatience{200};  // between two questions for a communicator
 constexpr int kEagerLooks = 1000;  // without a pause between them
 
-std::string describe(const char* entry, ob_status status) {
-  const std::string reason = last_collectives_error();
-  return std::string(entry) + " failed with " + status_name(status) + (reason.empty() ? "" : ": " + reason);
-}
-
 [[noreturn]] void raise_entry(const char* entry, ob_status status) {
-  C10_THROW_ERROR(DistBackendError, describe(entry, status));
+  C10_THROW_ERROR(DistBackendError, describe_entry(entry, status));
 }
 
 }  // namespace
@@ -61,7 +56,12 @@ bool NativeCall::add(ob_collective part) {
   }
   const ob_collectives& table = *collectives();
   part.struct_size = sizeof(part);
-  const ob_status status = table.queue(table.self, communicator_.handle, stream_handle(stream_), &part);
+  const uint64_t stream = stream_handle(stream_);
+  ob_status status;
+  {
+    const BlockingRegion without_interpreter;  // the driver may wait for peers
+    status = table.queue(table.self, communicator_.handle, stream, &part);
+  }
   if (is_unimplemented(status) && !is_grouped_) {
     return false;
   }
@@ -96,7 +96,12 @@ void NativeCall::begin() {
 void NativeCall::end() {
   const ob_collectives& table = *collectives();
   is_grouped_ = false;
-  settle(table.group_end(table.self), "group_end");
+  ob_status status;
+  {
+    const BlockingRegion without_interpreter;
+    status = table.group_end(table.self);
+  }
+  settle(status, "group_end");
 }
 
 // ---- Communicators ----
@@ -145,7 +150,7 @@ void NativeGroup::wait_until_joined(uint64_t handle, std::chrono::milliseconds t
     return;
   }
   if (why.empty()) {
-    why = describe("comm_status", status);
+    why = describe_entry("comm_status", status);
   }
   static_cast<void>(table.comm_abort(table.self, handle));
   static_cast<void>(table.comm_destroy(table.self, handle));
@@ -228,12 +233,43 @@ std::function<void()> NativeGroup::patience(const Kind& kind, std::chrono::milli
   };
 }
 
+// What the watcher knows of a call while it is queued.
+class NativeGroup::Entry {
+ public:
+  Entry(NativeGroup& group, const Kind& kind, uint64_t sequence, std::chrono::milliseconds timeout) : group_(group) {
+    const std::lock_guard lock(group_.mutex_);
+    group_.queueing_.push_back({&kind, sequence, timeout, Clock::now() + timeout, nullptr});
+    self_ = std::prev(group_.queueing_.end());
+    group_.wake_watcher();
+  }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+  ~Entry() {
+    const std::lock_guard lock(group_.mutex_);
+    group_.queueing_.erase(self_);
+    if (group_.is_closing_) {
+      group_.changed_.notify_all();
+    }
+  }
+  std::exception_ptr error() const {
+    const std::lock_guard lock(group_.mutex_);
+    return self_->error;
+  }
+
+ private:
+  NativeGroup& group_;
+  std::list<Queueing>::iterator self_;
+};
+
 // A failure to queue ends the group: this rank does not take part in what the others have begun.
-void NativeGroup::guarded(const Kind& kind, uint64_t sequence, const std::function<void()>& body) {
+void NativeGroup::guarded(const Kind& kind, uint64_t sequence, std::chrono::milliseconds timeout,
+                          const std::function<void()>& body) {
+  const Entry entry(*this, kind, sequence, timeout);
   try {
     body();
   } catch (const c10::DistBackendError&) {
-    const std::exception_ptr error = failure_.fail(kind.name, sequence, std::current_exception());
+    std::exception_ptr error = entry.error();
+    error = error ? error : failure_.fail(kind.name, sequence, std::current_exception());
     abort();
     std::rethrow_exception(error);
   } catch (...) {  // no memory for a copy
@@ -249,7 +285,7 @@ bool NativeGroup::post(Communicator& communicator, const NativePost& post, Stagi
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::StreamGuard guard(to_c10(*staging.out_stream()));
   bool is_done = false;
-  guarded(kind, sequence, [&] {
+  guarded(kind, sequence, timeout, [&] {
     is_done = post(call, staging.in(), staging.out());
     if (is_done) {
       staging.queue_results(kind.title);
@@ -261,7 +297,15 @@ bool NativeGroup::post(Communicator& communicator, const NativePost& post, Stagi
 void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chrono::milliseconds timeout) {
   const ob_collectives& table = *collectives();
   const Kind& kind = all.front().work->kind();
-  guarded(kind, all.front().work->getSequencenumber(), [&] {
+  std::set<Communicator*> communicators;  // in one order, which is every thread's
+  for (const NativeDeferred& one : all) {
+    communicators.insert(one.communicator);
+  }
+  std::vector<std::unique_lock<std::mutex>> queueing;
+  for (Communicator* const communicator : communicators) {
+    queueing.emplace_back(communicator->mutex);
+  }
+  guarded(kind, all.front().work->getSequencenumber(), timeout, [&] {
     if (const ob_status status = table.group_begin(table.self); status != OB_OK) {
       raise_entry("group_begin", status);
     }
@@ -275,7 +319,11 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
         error = error ? error : std::current_exception();
       }
     }
-    ob_status status = table.group_end(table.self);
+    ob_status status;
+    {
+      const BlockingRegion without_interpreter;
+      status = table.group_end(table.self);
+    }
     if (error) {
       std::rethrow_exception(error);
     }
@@ -292,98 +340,7 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
   }
 }
 
-// ---- The watcher ----
-
-void NativeGroup::watch(c10::intrusive_ptr<DistributedWork> work, std::shared_ptr<Staging> staging,
-                        std::chrono::milliseconds timeout) {
-  const std::lock_guard lock(mutex_);
-  pending_.push_back({std::move(work), std::move(staging), timeout, Clock::now() + timeout});
-  if (!watcher_.joinable()) {
-    watcher_ = start_group_thread("outboard-watch", [this] { loop(); });
-  }
-  changed_.notify_all();
-}
-
-void NativeGroup::loop() {
-  std::unique_lock lock(mutex_);
-  while (!is_stopping_) {
-    if (pending_.empty()) {
-      changed_.wait(lock, [&] { return !pending_.empty() || is_stopping_; });
-    } else {
-      changed_.wait_for(lock, kLook, [&] { return is_stopping_; });
-      look(lock);
-    }
-  }
-}
-
-// Return what a communicator says is wrong; "" if nothing is.
-std::string NativeGroup::trouble() {
-  const ob_collectives& table = *collectives();
-  std::vector<uint64_t> handles;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [key, communicator] : communicators_) {
-      handles.push_back(communicator->handle);
-    }
-  }
-  for (const uint64_t handle : handles) {
-    const ob_status status = table.comm_status(table.self, handle);
-    if (status != OB_OK && status != OB_NOT_READY) {
-      return describe("comm_status", status);
-    }
-  }
-  return "";
-}
-
-void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
-  std::vector<Pending> all(pending_.begin(), pending_.end());
-  lock.unlock();
-  std::vector<Pending> over, under_way;
-  std::string why;
-  try {
-    for (const Pending& pending : all) {
-      (pending.staging->is_done() ? over : under_way).push_back(pending);
-    }
-    why = under_way.empty() ? "" : trouble();  // a peer may leave after its last call
-  } catch (const std::exception& error) {  // a lost device
-    why = error.what();
-    over.clear();
-    under_way = all;
-  }
-  for (const Pending& pending : under_way) {
-    if (why.empty() && Clock::now() > pending.deadline) {
-      why = c10::str("it is not over after ", pending.timeout.count(), " ms");
-    }
-  }
-  for (const Pending& pending : over) {
-    pending.work->complete(nullptr);
-  }
-  if (!why.empty()) {
-    for (const Pending& pending : under_way) {
-      fail(pending, why);
-      over.push_back(pending);
-    }
-    abort();
-  }
-  lock.lock();
-  std::erase_if(pending_, [&](const Pending& pending) {
-    return std::any_of(over.begin(), over.end(), [&](const Pending& one) { return one.work == pending.work; });
-  });
-  changed_.notify_all();
-  lock.unlock();
-  for (std::vector<Pending>* list : {&all, &over, &under_way}) {
-    list->clear();  // tensors' last references
-  }
-  lock.lock();
-}
-
-// The first failure is the cause of the others'.
-void NativeGroup::fail(const Pending& pending, const std::string& why) {
-  const char* const name = pending.work->kind().name;
-  std::exception_ptr cause =
-      std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, why));
-  pending.work->complete(failure_.fail(name, pending.work->getSequencenumber(), cause));
-}
+// ---- The end ----
 
 void NativeGroup::abort() noexcept {
   const ob_collectives& table = *collectives();
@@ -434,14 +391,16 @@ void NativeGroup::shut_down() {
   {
     const BlockingRegion without_interpreter;
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return pending_.empty() || is_stopping_ || !watcher_.joinable(); });
+    is_closing_ = true;
+    changed_.wait(lock,
+                  [&] { return (pending_.empty() && queueing_.empty()) || is_stopping_ || !watcher_.joinable(); });
   }
   stop();
   const std::lock_guard lock(mutex_);
   for (const auto& [key, communicator] : communicators_) {
     const ob_collectives& table = *collectives();
     if (const ob_status status = table.comm_destroy(table.self, communicator->handle); status != OB_OK) {
-      TORCH_WARN(describe("comm_destroy", status));
+      TORCH_WARN(describe_entry("comm_destroy", status));
     }
   }
   communicators_.clear();

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,9 @@
 #include "distributed/work.h"
 
 namespace outboard {
+
+// Return what an entry of the driver's collectives says of its failure.
+std::string describe_entry(const char* entry, ob_status status);
 
 // One rank's end of the whole group, or of a pair's one direction.
 struct Communicator {
@@ -104,13 +108,25 @@ class NativeGroup {
     std::chrono::milliseconds timeout;
     Clock::time_point deadline;
   };
-  void guarded(const Kind& kind, uint64_t sequence, const std::function<void()>& body);
+  // A call that is being queued, which may wait for peers there.
+  struct Queueing {
+    const Kind* kind;
+    uint64_t sequence;
+    std::chrono::milliseconds timeout;
+    Clock::time_point deadline;
+    std::exception_ptr error;  // with which the watcher has ended it
+  };
+  class Entry;
+  void guarded(const Kind& kind, uint64_t sequence, std::chrono::milliseconds timeout,
+               const std::function<void()>& body);
+  void wake_watcher();
   std::function<void()> patience(const Kind& kind, std::chrono::milliseconds timeout);
   uint64_t join(const std::string& key, c10::DeviceIndex device, int rank, int size, std::chrono::milliseconds timeout);
   bool exchange_id(const std::string& key, int rank, std::chrono::milliseconds timeout, std::string* out_id);
   void wait_until_joined(uint64_t handle, std::chrono::milliseconds timeout);
   void loop();
   void look(std::unique_lock<std::mutex>& lock);
+  std::string end_overdue_queueing();
   std::string trouble();
   void fail(const Pending& pending, const std::string& why);
 
@@ -126,7 +142,10 @@ class NativeGroup {
   // Guarded by mutex_.
   std::map<std::pair<int, bool>, std::unique_ptr<Communicator>> communicators_;
   std::deque<Pending> pending_;
+  std::list<Queueing> queueing_;
   std::thread watcher_;
+  bool is_asleep_ = false;   // the watcher, until it is notified
+  bool is_closing_ = false;  // shut_down waits
   c10::DeviceIndex device_ = -1;
   bool is_stopping_ = false;
   bool is_aborted_ = false;

@@ -84,10 +84,11 @@ typedef struct ob_collectives {
 
   /* OB_NOT_READY while the group is being joined or a call is being queued, then OB_OK; a failure of the communicator
      or of a peer from then on. A call that fails holds its stream until comm_abort: so the failure is known before what
-     lies behind it runs. Never blocks. */
+     lies behind it runs. Never blocks, also while `queue` is waiting. */
   ob_status (*comm_status)(void* self, uint64_t comm);
 
-  /* Queues a call on a stream of the communicator's device. OB_UNIMPLEMENTED, before anything is queued, for what it
+  /* Queues a call on a stream of the communicator's device. It may wait for the peers' same call, for instance to
+     connect to them: comm_abort ends the wait, with a failure. OB_UNIMPLEMENTED, before anything is queued, for what it
      does not do. OB_NOT_READY if it is still being queued when this returns: nothing else is queued on the stream or
      the communicator before comm_status says OB_OK. */
   ob_status (*queue)(void* self, uint64_t comm, uint64_t stream, const ob_collective* call);
