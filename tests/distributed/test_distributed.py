@@ -49,15 +49,31 @@ def nccl(request, tmp_path_factory) -> dict[str, str]:
     return made
 
 
-def test_every_collective_of_nccl(run_ranks: RunRanks, nccl) -> None:
-    run_ranks("collectives", "5", "native", way=("nv", nccl, {"FAKE_NCCL_SLOW": "2"}))
+# Before 2.18 there is no split, and each call is queued by a thread of NCCL's.
+BEFORE_SPLIT = {"FAKE_NCCL_VERSION": "21700", "FAKE_NCCL_SLOW": "2"}
 
 
-@pytest.mark.parametrize("how", ["works", "absent", "fails", "kill", "leave", "hang", "late", "abort", "exit"])
+@pytest.mark.parametrize("variables", [{}, BEFORE_SPLIT], ids=["split", "threads"])
+def test_every_collective_of_nccl(run_ranks: RunRanks, nccl, variables) -> None:
+    if variables and not nccl:
+        pytest.skip("capability: an older library")
+    run_ranks("collectives", "5", "native", way=("nv", nccl, variables))
+
+
+FAKES = {
+    "absent": {"FAKE_NCCL_VERSION": "21300"},
+    "fails": {"FAKE_NCCL_FAIL": "ncclAllReduce"},
+    "fails_to_split": {"FAKE_NCCL_FAIL": "ncclCommSplit"},
+    "hang_of_thread": BEFORE_SPLIT,
+}
+
+
+@pytest.mark.parametrize("how", ["works", "kill", "leave", "hang", "late", "abort", "stuck", "exit", *FAKES])
 def test_nccl_that_fails(run_ranks: RunRanks, nccl, how) -> None:
-    variables = {"absent": {"FAKE_NCCL_VERSION": "21300"}, "fails": {"FAKE_NCCL_FAIL": "ncclAllReduce"}}.get(how, {})
+    variables = FAKES.get(how, {})
     if variables and not nccl:
         pytest.skip("capability: a library that fails on demand")
+    how = how.removesuffix("_of_thread")
     statuses = (0, -signal.SIGKILL) if how == "kill" else (0, 0)
     run_ranks("native", how, way=("nv", nccl, variables), statuses=statuses)
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A libnccl of host memory, for tests of a driver of CUDA GPUs where there is none: with fake_cuda, whose memory is
 // the host's and whose streams do everything at once. Ranks are processes, which exchange through shared memory.
-// Joining takes a while, as in NCCL without blocking calls. FAKE_NCCL_VERSION is the version, FAKE_NCCL_FAIL the name
-// of a function that fails, and FAKE_NCCL_SLOW makes calls be under way for as many questions after they return.
+// Joining takes a while, as in NCCL without blocking calls. A communicator with blocking calls can be split from it:
+// each call on that one waits for its peers, and the abort of the first ends it. FAKE_NCCL_VERSION is the version,
+// FAKE_NCCL_FAIL the name of a function that fails, and FAKE_NCCL_SLOW makes calls without blocking be under way for as
+// many questions after they return.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +20,7 @@
 
 namespace {
 
-constexpr int kSuccess = 0, kSystem = 2, kInvalidArgument = 4, kInProgress = 7;
+constexpr int kSuccess = 0, kSystem = 2, kInvalidArgument = 4, kRemote = 6, kInProgress = 7;
 
 thread_local std::string last_error;
 
@@ -33,8 +36,23 @@ int number(const char* name, int otherwise) {
   return given != nullptr ? std::atoi(given) : otherwise;
 }
 
+// The library's own structure, as far as it is used.
+struct Config {
+  size_t size;
+  unsigned magic, version;
+  int blocking, cga, min_ctas, max_ctas;
+  const char* net;
+  int split_share;
+};
+
 struct Comm {
-  std::unique_ptr<support::Exchange> exchange;
+  std::string id;
+  bool is_blocking = false;
+  bool shares = false;
+  std::shared_ptr<support::Exchange> exchange;
+  std::unique_ptr<Comm> child;  // while it is split from this one
+  void** child_out = nullptr;
+  std::vector<std::shared_ptr<support::Exchange>> flagged;  // what has this one's flag for aborts
   std::atomic<bool> is_running{false};
   std::atomic<int> pending{0};  // questions until a call is queued, once it has run
   std::thread thread;
@@ -65,13 +83,19 @@ void work(Comm& comm, const std::vector<ob_collective>& calls) {
   if (comm.exchange->run(plan.transfers, &error)) {
     for (const auto& finish : finishes) finish();
   } else {
-    comm.error = 6;
+    comm.error = kRemote;
+    last_error = error;
   }
   comm.is_running = false;
 }
 
 // Calls are being queued until they are done, as the streams of the other fake do everything at once.
 int run(Comm& comm, std::vector<ob_collective> calls) {
+  if (comm.is_blocking) {
+    comm.is_running = true;
+    work(comm, calls);
+    return comm.error;
+  }
   if (comm.thread.joinable()) comm.thread.join();
   comm.is_running = true;
   comm.pending = number("FAKE_NCCL_SLOW", 0);
@@ -145,32 +169,56 @@ int ncclGetUniqueId(ncclUniqueId* out) {
 }
 int ncclCommInitRankConfig(void** out, int size, ncclUniqueId id, int rank, const void* config) {
   if (fails("ncclCommInitRankConfig")) return kSystem;
-  int blocking = 1;
-  std::memcpy(&blocking, static_cast<const char*>(config) + 16, sizeof blocking);
-  if (blocking != 0) return kInvalidArgument;
+  const Config& given = *static_cast<const Config*>(config);
+  if (given.blocking != 0) return kInvalidArgument;
   auto comm = std::make_unique<Comm>();
+  comm->id = id.bytes;
+  comm->shares = given.split_share == 1;
   comm->exchange = support::Exchange::open(id.bytes, rank, size, &last_error);
   if (!comm->exchange) return kSystem;
   *out = comm.release();
+  return kInProgress;
+}
+int ncclCommSplit(void* parent, int color, int key, void** out, const void* config) {
+  if (fails("ncclCommSplit")) return kSystem;
+  Comm& comm = *static_cast<Comm*>(parent);
+  const Config& given = *static_cast<const Config*>(config);
+  if (color != 0 || key != comm.exchange->rank() || given.blocking != 1) return kInvalidArgument;
+  comm.child = std::make_unique<Comm>();
+  comm.child->id = comm.id + "-split";
+  comm.child->is_blocking = true;
+  comm.child->exchange =
+      support::Exchange::open(comm.child->id, comm.exchange->rank(), comm.exchange->size(), &last_error);
+  if (!comm.child->exchange) return kSystem;
+  if (comm.shares) comm.flagged.push_back(comm.child->exchange);
+  comm.child_out = out;
   return kInProgress;
 }
 int ncclCommGetAsyncError(void* handle, int* out) {
   Comm& comm = *static_cast<Comm*>(handle);
   if (comm.error == kSuccess) {
     last_error = comm.exchange->trouble();
-    if (!last_error.empty()) comm.error = 6;
+    if (!last_error.empty()) comm.error = kRemote;
   }
   *out = comm.error;
+  if (comm.child && comm.error == kSuccess) {
+    if (!comm.child->exchange->has_all()) {
+      *out = kInProgress;
+      return kSuccess;
+    }
+    *comm.child_out = comm.child.release();
+  }
   if (comm.error == kSuccess && (!comm.exchange->has_all() || comm.is_running || comm.pending > 0)) {
     if (!comm.is_running && comm.pending > 0) --comm.pending;
     *out = kInProgress;
   }
   return kSuccess;
 }
-int ncclCommFinalize(void*) {
-  return kInProgress;
+int ncclCommFinalize(void* handle) {
+  return static_cast<Comm*>(handle)->is_blocking ? kSuccess : kInProgress;
 }
 int ncclCommAbort(void* handle) {
+  for (const auto& exchange : static_cast<Comm*>(handle)->flagged) exchange->abort();
   static_cast<Comm*>(handle)->exchange->abort();
   drop(static_cast<Comm*>(handle));
   return kSuccess;
@@ -210,8 +258,15 @@ int ncclGroupEnd() {
   const std::vector<Grouped> all = std::exchange(grouped, {});
   std::map<Comm*, std::vector<ob_collective>> calls;
   for (const Grouped& one : all) calls[one.comm].push_back(one.call);
-  for (auto& [comm, list] : calls) run(*comm, std::move(list));
-  return kInProgress;
+  // One after another, in the order of the peers' halves.
+  std::vector<std::pair<Comm*, std::vector<ob_collective>>> ordered(calls.begin(), calls.end());
+  std::sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) { return a.first->id < b.first->id; });
+  int state = kSuccess;
+  for (auto& [comm, list] : ordered) {
+    const int one = run(*comm, std::move(list));
+    state = state == kSuccess ? one : state;
+  }
+  return state;
 }
 int ncclRedOpCreatePreMulSum(int* out, void* scalar, int type, int residence, void* handle) {
   if (residence != 1) return kInvalidArgument;

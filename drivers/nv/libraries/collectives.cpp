@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The collectives of this driver: NCCL's, without blocking calls.
+// The collectives of this driver: NCCL's.
 #include "torch_outboard/collectives.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include "../../support/library.h"
 #include "../../support/table.h"
 #include "../driver.h"
-#include "nccl.h"
+#include "communicator.h"
 
 namespace nv {
 
@@ -24,7 +24,7 @@ bool Nccl::load(const std::string& library, std::string* out_error) {
 #undef OB_NCCL_LOAD
   GetErrorString = reinterpret_cast<const char* (*)(ncclResult)>(dlsym(handle, "ncclGetErrorString"));
   GetLastError = reinterpret_cast<const char* (*)(ncclComm)>(dlsym(handle, "ncclGetLastError"));
-  int version = 0;
+  CommSplit = reinterpret_cast<decltype(CommSplit)>(dlsym(handle, "ncclCommSplit"));
   if (!is_whole || GetErrorString == nullptr || GetLastError == nullptr || GetVersion(&version) != NCCL_SUCCESS ||
       version < 21400) {
     *out_error = "it is older than NCCL 2.14";
@@ -36,23 +36,19 @@ bool Nccl::load(const std::string& library, std::string* out_error) {
 namespace collectives {
 namespace {
 
-struct Comm {
-  ncclComm handle = nullptr;
-  int32_t device = -1;
-  int32_t size = 0;
-  std::mutex mutex;  // an abort must not meet another call on the communicator
-  bool is_aborted = false;
-};
-
 struct Collectives {
   explicit Collectives(Driver* given) : driver(given) {}
   Driver* const driver;
   std::mutex mutex;  // guards loading
   bool is_loaded = false;
   Nccl nccl;
-  support::Handles<std::unique_ptr<Comm>, 7> comms;
-  // The communicators that this thread's group uses, as group_end names none.
-  static inline thread_local std::vector<Comm*> grouped;
+  support::Handles<std::unique_ptr<Communicator>, 7> comms;
+  // The communicators that this thread's group uses, as group_end names none, each locked until then.
+  struct Grouped {
+    Communicator* comm;
+    std::unique_lock<std::mutex> lock;
+  };
+  static inline thread_local std::vector<Grouped> grouped;
   static inline thread_local bool is_grouping = false;
 };
 
@@ -69,17 +65,8 @@ ob_status load(Collectives& self) {
   return OB_OK;
 }
 
-ob_status nccl_fail(const Collectives& self, ncclComm comm, ncclResult code, const char* function) {
-  const char* detail = self.nccl.GetLastError(comm);
-  const char* text = self.nccl.GetErrorString(code);
-  // 1 to 6: CUDA, system, internal, invalid argument, invalid usage, remote.
-  const ob_status status = code == 4 || code == 5 ? OB_INVALID_ARGUMENT : code == 6 ? OB_UNAVAILABLE : OB_INTERNAL;
-  return fail(status, "%s gave %s%s%s", function, text, detail != nullptr && *detail != '\0' ? ": " : "",
-              detail != nullptr ? detail : "");
-}
-
-ob_status find(Collectives& self, uint64_t handle, Comm** out_comm) {
-  std::unique_ptr<Comm>* found = self.comms.find(handle);
+ob_status find(Collectives& self, uint64_t handle, Communicator** out_comm) {
+  std::unique_ptr<Communicator>* found = self.comms.find(handle);
   if (found == nullptr) return fail(OB_INVALID_ARGUMENT, "there is no communicator 0x%" PRIx64, handle);
   *out_comm = found->get();
   return OB_OK;
@@ -92,7 +79,7 @@ ob_status make_id(void* given, void* out_id) {
     ncclId id = {};
     static_assert(sizeof id == OB_COMM_ID_BYTES);
     const ncclResult code = self.nccl.GetUniqueId(&id);
-    if (code != NCCL_SUCCESS) return nccl_fail(self, nullptr, code, "ncclGetUniqueId");
+    if (code != NCCL_SUCCESS) return nccl_fail(self.nccl, nullptr, code, "ncclGetUniqueId");
     std::memcpy(out_id, &id, sizeof id);
     return OB_OK;
   });
@@ -105,39 +92,24 @@ ob_status comm_create(void* given, const ob_comm_config* config, uint64_t* out_c
       return fail(OB_INVALID_ARGUMENT, "there is no rank %d of %d", config->rank, config->size);
     }
     if (const ob_status status = load(self); status != OB_OK) return status;
-    auto comm = std::make_unique<Comm>();
-    comm->device = config->device;
-    comm->size = config->size;
-    ncclId id;
-    std::memcpy(&id, config->id, sizeof id);
-    ncclConfig options;
-    const ncclResult code = self.nccl.CommInitRankConfig(&comm->handle, config->size, id, config->rank, &options);
-    if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) {
-      return nccl_fail(self, nullptr, code, "ncclCommInitRankConfig");
-    }
+    auto comm = std::make_unique<Communicator>(self.nccl, config->device, config->size, config->rank);
+    if (const ob_status status = comm->join(config->id); status != OB_OK) return status;
     *out_comm = self.comms.make(std::move(comm));
     return OB_OK;
   });
 }
 
-// Return what the communicator is at. Its mutex is held.
-ob_status ask(const Collectives& self, Comm& comm) {
-  if (comm.is_aborted) return fail(OB_ABORTED, "the communicator was aborted");
-  ncclResult state = NCCL_SUCCESS;
-  const ncclResult code = self.nccl.CommGetAsyncError(comm.handle, &state);
-  if (code != NCCL_SUCCESS) return nccl_fail(self, comm.handle, code, "ncclCommGetAsyncError");
-  if (state == NCCL_IN_PROGRESS) return OB_NOT_READY;
-  return state == NCCL_SUCCESS ? OB_OK : nccl_fail(self, comm.handle, state, "the communicator");
+// Find a communicator and run the body with its device's context, which NCCL needs.
+template <class Body>
+ob_status on_comm(void* given, uint64_t handle, const char* entry, Body&& body) {
+  auto& self = *static_cast<Collectives*>(given);
+  Communicator* comm = nullptr;
+  if (const ob_status status = find(self, handle, &comm); status != OB_OK) return status;
+  return on_device(self.driver, comm->device, entry, [&](Driver&, Device&) { return body(self, *comm); });
 }
 
 ob_status comm_status(void* given, uint64_t handle) {
-  return support::guarded("comm_status", [&]() -> ob_status {
-    auto& self = *static_cast<Collectives*>(given);
-    Comm* comm = nullptr;
-    if (const ob_status status = find(self, handle, &comm); status != OB_OK) return status;
-    const std::lock_guard lock(comm->mutex);
-    return ask(self, *comm);
-  });
+  return on_comm(given, handle, "comm_status", [](Collectives&, Communicator& comm) { return comm.status(); });
 }
 
 // Return NCCL's number of a type, -1 for one that it lacks.
@@ -236,25 +208,25 @@ bool write_scale(ob_dtype dtype, double scale, void* out) {
   return true;
 }
 
-ncclResult call_nccl(const Nccl& nccl, const Comm& comm, const ob_collective& call, int type, int operation,
+ncclResult call_nccl(const Nccl& nccl, ncclComm comm, const ob_collective& call, int type, int operation,
                      void* stream) {
   const void* src = reinterpret_cast<const void*>(call.src);
   void* dst = reinterpret_cast<void*>(call.dst);
   switch (call.kind) {
     case OB_ALL_REDUCE:
-      return nccl.AllReduce(src, dst, call.count, type, operation, comm.handle, stream);
+      return nccl.AllReduce(src, dst, call.count, type, operation, comm, stream);
     case OB_BROADCAST:
-      return nccl.Broadcast(src, dst, call.count, type, call.root, comm.handle, stream);
+      return nccl.Broadcast(src, dst, call.count, type, call.root, comm, stream);
     case OB_REDUCE:
-      return nccl.Reduce(src, dst, call.count, type, operation, call.root, comm.handle, stream);
+      return nccl.Reduce(src, dst, call.count, type, operation, call.root, comm, stream);
     case OB_ALL_GATHER:
-      return nccl.AllGather(src, dst, call.count, type, comm.handle, stream);
+      return nccl.AllGather(src, dst, call.count, type, comm, stream);
     case OB_REDUCE_SCATTER:
-      return nccl.ReduceScatter(src, dst, call.count, type, operation, comm.handle, stream);
+      return nccl.ReduceScatter(src, dst, call.count, type, operation, comm, stream);
     case OB_SEND:
-      return nccl.Send(src, call.count, type, call.root, comm.handle, stream);
+      return nccl.Send(src, call.count, type, call.root, comm, stream);
     default:
-      return nccl.Recv(dst, call.count, type, call.root, comm.handle, stream);
+      return nccl.Recv(dst, call.count, type, call.root, comm, stream);
   }
 }
 
@@ -263,57 +235,66 @@ bool reduces(int32_t kind) {
 }
 
 // Queue a call. The communicator's mutex is held.
-ob_status queue_on(Collectives& self, Comm& comm, const ob_collective& call, int type, uint64_t stream) {
+ncclResult queue_on(const Nccl& nccl, ncclComm comm, const ob_collective& call, int type, void* scale, void* stream) {
   int operation = operation_of(call.reduce);
-  char scale[8] = {};
-  const bool is_scaled = reduces(call.kind) && call.reduce == OB_REDUCE_PREMUL_SUM;
+  const bool is_scaled = scale != nullptr;
   if (is_scaled) {
-    if (!write_scale(call.dtype, call.scale, scale)) {
-      return fail(OB_UNIMPLEMENTED, "NCCL multiplies floats alone before it sums");
-    }
     // 1: the scale is host memory, which is read at once.
-    const ncclResult code = self.nccl.RedOpCreatePreMulSum(&operation, scale, type, 1, comm.handle);
-    if (code != NCCL_SUCCESS) return nccl_fail(self, comm.handle, code, "ncclRedOpCreatePreMulSum");
-  } else if (reduces(call.kind) && operation < 0) {
+    const ncclResult code = nccl.RedOpCreatePreMulSum(&operation, scale, type, 1, comm);
+    if (code != NCCL_SUCCESS) return code;
+  }
+  const ncclResult code = call_nccl(nccl, comm, call, type, operation, stream);
+  if (is_scaled) static_cast<void>(nccl.RedOpDestroy(operation, comm));
+  return code;
+}
+
+// Return OB_OK if NCCL does the call, which its arguments alone decide.
+ob_status check_call(const Communicator& comm, const ob_collective& call, int type, void* out_scale, bool* out_scaled) {
+  if (call.kind < OB_ALL_REDUCE || call.kind > OB_RECV) {
+    return fail(OB_UNIMPLEMENTED, "there is no kind %d of collective", call.kind);
+  }
+  const bool has_root = call.kind == OB_BROADCAST || call.kind == OB_REDUCE || call.kind >= OB_SEND;
+  if (has_root && (call.root < 0 || call.root >= comm.size)) {
+    return fail(OB_INVALID_ARGUMENT, "there is no rank %d of %d", call.root, comm.size);
+  }
+  if (type < 0) return fail(OB_UNIMPLEMENTED, "NCCL has no type %d", call.dtype);
+  *out_scaled = reduces(call.kind) && call.reduce == OB_REDUCE_PREMUL_SUM;
+  if (*out_scaled && !write_scale(call.dtype, call.scale, out_scale)) {
+    return fail(OB_UNIMPLEMENTED, "NCCL multiplies floats alone before it sums");
+  }
+  if (reduces(call.kind) && !*out_scaled && operation_of(call.reduce) < 0) {
     return fail(OB_UNIMPLEMENTED, "NCCL has no reduction %d", call.reduce);
   }
-  const ncclResult code = call_nccl(self.nccl, comm, call, type, operation, to_stream(stream));
-  if (is_scaled) static_cast<void>(self.nccl.RedOpDestroy(operation, comm.handle));
-  if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) return nccl_fail(self, comm.handle, code, "a call of NCCL");
-  if (Collectives::is_grouping) {
-    std::vector<Comm*>& grouped = Collectives::grouped;
-    if (std::find(grouped.begin(), grouped.end(), &comm) == grouped.end()) grouped.push_back(&comm);
-    return OB_OK;
-  }
-  return code == NCCL_SUCCESS ? OB_OK : ask(self, comm);
+  return OB_OK;
 }
 
 ob_status queue(void* given, uint64_t handle, uint64_t stream, const ob_collective* call) {
-  auto& self = *static_cast<Collectives*>(given);
-  Comm* comm = nullptr;
-  if (const ob_status status = find(self, handle, &comm); status != OB_OK) return status;
-  return on_device(self.driver, comm->device, "queue", [&](Driver& driver, Device&) -> ob_status {
-    if (const ob_status status = driver.check_stream(comm->device, stream); status != OB_OK) return status;
-    if (call->kind < OB_ALL_REDUCE || call->kind > OB_RECV) {
-      return fail(OB_UNIMPLEMENTED, "there is no kind %d of collective", call->kind);
-    }
-    const bool has_root = call->kind == OB_BROADCAST || call->kind == OB_REDUCE || call->kind >= OB_SEND;
-    if (has_root && (call->root < 0 || call->root >= comm->size)) {
-      return fail(OB_INVALID_ARGUMENT, "there is no rank %d of %d", call->root, comm->size);
-    }
+  return on_comm(given, handle, "queue", [&](Collectives& self, Communicator& comm) -> ob_status {
+    if (const ob_status status = self.driver->check_stream(comm.device, stream); status != OB_OK) return status;
     const int type = type_of(call->dtype);
-    if (type < 0) return fail(OB_UNIMPLEMENTED, "NCCL has no type %d", call->dtype);
-    const std::lock_guard lock(comm->mutex);
-    if (comm->is_aborted) return fail(OB_ABORTED, "the communicator was aborted");
-    return queue_on(self, *comm, *call, type, stream);
+    char scale[8] = {};
+    bool is_scaled = false;
+    if (const ob_status status = check_call(comm, *call, type, scale, &is_scaled); status != OB_OK) return status;
+    std::vector<Collectives::Grouped>& grouped = Collectives::grouped;
+    const bool is_locked = std::any_of(grouped.begin(), grouped.end(), [&](auto& one) { return one.comm == &comm; });
+    std::unique_lock lock(comm.mutex(), std::defer_lock);
+    if (!is_locked) lock.lock();
+    if (const ob_status status = comm.check(); status != OB_OK) return status;
+    const ncclResult code =
+        queue_on(self.nccl, comm.handle(), *call, type, is_scaled ? scale : nullptr, to_stream(stream));
+    if (!Collectives::is_grouping) return comm.outcome(code, "a call of NCCL");
+    if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) {
+      return nccl_fail(self.nccl, comm.handle(), code, "a call of NCCL");
+    }
+    if (!is_locked) grouped.push_back({&comm, std::move(lock)});
+    return OB_OK;
   });
 }
 
 ob_status group_begin(void* given) {
   auto& self = *static_cast<Collectives*>(given);
   const ncclResult code = self.nccl.GroupStart();
-  if (code != NCCL_SUCCESS) return nccl_fail(self, nullptr, code, "ncclGroupStart");
-  Collectives::grouped.clear();
+  if (code != NCCL_SUCCESS) return nccl_fail(self.nccl, nullptr, code, "ncclGroupStart");
   Collectives::is_grouping = true;
   return OB_OK;
 }
@@ -321,57 +302,26 @@ ob_status group_begin(void* given) {
 ob_status group_end(void* given) {
   auto& self = *static_cast<Collectives*>(given);
   Collectives::is_grouping = false;
+  const std::vector<Collectives::Grouped> grouped = std::exchange(Collectives::grouped, {});
   const ncclResult code = self.nccl.GroupEnd();
-  if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) return nccl_fail(self, nullptr, code, "ncclGroupEnd");
+  if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) return nccl_fail(self.nccl, nullptr, code, "ncclGroupEnd");
   ob_status status = OB_OK;
-  for (Comm* comm : std::exchange(Collectives::grouped, {})) {
-    const std::lock_guard lock(comm->mutex);
-    const ob_status one = ask(self, *comm);
-    status = status == OB_OK || (status == OB_NOT_READY && one != OB_OK) ? one : status;
+  for (const Collectives::Grouped& one : grouped) {
+    const ob_status its = one.comm->outcome(code, "ncclGroupEnd");
+    status = status == OB_OK || (status == OB_NOT_READY && its != OB_OK) ? its : status;
   }
   return status;
 }
 
 ob_status comm_abort(void* given, uint64_t handle) {
-  auto& self = *static_cast<Collectives*>(given);
-  Comm* comm = nullptr;
-  if (const ob_status status = find(self, handle, &comm); status != OB_OK) return status;
-  return on_device(self.driver, comm->device, "comm_abort", [&](Driver&, Device&) -> ob_status {
-    const std::lock_guard lock(comm->mutex);
-    if (std::exchange(comm->is_aborted, true)) return OB_OK;
-    const ncclResult code = self.nccl.CommAbort(std::exchange(comm->handle, nullptr));
-    if (code == NCCL_SUCCESS || code == NCCL_IN_PROGRESS) return OB_OK;
-    return nccl_fail(self, nullptr, code, "ncclCommAbort");
-  });
-}
-
-// Wait until the communicator has ended what NCCL does in its own threads.
-ob_status settle(const Collectives& self, Comm& comm) {
-  ob_status status;
-  while ((status = ask(self, comm)) == OB_NOT_READY) {
-    const timespec pause = {0, 100'000};
-    nanosleep(&pause, nullptr);
-  }
-  return status;
+  return on_comm(given, handle, "comm_abort", [](Collectives&, Communicator& comm) { return comm.abort(); });
 }
 
 ob_status comm_destroy(void* given, uint64_t handle) {
   auto& self = *static_cast<Collectives*>(given);
-  std::unique_ptr<Comm> comm;
+  std::unique_ptr<Communicator> comm;
   if (!self.comms.take(handle, &comm)) return fail(OB_INVALID_ARGUMENT, "there is no communicator 0x%" PRIx64, handle);
-  return on_device(self.driver, comm->device, "comm_destroy", [&](Driver&, Device&) -> ob_status {
-    const std::lock_guard lock(comm->mutex);
-    if (comm->is_aborted) return OB_OK;  // an abort frees it
-    ncclResult code = self.nccl.CommFinalize(comm->handle);
-    if (code == NCCL_SUCCESS || code == NCCL_IN_PROGRESS) {
-      if (const ob_status status = settle(self, *comm); status != OB_OK) {
-        static_cast<void>(self.nccl.CommAbort(comm->handle));
-        return status;
-      }
-      code = self.nccl.CommDestroy(comm->handle);
-    }
-    return code == NCCL_SUCCESS ? OB_OK : nccl_fail(self, nullptr, code, "ncclCommDestroy");
-  });
+  return on_device(self.driver, comm->device, "comm_destroy", [&](Driver&, Device&) { return comm->destroy(); });
 }
 
 }  // namespace

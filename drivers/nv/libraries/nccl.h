@@ -2,6 +2,7 @@
 // The part of NCCL that this driver uses, opened at run time when the first group is made.
 #pragma once
 
+#include <climits>
 #include <cstddef>
 #include <string>
 
@@ -14,12 +15,17 @@ struct ncclId {
   char bytes[128];
 };
 
-// ncclConfig_t up to `blocking`, as of NCCL 2.14. The library reads no more than `size` bytes.
+// ncclConfig_t up to `splitShare`, as of NCCL 2.18. The library reads no more than `size` bytes. INT_MIN is "not given".
 struct ncclConfig {
   size_t size = sizeof(ncclConfig);
   unsigned magic = 0xcafebeef;
-  unsigned version = 21400;
+  unsigned version = 21801;
   int blocking = 0;
+  int cgaClusterSize = INT_MIN;
+  int minCTAs = INT_MIN;
+  int maxCTAs = INT_MIN;
+  const char* netName = nullptr;
+  int splitShare = INT_MIN;
 };
 
 enum : ncclResult { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
@@ -48,8 +54,10 @@ struct Nccl {
 #define OB_NCCL_MEMBER(name, parameters) ncclResult(*name) parameters = nullptr;
   OB_NCCL_FUNCTIONS(OB_NCCL_MEMBER)
 #undef OB_NCCL_MEMBER
+  ncclResult (*CommSplit)(ncclComm, int, int, ncclComm*, ncclConfig*) = nullptr;  // null before 2.18
   const char* (*GetErrorString)(ncclResult) = nullptr;
   const char* (*GetLastError)(ncclComm) = nullptr;
+  int version = 0;
 
   // Open the library. Return false, with a sentence, if it is missing or older than 2.14.
   bool load(const std::string& library, std::string* out_error);

@@ -8,26 +8,17 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from distributed.programs.start import RANK, raises, start
+from distributed.programs.start import RANK, meet, raises, start
 
 how = sys.argv[1]
 device = start(seconds=3 if how == "hang" else 60)
 x = torch.ones(1 << 14, device=device)
 dist.all_reduce(x)
 backend = dist.group.WORLD._get_backend(device)
-ready = os.environ["TEST_STORE"] + "-ready"
-
-
-def meet(name: str) -> None:
-    """Wait until the other rank has arrived here too, without the group."""
-    Path(f"{ready}-{name}-{RANK}").touch()
-    while not os.path.exists(f"{ready}-{name}-{1 - RANK}"):
-        time.sleep(0.01)
 
 
 def end(work: dist.Work) -> None:

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 import torch_outboard
-from distributed.programs.start import RANK, raises, start
+from distributed.programs.start import RANK, meet, raises, start
 
 how = sys.argv[1]
-device = start(seconds=3 if how in ("hang", "late", "wrong_order") else 30)
+device = start(seconds=3 if how in ("hang", "late") else 30)
 module = torch.get_device_module(device)
 x = torch.full((1 << 12,), RANK + 1.0, device=device)
 began = time.monotonic()
@@ -53,6 +53,9 @@ if how == "works":
 elif how == "absent":
     dist.all_reduce(x)
     assert x[0].item() == 3.0 and "native" not in providers(), providers()
+elif how == "fails_to_split":
+    with raises(dist.DistBackendError, "all_reduce, sequence number 1, failed: comm_status failed"):
+        dist.all_reduce(x)
 elif how == "fails":
     with raises(dist.DistBackendError, "rank", "all_reduce, sequence number 1, failed"):  # or the peer's abort is seen
         dist.all_reduce(x)
@@ -73,23 +76,32 @@ elif how == "hang":  # a peer that never calls
     dist.all_reduce(x)
     torch.accelerator.synchronize()
     if RANK == 1:
-        time.sleep(7)
+        meet("over")
         os._exit(0)
     with raises(dist.DistBackendError, "all_reduce, sequence number 2, failed", "3000 ms"):
         end(dist.all_reduce(x, async_op=True))
 elif how == "late":  # a peer that never joins
     if RANK == 1:
-        time.sleep(7)
+        meet("over")
         os._exit(0)
     with raises(dist.DistBackendError, "all_reduce, sequence number 1, failed", "did not join within 3000 ms"):
         dist.all_reduce(x)
 elif how == "abort":  # while the peers meet
     if RANK == 1:
-        time.sleep(3)
+        meet("over")
         os._exit(0)
     threading.Timer(0.3, dist.group.WORLD._get_backend(device).abort).start()
     with raises(dist.DistBackendError, "all_reduce", "it was aborted"):
         dist.all_reduce(x)
+elif how == "stuck":  # aborted while a call waits for a peer that never calls
+    dist.all_reduce(x)
+    torch.accelerator.synchronize()
+    if RANK == 1:
+        meet("over")
+        os._exit(0)
+    threading.Timer(0.5, dist.group.WORLD._get_backend(device).abort).start()
+    with raises(dist.DistBackendError, "all_reduce, sequence number 2", "it was aborted"):
+        end(dist.all_reduce(x, async_op=True))
 elif how == "exit":  # with work under way that no peer joins
     dist.all_reduce(x)
     torch.accelerator.synchronize()
@@ -100,3 +112,5 @@ elif how == "exit":  # with work under way that no peer joins
 else:
     raise AssertionError(how)
 assert time.monotonic() - began < 15, time.monotonic() - began
+if how in ("hang", "late", "abort", "stuck"):
+    meet("over")

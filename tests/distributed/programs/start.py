@@ -6,14 +6,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 import torch_outboard
 
-__all__ = ["RANK", "attach", "init", "raises", "start"]
+__all__ = ["RANK", "attach", "init", "meet", "raises", "start"]
 
 RANK = int(os.environ["RANK"])
 
@@ -42,6 +44,14 @@ def start(backend: str | None = None, seconds: float = 60) -> torch.device:
     device = attach()
     init(backend, seconds)
     return device
+
+
+def meet(name: str) -> None:
+    """Wait until the other rank has arrived here too, without the group."""
+    ready = os.environ["TEST_STORE"] + "-ready"
+    Path(f"{ready}-{name}-{RANK}").touch()
+    while not os.path.exists(f"{ready}-{name}-{1 - RANK}"):
+        time.sleep(0.01)
 
 
 class raises:
