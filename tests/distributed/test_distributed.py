@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -155,21 +156,37 @@ def test_copies_are_refused_where_they_are_forbidden(run_ranks: RunRanks) -> Non
     run_ranks("forbidden", way=way)
 
 
-@pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["ddp", "fsdp2"])
-def test_the_digits_are_learned_by_torchrun(tmp_path, options) -> None:
-    """The example resumes from its checkpoint, with the losses of an uninterrupted run."""
+def learn_digits(ranks: int, *options: str) -> list[float]:
+    """Run the example and return the loss of each epoch."""
     example = str(TESTS.parent / "examples" / "distributed_digits.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", example, *options]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone", example]
+    variables = environment()
+    variables["PYTHONPATH"] += os.pathsep + str(TESTS.parent / "examples")
+    answer = subprocess.run([*torchrun, *options], env=variables, capture_output=True, text=True, timeout=200)
+    assert answer.returncode == 0, answer.stderr[-4000:]
+    return [float(line.split()[-1]) for line in answer.stdout.splitlines() if line.startswith("epoch")]
 
-    def run(*more: str) -> list[str]:
-        answer = subprocess.run([*torchrun, *more], env=environment(), capture_output=True, text=True, timeout=200)
-        assert answer.returncode == 0, answer.stderr[-4000:]
-        return [line for line in answer.stdout.splitlines() if line.startswith("epoch")]
 
-    whole = run("--epochs=3")
-    first = run("--epochs=2", f"--checkpoint={tmp_path}")
-    second = run("--epochs=3", f"--checkpoint={tmp_path}")
-    assert [*first, *second] == whole and len(second) == 1
+@pytest.fixture(scope="session")
+def losses_of_one_process() -> list[float]:
+    return learn_digits(1, "--epochs=3")
+
+
+@pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["ddp", "fsdp2"])
+def test_the_digits_are_learned_by_torchrun(tmp_path, losses_of_one_process, options) -> None:
+    """The example resumes from its checkpoint, with another number of ranks."""
+    first = learn_digits(2, "--epochs=2", f"--checkpoint={tmp_path}", *options)
+    second = learn_digits(1, "--epochs=3", f"--checkpoint={tmp_path}", *options)
+    assert len(first) == 2 and len(second) == 1
+    # The gradients are summed in another order.
+    assert [*first, *second] == pytest.approx(losses_of_one_process, abs=5e-4)
+
+
+@pytest.mark.parametrize("driver", ["opencl", "pure_python_driver:PythonDriver"])
+def test_the_digits_are_learned_by_other_devices(losses_of_one_process, driver) -> None:
+    if driver == "opencl" and (lack := _lack_of_opencl()):
+        pytest.skip(lack)
+    assert learn_digits(2, "--epochs=2", f"--device={driver}") == pytest.approx(losses_of_one_process[:2], abs=5e-4)
 
 
 def test_the_patch_is_needed(run_python: RunPython) -> None:
