@@ -5,13 +5,11 @@
 
 #include <algorithm>
 
-#include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/queue.h"
-#include "core/trace.h"
-#include "memory/caching_allocator.h"
+#include "ops/tensors/launch_uses.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -102,26 +100,18 @@ ob_kernel_arg to_kernel_arg(const KernelParameter& parameter, const TypedArgumen
 
 // Report the launch's use of its tensors to the allocator, autograd and the sanitizer.
 void note_launch(const TypedKernel& kernel, c10::ArrayRef<TypedArgument> arguments, Stream& stream) {
-  c10::SmallVector<TraceAccess, kInlineParameters> accesses;
+  LaunchUses uses(stream);
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].tensor == nullptr) {
       continue;
     }
-    const at::Tensor& tensor = *arguments[i].tensor;
-    c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     const bool is_written = kernel.parameters[i].is_written;
     if (is_written) {
-      impl.bump_version();  // a gradient that needs the earlier content raises
+      arguments[i].tensor->unsafeGetTensorImpl()->bump_version();  // a gradient that needs the earlier content raises
     }
-    record_stream(impl.unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream);
-    if (tensor.numel() > 0) {
-      accesses.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_written});
-    }
+    uses.add(*arguments[i].tensor, is_written);
   }
-  // Captured work does not run now.
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream) == nullptr && !accesses.empty())) {
-    active->access(kernel.program.name().c_str(), stream, accesses.data(), accesses.size());
-  }
+  uses.report(kernel.program.name().c_str());
 }
 
 }  // namespace

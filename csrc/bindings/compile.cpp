@@ -14,22 +14,23 @@
 #include "core/device.h"
 #include "core/stream.h"
 #include "inductor/compiled.h"
+#include "inductor/compiled_kernel.h"
 #include "kernels/device_kernel.h"
-#include "ops/generated/compiled_kernel.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard::bindings {
 
 namespace {
 
+using kernels::ArgumentKind;
+
 constexpr char kCapsule[] = "torch_outboard.compiled_kernel";
-constexpr char kArgumentKinds[] = "rwifd";  // of kernels on the host
 
 // Return false with a Python error set.
 bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, CompiledArgument* out) {
   switch (kernel.arguments[index]) {
-    case 'k':
-    case 'i': {
+    case ArgumentKind::Kept:
+    case ArgumentKind::Int64: {
       int64_t value = 0;
       if (!to_int64(object, &value)) {
         return false;
@@ -37,14 +38,14 @@ bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, C
       std::memcpy(&out->bits, &value, sizeof(value));
       return true;
     }
-    case 'j':
-    case 'h':
-    case 'b': {
+    case ArgumentKind::Int32:
+    case ArgumentKind::Int16:
+    case ArgumentKind::Int8: {
       int64_t value = 0;
       if (!to_int64(object, &value)) {
         return false;
       }
-      const int bits = kernel.arguments[index] == 'j' ? 32 : kernel.arguments[index] == 'h' ? 16 : 8;
+      const int bits = 8 * kernels::info_of(kernel.arguments[index]).bytes;
       if (const int64_t half = int64_t{1} << (bits - 1); value < -half || value >= half) {
         PyErr_Format(PyExc_OverflowError, "argument %zu of the compiled kernel %s has %d bits, and %lld needs more",
                      index, kernel.name.c_str(), bits, static_cast<long long>(value));
@@ -53,13 +54,13 @@ bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, C
       std::memcpy(&out->bits, &value, sizeof(value));
       return true;
     }
-    case 'f':
-    case 'd': {
+    case ArgumentKind::Float:
+    case ArgumentKind::Double: {
       const double value = PyFloat_AsDouble(object);
       if (value == -1.0 && PyErr_Occurred()) {
         return false;
       }
-      if (kernel.arguments[index] == 'd') {
+      if (kernel.arguments[index] == ArgumentKind::Double) {
         std::memcpy(&out->bits, &value, sizeof(value));
       } else {
         const auto single = static_cast<float>(value);
@@ -120,11 +121,7 @@ PyObject* py_compiled_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t c
         !to_uint64(arguments[1], &address) || !to_text(arguments[2], "the arguments", &letters)) {
       return nullptr;
     }
-    if (address == 0 || letters.find_first_not_of(kArgumentKinds) != std::string::npos) {
-      PyErr_Format(PyExc_ValueError, "compiled_kernel takes an address and letters of '%s', not '%s'", kArgumentKinds,
-                   letters.c_str());
-      return nullptr;
-    }
+    TORCH_CHECK_VALUE(address != 0, "the entry of the kernel ", name, " has the address 0");
     return to_launcher(make_compiled(name, reinterpret_cast<CompiledEntry>(address), letters));
   });
 }
@@ -313,6 +310,21 @@ PyObject* py_reaches_memory(PyObject*, PyObject* argument) {
   });
 }
 
+PyObject* py_argument_kinds(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    Object list(PyList_New(0));
+    for (const kernels::ArgumentKindInfo& info : kernels::kArgumentKinds) {
+      const Object row(Py_BuildValue("{s:N,s:s,s:s,s:N,s:N}", "letter", from_text({static_cast<char>(info.kind)}),
+                                     "type", info.type, "meaning", info.meaning, "is_passed",
+                                     PyBool_FromLong(info.is_passed), "is_on_host", PyBool_FromLong(info.is_on_host)));
+      if (!list || !row || PyList_Append(list.get(), row.get()) < 0) {
+        return nullptr;
+      }
+    }
+    return list.release();
+  });
+}
+
 }  // namespace
 
 PyMethodDef compile_methods[] = {
@@ -322,6 +334,8 @@ PyMethodDef compile_methods[] = {
     OUTBOARD_FASTCALL("build_kernel", py_build_kernel, "Builds what device_kernel gave: (launcher, device)."),
     OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
     OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, streams, argument)."),
+    {"argument_kinds", py_argument_kinds, METH_NOARGS,
+     PyDoc_STR("The kinds of kernels' arguments, as dictionaries: csrc/kernels/argument_kind.h.")},
     {"reaches_memory", py_reaches_memory, METH_O, PyDoc_STR("Whether the host reaches a device's memory; opens it.")},
     {nullptr, nullptr, 0, nullptr},
 };

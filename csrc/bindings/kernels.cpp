@@ -254,7 +254,11 @@ PyObject* py_check_plan(PyObject*, PyObject* const* arguments, Py_ssize_t count)
       return nullptr;
     }
     const auto letters = py::reinterpret_borrow<py::object>(arguments[1]).cast<std::vector<std::string>>();
-    const kernels::Plan plan(text, letters);
+    std::vector<kernels::ArgumentKinds> kinds;
+    for (size_t i = 0; i < letters.size(); ++i) {
+      kinds.push_back(kernels::read_kinds(std::to_string(i), letters[i]));
+    }
+    const kernels::Plan plan(text, kinds);
     return PyLong_FromSize_t(plan.steps().size());
   });
 }

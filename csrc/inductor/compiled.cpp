@@ -16,9 +16,9 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/stream.h"
+#include "inductor/compiled_kernel.h"
 #include "inductor/compiled_operator.h"
 #include "memory/caching_allocator.h"
-#include "ops/generated/compiled_kernel.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -49,7 +49,7 @@ auto keeping_error(Body&& body) -> decltype(body()) {
 
 // Make a kernel, which is never freed.
 const void* make_kernel(const char* name, torch_outboard::KernelEntry entry, const char* arguments) {
-  return make_compiled(name, entry, arguments).release();
+  return keeping_error([&] { return make_compiled(name, entry, arguments).release(); });
 }
 
 const void* make_program_kernel(const char* name, const torch_outboard::KernelProgram* program) {
@@ -72,7 +72,7 @@ void launch_kernel(const void* kernel, const KernelArgument* arguments, size_t c
     TORCH_CHECK_VALUE(count == compiled.arguments.size(), "the compiled kernel ", compiled.name, " takes ",
                       compiled.arguments.size(), " arguments, got ", count);
     for (size_t i = 0; i < count; ++i) {
-      const bool is_tensor = compiled.arguments[i] == 'r' || compiled.arguments[i] == 'w';
+      const bool is_tensor = kernels::takes_tensor(compiled.arguments[i]);
       values.push_back({is_tensor ? &tensor_of(arguments[i].tensor) : nullptr, arguments[i].bits});
     }
     launch_compiled(compiled, values);

@@ -69,19 +69,29 @@ ChunkJoin read_join(std::string_view line) {
   return join;
 }
 
-char letter_of(const ChunkSource& source) {
+ArgumentKind kind_of(const ChunkSource& source) {
   if (source.kind == ChunkSource::Kind::Tensor) {
-    return source.is_written ? 'w' : 'r';
+    return source.is_written ? ArgumentKind::Written : ArgumentKind::Read;
   }
-  return source.dtype == c10::kDouble  ? 'd'
-         : source.dtype == c10::kFloat ? 'f'
-         : source.dtype == c10::kLong  ? 'i'
-                                       : '?';
+  TORCH_CHECK_VALUE(source.dtype == c10::kDouble || source.dtype == c10::kFloat || source.dtype == c10::kLong,
+                    "a launch over chunks passes no number of ", source.dtype);
+  return source.dtype == c10::kDouble  ? ArgumentKind::Double
+         : source.dtype == c10::kFloat ? ArgumentKind::Float
+                                       : ArgumentKind::Int64;
+}
+
+// "'tii', 'rw'"
+std::string described(c10::ArrayRef<ArgumentKinds> kernels) {
+  std::string text;
+  for (const ArgumentKinds& kinds : kernels) {
+    text += (text.empty() ? "'" : ", '") + letters_of(kinds) + "'";
+  }
+  return text;
 }
 
 }  // namespace
 
-ChunkPlan::ChunkPlan(std::string_view text, const std::vector<std::string>& letters) {
+ChunkPlan::ChunkPlan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels) {
   bool is_first = true;
   while (!text.empty()) {
     const size_t end = text.find('\n');
@@ -101,20 +111,21 @@ ChunkPlan::ChunkPlan(std::string_view text, const std::vector<std::string>& lett
   }
   TORCH_CHECK_VALUE(!columns.empty() && columns[0].kind == ChunkSource::Kind::List,
                     "the first column of a launch over chunks is a list of tensors");
-  std::vector<std::string> wanted{"tii"};
+  using enum ArgumentKind;
+  std::vector<ArgumentKinds> wanted{{Table, Int64, Int64}};
   for (const ChunkSource& source : arguments) {
-    wanted[0].push_back(letter_of(source));
+    wanted[0].push_back(kind_of(source));
   }
   const bool is_fresh = std::ranges::count(columns, ChunkSource::Kind::Fresh, &ChunkSource::kind) > 0;
   const auto chunks = std::ranges::count(columns, ChunkSource::Kind::Chunk, &ChunkSource::kind);
   TORCH_CHECK_VALUE(chunks == (join.has_value() ? 1 : 0) && !(join.has_value() && is_fresh),
                     "a launch over chunks that joins them has a column of first chunks, and results of rows alone");
   if (join.has_value()) {
-    wanted[0].push_back('w');
-    wanted.emplace_back("riiirw");
+    wanted[0].push_back(Written);
+    wanted.push_back({Read, Int64, Int64, Int64, Read, Written});
   }
-  TORCH_CHECK_VALUE(letters == wanted, "the kernels over chunks take '", c10::Join("', '", letters),
-                    "', and their plan passes '", c10::Join("', '", wanted), "'");
+  TORCH_CHECK_VALUE(kernels.equals(wanted), "the kernels over chunks take ", described(kernels),
+                    ", and their plan passes ", described(wanted));
 }
 
 }  // namespace outboard::kernels

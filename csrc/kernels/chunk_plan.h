@@ -19,15 +19,16 @@
 //                              for each row, the result; `any`: rows may have no elements, `some`: at least one
 //
 // The tensors of `list` and `fresh` in a row have equal element counts and the same order in memory. The first column
-// is of one of them. The kernel's own arguments follow the table, the number of chunks and the number of elements in a
-// chunk: the letters "tii" and one for each `argument`. A row ends with its number of elements. The table begins with
-// the words of the chunks: the row in the upper 32 bits, the number of the chunk within the row in the lower.
+// is of one of them. A row ends with its number of elements. The table begins with the words of the chunks: the row in
+// the upper 32 bits, the number of the chunk within the row in the lower.
 //
-// The first of two kernels gets the memory of the chunks' numbers as its last argument. The second gets the table, the
-// numbers of chunks, of elements in a chunk and of rows, that memory, and the results' memory: the letters "riiirw".
+// The kernel gets the table, the number of chunks, the number of elements in a chunk, and a value for each `argument`.
+// The first of two kernels gets the memory of the chunks' numbers too. The second gets the table, the numbers of chunks,
+// of elements in a chunk and of rows, that memory, and the results' memory.
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 #include <optional>
@@ -36,6 +37,7 @@
 #include <vector>
 
 #include "core/export.h"
+#include "kernels/argument_kind.h"
 
 namespace outboard::kernels {
 
@@ -54,9 +56,9 @@ struct ChunkJoin {
 };
 
 struct OUTBOARD_API ChunkPlan {
-  // Read a plan; `letters` are those of each kernel's arguments. Raise ValueError with the reason for a text that is no
-  // such plan, or that does not fit the kernels.
-  ChunkPlan(std::string_view text, const std::vector<std::string>& letters);
+  // Read a plan; `kernels` has the arguments of each kernel. Raise ValueError with the reason for a text that is no such
+  // plan, or that does not fit the kernels.
+  ChunkPlan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels);
 
   std::vector<ChunkSource> columns;
   std::vector<ChunkSource> arguments;

@@ -17,13 +17,6 @@ namespace outboard::kernels {
 namespace {
 
 constexpr size_t kInlineArguments = 12;
-constexpr char kLetters[] = "rwtijhbkfdlne";
-constexpr char kKept = 'k';
-constexpr char kLocal = 'l';
-constexpr char kNull = 'n';
-constexpr char kRecord = 'e';
-constexpr char kTable = 't';
-
 // The first word of a check.
 constexpr std::pair<std::string_view, KernelCheck::Kind> kChecks[] = {
     {"index", KernelCheck::Kind::Index},
@@ -31,48 +24,21 @@ constexpr std::pair<std::string_view, KernelCheck::Kind> kChecks[] = {
     {"assert", KernelCheck::Kind::Assertion},
 };
 
-bool is_pointer(char letter) {
-  return letter == 'r' || letter == 'w' || letter == kTable;
-}
-
-bool is_integer(char letter) {
-  return letter == 'i' || letter == 'j' || letter == kKept;
-}
-
-uint32_t bytes_of(char letter) {
-  switch (letter) {
-    case 'b':
-      return 1;
-    case 'h':
-      return 2;
-    case 'j':
-    case 'f':
-      return 4;
-    default:
-      return 8;
-  }
-}
-
 }  // namespace
 
-bool is_passed(char letter) noexcept {
-  return letter != kLocal && letter != kNull && letter != kRecord;
-}
-
-DeviceKernel::DeviceKernel(const std::string& name, ProgramText program, std::string entry, std::string arguments,
+DeviceKernel::DeviceKernel(const std::string& name, ProgramText program, std::string entry, std::string_view arguments,
                            const Geometry& geometry, const std::vector<std::string>& checks)
     : kernel_(name, std::move(program), std::move(entry)),
-      arguments_(std::move(arguments)),
+      arguments_(read_kinds(name, arguments)),
+      passed_(kernels::passed(arguments_)),
       grid_{Expression(geometry.grid[0]), Expression(geometry.grid[1]), Expression(geometry.grid[2])},
       block_{Expression(geometry.block[0]), Expression(geometry.block[1]), Expression(geometry.block[2])},
       local_bytes_(geometry.local_bytes) {
-  TORCH_CHECK_VALUE(arguments_.find_first_not_of(kLetters) == std::string::npos, "the arguments of the kernel ", name,
-                    " are letters of '", kLetters, "', not '", arguments_, "'");
-  const size_t local = arguments_.find(kLocal);
-  has_local_argument_ = local != std::string::npos;
-  follows_addresses_ = arguments_.find(kTable) != std::string::npos;
-  TORCH_CHECK_VALUE(!has_local_argument_ || arguments_.find(kLocal, local + 1) == std::string::npos, "the kernel ",
-                    name, " has several arguments of local memory, and a launch knows the bytes of one");
+  const auto local = std::ranges::count(arguments_, ArgumentKind::Local);
+  has_local_argument_ = local > 0;
+  follows_addresses_ = std::ranges::count(arguments_, ArgumentKind::Table) > 0;
+  TORCH_CHECK_VALUE(local <= 1, "the kernel ", name,
+                    " has several arguments of local memory, and a launch knows the bytes of one");
   for (const auto* formulas : {&grid_, &block_}) {
     for (const Expression& formula : *formulas) {
       check_formula(formula);
@@ -80,17 +46,18 @@ DeviceKernel::DeviceKernel(const std::string& name, ProgramText program, std::st
   }
   check_formula(local_bytes_);
   read_checks(checks);
-  taken_ = arguments_.size() - static_cast<size_t>(std::ranges::count(arguments_, kKept));
+  taken_ = arguments_.size() - static_cast<size_t>(std::ranges::count(arguments_, ArgumentKind::Kept));
 }
 
 void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
-  record_ = arguments_.find(kRecord);
-  TORCH_CHECK_VALUE((record_ == kNoRecord) == checks.empty() && std::ranges::count(arguments_, kRecord) <= 1,
-                    "the kernel ", name(), " has ", checks.size(), " checks and the arguments '", arguments_,
-                    "': what checks something has one argument 'e'");
-  if (record_ == kNoRecord) {
+  const auto records = std::ranges::count(arguments_, ArgumentKind::Record);
+  TORCH_CHECK_VALUE((records == 0) == checks.empty() && records <= 1, "the kernel ", name(), " has ", checks.size(),
+                    " checks and the arguments '", letters_of(arguments_),
+                    "': what checks something has one argument '", static_cast<char>(ArgumentKind::Record), "'");
+  if (records == 0) {
     return;
   }
+  record_ = static_cast<size_t>(std::ranges::find(arguments_, ArgumentKind::Record) - arguments_.begin());
   std::vector<KernelCheck> known;
   for (const std::string& check : checks) {
     const size_t space = check.find(' ');
@@ -106,9 +73,9 @@ void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
 
 void DeviceKernel::check_formula(const Expression& formula) const {
   for (const size_t value : formula.values()) {
-    TORCH_CHECK_VALUE(value < arguments_.size() && is_integer(arguments_[value]), "the formula '", formula.text(),
-                      "' of the kernel ", name(), " reads a", value, ", and its arguments '", arguments_,
-                      "' have no integer there");
+    TORCH_CHECK_VALUE(value < arguments_.size() && info_of(arguments_[value]).is_integer, "the formula '",
+                      formula.text(), "' of the kernel ", name(), " reads a", value, ", and its arguments '",
+                      letters_of(arguments_), "' have no integer there");
   }
 }
 
@@ -122,9 +89,9 @@ uint32_t DeviceKernel::size(const Expression& formula, c10::ArrayRef<int64_t> nu
 LaunchSizes DeviceKernel::sizes(c10::ArrayRef<uint64_t> words) const {
   c10::SmallVector<int64_t, kInlineArguments> numbers;
   size_t word = 0;
-  for (const char letter : arguments_) {
-    const int64_t number = !is_passed(letter) ? 0 : static_cast<int64_t>(words[word++]);
-    numbers.push_back(letter == 'j' ? static_cast<int32_t>(number) : number);
+  for (const ArgumentKind kind : arguments_) {
+    const int64_t number = !info_of(kind).is_passed ? 0 : static_cast<int64_t>(words[word++]);
+    numbers.push_back(kind == ArgumentKind::Int32 ? static_cast<int32_t>(number) : number);
   }
   LaunchSizes result{};
   for (size_t i = 0; i < grid_.size(); ++i) {
@@ -137,28 +104,27 @@ LaunchSizes DeviceKernel::sizes(c10::ArrayRef<uint64_t> words) const {
 
 void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_bytes, ob_kernel_arg* args) const {
   size_t word = 0;
-  for (const char letter : arguments_) {
-    if (letter == kRecord) {
+  for (const ArgumentKind kind : arguments_) {
+    if (kind == ArgumentKind::Record) {
       args += RecordArguments::kCount;
       continue;
     }
-    if (letter == kKept) {
+    if (kind == ArgumentKind::Kept) {
       ++word;
       continue;
     }
+    const ArgumentKindInfo& info = info_of(kind);
     ob_kernel_arg& arg = *args++;
     arg.struct_size = sizeof(arg);
-    if (letter == kLocal) {
+    if (kind == ArgumentKind::Local) {
       arg.kind = OB_ARG_LOCAL;
       arg.size = local_bytes;
-    } else if (letter == kNull) {
+    } else if (info.is_pointer) {
       arg.kind = OB_ARG_POINTER;
-    } else if (is_pointer(letter)) {
-      arg.kind = OB_ARG_POINTER;
-      arg.pointer = words[word++];
+      arg.pointer = info.is_passed ? words[word++] : 0;
     } else {
       arg.kind = OB_ARG_VALUE;
-      arg.size = bytes_of(letter);
+      arg.size = info.bytes;
       arg.value = &words[word++];  // its first bytes: machines with devices are little-endian
     }
   }

@@ -27,16 +27,12 @@ std::string_view trim(std::string_view text) {
                                          : text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-bool is_tensor_letter(char letter) {
-  return letter == 'r' || letter == 'w';
-}
-
 }  // namespace
 
 // A reader of a text line by line. Its errors name the line.
 class PlanReader {
  public:
-  PlanReader(Plan& plan, c10::ArrayRef<std::string> kernels) : plan_(plan), kernels_(kernels) {}
+  PlanReader(Plan& plan, c10::ArrayRef<ArgumentKinds> kernels) : plan_(plan), kernels_(kernels) {}
 
   void read(std::string_view text) {
     require(text.size() <= kMaxText, "the text is longer than ", kMaxText, " bytes");
@@ -151,16 +147,17 @@ class PlanReader {
     step.kind = PlanStep::Kind::Launch;
     step.index = next_index(kMaxIndex);
     require(step.index < kernels_.size(), "there are ", kernels_.size(), " kernels");
-    const std::string& letters = kernels_[step.index];
+    const ArgumentKinds& kinds = kernels_[step.index];
     const std::vector<std::string_view> items = next_list();
-    require(items.size() == letters.size(), "the kernel takes ", letters.size(), " arguments, not ", items.size());
+    require(items.size() == kinds.size(), "the kernel takes ", kinds.size(), " arguments, not ", items.size());
     for (size_t i = 0; i < items.size(); ++i) {
       PlanArgument argument{};
-      if (is_tensor_letter(letters[i])) {
+      if (takes_tensor(kinds[i])) {
         argument.kind = PlanArgument::Kind::Tensor;
         argument.tensors.push_back(tensor(items[i]));
       } else {
-        require(letters[i] == 'i' || letters[i] == 'j', "argument ", i, " of the kernel is no integer");
+        require(kinds[i] == ArgumentKind::Int64 || kinds[i] == ArgumentKind::Int32, "argument ", i,
+                " of the kernel is no integer");
         argument.kind = PlanArgument::Kind::Number;
         argument.numbers = 1;
         step.formulas.push_back(formula(items[i]));
@@ -338,13 +335,13 @@ class PlanReader {
   }
 
   Plan& plan_;
-  c10::ArrayRef<std::string> kernels_;
+  c10::ArrayRef<ArgumentKinds> kernels_;
   std::string_view rest_;
   size_t line_ = 0;
   std::vector<bool> freed_;  // by buffer
 };
 
-Plan::Plan(std::string_view text, c10::ArrayRef<std::string> kernels) {
+Plan::Plan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels) {
   PlanReader(*this, kernels).read(text);
 }
 

@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "core/export.h"
+#include "kernels/argument_kind.h"
 #include "kernels/expression.h"
 
 namespace outboard::kernels {
@@ -83,9 +84,9 @@ struct PlanReturn {
 
 class OUTBOARD_API Plan {
  public:
-  // Read a plan. `kernels` has the letters of each kernel's arguments (kernels/device_kernel.h), without those of local
-  // memory. Raise ValueError with the line and the reason for a text that is no plan.
-  Plan(std::string_view text, c10::ArrayRef<std::string> kernels);
+  // Read a plan. `kernels` has the arguments of each kernel that calls pass. Raise ValueError with the line and the
+  // reason for a text that is no plan.
+  Plan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels);
 
   const std::vector<PlanValue>& values() const noexcept { return values_; }
   const std::vector<PlanStep>& steps() const noexcept { return steps_; }

@@ -109,7 +109,7 @@ struct Value {
   Value(Kind of_kind, int64_t number) : kind(of_kind), integer_value(number), elements(nullptr) {}
 };
 
-// Each argument of a kernel in a word, as csrc/ops/generated/compiled_kernel.h has it.
+// Each argument of a kernel in a word, as csrc/inductor/compiled_kernel.h has it.
 using KernelEntry = void (*)(const uint64_t* words);
 
 // A kernel in the driver's language (torch_outboard/driver.h), and how many threads run it: formulas as
@@ -120,8 +120,7 @@ struct KernelProgram {
   size_t code_size;
   const char* options;
   const char* entry;  // the kernel's name in the program
-  // Letters as make_kernel's, 'j' an int32_t, 'h' an int16_t, 'b' an int8_t, 'k' an integer for the formulas alone, and
-  // three that are passed nothing: 'n' an address of 0, 'l' local memory, 'e' where it says what is wrong.
+  // A letter each, those of csrc/kernels/argument_kind.h.
   const char* arguments;
   const char* grid[3];
   const char* block[3];
@@ -132,8 +131,8 @@ struct KernelProgram {
 };
 
 struct CompiledFunctions {
-  // `arguments`: a letter each, 'r' a tensor that is read, 'w' one that is written, 'i' an int64_t, 'f' a float, 'd' a
-  // double. Neither the kernel nor its code is ever freed.
+  // `arguments`: a letter each, those of csrc/kernels/argument_kind.h that entries on the host take. Neither the kernel
+  // nor its code is ever freed.
   const void* (*make_kernel)(const char* name, KernelEntry entry, const char* arguments);
   // Queues it on the current stream of its tensors' device.
   void (*launch_kernel)(const void* kernel, const KernelArgument* arguments, size_t count);

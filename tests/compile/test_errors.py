@@ -163,10 +163,14 @@ def test_tensors_of_two_devices(device: torch.device, second_device: torch.devic
 
 
 def test_a_kernel_needs_an_address() -> None:
-    with pytest.raises(ValueError, match="an address and letters of"):
+    with pytest.raises(ValueError, match="the entry of the kernel k has the address 0"):
         _C.compiled_kernel("k", 0, "rw")
-    with pytest.raises(ValueError, match="an address and letters of"):
-        _C.compiled_kernel("k", 1, "x")
+
+
+@pytest.mark.parametrize("letter", ["x", "j", "t", "l"])  # unknown, and of programs only
+def test_a_kernel_on_the_host_takes_no_other_letter(letter: str) -> None:
+    with pytest.raises(ValueError, match=r"argument 1 of the kernel k has the letter .*on the host are: r \(the addr"):
+        _C.compiled_kernel("k", 1, "r" + letter)
 
 
 def test_the_allocation_of_generated_code(device: torch.device) -> None:

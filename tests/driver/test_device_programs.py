@@ -247,7 +247,7 @@ def test_a_driver_that_builds_no_programs(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("letters", "formula", "message"),
     [
-        ("rwx", "1", "letters of 'rwtijhbkfdlne', not 'rwx'"),
+        ("rwx", "1", r"argument 2 of the kernel k has the letter 'x' in 'rwx'. The letters are: r \(the address of"),
         ("rwll", "1", "several arguments of local memory"),
         ("rw", "a1 2 mul", "reads a1, and its arguments 'rw' have no integer there"),
         ("rwi", "a7", "reads a7"),

@@ -15,8 +15,10 @@
 
 namespace {
 
+using outboard::kernels::ArgumentKinds;
 using outboard::kernels::ChunkPlan;
 using outboard::kernels::Plan;
+using outboard::kernels::read_kinds;
 
 constexpr size_t kLongest = 4000;
 constexpr size_t kCorpus = 3000;
@@ -179,7 +181,7 @@ class Fuzzer {
   }
 
   void read(const std::string& text) {
-    static const std::vector<std::string> kernels = {"rrwi", "r", ""};
+    static const std::vector<ArgumentKinds> kernels = {read_kinds("a", "rrwi"), read_kinds("b", "r"), {}};
     const Plan plan(text, kernels);
     std::vector<int64_t> values(plan.values().size());
     for (int64_t& value : values) {
@@ -189,7 +191,7 @@ class Fuzzer {
     static_cast<void>(plan.numbers(values));
   }
 
-  void read_chunks(const std::string& text) { const ChunkPlan one(text, {"tiir"}); }
+  void read_chunks(const std::string& text) { const ChunkPlan one(text, {read_kinds("a", "tiir")}); }
 
   std::mt19937_64 random_;
   std::vector<std::string> corpus_;

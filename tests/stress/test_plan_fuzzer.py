@@ -19,7 +19,10 @@ TEXTS = int(os.environ.get("OUTBOARD_FUZZ_PLANS", "1000000"))
 SEEDS = (1, 2, 3, 4)
 SOURCES = [
     ROOT / "tests" / "native" / "fuzz_plans.cpp",
-    *(ROOT / "csrc" / "kernels" / f"{name}.cpp" for name in ("plan", "chunk_plan", "expression", "dtypes")),
+    *(
+        ROOT / "csrc" / "kernels" / f"{name}.cpp"
+        for name in ("argument_kind", "plan", "chunk_plan", "expression", "dtypes")
+    ),
 ]
 
 

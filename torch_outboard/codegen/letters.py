@@ -1,18 +1,31 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The letters that denote the types of a kernel's arguments in a launch."""
+"""The letters that denote the kinds of a kernel's arguments in a launch: csrc/kernels/argument_kind.h lists them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch_outboard import _C
 
 __all__ = ["argument_type", "kernel_letters", "passed_types", "program_letters"]
 
-# The letters of csrc/ops/generated/compiled_kernel.h and csrc/kernels/device_kernel.h. On the host, each argument takes
-# a word.
-_NUMBERS = {"int64_t": "i", "long": "i", "int": "i", "float": "f", "double": "d"}
-_NOT_NUMBERS = {"table": "t", "local": "l", "record": "e", "zero": "n", "kept": "k"}
-_NARROW = {"int": "j", "int32_t": "j", "int16_t": "h", "int8_t": "b"}
-_NUMBERS_OF_PROGRAMS = {**_NUMBERS, **_NARROW, **_NOT_NUMBERS}
+
+class _Kind(NamedTuple):
+    letter: str
+    type: str
+    meaning: str
+    is_passed: bool
+    is_on_host: bool
+
+
+_KINDS = [_Kind(**row) for row in _C.argument_kinds()]
+_OF_PROGRAMS = {kind.type: kind.letter for kind in _KINDS}
+_OF_PROGRAMS |= {"long": _OF_PROGRAMS["int64_t"], "int": _OF_PROGRAMS["int32_t"]}
+# On the host, each argument takes a word.
+_ON_HOST = {kind.type: kind.letter for kind in _KINDS if kind.is_on_host}
+_ON_HOST |= {"long": _ON_HOST["int64_t"], "int": _ON_HOST["int64_t"]}
+_NOT_PASSED = {kind.type for kind in _KINDS if not kind.is_passed}
 
 
 def argument_type(kind: str) -> str:
@@ -22,7 +35,7 @@ def argument_type(kind: str) -> str:
 
 def kernel_letters(name: str, types: list[str]) -> str:
     """Return a letter for each C++ type. Raise TypeError for a type that a launch cannot pass."""
-    return "".join(_letter(name, kind, _NUMBERS) for kind in types)
+    return "".join(_letter(name, kind, _ON_HOST) for kind in types)
 
 
 def program_letters(name: str, types: list[str]) -> str:
@@ -33,18 +46,18 @@ def program_letters(name: str, types: list[str]) -> str:
     TypeError
         If a launch cannot pass a type.
     """
-    return "".join(_letter(name, kind, _NUMBERS_OF_PROGRAMS) for kind in types)
+    return "".join(_letter(name, kind, _OF_PROGRAMS) for kind in types)
 
 
 def passed_types(types: tuple[str, ...]) -> list[str]:
     """Return the types of the arguments of a program's kernel that calls pass."""
-    return [kind for kind in types if kind not in ("local", "zero", "record")]
+    return [kind for kind in types if kind not in _NOT_PASSED]
 
 
-def _letter(name: str, type_name: str, numbers: Mapping[str, str]) -> str:
+def _letter(name: str, type_name: str, letters: Mapping[str, str]) -> str:
     if type_name.endswith("*"):
-        return "r" if "const" in type_name.split() else "w"
-    kind = numbers.get(type_name.removeprefix("const "))
-    if kind is None:
+        return letters["const *" if "const" in type_name.split() else "*"]
+    letter = letters.get(type_name.removeprefix("const "))
+    if letter is None:
         raise TypeError(f"the kernel {name} has an argument of type {type_name!r}, which a launch cannot pass")
-    return kind
+    return letter

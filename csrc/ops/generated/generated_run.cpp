@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "ops/call/arguments.h"
 #include "ops/call/random.h"
+#include "ops/generated/kernel_launch.h"
 #include "ops/generated/recipes.h"
 #include "ops/operator/forms.h"
 #include "ops/tensors/tensor_utils.h"
@@ -205,7 +206,7 @@ kernels::LaunchSizes sizes_of(const Recipe& recipe, const PlanStep& step, const 
   for (const PlanArgument& argument : step.arguments) {
     words.push_back(argument.kind == PlanArgument::Kind::Number ? static_cast<uint64_t>(*numbers++) : 0);
   }
-  return recipe.kernels[step.index]->program->sizes(words);
+  return recipe.kernels[step.index]->sizes(words);
 }
 
 // Convert a number of the call to a dtype, which can hold it or, for float32, rounds it as kernels do.
@@ -324,15 +325,15 @@ class Run {
   }
 
   void launch(const PlanStep& step) {
-    c10::SmallVector<CompiledArgument, 12> arguments;
+    KernelLaunch launch(*compiled_.recipe->kernels[step.index], stream_);
     for (const PlanArgument& argument : step.arguments) {
       if (argument.kind == PlanArgument::Kind::Tensor) {
-        arguments.push_back({&tensor(argument.tensors[0]), 0});
+        launch.add(tensor(argument.tensors[0]));
       } else {
-        arguments.push_back({nullptr, static_cast<uint64_t>(take(1)[0])});
+        launch.add(static_cast<uint64_t>(take(1)[0]));
       }
     }
-    launch_program(*compiled_.recipe->kernels[step.index], stream_, arguments, compiled_.sizes[launches_++]);
+    launch.queue(compiled_.sizes[launches_++]);
   }
 
   void call_operator(const PlanStep& step) {
@@ -447,10 +448,7 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
 }  // namespace
 
 Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op)
-    : plan(std::move(made)), kept(built.is_kept ? built.text : std::string()) {
-  for (auto& kernel : built.kernels) {
-    kernels.push_back(make_compiled(std::move(kernel)));
-  }
+    : plan(std::move(made)), kernels(std::move(built.kernels)), kept(built.is_kept ? built.text : std::string()) {
   for (const PlanStep& step : plan.steps()) {
     if (step.kind == PlanStep::Kind::Number) {
       TORCH_CHECK_VALUE(step.index < op.args.size() &&

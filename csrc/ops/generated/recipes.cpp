@@ -92,12 +92,11 @@ std::string obstacle(const Call& call) {
 
 // Return a plan and its kernels, whose programs are not built yet. Raise ValueError for a text that is no plan.
 std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
-  std::vector<std::string> letters;
+  std::vector<kernels::ArgumentKinds> passed;
   for (const auto& kernel : built.kernels) {
-    letters.push_back(kernel->arguments());
-    std::erase_if(letters.back(), [](char letter) { return !kernels::is_passed(letter); });
+    passed.push_back(kernel->passed());
   }
-  return std::make_shared<const Recipe>(kernels::Plan(built.text, letters), built, call.op());
+  return std::make_shared<const Recipe>(kernels::Plan(built.text, passed), built, call.op());
 }
 
 std::shared_ptr<CompiledCall> refused(const std::string& reason) {
@@ -379,7 +378,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
   recipe->failure.raise_if_recent();
   try {
     for (const auto& kernel : recipe->kernels) {
-      kernel->program->build(call.device());
+      kernel->build(call.device());
     }
   } catch (const kernels::ProgramRefused& error) {
     if (!recipe->kept.empty()) {

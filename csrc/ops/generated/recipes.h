@@ -16,7 +16,6 @@
 
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
-#include "ops/generated/compiled_kernel.h"
 #include "ops/generated/generated_provider.h"
 #include "ops/operator/signatures.h"
 
@@ -28,7 +27,7 @@ struct Recipe {
   Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op);
 
   kernels::Plan plan;
-  std::vector<std::unique_ptr<CompiledKernel>> kernels;
+  std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::vector<c10::OperatorHandle> operators;  // called by the steps, in order
   std::string kept;  // the plan's text, if it was read from disk
   mutable std::atomic<bool> is_dropped{false};  // it was read from disk and is unusable: another is built

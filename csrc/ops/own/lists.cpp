@@ -281,11 +281,11 @@ void ListOperator::drop(const std::shared_ptr<ListRecipe>& recipe, c10::ArrayRef
 
 void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::IValue> arguments,
                         c10::DeviceIndex device) const {
-  std::vector<std::string> letters;
+  std::vector<kernels::ArgumentKinds> arguments_of_kernels;
   for (const auto& kernel : built.kernels) {
-    letters.push_back(kernel->arguments());
+    arguments_of_kernels.push_back(kernel->arguments());
   }
-  kernels::ChunkPlan plan(built.text, letters);
+  kernels::ChunkPlan plan(built.text, arguments_of_kernels);
   for (const auto* sources : {&plan.columns, &plan.arguments}) {
     for (const ChunkSource& source : *sources) {
       const bool is_list = source.kind == Kind::List || source.kind == Kind::Element;

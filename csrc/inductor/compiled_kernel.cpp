@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/compiled_kernel.h"
+#include "inductor/compiled_kernel.h"
 
 #include <c10/util/SmallVector.h>
 
@@ -15,19 +15,19 @@
 #include "core/error.h"
 #include "core/queue.h"
 #include "core/stream.h"
-#include "core/trace.h"
-#include "memory/caching_allocator.h"
 #include "ops/call/call_context.h"
 #include "ops/call/run_error.h"
-#include "ops/call/transfer.h"
+#include "ops/generated/kernel_launch.h"
+#include "ops/tensors/launch_uses.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
 
 namespace {
 
-constexpr size_t kInlineArguments = 12;
-constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
+using kernels::ArgumentKind;
+
+constexpr size_t kInlineWords = 12;
 
 // CPU numbers that a kernel reads through a pointer. They must live as long as the launch, and not move.
 struct Scalar {
@@ -38,7 +38,7 @@ struct Launch {
   const CompiledKernel* kernel = nullptr;
   WorkPlace place;
   CallContext context;
-  c10::SmallVector<uint64_t, kInlineArguments> words;
+  c10::SmallVector<uint64_t, kInlineWords> words;
   std::unique_ptr<Scalar[]> scalars;
 };
 
@@ -70,10 +70,6 @@ class CapturedLaunch final : public HostCommand {
   std::unique_ptr<Launch> launch_;
 };
 
-bool is_tensor(char kind) {
-  return kind == 'r' || kind == 'w';
-}
-
 c10::DeviceIndex device_of(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
   c10::DeviceIndex device = -1;
   for (const CompiledArgument& argument : arguments) {
@@ -102,31 +98,7 @@ uint64_t host_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
   return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_bytes(impl);
 }
 
-void copy_scalar(const CompiledKernel& kernel, char kind, const at::Tensor& tensor, Scalar* out_scalar) {
-  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.numel() == 1 && kind == 'r', "the compiled kernel ", kernel.name, " ",
-                    kind == 'r' ? "reads" : "writes", " a tensor on ", tensor.device(), " of ", tensor.numel(),
-                    " elements: it takes tensors of '", driver_name(), "', and single numbers of the CPU to read");
-  std::memcpy(out_scalar->data, tensor.const_data_ptr(), tensor.itemsize());
-}
-
-void trace_launch(Trace& active, const CompiledKernel& kernel, const Stream& stream,
-                  c10::ArrayRef<CompiledArgument> arguments) {
-  c10::SmallVector<TraceAccess, kInlineArguments> accesses;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const at::Tensor* tensor = arguments[i].tensor;
-    if (tensor != nullptr && is_ours(*tensor->unsafeGetTensorImpl()) && tensor->numel() > 0) {
-      accesses.push_back({reinterpret_cast<uint64_t>(tensor->storage().data()), kernel.arguments[i] == 'w'});
-    }
-  }
-  const std::string& name = kernel.program != nullptr ? kernel.program->name() : kernel.name;  // outlives the kernel
-  active.access(name.c_str(), stream, accesses.data(), accesses.size());
-}
-
-void record_use(const at::Tensor& tensor, Stream& stream) {
-  record_stream(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream);
-}
-
-void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments) {
+void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments, LaunchUses& uses) {
   const CompiledKernel& kernel = *launch.kernel;
   size_t scalars = 0;
   launch.words.reserve(arguments.size());
@@ -136,13 +108,13 @@ void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments) {
       launch.words.push_back(arguments[i].bits);
     } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
       launch.words.push_back(host_word(kernel, *tensor));
-      record_use(*tensor, *launch.place.stream);
+      uses.add(*tensor, kernel.arguments[i] == ArgumentKind::Written);
     } else {
       if (!launch.scalars) {
         launch.scalars = std::make_unique<Scalar[]>(arguments.size());
       }
       Scalar* scalar = &launch.scalars[scalars++];
-      copy_scalar(kernel, kernel.arguments[i], *tensor, scalar);
+      copy_scalar(kernel.name, kernel.arguments[i], *tensor, scalar->data);
       launch.words.push_back(reinterpret_cast<uint64_t>(scalar->data));
     }
   }
@@ -153,14 +125,13 @@ void launch_on_host(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<
   launch->kernel = &kernel;
   launch->place = next_place(stream);
   launch->context = CallContext::capture();
-  fill_words(*launch, arguments);
+  LaunchUses uses(stream);
+  fill_words(*launch, arguments, uses);
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
     capture->add(stream, std::make_unique<CapturedLaunch>(std::move(launch)));
     return;
   }
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
-    trace_launch(*active, kernel, stream, arguments);
-  }
+  uses.report(kernel.name.c_str());
   Launch* raw = launch.release();
   bool is_queued = false;
   try {
@@ -172,56 +143,33 @@ void launch_on_host(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<
   finish_call(stream, is_queued);
 }
 
-// Return a CPU number as a device tensor, whose memory may be released once the launch is queued.
-at::Tensor number_on_device(const CompiledKernel& kernel, Stream& stream, char kind, const at::Tensor& tensor) {
-  Scalar scalar;
-  copy_scalar(kernel, kind, tensor, &scalar);
-  at::Tensor moved = make_device_tensor(stream, tensor.scalar_type(), tensor.sizes(), tensor.strides());
-  if (!queue_fill(stream, reinterpret_cast<uint64_t>(moved.storage().data()), scalar.data,
-                  static_cast<uint32_t>(tensor.itemsize()), 1)) {
-    host_to_dense(tensor, moved);
-  }
-  return moved;
-}
-
 void check_kinds(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
   TORCH_CHECK_VALUE(arguments.size() == kernel.arguments.size(), "the compiled kernel ", kernel.name, " takes ",
                     kernel.arguments.size(), " arguments, got ", arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    TORCH_CHECK_VALUE(is_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
+    TORCH_CHECK_VALUE(kernels::takes_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
                       " of the compiled kernel ", kernel.name, " is of another kind");
   }
 }
 
-void launch_on_device(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
-                      const kernels::LaunchSizes* sizes) {
-  kernel.program->build(stream.device);
-  c10::SmallVector<uint64_t, kInlineArguments> words;
-  c10::SmallVector<at::Tensor, 1> moved;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const at::Tensor* tensor = arguments[i].tensor;
-    if (tensor == nullptr) {
-      words.push_back(arguments[i].bits);
-    } else if (C10_LIKELY(is_ours(*tensor->unsafeGetTensorImpl()))) {
-      words.push_back(device_address(*tensor));
-      record_use(*tensor, stream);
+void launch_on_device(const kernels::DeviceKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments) {
+  KernelLaunch launch(kernel, stream);
+  for (const CompiledArgument& argument : arguments) {
+    if (argument.tensor != nullptr) {
+      launch.add(*argument.tensor);
     } else {
-      moved.push_back(number_on_device(kernel, stream, kernel.arguments[i], *tensor));
-      words.push_back(device_address(moved.back()));
+      launch.add(argument.bits);
     }
   }
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream) == nullptr)) {
-    trace_launch(*active, kernel, stream, arguments);
-  }
-  kernel.program->launch(stream, words, sizes != nullptr ? *sizes : kernel.program->sizes(words));
+  launch.queue();
 }
 
 }  // namespace
 
-std::unique_ptr<CompiledKernel> make_compiled(std::string name, CompiledEntry entry, std::string arguments) {
+std::unique_ptr<CompiledKernel> make_compiled(std::string name, CompiledEntry entry, std::string_view arguments) {
   auto kernel = std::make_unique<CompiledKernel>();
   kernel->name = std::move(name);
-  kernel->arguments = std::move(arguments);
+  kernel->arguments = kernels::read_kinds(kernel->name, arguments, /*is_on_host=*/true);
   kernel->entry = entry;
   return kernel;
 }
@@ -229,8 +177,7 @@ std::unique_ptr<CompiledKernel> make_compiled(std::string name, CompiledEntry en
 std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::DeviceKernel> program) {
   auto kernel = std::make_unique<CompiledKernel>();
   kernel->name = program->name();
-  kernel->arguments = program->arguments();
-  std::erase_if(kernel->arguments, [](char letter) { return !kernels::is_passed(letter); });
+  kernel->arguments = program->passed();
   kernel->program = std::move(program);
   return kernel;
 }
@@ -241,16 +188,10 @@ void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgumen
   ensure_open(device);
   Stream& stream = current_stream(device);
   if (kernel.program != nullptr) {
-    launch_on_device(kernel, stream, arguments, nullptr);
+    launch_on_device(*kernel.program, stream, arguments);
   } else {
     launch_on_host(kernel, stream, arguments);
   }
-}
-
-void launch_program(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
-                    const kernels::LaunchSizes& sizes) {
-  check_kinds(kernel, arguments);
-  launch_on_device(kernel, stream, arguments, &sizes);
 }
 
 at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,

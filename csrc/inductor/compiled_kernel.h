@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "core/export.h"
 #include "core/stream.h"
@@ -22,20 +23,18 @@ using CompiledEntry = void (*)(const uint64_t* arguments);
 // library stays loaded.
 struct CompiledKernel {
   std::string name;
-  // A letter for each argument: 'r' a tensor that is read, 'w' a tensor that is written, 'i' an int64_t, 'j' an
-  // int32_t, 'h' an int16_t, 'b' an int8_t, 'f' a float, 'd' a double, 'k' an integer for a launch's formulas. For a
-  // device's kernel, only the letters that are passed.
-  std::string arguments;
+  kernels::ArgumentKinds arguments;  // those that calls pass
   CompiledEntry entry = nullptr;
   std::unique_ptr<const kernels::DeviceKernel> program;
 };
 
+// Raise ValueError for letters that entries on the host do not take (kernels/argument_kind.h).
 OUTBOARD_API std::unique_ptr<CompiledKernel> make_compiled(std::string name, CompiledEntry entry,
-                                                           std::string arguments);
+                                                           std::string_view arguments);
 OUTBOARD_API std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::DeviceKernel> program);
 
 struct CompiledArgument {
-  const at::Tensor* tensor = nullptr;  // of 'r' and 'w'
+  const at::Tensor* tensor = nullptr;  // of an address
   uint64_t bits = 0;                   // of the others
 };
 
@@ -48,11 +47,6 @@ struct CompiledArgument {
 // kernel on the host needs memory that the host cannot reach. An exception in such a kernel is raised at the next wait
 // for the stream, with the kernel's name. A failure of a driver launch is raised where the driver reports it.
 OUTBOARD_API void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments);
-
-// Do the same for a program of a plan, on a stream of the call's device. A kernel may read only CPU numbers, as kernels
-// that only check them do. `sizes` are the program's for the arguments' integers.
-void launch_program(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments,
-                    const kernels::LaunchSizes& sizes);
 
 // Return a new tensor on a device's current stream: torch.empty_strided without the dispatcher, which would double the
 // time.

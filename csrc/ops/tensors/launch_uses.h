@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The tensors that a launch uses: the allocator and the stream sanitizer must know them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "core/capture.h"
+#include "core/stream.h"
+#include "core/trace.h"
+#include "memory/caching_allocator.h"
+
+namespace outboard {
+
+class LaunchUses {
+ public:
+  // Captured work does not run now, so the sanitizer learns of it at a replay.
+  explicit LaunchUses(Stream& stream)
+      : stream_(stream), trace_(trace() != nullptr && capture_of(stream) == nullptr ? trace() : nullptr) {}
+
+  // Note a tensor of the device. Memory of another stream's pool is recorded as in use on this stream.
+  void add(const at::Tensor& tensor, bool is_written) {
+    record_stream(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream_);
+    note(tensor, is_written);
+  }
+
+  // Do the same for memory of the stream's own.
+  void note(const at::Tensor& tensor, bool is_written) {
+    if (C10_UNLIKELY(trace_ != nullptr) && tensor.numel() > 0) {
+      accesses_.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_written});
+    }
+  }
+
+  // Report the accesses. Call it before the launch; `name` outlives the kernel.
+  void report(const char* name) const {
+    if (C10_UNLIKELY(trace_ != nullptr) && !accesses_.empty()) {
+      trace_->access(name, stream_, accesses_.data(), accesses_.size());
+    }
+  }
+
+ private:
+  Stream& stream_;
+  Trace* const trace_;
+  c10::SmallVector<TraceAccess, 12> accesses_;
+};
+
+}  // namespace outboard
