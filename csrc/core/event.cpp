@@ -99,6 +99,7 @@ void Event::record(Stream& stream) {
     handle_ = take_event(stream.device, flags_);
     device_ = stream.device;
   }
+  Standing before = standing_of(stream);
   detail::fetch_record(stream);
   const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
   if (status != OB_OK) {
@@ -107,7 +108,7 @@ void Event::record(Stream& stream) {
     }
     raise_status(status, "event_record", stream.device);
   }
-  note_standing(stream, &before_);
+  before_ = std::move(before);
   mark_ = std::move(mark);
   trace_order(TraceOrder::EventRecord, device_, stream.id, device_, handle_);
 }

@@ -150,6 +150,15 @@ void merge(StreamState& stream, const Dependency& on, bool is_exact) {
   known->mark = std::max(known->mark, on.mark);
 }
 
+void merge_all(StreamState& stream, const Standing& before, bool is_exact) {
+  const Lock lock(stream.failures.mutex);
+  merge(stream, own(*before.stream, before.mark), is_exact);
+  for (const Dependency& on : before.others) {
+    merge(stream, on, is_exact);
+  }
+  stream.failures.has_others.store(true, std::memory_order_release);
+}
+
 // Note that everything before `before` has run.
 void note_done(const Standing& before) {
   raise_to(before.stream->failures.done, before.mark + 1);
@@ -257,17 +266,15 @@ void depend_on(StreamState& stream, const Standing& before) {
   if (before.stream == &stream) {
     return;
   }
-  const bool is_exact = kept_count.load(std::memory_order_acquire) != 0;
-  std::unique_lock<std::mutex> exact(failures_mutex, std::defer_lock);
-  if (C10_UNLIKELY(is_exact)) {
-    exact.lock();
+  if (kept_count.load(std::memory_order_acquire) == 0) {
+    merge_all(stream, before, /*is_exact=*/false);
+    // A failure is kept before its work counts as done. If there is none yet, nothing was taken for past that failed.
+    if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
+      return;
+    }
   }
-  const Lock lock(stream.failures.mutex);
-  merge(stream, own(*before.stream, before.mark), is_exact);
-  for (const Dependency& on : before.others) {
-    merge(stream, on, is_exact);
-  }
-  stream.failures.has_others.store(true, std::memory_order_release);
+  const Lock exact(failures_mutex);
+  merge_all(stream, before, /*is_exact=*/true);
 }
 
 void tell_failures(const Standing& before) {

@@ -112,7 +112,8 @@ OUTBOARD_API WorkPlace next_own_place(StreamState& stream) noexcept;
 // dropped.
 OUTBOARD_API void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept;
 
-// Note what is queued so far. Call it after an event was recorded, and before a wait for the stream.
+// Note what is queued so far. Call it before an event is recorded, and before a wait for the stream: work that another
+// thread queues meanwhile must not count as done with it.
 OUTBOARD_API void note_standing(StreamState& stream, Standing* out_standing);
 inline Standing standing_of(StreamState& stream) {
   Standing standing;

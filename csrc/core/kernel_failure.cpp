@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "core/graph_record.h"
 #include "core/record_slots.h"
 #include "core/stream.h"
+#include "core/wait.h"
 
 namespace outboard {
 
@@ -97,34 +99,53 @@ std::exception_ptr detail::error_of(const KernelRecord& record) {
 
 std::atomic<bool> detail::any_record{false};
 
-// A stream's record, and what the host knows of it.
+namespace {
+
+void raise_to(std::atomic<uint64_t>& value, uint64_t least) noexcept {
+  uint64_t now = value.load(std::memory_order_relaxed);
+  while (now < least && !value.compare_exchange_weak(now, least, std::memory_order_release)) {
+  }
+}
+
+}  // namespace
+
+// A stream's record, and what the host knows of it. Threads share a stream: each must find queued before its launch, or
+// its wait, what any thread owed to it. So a count of what is due goes up first, and a count of what was queued follows
+// only once it is queued.
 class StreamRecord {
  public:
   explicit StreamRecord(const RecordSlot& slot)
-      : address_(slot.address), host_(slot.host), is_copied_(slot.is_copied), is_stale_(slot.is_copied) {}
+      : address_(slot.address), host_(slot.host), is_copied_(slot.is_copied), due_(slot.is_copied ? 1 : 0) {}
 
   uint64_t address() const noexcept { return address_; }
 
   // Prepare the record before a launch, in the launch's stream.
   void prepare(Stream& stream) {
-    if (!is_copied_) {
-      return;
+    if (C10_UNLIKELY(is_reading_.load(std::memory_order_acquire))) {
+      // A failure that this thread may have raised already must be out of the way of the next.
+      const std::lock_guard lock(mutex_);
     }
-    if (is_stale_.exchange(false, std::memory_order_acq_rel)) {
-      copy(stream,
-           {sizeof(ob_copy), address_, reinterpret_cast<uint64_t>(&kEmpty), sizeof(kEmpty), stream.device, OB_HOST});
+    if (C10_UNLIKELY(erased_.load(std::memory_order_acquire) != due_.load(std::memory_order_acquire))) {
+      erase(stream);
     }
     note_launch();
   }
 
-  // Mark the record as wanted. Called before a launch, because a wait may come with it, and after it, because another
-  // thread may have read the record meanwhile.
-  void note_launch() noexcept { is_wanted_.store(is_copied_, std::memory_order_release); }
+  // Note a launch. Called before it, because a wait may come with it, and after it, because another thread may have
+  // queued the copy meanwhile.
+  void note_launch() noexcept {
+    if (is_copied_) {
+      launches_.fetch_add(1, std::memory_order_acq_rel);
+    }
+  }
 
+  // Queue the copy to the host, if kernels that check were queued since the last. Several threads may copy at once.
   void fetch(Stream& stream) {
-    if (is_wanted_.load(std::memory_order_acquire) && capture_of(stream) == nullptr && is_wanted_.exchange(false)) {
+    const uint64_t launches = launches_.load(std::memory_order_acquire);
+    if (fetched_.load(std::memory_order_acquire) < launches && capture_of(stream) == nullptr) {
       copy(stream, {sizeof(ob_copy), reinterpret_cast<uint64_t>(host_), address_, sizeof(KernelRecord), OB_HOST,
                     stream.device});
+      raise_to(fetched_, launches);
     }
   }
 
@@ -134,21 +155,56 @@ class StreamRecord {
     }
     const std::lock_guard lock(mutex_);
     KernelRecord seen{};
-    // A copy that was queued before the last one was read has the same content.
-    if (!detail::copy_record(host_, &seen) || (has_last_ && seen.ticket == last_)) {
+    if (!detail::copy_record(host_, &seen)) {
       return;
     }
+    // A copy that was queued before the last one was read has the same content. Without copies, the same ticket is
+    // another item of the launch, which wrote after another thread's wait had read the first.
+    if (is_copied_ && has_last_ && seen.ticket == last_) {
+      return;
+    }
+    std::exception_ptr error = detail::error_of(seen);
     last_ = seen.ticket;
     has_last_ = true;
-    report_failure({&stream, seen.ticket}, detail::error_of(seen));
-    if (is_copied_) {
-      is_stale_.store(true, std::memory_order_release);
-      return;
+    is_reading_.store(true, std::memory_order_release);  // before anybody can hear of the failure, as the next
+    due_.fetch_add(is_copied_ ? 1 : 0, std::memory_order_acq_rel);
+    report_failure({&stream, seen.ticket}, std::move(error));
+    if (!is_copied_) {
+      detail::erase_record(host_);
     }
-    detail::erase_record(host_);
+    is_reading_.store(false, std::memory_order_release);
   }
 
  private:
+  // Queue the erasure of the record, unless another thread has. It is queued once for each failure: a second one would
+  // wipe out the next failure.
+  void erase(Stream& stream) {
+    const Waiting waiting("copy_async", stream.device, &stream);
+    std::unique_lock lock(mutex_);
+    wait_for_thread(waiting, erasing_ended_, lock, [this] { return !is_erasing_; });
+    const uint64_t due = due_.load(std::memory_order_acquire);
+    if (erased_.load(std::memory_order_acquire) == due) {
+      return;
+    }
+    is_erasing_ = true;
+    lock.unlock();
+    const auto end = [&](uint64_t erased) {
+      lock.lock();
+      is_erasing_ = false;
+      erased_.store(erased, std::memory_order_release);
+      lock.unlock();
+      erasing_ended_.notify_all();
+    };
+    try {
+      copy(stream,
+           {sizeof(ob_copy), address_, reinterpret_cast<uint64_t>(&kEmpty), sizeof(kEmpty), stream.device, OB_HOST});
+    } catch (...) {
+      end(erased_.load());
+      throw;
+    }
+    end(due);
+  }
+
   static void copy(Stream& stream, const ob_copy& copy) {
     const uint64_t handle = stream_handle(stream);
     const NotedCall noted("copy_async", stream.device, &stream);
@@ -162,10 +218,16 @@ class StreamRecord {
   const uint64_t address_;
   KernelRecord* const host_;
   const bool is_copied_;
-  std::atomic<bool> is_stale_;          // the next launch must erase it
-  std::atomic<bool> is_wanted_{false};  // kernels that check were queued since its last copy
-  std::mutex mutex_;                    // guards the next two; no driver entry is called with it
-  uint64_t last_ = 0;                   // the ticket that was read last
+  // Of a record that is copied: erasures that are due and that are queued, launches, and those before the last copy.
+  std::atomic<uint64_t> due_;
+  std::atomic<uint64_t> erased_{0};
+  std::atomic<uint64_t> launches_{0};
+  std::atomic<uint64_t> fetched_{0};
+  std::atomic<bool> is_reading_{false};
+  std::mutex mutex_;  // guards the rest; no driver entry is called with it
+  std::condition_variable erasing_ended_;
+  bool is_erasing_ = false;
+  uint64_t last_ = 0;  // the ticket that was read last
   bool has_last_ = false;
 };
 

@@ -222,8 +222,8 @@ void synchronize_stream(Stream& stream, Leave leave) {
     return;
   }
   ensure_open(stream.device);
-  detail::fetch_record(stream);
   const Standing before = standing_of(stream);
+  detail::fetch_record(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
   detail::wait_until_left(stream, leave, "stream_synchronize");
   detail::check_wait(wait_for_stream(stream), stream);

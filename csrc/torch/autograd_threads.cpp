@@ -4,9 +4,10 @@
 // "context"). If Python has ended by then, taking its lock ends the thread in a destructor, which aborts the process.
 //
 // The thread takes one task after the other: when it runs a task of ours, it has dropped all that it finished before.
-// Our task is started by a C++ thread, so its thread-local state holds no Python objects.
+// Our task is started by a C++ thread, so its thread-local state holds no Python objects. Python's lock is released.
 #include "torch/autograd_threads.h"
 
+#include <ATen/ThreadLocalPythonObjects.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -15,6 +16,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 
@@ -103,24 +105,28 @@ void drain_autograd_threads() noexcept {
   if (driver_is_gone() || !any_device_opened()) {
     return;
   }
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> is_done = done->get_future();
+  const auto wait = [done] {
+    try {
+      run_nothing_on_open_devices();
+    } catch (const std::exception& error) {
+      // The process continues to end: its devices must still be waited for.
+      TORCH_WARN("waiting for autograd's threads at exit: ", error.what());
+    }
+    done->set_value();
+  };
   try {
-    auto done = std::make_shared<std::promise<void>>();
-    std::future<void> is_done = done->get_future();
-    std::thread([done] {
-      try {
-        run_nothing_on_open_devices();
-      } catch (const std::exception& error) {
-        TORCH_WARN("waiting for autograd's threads at exit: ", error.what());
-      }
-      done->set_value();
-    }).detach();
-    // A pass that never ends, such as one in a daemon thread, must not keep the process from ending.
-    is_done.wait_for(kPatience);
-  } catch (const std::exception& error) {
-    // The process continues to end: its devices must still be waited for.
-    TORCH_WARN("autograd's threads are not waited for at exit, because no thread can be started (", error.what(),
-               "): see `ulimit -u`");
+    std::thread(wait).detach();
+  } catch (const std::system_error&) {
+    // No thread can be started: this one waits, without a limit, and hides its Python objects from the task.
+    const at::impl::ThreadLocalPythonObjects own = at::impl::ThreadLocalPythonObjects::get_state();
+    at::impl::ThreadLocalPythonObjects::set_state({});
+    wait();
+    at::impl::ThreadLocalPythonObjects::set_state(own);
   }
+  // A pass that never ends, such as one in a daemon thread, must not keep the process from ending.
+  is_done.wait_for(kPatience);
 }
 
 }  // namespace outboard

@@ -63,5 +63,4 @@ except RuntimeError:
     print("no threads")
 """
     done = run_python(code, fresh=True)
-    assert done.stdout == "no threads\n"
-    assert "autograd's threads are not waited for at exit, because no thread can be started" in done.stderr
+    assert (done.stdout, done.stderr) == ("no threads\n", "")

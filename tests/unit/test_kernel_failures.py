@@ -33,8 +33,13 @@ class Reached(ProgramDriver):
     is_lost = False
     destroyed = None
 
+    def before_record_copy(self):
+        pass
+
     def copy_async(self, device, stream, dst, src, bytes, dst_device, src_device):
         self.copies += bytes == 64
+        if bytes == 64:
+            self.before_record_copy()
         if stream == self.destroyed:
             raise torch_outboard.DriverError("there is no such stream", torch_outboard.Status.INVALID_ARGUMENT)
         if self.is_lost:
@@ -424,3 +429,93 @@ def test_checks_that_make_no_sense(letters, checks, message):
 
     with pytest.raises(ValueError, match=message):
         _C.device_kernel("k", "opencl_c", b"", "", "k", letters, ("1",) * 6 + ("0",), checks)
+
+
+@pytest.mark.parametrize("place", ["reached", "pinned"])
+def test_a_wait_between_two_items_of_a_launch_hides_no_failure(run_python, place):
+    """The second item writes to a record that another thread's wait has read and emptied meanwhile."""
+    run_python(
+        BEGIN
+        + """
+TWICE = TEXT.replace("def f(", "def write(") + '''
+import __main__
+def f(*values):
+    write(*values)
+    __main__.between()
+    write(*values)
+'''
+twice = _C.device_kernel("kernel", "python", TWICE.encode(), "", "f", "wie", ("1",) * 6 + ("0",), checks)
+
+def between():
+    heard = threading.Thread(target=raises, args=(8, module.synchronize))
+    heard.start()
+    heard.join()
+
+twice(x, 8)
+raises(8, module.synchronize)  # the second item's
+for index in (9, 10):
+    kernel(x, index)
+    raises(index, module.synchronize)
+module.synchronize()
+""",
+        place,
+    )
+
+
+def test_a_copy_that_another_thread_is_queueing_is_not_relied_on(run_python):
+    run_python(
+        BEGIN
+        + """
+is_late, is_over = threading.Event(), threading.Event()
+
+def before_copy():
+    if threading.current_thread() is late:
+        is_late.set()
+        assert is_over.wait(60)
+
+driver.before_record_copy = before_copy
+main, side = module.current_stream(), torch.Stream("programs:0")
+late = threading.Thread(target=main.record_event)
+kernel(x, 8)
+late.start()
+assert is_late.wait(60)
+side.wait_stream(main)
+raises(8, side.synchronize)
+is_over.set()
+late.join()
+""",
+        "copied",
+    )
+
+
+def test_a_launch_waits_for_the_erasure_that_another_thread_is_queueing(run_python):
+    run_python(
+        BEGIN
+        + """
+is_erasing, may_erase, is_launched = threading.Event(), threading.Event(), threading.Event()
+
+def before_copy():
+    if threading.current_thread() is first:
+        is_erasing.set()
+        assert may_erase.wait(60)
+
+def launch_second():
+    kernel(x, 9)
+    is_launched.set()
+
+kernel(x, 8)
+raises(8, module.synchronize)
+driver.before_record_copy = before_copy
+first, second = threading.Thread(target=kernel, args=(x, 1)), threading.Thread(target=launch_second)
+first.start()
+assert is_erasing.wait(60)
+second.start()
+assert not is_launched.wait(0.3)
+may_erase.set()
+first.join()
+second.join()
+raises(9, module.synchronize)
+module.synchronize()
+""",
+        "copied",
+    )

@@ -30,7 +30,7 @@ using ob_u64 = unsigned long;
 #define OB_INFINITY __int_as_float(0x7f800000)
 #define OB_NAN __int_as_float(0x7fc00000)
 #define OB_CAS(place, seen, next) atomicCAS((unsigned*)(place), seen, next)
-#define OB_TAKE(place) (atomicCAS((unsigned*)(place), 0u, 1u) == 0u)
+#define OB_TAKE(place) (atomicCAS_system((unsigned*)(place), 0u, 1u) == 0u)
 #define OB_LOCAL __shared__
 #define OB_LOCAL_AT
 #define OB_BARRIER __syncthreads()
