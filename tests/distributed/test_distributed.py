@@ -51,28 +51,29 @@ def nccl(request, tmp_path_factory) -> dict[str, str]:
 
 
 # Before 2.18 there is no split, and each call is queued by a thread of NCCL's.
+SPLIT = {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "1"}
 BEFORE_SPLIT = {"FAKE_NCCL_VERSION": "21700", "FAKE_NCCL_SLOW": "2"}
 
 
-@pytest.mark.parametrize("variables", [{}, BEFORE_SPLIT], ids=["split", "threads"])
+@pytest.mark.parametrize("variables", [{}, SPLIT, BEFORE_SPLIT], ids=["default", "split", "threads"])
 def test_every_collective_of_nccl(run_ranks: RunRanks, nccl, variables) -> None:
     if variables and not nccl:
-        pytest.skip("capability: an older library")
+        pytest.skip("a split communicator is asked for, or the library is an older one: not on GPUs")
     run_ranks("collectives", "5", "native", way=("nv", nccl, variables))
 
 
 FAKES = {
     "absent": {"FAKE_NCCL_VERSION": "21300"},
     "fails": {"FAKE_NCCL_FAIL": "ncclAllReduce"},
-    "fails_to_split": {"FAKE_NCCL_FAIL": "ncclCommSplit"},
+    "fails_to_split": {**SPLIT, "FAKE_NCCL_FAIL": "ncclCommSplit"},
     "hang_of_thread": BEFORE_SPLIT,
 }
 
 
 @pytest.mark.parametrize("how", ["works", "kill", "leave", "hang", "late", "abort", "stuck", "exit", *FAKES])
 def test_nccl_that_fails(run_ranks: RunRanks, nccl, how) -> None:
-    variables = FAKES.get(how, {})
-    if variables and not nccl:
+    variables = FAKES.get(how, SPLIT if nccl else {})
+    if how in FAKES and not nccl:
         pytest.skip("capability: a library that fails on demand")
     how = how.removesuffix("_of_thread")
     statuses = (0, -signal.SIGKILL) if how == "kill" else (0, 0)

@@ -34,11 +34,12 @@ ob_status Communicator::join(const void* given) {
   return nccl_fail(nccl_, nullptr, code, "ncclCommInitRankConfig");
 }
 
-// Return false if calls on a split communicator could not be ended: then each has a thread.
+// Only if asked: two ranks that both begin with a send wait for each other within a split communicator, where NCCL has
+// yet to connect them. Without the shared flag, calls there could not be ended.
 bool Communicator::splits() const {
-  const char* const shares = std::getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");  // overrides the options
-  return nccl_.CommSplit != nullptr && nccl_.version >= kSplitVersion &&
-         (shares == nullptr || std::strcmp(shares, "0") != 0);
+  const char* const shares = std::getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
+  return nccl_.CommSplit != nullptr && nccl_.version >= kSplitVersion && shares != nullptr &&
+         std::strcmp(shares, "1") == 0;
 }
 
 ob_status Communicator::ask(ncclComm comm) const {

@@ -108,7 +108,8 @@ class Dialect:
         True if kernels report failures in the record of their stream (prelude/failure.h) and continue. The header then
         defines OB_TAKE(pointer): it sets a 32-bit number from 0 to 1, and is true for exactly one of the items that
         call it. The host sets the number back, also while kernels run: where the record may lie in the host's memory,
-        the atomic must be one of the whole system. Without `raises` and `records`, the providers of eager calls run operators that check indices.
+        the atomic must be one of the whole system. Without `raises` and `records`, the providers of eager calls run
+        operators that check indices.
     atomics : frozenset of str
         Suffixes of the types that kernels add atomically. For each, the header has `ob_atomic_add_<suffix>(pointer,
         value)`. The prelude defines those of halves by OB_CAS(pointer, seen, next), a compare-and-exchange of 32 bits
