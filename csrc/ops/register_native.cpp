@@ -19,19 +19,23 @@ struct Registration {
   std::string error;
 };
 
-ob_status add_kernel(void* context, const char* op, ob_operator_fn fn, void* user) {
+ob_status add_asked(void* context, const char* op, ob_operator_fn fn, ob_operator_fn ask, void* user) {
   std::string& error = static_cast<Registration*>(context)->error;
   try {
     if (const std::string unknown = describe_unknown_operator(op); !unknown.empty()) {
       error = unknown;
       return OB_NOT_FOUND;
     }
-    register_native_kernel(op, driver_kernel(fn, user));
+    register_native_kernel(op, driver_kernel(fn, ask, user));
     return OB_OK;
   } catch (const std::exception& thrown) {
     error = std::string("registering a kernel for ") + op + " failed: " + thrown.what();
     return OB_INTERNAL;
   }
+}
+
+ob_status add_kernel(void* context, const char* op, ob_operator_fn fn, void* user) {
+  return add_asked(context, op, fn, nullptr, user);
 }
 
 }  // namespace
@@ -49,6 +53,7 @@ void register_driver_kernels() {
   registrar.struct_size = sizeof(registrar);
   registrar.context = &registration;
   registrar.add = add_kernel;
+  registrar.add_asked = add_asked;
   const ob_status status = driver().kernel_register(driver().self, &registrar);
   if (status != OB_OK && !is_unimplemented(status) && !registration.error.empty()) {
     raise(ErrorKind::Registration, status, "kernel_register of driver '" + driver_name() + "': " + registration.error);

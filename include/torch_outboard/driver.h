@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 5u
+#define OB_ABI_MINOR 6u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -294,6 +294,16 @@ typedef struct ob_value {
   const char* string;
 } ob_value;
 
+/* What torch's switches ask of a call; those of torch.backends.cudnn are for convolutions. Since version 1.6. */
+enum {
+  OB_CALL_REPEATS = 1u,               /* the same results in each run: torch.use_deterministic_algorithms */
+  OB_CALL_REPEATS_CONVOLUTIONS = 2u,  /* cudnn.deterministic, or the above */
+  OB_CALL_MEASURES_CONVOLUTIONS = 4u, /* cudnn.benchmark */
+  OB_CALL_ROUNDS_PRODUCTS = 8u,       /* factors of float32 may be rounded to TF32: cuda.matmul.fp32_precision */
+  OB_CALL_ROUNDS_CONVOLUTIONS = 16u,  /* cudnn.conv.fp32_precision */
+  OB_CALL_ROUNDS_RECURRENT = 32u      /* cudnn.rnn.fp32_precision */
+};
+
 /* One call of an operator. `op` is the form that the kernel was registered for, whichever was called, and the arguments
    stand in the order of its schema. Outputs are allocated, with the sizes, strides and dtypes of the operator's meta
    kernel; an operator that only writes its arguments has none, and an `out` argument has the result's size. Tensors are
@@ -306,7 +316,9 @@ typedef struct ob_value {
    it, and the caller gets an error with the numbers and the operator's name; or decline, or do without. Calls that are
    alike ask for the same bytes in the same order: a graph that the core records has the memory of each replay from its
    own pool, as much as a call alike asked for before, and more than that is OB_FAILED_PRECONDITION. A core of an earlier
-   version has a struct_size that ends before it. */
+   version has a struct_size that ends before it.
+   `draw(scratch_context, address)` queues the writing of a seed, an int64, to device memory: the next draw of the device's
+   generator, a new one at each replay. For operators that torch tags as random, once a call, as `scratch` is called. */
 typedef struct ob_kernel_call {
   size_t struct_size;
   const char* op; /* "aten::relu", "aten::add.out" */
@@ -321,11 +333,13 @@ typedef struct ob_kernel_call {
   const ob_tensor* outputs;
   void* scratch_context; /* this and the next since version 1.3 */
   ob_status (*scratch)(void* scratch_context, uint64_t bytes, uint64_t* out_address);
+  uint64_t flags; /* OB_CALL_ bits; this and the next since version 1.6 */
+  ob_status (*draw)(void* scratch_context, uint64_t address);
 } ob_kernel_call;
 
 /* Queues. OB_UNIMPLEMENTED, before anything is queued or written, declines: the call goes to the next provider, and calls
    alike may go there without being asked about again. Alike are calls with the same dtypes, devices, sizes, strides,
-   numbers and strings, so an answer must depend on nothing else: on no address, on nothing that memory holds (the value
+   numbers, strings and flags, so an answer must depend on nothing else: on no address, on nothing that memory holds (the value
    of a CPU scalar included), on no state. Any other failure is raised to the caller. While the core records a graph
    nothing may run, so a kernel is not asked: it gets the calls of which one alike was taken before, the others go to the
    next provider. */
@@ -336,11 +350,14 @@ typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
    (aten::add.Tensor, aten::add.out, aten::add_.Tensor) serves all three: the called form's own comes first, then that of
    the out= form, then of the functional, then of the in-place form. The out= form serves best, without a copy; for a
    call in place its `out` is `self`. Unknown operators are OB_NOT_FOUND; attach then raises with the operator's name and
-   the overloads that there are, if kernel_register returns the status. */
+   the overloads that there are, if kernel_register returns the status.
+   `add_asked` is for a kernel that answers beforehand: `ask` gets a call without addresses, queues nothing, and returns
+   OB_UNIMPLEMENTED for what `fn` would decline. It is asked where torch chooses among operators, as for attention. */
 typedef struct ob_registrar {
   size_t struct_size;
   void* context;
   ob_status (*add)(void* context, const char* op, ob_operator_fn fn, void* user);
+  ob_status (*add_asked)(void* context, const char* op, ob_operator_fn fn, ob_operator_fn ask, void* user); /* 1.6 */
 } ob_registrar;
 
 /* ---- Profiler records -------------------------------------------------------------------------------------------- */

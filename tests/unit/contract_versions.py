@@ -19,7 +19,15 @@ graph_destroy graph_executable_destroy activity_enable activity_correlate activi
 """
 
 # The entries that each minor version added at the end of the table.
-ADDED_ENTRIES: tuple[tuple[str, ...], ...] = (tuple(_FIRST.split()), (), (), ("program_binary",), (), ("event_signal",))
+ADDED_ENTRIES: tuple[tuple[str, ...], ...] = (
+    tuple(_FIRST.split()),
+    (),
+    (),
+    ("program_binary",),
+    (),
+    ("event_signal",),
+    (),
+)
 
 _FIRST_SIZES = {
     "ob_options": 32,
@@ -41,6 +49,8 @@ _THIRD_SIZES = _SECOND_SIZES | {"ob_device_properties": 584, "ob_launch": 96}
 
 _FOURTH_SIZES = _THIRD_SIZES | {"ob_kernel_call": 96, "ob_driver": 464}
 
+_SIXTH_SIZES = _FOURTH_SIZES | {"ob_driver": 472}
+
 # The sizes of the structs by minor version.
 SIZES: tuple[dict[str, int], ...] = (
     _FIRST_SIZES,
@@ -48,5 +58,6 @@ SIZES: tuple[dict[str, int], ...] = (
     _THIRD_SIZES,
     _FOURTH_SIZES,
     _FOURTH_SIZES,
-    _FOURTH_SIZES | {"ob_driver": 472},
+    _SIXTH_SIZES,
+    _SIXTH_SIZES | {"ob_kernel_call": 112, "ob_registrar": 32},
 )

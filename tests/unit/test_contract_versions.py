@@ -42,6 +42,8 @@ def test_the_header_is_the_newest_version(compiler: str, tmp_path: Path) -> None
         ("ob_device_properties", "follows_addresses", 1),
         ("ob_launch", "follows_addresses", 1),
         ("ob_kernel_call", "scratch_context", 2),
+        ("ob_kernel_call", "flags", 5),
+        ("ob_registrar", "add_asked", 5),
         ("ob_driver", "program_binary", 2),
         ("ob_driver", "event_signal", 4),
     ):

@@ -104,9 +104,7 @@ class CapturedSeed final : public HostCommand {
  public:
   CapturedSeed(std::string op, const RandomDraw& draw, at::Tensor pinned)
       : op_(std::move(op)), draw_(draw), pinned_(std::move(pinned)), place_(pinned_.mutable_data_ptr<int64_t>()) {}
-  void run(const WorkPlace&) noexcept override {
-    *place_ = seed_of(draw_.cell->seed, draw_.cell->offset + draw_.offset);
-  }
+  void run(const WorkPlace&) noexcept override { *place_ = outboard::seed_of(draw_); }
   std::string describe() const override { return "the seed of " + op_; }
 
  private:
@@ -142,6 +140,10 @@ RandomDraw captured_draw(const Call& call, Capture& capture) {
 
 at::Generator cpu_generator(const RandomDraw& draw) {
   return make_cpu_generator(draw.cell->seed, draw.cell->offset + draw.offset);
+}
+
+int64_t seed_of(const RandomDraw& draw) {
+  return seed_of(draw.cell->seed, draw.cell->offset + draw.offset);
 }
 
 at::Tensor seed_for(const Call& call, Stream& stream) {

@@ -22,4 +22,7 @@ at::Generator cpu_generator(const RandomDraw& draw);
 // distinct seeds; the same (seed, offset) yields the same seed.
 at::Tensor seed_for(const Call& call, Stream& stream);
 
+// Return the seed of a captured draw at a replay.
+int64_t seed_of(const RandomDraw& draw);
+
 }  // namespace outboard

@@ -267,7 +267,9 @@ void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::
     }
     const int32_t list_size = shape.list_sizes[next_fresh++];
     if (list_size < 0) {
-      results.emplace_back(outputs[next_output++]);
+      const std::optional<int64_t> number = shape.outputs[next_output].number;
+      const at::Tensor& output = outputs[next_output++];
+      results.push_back(number ? c10::IValue(*number) : c10::IValue(output));
       continue;
     }
     c10::List<at::Tensor> list;

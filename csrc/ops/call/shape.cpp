@@ -303,6 +303,9 @@ CallShape run_meta(const Call& call) {
     } else {
       shape.list_sizes.push_back(-1);
       shape.outputs.push_back(returned.isTensor() ? describe(returned.toTensor()) : OutputShape{});
+      if (returned.isInt()) {
+        shape.outputs.back().number = returned.toInt();
+      }
     }
   }
   correct_shape(op, arguments, shape);

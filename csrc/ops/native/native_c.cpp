@@ -2,25 +2,23 @@
 #include "ops/native/native_c.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
-#include <deque>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "core/activity.h"
 #include "core/capture.h"
 #include "core/device.h"
-#include "core/error.h"
+#include "core/driver.h"
 #include "memory/caching_allocator.h"
 #include "ops/call/call.h"
+#include "ops/call/random.h"
 #include "ops/call/results.h"
+#include "ops/native/driver_scratch.h"
+#include "ops/native/driver_values.h"
 #include "ops/native/native.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -28,232 +26,33 @@ namespace outboard {
 
 namespace {
 
-// An argument list for the driver. It owns the arrays that the values point to. A kept list (for a graph) also owns
-// what the tensors would own.
-class DriverValues {
- public:
-  explicit DriverValues(bool is_kept = false) : is_kept_(is_kept) {}
-
-  void add(const ArgInfo& info, const c10::IValue& value) {
-    ob_value result{};
-    result.struct_size = sizeof(result);
-    if (value.isTensor()) {
-      result.kind = OB_VALUE_TENSOR;
-      result.count = 1;
-      result.tensors = add_tensors({value.toTensor()});
-    } else if (info.kind == ArgKind::TensorList || info.kind == ArgKind::OptionalTensorList) {
-      if (!value.isNone()) {
-        std::vector<at::Tensor> tensors;
-        for (const c10::IValue& element : value.toListRef()) {
-          tensors.push_back(element.isTensor() ? element.toTensor() : at::Tensor());
-        }
-        result.kind = OB_VALUE_TENSOR_LIST;
-        result.count = tensors.size();
-        result.tensors = add_tensors(tensors);
-      }
-    } else if (value.isInt() || value.isBool()) {
-      result.kind = value.isInt() ? OB_VALUE_INT : OB_VALUE_BOOL;
-      result.count = 1;
-      result.ints = ints_.emplace_back(std::vector<int64_t>{value.isInt() ? value.toInt() : value.toBool()}).data();
-    } else if (value.isDouble()) {
-      result.kind = OB_VALUE_DOUBLE;
-      result.count = 1;
-      result.doubles = doubles_.emplace_back(std::vector<double>{value.toDouble()}).data();
-    } else if (value.isIntList()) {
-      std::vector<int64_t>& list = ints_.emplace_back(value.toIntVector());
-      result.kind = OB_VALUE_INT_LIST;
-      result.count = list.size();
-      result.ints = list.data();
-    } else if (value.isBoolList()) {
-      const c10::List<bool> flags = value.toBoolList();
-      std::vector<int64_t>& list = ints_.emplace_back(flags.begin(), flags.end());
-      result.kind = OB_VALUE_INT_LIST;
-      result.count = list.size();
-      result.ints = list.data();
-    } else if (value.isDoubleList()) {
-      std::vector<double>& list = doubles_.emplace_back(value.toDoubleVector());
-      result.kind = OB_VALUE_DOUBLE_LIST;
-      result.count = list.size();
-      result.doubles = list.data();
-    } else if (value.isString()) {
-      result.kind = OB_VALUE_STRING;
-      result.count = value.toStringRef().size();
-      result.string = is_kept_ ? strings_.emplace_back(value.toStringRef()).c_str() : value.toStringRef().c_str();
-    } else if (!value.isNone()) {
-      is_complete_ = false;
-    }
-    values_.push_back(result);
-  }
-
-  const ob_tensor* add_tensors(const std::vector<at::Tensor>& tensors) {
-    std::vector<ob_tensor>& result = tensors_.emplace_back();
-    for (const at::Tensor& tensor : tensors) {
-      ob_tensor described{};
-      described.struct_size = sizeof(described);
-      if (tensor.defined()) {
-        described.is_defined = 1;
-        described.data = tensor.numel() > 0 ? reinterpret_cast<uint64_t>(tensor.const_data_ptr()) : 0;
-        described.dtype = static_cast<ob_dtype>(tensor.scalar_type());
-        described.device = tensor.device().is_cpu() ? OB_HOST : tensor.device().index();
-        described.ndim = static_cast<int32_t>(tensor.dim());
-        described.sizes = is_kept_ ? ints_.emplace_back(tensor.sizes().vec()).data() : tensor.sizes().data();
-        described.strides = is_kept_ ? ints_.emplace_back(tensor.strides().vec()).data() : tensor.strides().data();
-        if (is_kept_ && tensor.device().is_cpu() && tensor.numel() > 0) {
-          // A CPU scalar: take its value now.
-          auto& bytes = bytes_.emplace_back(std::make_unique<std::byte[]>(tensor.nbytes()));
-          std::memcpy(bytes.get(), tensor.const_data_ptr(), tensor.nbytes());
-          described.data = reinterpret_cast<uint64_t>(bytes.get());
-        }
-        is_complete_ &= !tensor.is_conj() && !tensor.is_neg() && tensor.layout() == c10::kStrided;
-      }
-      result.push_back(described);
-    }
-    return result.data();
-  }
-
-  const std::vector<ob_value>& values() const { return values_; }
-
-  // Return what a kernel's answer may depend on, as a number: the operator, kinds, dtypes, devices, sizes, strides and
-  // constants, but no addresses and no content of memory.
-  uint64_t key(const std::string& op) const {
-    uint64_t hash = std::hash<std::string_view>{}(op);
-    const auto add = [&hash](uint64_t word) { hash = mixed(hash, word); };
-    for (const ob_value& value : values_) {
-      add(static_cast<uint64_t>(value.kind) << 32 | value.count);
-      for (size_t i = 0; value.tensors && i < value.count; ++i) {
-        const ob_tensor& tensor = value.tensors[i];
-        add(static_cast<uint64_t>(tensor.dtype) << 32 | static_cast<uint64_t>(tensor.device + 1) << 16 |
-            static_cast<uint64_t>(tensor.ndim) << 1 | static_cast<uint64_t>(tensor.is_defined));
-        for (int32_t dim = 0; dim < tensor.ndim; ++dim) {
-          add(static_cast<uint64_t>(tensor.sizes[dim]));
-          add(static_cast<uint64_t>(tensor.strides[dim]));
-        }
-      }
-      for (size_t i = 0; value.ints && i < value.count; ++i) {
-        add(static_cast<uint64_t>(value.ints[i]));
-      }
-      for (size_t i = 0; value.doubles && i < value.count; ++i) {
-        add(std::bit_cast<uint64_t>(value.doubles[i]));
-      }
-      if (value.string) {
-        add(std::hash<std::string_view>{}(std::string_view(value.string, value.count)));
-      }
-    }
-    return hash;
-  }
-
-  // Return false if the contract has no form for an argument: the call goes to the next provider.
-  bool is_complete() const { return is_complete_; }
-
- private:
-  bool is_kept_;
-  std::vector<ob_value> values_;
-  std::deque<std::vector<ob_tensor>> tensors_;
-  std::deque<std::vector<int64_t>> ints_;
-  std::deque<std::vector<double>> doubles_;
-  std::deque<std::string> strings_;
-  std::deque<std::unique_ptr<std::byte[]>> bytes_;
-  bool is_complete_ = true;
-};
-
 struct Outputs {
   const ob_tensor* tensors;
   size_t count;
 };
 
-// The memory that a kernel requests during its call, from the stream's pool: the next owner comes behind the call's
-// work. In a driver's capture it belongs to the graph.
-class Scratch {
- public:
-  explicit Scratch(Stream& stream) : stream_(stream) {}
-  virtual ~Scratch() = default;
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  // Like an entry, throws no exceptions into the driver's code.
-  static ob_status take(void* context, uint64_t bytes, uint64_t* out_address) {
-    auto& self = *static_cast<Scratch*>(context);
-    try {
-      *out_address = self.get(bytes);
-      self.sizes_.push_back(bytes);
-      return OB_OK;
-    } catch (const c10::OutOfMemoryError&) {
-      self.failure_ = std::current_exception();
-      return OB_OUT_OF_MEMORY;
-    } catch (...) {
-      self.failure_ = std::current_exception();
-      return OB_FAILED_PRECONDITION;
-    }
-  }
-
-  // Raise the error of memory that the kernel could not get, if it failed because of that.
-  void check(ob_status status, const Operator& op) const {
-    if (C10_LIKELY(status == OB_OK || failure_ == nullptr)) {
-      outboard::check(status, op.name.c_str(), stream_.device);
-      return;
-    }
-    try {
-      std::rethrow_exception(failure_);
-    } catch (c10::Error& error) {
-      error.add_context("The driver's kernel for " + op.name + " asked for it, as scratch memory.");
-      throw;
-    }
-  }
-
-  bool has_failed() const { return failure_ != nullptr; }
-  const std::vector<uint64_t>& sizes() const { return sizes_; }
-
- protected:
-  virtual uint64_t get(uint64_t bytes) {
-    return reinterpret_cast<uint64_t>(held_.emplace_back(allocate(stream_, bytes)).get());
-  }
-
- private:
-  Stream& stream_;
-  std::vector<c10::DataPtr> held_;
-  std::vector<uint64_t> sizes_;
-  std::exception_ptr failure_;
-};
-
-// The memory of a replay: what the graph's pool reserved for it when the call was recorded.
-struct Reserved {
-  uint64_t address;
-  uint64_t bytes;
-};
-
-class ReservedScratch final : public Scratch {
- public:
-  ReservedScratch(Stream& stream, const std::vector<Reserved>& reserved) : Scratch(stream), reserved_(reserved) {}
-
- private:
-  uint64_t get(uint64_t bytes) override {
-    const size_t at = sizes().size();
-    TORCH_CHECK(at < reserved_.size() && bytes <= reserved_[at].bytes, "In a replay of a graph, ", bytes,
-                " bytes are asked for; when it was recorded, calls alike had asked for ",
-                at < reserved_.size() ? std::to_string(reserved_[at].bytes) + " bytes there"
-                                      : "memory " + std::to_string(reserved_.size()) + " times",
-                ". What a kernel asks for must depend on dtypes, sizes, strides and numbers alone.");
-    return reserved_[at].address;
-  }
-
-  const std::vector<Reserved>& reserved_;
-};
-
-ob_status call_kernel(ob_operator_fn fn, void* user, const Operator& op, Stream& stream, const DriverValues& values,
-                      Outputs outputs, Scratch& scratch) {
+ob_kernel_call describe(const Operator& op, c10::DeviceIndex device, const DriverValues& values, Outputs outputs) {
   ob_kernel_call call{};
   call.struct_size = sizeof(call);
   call.op = op.name.c_str();
-  call.device = stream.device;
-  call.stream = stream_handle(stream);
+  call.device = device;
   call.arg_count = values.values().size();
   call.arg_stride = sizeof(ob_value);
   call.args = values.values().data();
   call.output_count = outputs.count;
   call.output_stride = sizeof(ob_tensor);
   call.outputs = outputs.tensors;
+  call.flags = values.flags();
+  return call;
+}
+
+ob_status call_kernel(ob_operator_fn fn, void* user, const Operator& op, Stream& stream, const DriverValues& values,
+                      Outputs outputs, Scratch& scratch) {
+  ob_kernel_call call = describe(op, stream.device, values, outputs);
+  call.stream = stream_handle(stream);
   call.scratch_context = &scratch;
   call.scratch = Scratch::take;
+  call.draw = Scratch::draw;
   return fn(user, &call);
 }
 
@@ -261,12 +60,18 @@ ob_status call_kernel(ob_operator_fn fn, void* user, const Operator& op, Stream&
 class KernelCommand final : public DriverCommand {
  public:
   KernelCommand(ob_operator_fn fn, void* user, const Operator& op, DriverValues values, Outputs outputs,
-                std::vector<Reserved> scratch)
-      : fn_(fn), user_(user), op_(op), values_(std::move(values)), outputs_(outputs), scratch_(std::move(scratch)) {}
+                std::vector<Reserved> scratch, const RandomDraw& drawn)
+      : fn_(fn),
+        user_(user),
+        op_(op),
+        values_(std::move(values)),
+        outputs_(outputs),
+        scratch_(std::move(scratch)),
+        drawn_(drawn) {}
   void queue(Stream& stream) override {
     ActivityScope activity(stream, {ActivityKind::Kernel, "native kernel", op_.name.c_str()});
-    ReservedScratch scratch(stream, scratch_);
-    scratch.check(call_kernel(fn_, user_, op_, stream, values_, outputs_, scratch), op_);
+    ReservedScratch scratch(stream, op_, scratch_, drawn_);
+    scratch.check(call_kernel(fn_, user_, op_, stream, values_, outputs_, scratch));
     activity.finish();
   }
   std::string describe() const override { return op_.name; }
@@ -278,6 +83,7 @@ class KernelCommand final : public DriverCommand {
   DriverValues values_;
   Outputs outputs_;
   std::vector<Reserved> scratch_;
+  RandomDraw drawn_;
 };
 
 // Whether a kernel took a call, and the memory that it requested then.
@@ -311,11 +117,44 @@ class Answers {
 
 class DriverKernel {
  public:
-  DriverKernel(ob_operator_fn fn, void* user) : fn_(fn), user_(user) {}
+  DriverKernel(ob_operator_fn fn, ob_operator_fn ask, void* user) : fn_(fn), ask_(ask), user_(user) {}
+
+  bool can_answer() const { return ask_ != nullptr; }
+
+  NativeAnswer answer(const Call& call, c10::ArrayRef<c10::IValue> given) const {
+    if (ask_ == nullptr) {
+      return NativeAnswer::Unknown;
+    }
+    const Operator& op = call.op();
+    const std::shared_ptr<const CallShape> shape = shape_of(call);
+    if (!serves(op) || !shape->is_known()) {
+      return NativeAnswer::Declines;
+    }
+    DriverValues values(Memory::None, call.device());
+    for (size_t i = 0; i < op.args.size(); ++i) {
+      values.add(op.args[i], given[i]);
+    }
+    if (!values.is_complete()) {
+      return NativeAnswer::Declines;
+    }
+    const uint64_t key = values.key(op.name);
+    if (const std::shared_ptr<const Answer> known = said_->find(key); known != nullptr) {
+      return known->is_taken ? NativeAnswer::Takes : NativeAnswer::Declines;
+    }
+    ensure_open(call.device());
+    ob_kernel_call asked =
+        describe(op, call.device(), values, {values.add_shapes(shape->outputs), shape->outputs.size()});
+    const ob_status status = ask_(user_, &asked);
+    if (!is_unimplemented(status)) {
+      check(status, op.name.c_str(), call.device());
+    }
+    said_->add(key, {status == OB_OK, {}});
+    return status == OB_OK ? NativeAnswer::Takes : NativeAnswer::Declines;
+  }
 
   bool operator()(const Call& call, torch::jit::Stack* stack) const {
     const Operator& op = call.op();
-    if (op.kind != OpKind::Makes && op.kind != OpKind::Writes) {
+    if (!serves(op)) {
       return false;
     }
     const std::shared_ptr<const CallShape> shape = shape_of(call);
@@ -326,7 +165,7 @@ class DriverKernel {
     Stream& stream = current_stream(call.device());
     Capture* capture = capture_of(stream);
     const bool is_kept = capture && !capture->is_native();
-    DriverValues values(is_kept);
+    DriverValues values(is_kept ? Memory::Kept : Memory::Used, call.device());
     for (size_t i = 0; i < op.args.size(); ++i) {
       values.add(op.args[i], call.arg(i));
     }
@@ -346,9 +185,10 @@ class DriverKernel {
     const std::vector<at::Tensor> outputs = make_outputs(call, *shape);
     const Outputs described{values.add_tensors(outputs), outputs.size()};
     if (C10_UNLIKELY(is_kept)) {
+      const RandomDraw drawn = op.is_random ? captured_draw(call, *capture) : RandomDraw{};
       capture->add(stream, std::make_unique<KernelCommand>(fn_, user_, op, std::move(values), described,
-                                                           reserve(stream, known->scratch)));
-    } else if (!ask(op, stream, values, described, known ? std::nullopt : std::optional(key))) {
+                                                           reserve(stream, known->scratch), drawn));
+    } else if (!run(call, stream, values, described, known ? std::nullopt : std::optional(key))) {
       return false;
     } else {
       finish_call(stream);
@@ -370,10 +210,16 @@ class DriverKernel {
     return result;
   }
 
+  // Return true if the results of an operator are tensors, or numbers that sizes determine.
+  static bool serves(const Operator& op) {
+    return op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.tells_sizes;
+  }
+
   // Queue the call; `new_key` is the key of an answer that is not known yet.
-  bool ask(const Operator& op, Stream& stream, const DriverValues& values, Outputs outputs,
+  bool run(const Call& call, Stream& stream, const DriverValues& values, Outputs outputs,
            std::optional<uint64_t> new_key) const {
-    Scratch scratch(stream);
+    const Operator& op = call.op();
+    Scratch scratch(stream, op, &call);
     const ob_status status = call_kernel(fn_, user_, op, stream, values, outputs, scratch);
     // An answer given for lack of memory does not apply to the next call.
     if (is_unimplemented(status)) {
@@ -382,7 +228,7 @@ class DriverKernel {
       }
       return false;
     }
-    scratch.check(status, op);
+    scratch.check(status);
     if (new_key && !scratch.has_failed()) {
       answers_->add(*new_key, {true, scratch.sizes()});
     }
@@ -390,14 +236,35 @@ class DriverKernel {
   }
 
   ob_operator_fn fn_;
+  ob_operator_fn ask_;  // may be null
   void* user_;
   std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
+  std::shared_ptr<Answers> said_ = std::make_shared<Answers>();  // beforehand
 };
 
 }  // namespace
 
-NativeKernel driver_kernel(ob_operator_fn fn, void* user) {
-  return DriverKernel(fn, user);
+NativeKernel driver_kernel(ob_operator_fn fn, ob_operator_fn ask, void* user) {
+  return DriverKernel(fn, ask, user);
+}
+
+namespace {
+
+const DriverKernel* kernel_of(const Operator& op) {
+  const NativeRoute* route = op.native.load(std::memory_order_acquire);
+  return route == nullptr || route->called != route->given ? nullptr : route->kernel->target<DriverKernel>();
+}
+
+}  // namespace
+
+bool can_ask_native(const Operator& op) {
+  const DriverKernel* kernel = kernel_of(op);
+  return kernel != nullptr && kernel->can_answer();
+}
+
+NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given) {
+  const DriverKernel* kernel = kernel_of(call.op());
+  return kernel == nullptr ? NativeAnswer::Unknown : kernel->answer(call, given);
 }
 
 std::vector<std::string> native_operators() {

@@ -7,11 +7,26 @@
 
 #include "core/driver.h"
 #include "core/export.h"
+#include "ops/call/call.h"
 #include "ops/operator/api.h"
 
 namespace outboard {
-// Return a driver's kernel in the form that the chain calls.
-NativeKernel driver_kernel(ob_operator_fn fn, void* user);
+// Return a driver's kernel in the form that the chain calls. `ask` may be null.
+NativeKernel driver_kernel(ob_operator_fn fn, ob_operator_fn ask, void* user);
+
+// What a driver says beforehand of a call.
+enum class NativeAnswer : uint8_t {
+  Unknown,  // its kernel can't be asked
+  Takes,
+  Declines
+};
+
+// Return true if the driver's own kernel for an operator answers.
+bool can_ask_native(const Operator& op);
+
+// Ask the driver's own kernel for an operator about a call of this form. `given` stands for the call's arguments: its
+// tensors may have no memory.
+NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given);
 
 // Return the operators for which a kernel was registered, in C or not, sorted.
 OUTBOARD_API std::vector<std::string> native_operators();

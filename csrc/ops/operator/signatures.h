@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ struct OutputShape {
   size_t nbytes = 0;
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
+  std::optional<int64_t> number;  // the result is no tensor
 };
 
 // What is known of a call's shapes before it runs.

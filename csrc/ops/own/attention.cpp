@@ -5,12 +5,15 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
+#include <ATen/ops/empty.h>
 
 #include <array>
+#include <vector>
 
 #include "core/device.h"
 #include "core/error.h"
 #include "ops/generated/generated_provider.h"
+#include "ops/native/native_c.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/providers.h"
@@ -52,7 +55,7 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.key_set().has_any(others) && !tensor._fw_grad(/*level=*/0).defined();
 }
 
-bool is_generated_mask(const at::Tensor& mask, const at::Tensor& query, const c10::SymInt& keys) {
+bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10::SymInt& keys) {
   if (!is_plain(mask) || mask.dim() < 2 || mask.dim() > 4 || (mask.requires_grad() && at::GradMode::is_enabled()) ||
       (mask.scalar_type() != c10::kBool && mask.scalar_type() != c10::kFloat &&
        mask.scalar_type() != query.scalar_type())) {
@@ -67,15 +70,10 @@ bool is_generated_mask(const at::Tensor& mask, const at::Tensor& query, const c1
   return true;
 }
 
-// Return true if the kernels generated for a device take the call. The tensors may be fake, with symbols for sizes.
-bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                  const std::optional<at::Tensor>& mask, double dropout, bool enable_gqa) {
-  const c10::DeviceIndex index = query.device().index();
-  const c10::DeviceIndex device = index < 0 ? current_device() : index;
-  if (!allows_generated() || !at::globalContext().userEnabledOverrideableSDP() || device >= device_count() ||
-      !generates_for(device) || !has_generated_attention() || dropout > 0) {
-    return false;
-  }
+// Return true if the tensors are those of the whole: batches of heads, of a size that kernels take. They may be fake,
+// with symbols for sizes.
+bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+          const std::optional<at::Tensor>& mask, bool enable_gqa) {
   const c10::ScalarType dtype = query.scalar_type();
   if (dtype != c10::kFloat && dtype != c10::kHalf && dtype != c10::kBFloat16) {
     return false;
@@ -92,7 +90,49 @@ bool is_generated(const at::Tensor& query, const at::Tensor& key, const at::Tens
                                    ? (query.sym_size(1) % key.sym_size(1)).sym_eq(0).guard_bool(__FILE__, __LINE__)
                                    : has_size(query, 1, key.sym_size(1));
   return are_heads_right && has_size(value, 1, key.sym_size(1)) && has_size(value, 2, keys) &&
-         has_size(key, 3, query.sym_size(3)) && (!mask.has_value() || is_generated_mask(*mask, query, keys));
+         has_size(key, 3, query.sym_size(3)) && (!mask.has_value() || is_fitting_mask(*mask, query, keys));
+}
+
+// Return true if the kernels generated for a device take a call that fits.
+bool is_generated(const at::Tensor& query, double dropout) {
+  const c10::DeviceIndex index = query.device().index();
+  const c10::DeviceIndex device = index < 0 ? current_device() : index;
+  return allows_generated() && device < device_count() && generates_for(device) && has_generated_attention() &&
+         dropout == 0;
+}
+
+// Ask the driver about a call that fits. torch converts masks of flags before it calls the operator.
+NativeAnswer ask_driver(Operator& whole, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                        std::optional<double> scale) {
+  torch::jit::Stack given{query, key, value, c10::IValue(), dropout, is_causal, false, scale};
+  const Call call(whole, given);
+  std::vector<c10::IValue> described(given.begin(), given.end());
+  if (mask.has_value()) {
+    described[3] = mask->scalar_type() == c10::kBool
+                       ? at::empty(mask->sizes(), at::TensorOptions(query.scalar_type()).device(c10::kMeta))
+                       : *mask;
+  }
+  return ask_native(call, described);
+}
+
+// Return true if the driver's own kernel for the whole takes a call, as far as it can be asked.
+bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+               const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
+               bool enable_gqa) {
+  if (!has_native(whole) || !allows_native()) {
+    return false;
+  }
+  if (!can_ask_native(whole)) {
+    return true;
+  }
+  if (!fits(query, key, value, mask, enable_gqa)) {
+    return false;
+  }
+  // A compiler's fake tensors may have symbols for sizes. What the driver declines then, generated kernels take.
+  return query.unsafeGetTensorImpl()->is_python_dispatch()
+             ? is_generated(query, dropout)
+             : ask_driver(whole, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Takes;
 }
 
 // Choose in this order. First, the driver's own kernel for the whole, or one that a vendor registered with torch.
@@ -103,14 +143,16 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
   // Looked up once: this runs in every call.
-  static const Operator& whole = operator_named("aten::_scaled_dot_product_fused_attention_overrideable");
+  static Operator& whole = operator_named("aten::_scaled_dot_product_fused_attention_overrideable");
   static const Operator& fused = operator_named("aten::_scaled_dot_product_flash_attention_for_cpu");
   static const Operator& product = operator_named("aten::bmm");
-  if (has_native(whole) || has_registered_whole) {
+  const bool is_enabled = at::globalContext().userEnabledOverrideableSDP();
+  if (has_registered_whole ||
+      (is_enabled && is_native(whole, query, key, value, mask, dropout, is_causal, scale, enable_gqa))) {
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
   if (!has_native(fused)) {
-    if (is_generated(query, key, value, mask, dropout, enable_gqa)) {
+    if (is_enabled && is_generated(query, dropout) && fits(query, key, value, mask, enable_gqa)) {
       return static_cast<int64_t>(sdp::SDPBackend::overrideable);
     }
     if (has_native(product) || !is_on_host(query)) {
