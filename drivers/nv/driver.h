@@ -18,7 +18,7 @@
 #include "../support/strided.h"
 #include "count.h"
 #include "cuda.h"
-#include "libraries/convolution_plans.h"
+#include "libraries/cudnn_graphs.h"
 #include "libraries/products.h"
 #include "stream_set.h"
 
@@ -82,7 +82,7 @@ struct Device {
 
   std::mutex own_mutex;  // guards what follows
   std::unique_ptr<Products> products;  // null until the first, as the next
-  std::unique_ptr<convolutions::Plans> convolution_plans;
+  std::unique_ptr<cudnn::Session> cudnn;
   // The driver's own kernels.
   uint64_t own_module = 0;
   std::map<std::string, uint64_t> own_kernels;

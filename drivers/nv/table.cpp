@@ -146,7 +146,7 @@ ob_status device_close(void* self, int32_t index) {
   Device* closed = nullptr;
   const ob_status status = on_device(self, index, "device_close", [&](Driver& driver, Device& device) -> ob_status {
     device.products.reset();
-    device.convolution_plans.reset();
+    device.cudnn.reset();
     std::unique_ptr<Module> own;
     CUresult code = CUDA_SUCCESS;
     if (device.own_module != 0 && driver.modules.take(device.own_module, &own)) {

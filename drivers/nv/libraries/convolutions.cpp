@@ -12,15 +12,12 @@
 #include "biases.h"
 #include "call.h"
 #include "convolution_plans.h"
+#include "cudnn_calls.h"
 
 namespace nv::convolutions {
 namespace {
 
 constexpr int64_t kMaxElements = std::numeric_limits<int32_t>::max();
-
-ob_status decline(const char* reason) {
-  return fail(OB_UNIMPLEMENTED, "cuDNN: %s", reason);
-}
 
 std::optional<int> type_of(ob_dtype dtype) {
   switch (dtype) {
@@ -69,7 +66,7 @@ bool is_dense(const Grid& grid, int dims, bool is_channels_last) {
 struct Work {
   Direction direction;
   size_t image, filter, response;
-  std::shared_ptr<const Plan> plan = nullptr;
+  std::shared_ptr<const cudnn::Plan> plan = nullptr;
   uint64_t workspace = 0;
 
   size_t written() const {
@@ -159,24 +156,12 @@ bool choose_layout(Call* call) {
   return can_last || can_first;
 }
 
-ob_status plans_of(Driver& driver, Device& device, Plans** out_plans) {
-  const std::lock_guard lock(device.own_mutex);
-  if (device.convolution_plans == nullptr) {
-    std::string error;
-    const cudnn::Library* library = cudnn::load(driver.options.cudnn, &error);
-    if (library == nullptr) return decline(error.c_str());
-    if (const ob_status status = Plans::make(*library, &device.convolution_plans); status != OB_OK) return status;
-  }
-  *out_plans = device.convolution_plans.get();
-  return OB_OK;
-}
-
 int64_t element_bytes(const Call& call) {
   return call.problem.type == cudnn::kFloat ? 4 : 2;
 }
 
 // Find the plan of each convolution, and mark what needs a copy in the call's layout.
-ob_status plan(Plans& plans, Call* call) {
+ob_status plan(cudnn::Session& session, Call* call) {
   const int dims = call->problem.dims;
   for (Grid& grid : call->grids) grid.is_copied = !is_dense(grid, dims, call->problem.is_channels_last);
   for (Work& work : call->works) {
@@ -189,7 +174,7 @@ ob_status plan(Plans& plans, Call* call) {
     problem.image = grids[0]->sizes;
     problem.filter = grids[1]->sizes;
     problem.response = grids[2]->sizes;
-    if (const ob_status status = plans.find(problem, &work.plan); status != OB_OK) return status;
+    if (const ob_status status = find_plan(session, problem, &work.plan); status != OB_OK) return status;
   }
   return OB_OK;
 }
@@ -197,14 +182,6 @@ ob_status plan(Plans& plans, Call* call) {
 bool needs_own_kernels(const Call& call) {
   return call.bias != nullptr || call.bias_gradient != nullptr ||
          std::any_of(call.grids.begin(), call.grids.end(), [](const Grid& grid) { return grid.is_copied; });
-}
-
-// Take memory for the call. Without enough of it, another way may do with less.
-ob_status take(const ob_kernel_call& given, uint64_t bytes, uint64_t* out_address) {
-  if (bytes == 0) return OB_OK;
-  if (!has_scratch(given)) return decline("this core has no memory for it");
-  const ob_status status = given.scratch(given.scratch_context, bytes, out_address);
-  return status == OB_OUT_OF_MEMORY ? decline("no memory for its workspace") : status;
 }
 
 int64_t count_of(const Sizes& sizes, int dims) {
@@ -243,18 +220,21 @@ ob_status copy_in(Driver& driver, Device& device, const Call& call, const Grid& 
 ob_status prepare(Driver& driver, Device& device, Call* call) {
   const int dims = call->problem.dims;
   for (Work& work : call->works) {
-    if (const ob_status status = take(call->given, workspace_of(*work.plan), &work.workspace); status != OB_OK) {
+    if (const ob_status status =
+            take_scratch(call->given, static_cast<uint64_t>(work.plan->workspace), &work.workspace);
+        status != OB_OK) {
       return status;
     }
   }
   for (Grid& grid : call->grids) {
     if (!grid.is_copied) continue;
     const auto bytes = static_cast<uint64_t>(count_of(grid.sizes, dims) * element_bytes(*call));
-    if (const ob_status status = take(call->given, bytes, &grid.data); status != OB_OK) return status;
+    if (const ob_status status = take_scratch(call->given, bytes, &grid.data); status != OB_OK) return status;
   }
   if (call->bias_gradient != nullptr) {
     const Biased sums = biased(*call, call->grids[call->summed], *call->bias_gradient);
-    if (const ob_status status = take(call->given, sums.scratch_bytes(), &call->sums); status != OB_OK) return status;
+    if (const ob_status status = take_scratch(call->given, sums.scratch_bytes(), &call->sums); status != OB_OK)
+      return status;
   }
   for (const Grid& grid : call->grids) {
     if (!grid.is_copied) continue;
@@ -264,14 +244,14 @@ ob_status prepare(Driver& driver, Device& device, Call* call) {
 }
 
 // Queue a call whose plans and memory are there.
-ob_status queue(Driver& driver, Device& device, Plans& plans, const Call& call) {
+ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const Call& call) {
   const CUstream stream = to_stream(call.given.stream);
   for (const Work& work : call.works) {
-    const std::array addresses = {call.grids[work.image].data, call.grids[work.filter].data,
-                                  call.grids[work.response].data};
-    if (const int status = plans.execute(*work.plan, addresses, work.workspace, stream); status != 0) {
+    const std::vector<cudnn::Binding> bindings = {
+        {1, call.grids[work.image].data}, {2, call.grids[work.filter].data}, {3, call.grids[work.response].data}};
+    if (const int status = session.execute(*work.plan, bindings, work.workspace, stream); status != 0) {
       return fail(OB_INTERNAL, "%s: cudnnBackendExecute gave %s", device.where.c_str(),
-                  plans.library.describe(status).c_str());
+                  session.library.describe(status).c_str());
     }
   }
   if (call.bias != nullptr) {
@@ -283,21 +263,21 @@ ob_status queue(Driver& driver, Device& device, Plans& plans, const Call& call) 
 }
 
 ob_status run(Driver& driver, Device& device, Call* call) {
-  Plans* plans = nullptr;
-  if (const ob_status status = plans_of(driver, device, &plans); status != OB_OK) return status;
-  if (const ob_status status = plan(*plans, call); status != OB_OK) return status;
-  if (device.major < kOldestMajor && needs_own_kernels(*call)) return decline("copies and biases before sm_70");
+  cudnn::Session* session = nullptr;
+  if (const ob_status status = session_of(driver, device, &session); status != OB_OK) return status;
+  if (const ob_status status = plan(*session, call); status != OB_OK) return status;
+  if (device.major < kOldestMajor && needs_own_kernels(*call)) return decline_cudnn("copies and biases before sm_70");
   if (const ob_status status = prepare(driver, device, call); status != OB_OK) return status;
-  return queue(driver, device, *plans, *call);
+  return queue(driver, device, *session, *call);
 }
 
 ob_status check_and_run(void* self, Call* call) {
-  if (call->works.empty()) return decline("nothing but the bias's gradient");
-  if (const char* reason = refusal_of(*call); reason != nullptr) return decline(reason);
+  if (call->works.empty()) return decline_cudnn("nothing but the bias's gradient");
+  if (const char* reason = refusal_of(*call); reason != nullptr) return decline_cudnn(reason);
   const std::optional<int> type = type_of(call->grids.front().tensor->dtype);
-  if (!type.has_value()) return decline("no such type");
+  if (!type.has_value()) return decline_cudnn("no such type");
   call->problem.type = *type;
-  if (!choose_layout(call)) return decline("strides of a result that it doesn't write");
+  if (!choose_layout(call)) return decline_cudnn("strides of a result that it doesn't write");
   return on_device(self, call->given.device, call->given.op,
                    [&](Driver& driver, Device& device) { return run(driver, device, call); });
 }
@@ -308,7 +288,7 @@ ob_status forward(void* self, const ob_kernel_call* given) {
   const size_t input = call.add(*value_at(*given, 0).tensors);
   const size_t weight = call.add(*value_at(*given, 1).tensors);
   const size_t output = call.add(output_at(*given, 0));
-  if (!read_window(3, call.grids[input].tensor->ndim - 2, &call)) return decline("such a window");
+  if (!read_window(3, call.grids[input].tensor->ndim - 2, &call)) return decline_cudnn("such a window");
   const ob_value& bias = value_at(*given, 2);
   if (bias.kind == OB_VALUE_TENSOR && bias.tensors->is_defined != 0) call.bias = bias.tensors;
   if (value_at(*given, 6).ints[0] != 0) {
@@ -325,7 +305,7 @@ ob_status backward(void* self, const ob_kernel_call* given) {
   const size_t input = call.add(*value_at(*given, 1).tensors);
   const size_t gradient = call.add(*value_at(*given, 0).tensors);
   const size_t weight = call.add(*value_at(*given, 2).tensors);
-  if (!read_window(4, call.grids[input].tensor->ndim - 2, &call)) return decline("such a window");
+  if (!read_window(4, call.grids[input].tensor->ndim - 2, &call)) return decline_cudnn("such a window");
   const bool is_transposed = value_at(*given, 7).ints[0] != 0;
   const size_t image = is_transposed ? gradient : input, response = is_transposed ? input : gradient;
   if (const ob_tensor& of_input = output_at(*given, 0); of_input.is_defined != 0) {

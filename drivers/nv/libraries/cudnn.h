@@ -46,19 +46,29 @@ constexpr bool is_refusal(int status) {
 enum : int {
   // Data types.
   kFloat = 0,
+  kDouble = 1,
   kHalf = 2,
+  kInt32 = 4,
   kBrain16 = 9,  // bfloat16
+  kInt64 = 10,
+  kBoolean = 11,
   // Types of attributes.
   kTypeHandle = 0,
   kTypeData = 1,
+  kTypeBoolean = 2,
   kTypeInt64 = 3,
   kTypeFloat = 4,
+  kTypeDouble = 5,
   kTypePointer = 6,
   kTypeConvolutionMode = 7,
   kTypeHeuristicMode = 8,
   kTypeNumericalNote = 11,
+  kTypePointwiseMode = 14,
   kTypeDescriptor = 15,
+  kTypeReduction = 18,
+  kTypeDistribution = 29,
   // Kinds of descriptors.
+  kPointwise = 0,
   kConvolution = 1,
   kEngine = 2,
   kEngineConfig = 3,
@@ -67,10 +77,21 @@ enum : int {
   kForwardOperation = 10,
   kFilterOperation = 11,
   kDataOperation = 12,
+  kPointwiseOperation = 13,
   kGraph = 15,
   kVariantPack = 16,
   kTensor = 17,
+  kProduct = 18,
+  kProductOperation = 19,
+  kReduction = 21,
+  kReductionOperation = 22,
+  kReshapeOperation = 31,
+  kDraw = 32,
+  kDrawOperation = 33,
   // Attributes.
+  kPointwiseMode = 0,
+  kPointwiseCompute = 1,
+  kPointwiseAxis = 9,
   kConvolutionCompute = 100,
   kConvolutionMode = 101,
   kConvolutionDilations = 102,
@@ -88,6 +109,11 @@ enum : int {
   kForwardAlpha = 700,  // and beta, convolution, w, x and y after it
   kDataAlpha = 706,     // and beta, convolution, w, dx and dy
   kFilterAlpha = 712,   // and beta, convolution, dw, x and dy
+  kPointwiseDescription = 750,  // and x, b and y after it
+  kPointwiseX = 751,
+  kPointwiseB = 752,
+  kPointwiseY = 753,
+  kPointwiseT = 758,
   kGraphHandle = 800,
   kGraphOperations = 801,
   kTensorAlignment = 900,
@@ -95,17 +121,46 @@ enum : int {
   kTensorSizes = 902,
   kTensorStrides = 903,
   kTensorId = 906,
+  kTensorIsVirtual = 907,
+  kTensorIsByValue = 908,
   kPackIds = 1000,
   kPackPointers = 1001,
   kPackWorkspace = 1003,
   kEngineNumericalNotes = 1303,
+  kProductCompute = 1500,
+  kProductA = 1520,  // and b, c and the description after it
+  kProductDescription = 1523,
+  kReductionOperator = 1600,
+  kReductionCompute = 1601,
+  kReductionX = 1610,  // and y and the description after it
+  kReductionDescription = 1612,
+  kReshapeX = 2200,  // and y after it
+  kDrawDistribution = 2300,
+  kDrawProbability = 2305,
+  kDrawY = 2310,  // and the seed, the description and the offset after it
+  kDrawSeed = 2311,
+  kDrawDescription = 2312,
+  kDrawOffset = 2313,
   // Values.
   kCrossCorrelation = 1,
   kHeuristicsFallback = 2,
   kHeuristicsA = 3,
   kNoteTensorCore = 0,
   kNoteDownConvertInputs = 1,
-  kNoteNondeterministic = 4
+  kNoteNondeterministic = 4,
+  kAdd = 0,  // of pointwise operations
+  kMultiply = 1,
+  kDivide = 6,
+  kSubtract = 9,
+  kExp = 13,
+  kLog = 15,
+  kIdentity = 21,
+  kNotLess = 303,
+  kIndex = 501,
+  kSelect = 601,
+  kSum = 0,  // of reductions
+  kGreatest = 3,
+  kBernoulli = 0  // of draws
 };
 
 // Return the library, opened at the process's first call from the file `path` or, if that is "", by the usual name.

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "cudnn_calls.h"
+
+namespace nv {
+
+ob_status decline_cudnn(const char* reason) {
+  return fail(OB_UNIMPLEMENTED, "cuDNN: %s", reason);
+}
+
+ob_status session_of(Driver& driver, Device& device, cudnn::Session** out_session) {
+  const std::lock_guard lock(device.own_mutex);
+  if (device.cudnn == nullptr) {
+    std::string error;
+    const cudnn::Library* library = cudnn::load(driver.options.cudnn, &error);
+    if (library == nullptr) return decline_cudnn(error.c_str());
+    if (const ob_status status = cudnn::Session::make(*library, &device.cudnn); status != OB_OK) return status;
+  }
+  *out_session = device.cudnn.get();
+  return OB_OK;
+}
+
+ob_status take_scratch(const ob_kernel_call& given, uint64_t bytes, uint64_t* out_address) {
+  if (bytes == 0) return OB_OK;
+  if (!has_scratch(given)) return decline_cudnn("this core has no memory for it");
+  const ob_status status = given.scratch(given.scratch_context, bytes, out_address);
+  return status == OB_OUT_OF_MEMORY ? decline_cudnn("no memory for its workspace") : status;
+}
+
+}  // namespace nv
