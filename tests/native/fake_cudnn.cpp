@@ -3,6 +3,7 @@
 // that are not finalized or lack an attribute, shapes that don't fit together, strides that are not dense, addresses that
 // are not aligned as they were described, a workspace that is missing, no stream. Its first configuration does not repeat
 // its results, its second can't be finalized. Convolutions of 7 channels (of the image) in groups have no engine.
+// Graphs of other operations are attention's: fake_cudnn_graphs.h.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,54 +11,18 @@
 #include <map>
 #include <vector>
 
-#include "brain.h"
+#include "fake_cudnn_graphs.h"
+#include "fake_cudnn_parts.h"
 
 namespace {
 
 constexpr int kBadParameter = 2000, kNotSupported = 3000, kNotInitialized = 1001;
-constexpr int kElementBytes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4, 8};  // by the type of an attribute
-constexpr int64_t kWorkspace = 1000;
+constexpr int kElementBytes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4,  4, 4, 4,
+                                 8, 4, 4, 4, 4, 4, 4, 4, 4, 1, 4, 16, 4, 4, 4};  // by the type of an attribute
 
 struct Handle {
   void* stream = nullptr;
 };
-
-struct Descriptor {
-  int kind = 0;
-  bool is_final = false;
-  int64_t engine = -1;  // of a configuration, an engine or a plan
-  std::map<int, std::vector<char>> attributes;
-
-  template <class T>
-  std::vector<T> all(int attribute) const {
-    const auto found = attributes.find(attribute);
-    if (found == attributes.end()) return {};
-    std::vector<T> values(found->second.size() / sizeof(T));
-    std::memcpy(values.data(), found->second.data(), values.size() * sizeof(T));
-    return values;
-  }
-  template <class T>
-  T one(int attribute) const {
-    const std::vector<T> values = all<T>(attribute);
-    return values.empty() ? T{} : values[0];
-  }
-};
-
-double read(int type, const void* at, int64_t index) {
-  if (type == 0) return static_cast<const float*>(at)[index];
-  if (type == 2) return static_cast<double>(static_cast<const _Float16*>(at)[index]);
-  return of_brain(static_cast<const uint16_t*>(at)[index]);
-}
-
-void write(int type, void* at, int64_t index, double value) {
-  if (type == 0) {
-    static_cast<float*>(at)[index] = static_cast<float>(value);
-  } else if (type == 2) {
-    static_cast<_Float16*>(at)[index] = static_cast<_Float16>(value);
-  } else {
-    static_cast<uint16_t*>(at)[index] = to_brain(static_cast<float>(value));
-  }
-}
 
 // A tensor of a graph, in three dimensions.
 struct Tensor {
@@ -190,6 +155,11 @@ bool read_operation(const Descriptor& operation, Convolution* out) {
   return out->fits();
 }
 
+int64_t workspace_bytes() {
+  const char* given = std::getenv("OB_FAKE_CUDNN_WORKSPACE");
+  return given == nullptr ? 1000 : std::strtoll(given, nullptr, 10);
+}
+
 const std::map<int, std::vector<int>> kNeeded = {{1, {100, 101, 102, 103, 104, 105, 106}},
                                                  {4, {200, 201}},
                                                  {5, {400, 401}},
@@ -207,6 +177,36 @@ Convolution convolution_of(const Descriptor& plan) {
 
 bool needs_workspace(const Convolution& convolution) {
   return convolution.kind == 11;
+}
+
+bool is_convolution(const Descriptor& graph) {
+  const int kind = graph.one<Descriptor*>(801)->kind;
+  return kind >= 10 && kind <= 12;
+}
+
+const Descriptor& graph_of(const Descriptor& plan) {
+  return *plan.one<Descriptor*>(401)->one<Descriptor*>(-1);
+}
+
+bool plan_needs_workspace(const Descriptor& plan) {
+  if (is_convolution(graph_of(plan))) return needs_workspace(convolution_of(plan));
+  std::vector<graphs::Operation> operations;
+  graphs::read_all(graph_of(plan), &operations);
+  return graphs::needs_workspace(operations);
+}
+
+int run_graph(const Descriptor& graph, const Descriptor& pack) {
+  const auto ids = pack.all<int64_t>(1000);
+  const auto pointers = pack.all<void*>(1001);
+  std::map<int64_t, void*> places;
+  for (size_t i = 0; i < ids.size(); ++i) places[ids[i]] = pointers[i];
+  std::vector<graphs::Operation> operations;
+  graphs::read_all(graph, &operations);
+  graphs::Run run(places);
+  for (const graphs::Operation& operation : operations) {
+    if (!run.run(operation)) return kBadParameter;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -246,7 +246,7 @@ int cudnnBackendDestroyDescriptor(Descriptor* descriptor) {
   return 0;
 }
 int cudnnBackendSetAttribute(Descriptor* descriptor, int attribute, int type, int64_t count, const void* values) {
-  if (descriptor->is_final || count < 1 || type > 15) return kBadParameter;
+  if (descriptor->is_final || count < 1 || type > 29) return kBadParameter;
   const auto* bytes = static_cast<const char*>(values);
   descriptor->attributes[attribute].assign(bytes, bytes + count * kElementBytes[type]);
   return 0;
@@ -263,7 +263,11 @@ int cudnnBackendFinalize(Descriptor* descriptor) {
   if (descriptor->kind >= 10 && descriptor->kind <= 12 && !read_operation(*descriptor, &convolution)) {
     return kBadParameter;
   }
-  if (descriptor->kind == 15) {
+  if (descriptor->kind == 15 && !is_convolution(*descriptor)) {
+    std::vector<graphs::Operation> operations;
+    if (!graphs::read_all(*descriptor, &operations)) return kBadParameter;
+    if (!graphs::has_engine(operations)) return kNotSupported;
+  } else if (descriptor->kind == 15) {
     read_operation(*descriptor->one<Descriptor*>(801), &convolution);
     if (convolution.image.sizes[1] == 7 && convolution.groups() > 1) return kNotSupported;
   }
@@ -290,7 +294,7 @@ int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t
     if (*out_count > 0 && asked > 0) *static_cast<int*>(out) = 4;
   } else if (attribute == 402) {  // workspace
     *out_count = 1;
-    *static_cast<int64_t*>(out) = needs_workspace(convolution_of(*descriptor)) ? kWorkspace : 0;
+    *static_cast<int64_t*>(out) = plan_needs_workspace(*descriptor) ? workspace_bytes() : 0;
   } else {
     return kBadParameter;
   }
@@ -299,6 +303,14 @@ int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t
 
 int cudnnBackendExecute(Handle* handle, Descriptor* plan, Descriptor* pack) {
   if (handle->stream == nullptr || !plan->is_final || !pack->is_final) return kNotInitialized;
+  if (!is_convolution(graph_of(*plan))) {
+    auto* scratch = pack->one<void*>(1003);
+    if (plan_needs_workspace(*plan)) {
+      if (scratch == nullptr) return kBadParameter;
+      std::memset(scratch, 0xab, static_cast<size_t>(workspace_bytes()));
+    }
+    return run_graph(graph_of(*plan), *pack);
+  }
   Convolution convolution = convolution_of(*plan);
   const auto ids = pack->all<int64_t>(1000);
   const auto pointers = pack->all<void*>(1001);
@@ -312,7 +324,7 @@ int cudnnBackendExecute(Handle* handle, Descriptor* plan, Descriptor* pack) {
   }
   if (needs_workspace(convolution)) {
     if (workspace == nullptr) return kBadParameter;
-    std::memset(workspace, 0xab, kWorkspace);
+    std::memset(workspace, 0xab, static_cast<size_t>(workspace_bytes()));
   }
   convolution.run();
   return 0;

@@ -132,12 +132,25 @@ def test_convolutions_by_the_vendors_library(fakes):
     run(sys.executable, HERE / "vendor_convolutions.py", *libraries, env=python_env())
 
 
-@pytest.mark.parametrize("version", ["80907", None])
-def test_convolutions_without_the_vendors_library(fakes, version, tmp_path):
-    """Without the library, or with one that is too old, convolutions go another way, with the same values."""
-    library = fakes("fake_cudnn", "libcudnn.so.9") if version else tmp_path / "libcudnn.so.9"
-    env = python_env(**({"OB_FAKE_CUDNN_VERSION": version} if version else {}))
-    run(sys.executable, HERE / "no_convolutions.py", fakes("fake_cuda", "libcuda.so.1"), library, env=env)
+def test_attention_by_the_vendors_library(fakes):
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
+    run(sys.executable, HERE / "vendor_attention.py", *libraries, env=python_env(FAKE_CUDA_MAJOR="9"))
+
+
+@pytest.mark.parametrize("way", ["80907", "missing", "memory"])
+def test_without_the_vendors_library(fakes, way, tmp_path):
+    """Without the library, with one that is too old, or without memory for it, calls go another way."""
+    library = tmp_path / "libcudnn.so.9" if way == "missing" else fakes("fake_cudnn", "libcudnn.so.9")
+    more = {"80907": {"OB_FAKE_CUDNN_VERSION": way}, "memory": {"OB_FAKE_CUDNN_WORKSPACE": str(1 << 29)}}
+    env = python_env(FAKE_CUDA_MAJOR="9", **more.get(way, {}))
+    run(sys.executable, HERE / "no_cudnn.py", fakes("fake_cuda", "libcuda.so.1"), library, env=env)
+
+
+@pytest.mark.parametrize("version", ["90800", "91000", "91001"])
+def test_attention_by_versions_that_cannot(fakes, version):
+    env = python_env(FAKE_CUDA_MAJOR="9", OB_FAKE_CUDNN_VERSION=version)
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
+    run(sys.executable, HERE / "no_cudnn.py", *libraries, "attention", env=env)
 
 
 def test_the_driver_tests_on_a_fake_cuda(fakes):

@@ -21,8 +21,23 @@ inline bool has_scratch(const ob_kernel_call& call) {
   return call.struct_size >= offsetof(ob_kernel_call, scratch) + sizeof call.scratch && call.scratch != nullptr;
 }
 
+// Return true if torch asks for all bits of `flags`. A core older than version 1.6 tells none.
+inline bool has_flags(const ob_kernel_call& call, uint64_t flags) {
+  return call.struct_size >= offsetof(ob_kernel_call, flags) + sizeof call.flags && (call.flags & flags) == flags;
+}
+
+inline bool has_draw(const ob_kernel_call& call) {
+  return call.struct_size >= offsetof(ob_kernel_call, draw) + sizeof call.draw;
+}
+
+// Return true if the results must be the same in each run: always, if the core can't tell.
+inline bool must_repeat(const ob_kernel_call& call) {
+  return !has_draw(call) || has_flags(call, OB_CALL_REPEATS);
+}
+
 // Register the operators of one library.
 ob_status register_products(void* self, const ob_registrar* registrar);
 ob_status register_convolutions(void* self, const ob_registrar* registrar);
+ob_status register_attention(void* self, const ob_registrar* registrar);
 
 }  // namespace nv

@@ -7,8 +7,10 @@ namespace nv {
 namespace {
 
 ob_status kernel_register(void* self, const ob_registrar* registrar) {
-  const ob_status status = register_products(self, registrar);
-  return status == OB_OK ? register_convolutions(self, registrar) : status;
+  for (const auto add : {register_products, register_convolutions, register_attention}) {
+    if (const ob_status status = add(self, registrar); status != OB_OK) return status;
+  }
+  return OB_OK;
 }
 
 }  // namespace

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Attention by cuDNN: aten::_scaled_dot_product_fused_attention_overrideable and its gradients.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "../driver.h"
+#include "attention_graphs.h"
+#include "cudnn_calls.h"
+
+namespace nv::attention {
+namespace {
+
+constexpr int64_t kMaxHead = 256;
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+constexpr int64_t kGranule = 8;    // elements: cuDNN reads 16 bytes at once
+constexpr int kOldestChip = 8;     // major compute capability
+constexpr size_t kOldest = 90900;  // versions of cuDNN
+constexpr size_t kOldestInfinity = 91000;
+constexpr size_t kOldestRaggedKeys = 91501;
+
+std::optional<int> half_of(ob_dtype dtype) {
+  if (dtype == OB_FLOAT16) return cudnn::kHalf;
+  if (dtype == OB_BFLOAT16) return cudnn::kBrain16;
+  return std::nullopt;
+}
+
+// A tensor of a call. `data` is a copy's address if cuDNN can't take the caller's memory.
+struct Operand {
+  Tensor tensor{};
+  Sizes given{};  // the caller's strides
+  uint64_t source = 0;
+  uint64_t data = 0;
+  bool is_copied = false;
+  bool is_written = false;  // what is copied is copied back
+
+  int64_t element_bytes() const { return tensor.type == cudnn::kFloat ? 4 : 2; }
+  uint64_t bytes() const {
+    const auto rows = static_cast<uint64_t>(tensor.sizes[0] * tensor.sizes[1] * tensor.sizes[2]);
+    return rows * static_cast<uint64_t>(tensor.strides[2] * element_bytes());
+  }
+};
+
+struct Call {
+  Call(const ob_kernel_call& call, bool asks) : given(call), is_question(asks) {}
+
+  const ob_kernel_call& given;
+  const bool is_question;  // only the answer is wanted
+  int type = cudnn::kHalf;
+  Problem problem{};
+  std::vector<Operand> operands{};
+  const char* refusal = nullptr;  // the first reason why cuDNN can't have it
+  float scale = 0, nothing = 0, kept = 1, kept_inverse = 1;
+  uint64_t workspace = 0;
+
+  void refuse(const char* reason) {
+    if (refusal == nullptr) refusal = reason;
+  }
+  const Operand& find(Place place) const {
+    return *std::find_if(operands.begin(), operands.end(),
+                         [&](const Operand& one) { return one.tensor.place == place; });
+  }
+  const Sizes& sizes_of(Place place) const { return find(place).tensor.sizes; }
+};
+
+// Return true if cuDNN takes memory with these strides: adjacent columns, all else in units of 16 bytes.
+bool is_taken(const Sizes& sizes, const Sizes& strides, int64_t least) {
+  if (strides[3] != 1) return false;
+  for (size_t dim = 0; dim < 3; ++dim) {
+    if (sizes[dim] != 1 && (strides[dim] % kGranule != 0 || strides[dim] < least)) return false;
+  }
+  return true;
+}
+
+// Add a tensor with four dimensions.
+Operand* add(Place place, const ob_tensor& tensor, Call* call) {
+  Operand one;
+  one.tensor = {place, call->type, {}, {}};
+  one.source = one.data = tensor.data;
+  if (tensor.ndim != 4) call->refuse("not four dimensions");
+  if (half_of(tensor.dtype) != call->type) call->refuse("tensors of several types");
+  if (tensor.device != call->given.device) call->refuse("not all of it is on one device");
+  int64_t count = 1;
+  for (size_t dim = 0; dim < 4 && call->refusal == nullptr; ++dim) {
+    one.tensor.sizes[dim] = tensor.sizes[dim];
+    one.given[dim] = tensor.strides[dim];
+    if (tensor.sizes[dim] == 0) call->refuse("an empty tensor");
+    if (tensor.strides[dim] < 0) call->refuse("a negative stride");
+    if (__builtin_mul_overflow(count, tensor.sizes[dim], &count) || count > kMost) call->refuse("so many elements");
+  }
+  // The strides of dimensions of size 1 mean nothing.
+  const Sizes dense = dense_strides(one.tensor.sizes);
+  for (size_t dim = 0; dim < 4; ++dim) {
+    if (one.tensor.sizes[dim] == 1) one.given[dim] = dense[dim];
+  }
+  one.is_copied = !is_taken(one.tensor.sizes, one.given, 1) || tensor.data % 16 != 0;
+  one.tensor.strides = one.is_copied ? dense : one.given;
+  call->operands.push_back(one);
+  return &call->operands.back();
+}
+
+// Add memory for the call alone, dense.
+void add_memory(Place place, const Sizes& sizes, int type, Call* call) {
+  Operand one;
+  one.tensor = {place, type, sizes, dense_strides(sizes)};
+  call->operands.push_back(one);
+}
+
+// Add a tensor that the call writes. If it is not wanted, cuDNN writes to memory of the call.
+void add_written(Place place, const ob_tensor& tensor, const Sizes& sizes, Call* call) {
+  if (tensor.is_defined == 0) return add_memory(place, sizes, call->type, call);
+  add(place, tensor, call)->is_written = true;
+}
+
+// Add a float for each query.
+void add_rows(Place place, const ob_tensor& tensor, const Sizes& query, Call* call) {
+  Operand one;
+  one.tensor = {place, cudnn::kFloat, {query[0], query[1], query[2], 1}, {}};
+  one.tensor.strides = one.given = dense_strides(one.tensor.sizes);
+  one.source = one.data = tensor.data;
+  one.is_copied = tensor.data % 16 != 0;
+  bool is_right = tensor.ndim == 3 && tensor.dtype == OB_FLOAT32 && tensor.device == call->given.device;
+  for (size_t dim = 0; dim < 3 && is_right; ++dim) {
+    is_right = tensor.sizes[dim] == query[dim] && (query[dim] == 1 || tensor.strides[dim] == one.given[dim]);
+  }
+  if (!is_right) call->refuse("sums of another kind");
+  call->operands.push_back(one);
+}
+
+// Add a seed or an offset of dropout.
+void add_draw(Place place, const ob_tensor& tensor, Call* call) {
+  Operand one;
+  one.tensor = {place, cudnn::kInt64, {1, 1, 1, 1}, {1, 1, 1, 1}};
+  one.source = one.data = tensor.data;
+  if (tensor.dtype != OB_INT64 || tensor.ndim != 0 || tensor.device != call->given.device) {
+    call->refuse("a seed of another kind");
+  }
+  call->operands.push_back(one);
+}
+
+// Add the mask, which has two to four dimensions and repeats along those of size 1.
+void add_mask(const ob_tensor& tensor, const Sizes& scores, Call* call) {
+  if (half_of(tensor.dtype) != call->type) return call->refuse("a mask of another type");
+  if (tensor.device != call->given.device) return call->refuse("not all of it is on one device");
+  if (tensor.ndim < 2 || tensor.ndim > 4) return call->refuse("a mask with so many dimensions");
+  Operand one;
+  // Batches and heads may share a matrix, which is whole.
+  one.tensor = {kMask, call->type, {1, 1, scores[2], scores[3]}, {}};
+  one.source = one.data = tensor.data;
+  const size_t missing = 4 - static_cast<size_t>(tensor.ndim);
+  for (size_t dim = 0; dim < 4 - missing; ++dim) {
+    const int64_t size = tensor.sizes[dim];
+    if (size != 1 && size != scores[dim + missing]) return call->refuse("a mask of another size");
+    if (tensor.strides[dim] < 0) return call->refuse("a negative stride");
+    if (size == 1) continue;
+    one.tensor.sizes[dim + missing] = size;
+    one.given[dim + missing] = tensor.strides[dim];
+  }
+  const Sizes& sizes = one.tensor.sizes;
+  const int64_t row = (scores[3] + kGranule - 1) / kGranule * kGranule;
+  const Sizes padded = dense_strides({sizes[0], sizes[1], sizes[2], row});
+  if (static_cast<double>(sizes[0]) * static_cast<double>(padded[0]) > static_cast<double>(kMost)) {
+    return call->refuse("so many elements");
+  }
+  for (size_t dim = 0; dim < 2; ++dim) {
+    if (sizes[dim] == 1) one.given[dim] = padded[dim];
+  }
+  if (scores[3] == 1) one.given[3] = 1;
+  one.is_copied = !is_taken(sizes, one.given, 0) || tensor.data % 16 != 0;
+  one.tensor.strides = one.is_copied ? padded : one.given;
+  call->operands.push_back(one);
+}
+
+// Add query, key, value and mask, which stand in this order from the argument `first` on.
+void add_inputs(size_t first, Call* call) {
+  const Sizes query = add(kQuery, *value_at(call->given, first).tensors, call)->tensor.sizes;
+  const Sizes key = add(kKey, *value_at(call->given, first + 1).tensors, call)->tensor.sizes;
+  const Sizes value = add(kValue, *value_at(call->given, first + 2).tensors, call)->tensor.sizes;
+  if (call->refusal != nullptr) return;
+  if (key[0] != query[0] || value[0] != query[0] || key[3] != query[3] || value[2] != key[2] || value[1] != key[1] ||
+      query[1] % key[1] != 0) {
+    return call->refuse("sizes that don't fit together");
+  }
+  for (const int64_t head : {query[3], value[3]}) {
+    if (head % kGranule != 0 || head > kMaxHead) return call->refuse("heads of so many elements");
+  }
+  const ob_value& mask = value_at(call->given, first + 3);
+  if (mask.kind == OB_VALUE_TENSOR && mask.tensors->is_defined != 0) {
+    add_mask(*mask.tensors, {query[0], query[1], query[2], key[2]}, call);
+  }
+}
+
+// Read the numbers of a call.
+void read_numbers(size_t dropout, size_t causal, size_t scale, Call* call) {
+  call->problem.dropout = value_at(call->given, dropout).doubles[0];
+  call->problem.is_causal = value_at(call->given, causal).ints[0] != 0;
+  const ob_value& factor = value_at(call->given, scale);
+  const auto head = static_cast<double>(call->sizes_of(kQuery)[3]);
+  call->scale = static_cast<float>(factor.kind == OB_VALUE_NONE ? 1 / std::sqrt(head) : factor.doubles[0]);
+  if (call->problem.dropout < 0 || call->problem.dropout >= 1) call->refuse("such a dropout");
+  if (call->problem.dropout > 0 && !has_draw(call->given)) call->refuse("dropout, for which this core has no seeds");
+  call->kept_inverse = static_cast<float>(1 - call->problem.dropout);
+  call->kept = 1 / call->kept_inverse;
+}
+
+// Refuse what a version of the library or a chip computes wrongly or not at all.
+void check_versions(const Device& device, const cudnn::Library& library, Call* call) {
+  const size_t version = library.version;
+  if (device.major < kOldestChip) call->refuse("attention before sm_80");
+  if (version < kOldest) call->refuse("attention before version 9.9");
+  if (version == 91000 || version == 91001) call->refuse("attention of versions 9.10.0 and 9.10.1");
+  if (call->problem.is_backward && version < kOldestRaggedKeys && call->sizes_of(kKey)[2] % 128 != 0) {
+    call->refuse("gradients for such a number of keys before version 9.15.1");
+  }
+  call->nothing =
+      version < kOldestInfinity ? std::numeric_limits<float>::lowest() : -std::numeric_limits<float>::infinity();
+}
+
+// Queue the copy of a tensor into memory that cuDNN takes, or of a result from it.
+ob_status copy(Driver& driver, Device& device, const Call& call, const Operand& one) {
+  ob_copy_nd nd = {};
+  nd.struct_size = sizeof nd;
+  nd.dst = one.is_written ? one.source : one.data;
+  nd.src = one.is_written ? one.data : one.source;
+  nd.dst_device = nd.src_device = device.index;
+  nd.element_size = static_cast<uint32_t>(one.element_bytes());
+  nd.ndim = 4;
+  nd.sizes = one.tensor.sizes.data();
+  nd.dst_strides = (one.is_written ? one.given : one.tensor.strides).data();
+  nd.src_strides = (one.is_written ? one.tensor.strides : one.given).data();
+  return copy_nd(driver, device, to_stream(call.given.stream), nd);
+}
+
+// Take all memory for the call. No other way knows the weights that dropout keeps.
+ob_status take(const cudnn::Plan& plan, Call* call) {
+  ob_status status = take_scratch(call->given, static_cast<uint64_t>(plan.workspace), &call->workspace);
+  for (Operand& one : call->operands) {
+    if (status != OB_OK || (!one.is_copied && one.data != 0)) continue;
+    status = take_scratch(call->given, one.bytes(), &one.data);
+  }
+  return status == OB_UNIMPLEMENTED && call->problem.dropout > 0 ? OB_OUT_OF_MEMORY : status;
+}
+
+// Take all memory before anything is queued, then queue the copies and the draw of a seed.
+ob_status prepare(Driver& driver, Device& device, const cudnn::Plan& plan, Call* call) {
+  if (const ob_status status = take(plan, call); status != OB_OK) return status;
+  for (const Operand& one : call->operands) {
+    if (!one.is_copied || one.is_written) continue;
+    if (const ob_status status = copy(driver, device, *call, one); status != OB_OK) return status;
+  }
+  if (call->problem.dropout == 0 || call->problem.is_backward) return OB_OK;
+  const ob_status drawn = call->given.draw(call->given.scratch_context, call->find(kSeed).data);
+  if (drawn != OB_OK) return drawn;
+  const CUstream stream = to_stream(call->given.stream);
+  return check(driver, device, driver.api.MemsetD32Async(call->find(kOffset).data, 0, 2, stream), "cuMemsetD32Async");
+}
+
+ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const cudnn::Plan& plan, const Call& call) {
+  const auto address = [](const float& number) { return reinterpret_cast<uint64_t>(&number); };
+  std::vector<cudnn::Binding> bindings = {{kScale, address(call.scale)}};
+  if (call.problem.is_causal) bindings.push_back({kNothing, address(call.nothing)});
+  if (call.problem.is_backward) bindings.push_back({kKeptInverse, address(call.kept_inverse)});
+  if (call.problem.dropout > 0) bindings.push_back({kKept, address(call.kept)});
+  for (const Operand& one : call.operands) bindings.push_back({one.tensor.place, one.data});
+  const int status = session.execute(plan, bindings, call.workspace, to_stream(call.given.stream));
+  if (status != 0) {
+    return fail(OB_INTERNAL, "%s: cudnnBackendExecute gave %s", device.where.c_str(),
+                session.library.describe(status).c_str());
+  }
+  for (const Operand& one : call.operands) {
+    if (!one.is_copied || !one.is_written) continue;
+    if (const ob_status copied = copy(driver, device, call, one); copied != OB_OK) return copied;
+  }
+  return OB_OK;
+}
+
+// Return the status of a plan for the gradients of a call that drops weights. Only a plan knows which.
+ob_status find_gradients(cudnn::Session& session, const Call& call) {
+  Problem problem = call.problem;
+  problem.is_backward = true;
+  problem.repeats = must_repeat(call.given);
+  const auto add_like = [&](Place place, Place like, int type) {
+    const Sizes& sizes = call.sizes_of(like);
+    problem.tensors.push_back({place, type, sizes, dense_strides(sizes)});
+  };
+  add_like(kGrad, kResult, call.type);
+  add_like(kGradQuery, kQuery, call.type);
+  add_like(kGradKey, kKey, call.type);
+  add_like(kGradValue, kValue, call.type);
+  add_like(kDelta, kLogSumExp, cudnn::kFloat);
+  if (!problem.repeats) add_like(kQuerySums, kQuery, cudnn::kFloat);
+  std::shared_ptr<const cudnn::Plan> plan;
+  return find_plan(session, problem, &plan);
+}
+
+ob_status run(Driver& driver, Device& device, Call* call) {
+  cudnn::Session* session = nullptr;
+  if (const ob_status status = session_of(driver, device, &session); status != OB_OK) return status;
+  check_versions(device, session->library, call);
+  if (call->refusal != nullptr) return decline_cudnn(call->refusal);
+  for (const Operand& one : call->operands) call->problem.tensors.push_back(one.tensor);
+  std::shared_ptr<const cudnn::Plan> plan;
+  if (const ob_status status = find_plan(*session, call->problem, &plan); status != OB_OK) return status;
+  if (call->problem.dropout > 0 && !call->problem.is_backward) {
+    if (const ob_status status = find_gradients(*session, *call); status != OB_OK) return status;
+  }
+  if (call->is_question) return OB_OK;
+  if (const ob_status status = prepare(driver, device, *plan, call); status != OB_OK) return status;
+  return queue(driver, device, *session, *plan, *call);
+}
+
+ob_status check_and_run(void* self, Call* call) {
+  if (call->refusal != nullptr) return decline_cudnn(call->refusal);
+  return on_device(self, call->given.device, call->given.op,
+                   [&](Driver& driver, Device& device) { return run(driver, device, call); });
+}
+
+// (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale)
+ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) {
+  Call call(*given, is_question);
+  const std::optional<int> type = half_of(value_at(*given, 0).tensors->dtype);
+  if (!type.has_value()) return decline_cudnn("no such type");
+  call.type = *type;
+  add_inputs(0, &call);
+  if (value_at(*given, 6).ints[0] != 0) call.refuse("the weights as a result");
+  if (call.refusal == nullptr) {
+    const Sizes query = call.sizes_of(kQuery);
+    read_numbers(4, 5, 7, &call);
+    add_written(kResult, output_at(*given, 0), query, &call);
+    add_rows(kLogSumExp, output_at(*given, 1), query, &call);
+    if (call.problem.dropout > 0) {
+      add_draw(kSeed, output_at(*given, 6), &call);
+      add_draw(kOffset, output_at(*given, 7), &call);
+    }
+  }
+  return check_and_run(self, &call);
+}
+
+// (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
+// dropout_p, is_causal, philox_seed, philox_offset, scale)
+ob_status backward_of(void* self, const ob_kernel_call* given, bool is_question) {
+  Call call(*given, is_question);
+  const std::optional<int> type = half_of(value_at(*given, 1).tensors->dtype);
+  if (!type.has_value()) return decline_cudnn("no such type");
+  call.type = *type;
+  call.problem.is_backward = true;
+  add_inputs(1, &call);
+  if (value_at(*given, 5).ints[3] != 0) call.refuse("a gradient of the mask");
+  if (call.refusal == nullptr) {
+    const Sizes query = call.sizes_of(kQuery), key = call.sizes_of(kKey), value = call.sizes_of(kValue);
+    if (query[2] == 1 && key[2] == 1) call.refuse("gradients of one query and one key");
+    read_numbers(12, 13, 16, &call);
+    add(kGrad, *value_at(*given, 0).tensors, &call);
+    add(kResult, *value_at(*given, 6).tensors, &call);
+    add_rows(kLogSumExp, *value_at(*given, 7).tensors, query, &call);
+    add_written(kGradQuery, output_at(*given, 0), query, &call);
+    add_written(kGradKey, output_at(*given, 1), key, &call);
+    add_written(kGradValue, output_at(*given, 2), value, &call);
+    add_memory(kDelta, {query[0], query[1], query[2], 1}, cudnn::kFloat, &call);
+    call.problem.repeats = must_repeat(*given);
+    if (!call.problem.repeats) add_memory(kQuerySums, query, cudnn::kFloat, &call);
+    if (call.problem.dropout > 0) {
+      add_draw(kSeed, *value_at(*given, 14).tensors, &call);
+      add_draw(kOffset, *value_at(*given, 15).tensors, &call);
+    }
+  }
+  return check_and_run(self, &call);
+}
+
+ob_status forward(void* self, const ob_kernel_call* given) {
+  return forward_of(self, given, false);
+}
+
+ob_status ask_forward(void* self, const ob_kernel_call* given) {
+  return forward_of(self, given, true);
+}
+
+ob_status backward(void* self, const ob_kernel_call* given) {
+  return backward_of(self, given, false);
+}
+
+ob_status ask_backward(void* self, const ob_kernel_call* given) {
+  return backward_of(self, given, true);
+}
+
+}  // namespace
+}  // namespace nv::attention
+
+namespace nv {
+
+ob_status register_attention(void* self, const ob_registrar* registrar) {
+  // A core that doesn't ask would send calls here for which it has another way only before it calls the operator.
+  if (registrar->struct_size < offsetof(ob_registrar, add_asked) + sizeof registrar->add_asked) return OB_OK;
+  const auto add = [&](const char* op, ob_operator_fn function, ob_operator_fn ask) {
+    return registrar->add_asked(registrar->context, op, function, ask, self);
+  };
+  const ob_status status =
+      add("aten::_scaled_dot_product_fused_attention_overrideable", attention::forward, attention::ask_forward);
+  if (status != OB_OK) return status;
+  return add("aten::_scaled_dot_product_fused_attention_overrideable_backward", attention::backward,
+             attention::ask_backward);
+}
+
+}  // namespace nv

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Convolve and attend on nv with a cuDNN that can't be used: python no_cudnn.py LIBCUDA LIBCUDNN [attention]
+
+With a third argument cuDNN can convolve. With OB_FAKE_CUDNN_WORKSPACE there is no memory for the gradients.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+os.environ["OUTBOARD_PROVIDERS"] = "native,host"
+os.environ["OUTBOARD_FALLBACK"] = "silent"
+
+import torch_outboard
+
+IS_SHORT = "OB_FAKE_CUDNN_WORKSPACE" in os.environ
+attention = torch.nn.functional.scaled_dot_product_attention
+
+
+def taken() -> list[str]:
+    return [row.op for row in torch_outboard.coverage() if row.provider == "native"]
+
+
+module = torch_outboard.attach("nv", library=sys.argv[1], cudnn=sys.argv[2])
+if IS_SHORT:
+    total = module.get_device_properties(0).total_memory
+    module.set_per_process_memory_fraction((1 << 28) / total)
+x, weight = torch.randn(2, 4, 6, 6), torch.randn(8, 4, 3, 3)
+gradient = torch.randn(2, 8, 4, 4)
+aten = torch.ops.aten
+sizes = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False])
+expected = aten.convolution_backward(gradient, x, weight, *sizes)[1]
+ours = aten.convolution_backward(gradient.to("nv"), x.to("nv"), weight.to("nv"), *sizes)[1]
+torch.testing.assert_close(ours.cpu(), expected)
+if len(sys.argv) <= 3:
+    assert not taken(), taken()
+
+query = torch.randn(2, 2, 16, 32, dtype=torch.float16)
+ours = query.to("nv").requires_grad_()
+result = attention(ours, ours, ours)
+torch.testing.assert_close(result.detach().cpu(), attention(query, query, query), atol=2e-3, rtol=2e-3)
+if IS_SHORT:
+    # The host has no kernel for what a whole's gradients need; generated kernels are left out here.
+    try:
+        result.sum().backward()
+    except NotImplementedError as error:
+        assert "fused_attention_overrideable" in str(error), error
+    else:
+        raise AssertionError("the gradients had no memory")
+    dropped = attention(ours, ours, ours, dropout_p=0.5)
+    try:
+        torch.autograd.grad(dropped, ours, torch.ones_like(dropped))
+    except torch.OutOfMemoryError as error:
+        assert "scratch memory" in str(error), error
+    else:
+        raise AssertionError("the gradients of dropout had no memory")
+else:
+    assert not [op for op in taken() if "attention" in op], taken()
