@@ -69,6 +69,8 @@ def _without_autoload(driver: str | None, options: dict[str, str], as_json: bool
 
 
 def _show_patches(as_json: bool) -> None:
+    import torch  # noqa: F401 - first: it may attach a driver, which needs the modules of patches whole
+
     from torch_outboard._compat.patches import PATCHES
 
     rows: list[dict[str, Any]] = [
