@@ -9,26 +9,16 @@ ratios of all rounds. Both multiply float32 as float32, and their results are co
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from _results import RESULTS, about, write
+from _against_cuda import compare
 
-os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
-os.environ.setdefault("OUTBOARD_FALLBACK", "error")
-
+# isort: split
 import torch
 
-import torch_outboard
-
-CALLS = 20
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -87,23 +77,6 @@ CASES = {
 }
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    else:
-        torch.accelerator.synchronize(device)
-
-
-def seconds(function: Callable[[], object], device: torch.device) -> float:
-    begin = time.perf_counter()
-    for _ in range(CALLS):
-        result = function()
-    wait(device)
-    elapsed = time.perf_counter() - begin
-    del result
-    return elapsed / CALLS
-
-
 def functions(case: Case, device: torch.device) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return the convolution and its gradients on a device, of the same numbers on each."""
     torch.manual_seed(0)
@@ -131,48 +104,6 @@ def difference(ours: Any, theirs: Any) -> float:
     return max(found)
 
 
-def measure(ours: Callable[[], Any], theirs: Callable[[], Any], devices: Any, rounds: int) -> dict[str, float]:
-    row = {"difference": difference(ours(), theirs())}
-    pairs = []
-    for function, device in zip((ours, theirs), devices, strict=True):
-        seconds(function, device)
-    for number in range(rounds):
-        turns = list(zip((ours, theirs), devices, strict=True))
-        order = (0, 1) if number % 2 == 0 else (1, 0)
-        measured = {which: seconds(*turns[which]) for which in order}
-        pairs.append((measured[0], measured[1]))
-    row["ours"] = statistics.median(pair[0] for pair in pairs) * 1e3
-    row["theirs"] = statistics.median(pair[1] for pair in pairs) * 1e3
-    row["ratio"] = statistics.median(pair[0] / pair[1] for pair in pairs)
-    return row
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, default=RESULTS / "convolutions-nv.json")
-    parser.add_argument("--rounds", type=int, default=11)
-    options = parser.parse_args()
-    module = torch_outboard.attach("nv")
-    if module.device_count() == 0 or not torch.cuda.is_available():
-        print("There is no GPU here, or torch has no CUDA to compare with.")
-        return 0
-    torch.backends.cudnn.allow_tf32 = False
-    devices = (torch.device("nv", 0), torch.device("cuda", 0))
-    print("| case | ours, ms | torch's, ms | ratio | gradients, ms | torch's, ms | ratio | difference |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    rows = {}
-    for name, case in CASES.items():
-        ours, theirs = (functions(case, device) for device in devices)
-        forward, backward = (measure(*pair, devices, options.rounds) for pair in zip(ours, theirs, strict=True))
-        rows[name] = {"forward": forward, "backward": backward}
-        figures = [f"{row[key]:.3f}" for row in (forward, backward) for key in ("ours", "theirs", "ratio")]
-        worst = max(forward["difference"], backward["difference"])
-        print(f"| {name} | {' | '.join(figures)} | {worst:.1e} |", flush=True)
-    calls: Any = torch_outboard.coverage().calls(provider="generated")
-    print(f"\ncalls by generated kernels: {calls}")
-    write(options.json, {"about": about(module.get_device_properties(0)), "milliseconds": rows})
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.backends.cudnn.allow_tf32 = False
+    sys.exit(compare("convolutions", __doc__.splitlines()[0], CASES, functions, difference))
