@@ -22,17 +22,12 @@ std::atomic<size_t> kept_count{0};
 
 thread_local const StreamState* failed_here = nullptr;
 
+using detail::raise_to;
 using Lock = std::lock_guard<std::mutex>;
 
 Dependency* find(std::vector<Dependency>& entries, const StreamState& stream) {
   const auto it = std::ranges::find(entries, &stream, &Dependency::stream);
   return it == entries.end() ? nullptr : &*it;
-}
-
-void raise_to(std::atomic<uint64_t>& value, uint64_t least) {
-  uint64_t now = value.load(std::memory_order_relaxed);
-  while (now < least && !value.compare_exchange_weak(now, least, std::memory_order_release)) {
-  }
 }
 
 // Return the dependency's first unraised failure. This and the next functions need failures_mutex.
@@ -250,16 +245,14 @@ void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept {
   kept_count.fetch_add(1, std::memory_order_release);
 }
 
-void note_standing(StreamState& stream, Standing* out_standing) {
+Standing standing_of(StreamState& stream) {
   StreamFailures& failures = stream.failures;
-  out_standing->stream = &stream;
-  out_standing->mark = failures.mark.fetch_add(1, std::memory_order_acq_rel);
+  Standing standing{&stream, failures.mark.fetch_add(1, std::memory_order_acq_rel), {}};
   if (C10_UNLIKELY(failures.has_others.load(std::memory_order_acquire))) {
     const Lock lock(failures.mutex);
-    out_standing->others = failures.others;
-  } else if (C10_UNLIKELY(!out_standing->others.is_null())) {
-    out_standing->others = {};
+    standing.others = failures.others;
   }
+  return standing;
 }
 
 void depend_on(StreamState& stream, const Standing& before) {

@@ -112,14 +112,9 @@ OUTBOARD_API WorkPlace next_own_place(StreamState& stream) noexcept;
 // dropped.
 OUTBOARD_API void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept;
 
-// Note what is queued so far. Call it before an event is recorded, and before a wait for the stream: work that another
+// Return what is queued so far. Call it before an event is recorded, and before a wait for the stream: work that another
 // thread queues meanwhile must not count as done with it.
-OUTBOARD_API void note_standing(StreamState& stream, Standing* out_standing);
-inline Standing standing_of(StreamState& stream) {
-  Standing standing;
-  note_standing(stream, &standing);
-  return standing;
-}
+OUTBOARD_API Standing standing_of(StreamState& stream);
 
 // Make work that is queued on the stream from now on depend on everything before `before`.
 OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
@@ -133,6 +128,11 @@ inline void tell_failures(StreamState& stream) {
 OUTBOARD_API void tell_device_failures(int device);
 
 namespace detail {
+inline void raise_to(std::atomic<uint64_t>& value, uint64_t least) noexcept {
+  uint64_t now = value.load(std::memory_order_relaxed);
+  while (now < least && !value.compare_exchange_weak(now, least, std::memory_order_release)) {
+  }
+}
 // Note that the stream's work up to the place has run.
 void note_done(const WorkPlace& place) noexcept;
 // Watch for failures of a stream that this thread reports. A report shows that the driver ran the work within the call

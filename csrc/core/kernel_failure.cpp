@@ -99,16 +99,6 @@ std::exception_ptr detail::error_of(const KernelRecord& record) {
 
 std::atomic<bool> detail::any_record{false};
 
-namespace {
-
-void raise_to(std::atomic<uint64_t>& value, uint64_t least) noexcept {
-  uint64_t now = value.load(std::memory_order_relaxed);
-  while (now < least && !value.compare_exchange_weak(now, least, std::memory_order_release)) {
-  }
-}
-
-}  // namespace
-
 // A stream's record, and what the host knows of it. Threads share a stream: each must find queued before its launch, or
 // its wait, what any thread owed to it. So a count of what is due goes up first, and a count of what was queued follows
 // only once it is queued.
@@ -145,7 +135,7 @@ class StreamRecord {
     if (fetched_.load(std::memory_order_acquire) < launches && capture_of(stream) == nullptr) {
       copy(stream, {sizeof(ob_copy), reinterpret_cast<uint64_t>(host_), address_, sizeof(KernelRecord), OB_HOST,
                     stream.device});
-      raise_to(fetched_, launches);
+      detail::raise_to(fetched_, launches);
     }
   }
 
