@@ -26,6 +26,12 @@ constexpr int kEagerLooks = 1000;  // without a pause between them
   C10_THROW_ERROR(DistBackendError, describe_entry(entry, status));
 }
 
+// Queue a group's calls. The driver may wait for peers.
+ob_status end_group(const ob_collectives& table) {
+  const BlockingRegion without_interpreter;
+  return table.group_end(table.self);
+}
+
 }  // namespace
 
 // ---- NativeCall ----
@@ -96,12 +102,7 @@ void NativeCall::begin() {
 void NativeCall::end() {
   const ob_collectives& table = *collectives();
   is_grouped_ = false;
-  ob_status status;
-  {
-    const BlockingRegion without_interpreter;
-    status = table.group_end(table.self);
-  }
-  settle(status, "group_end");
+  settle(end_group(table), "group_end");
 }
 
 // ---- Communicators ----
@@ -319,11 +320,7 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
         error = error ? error : std::current_exception();
       }
     }
-    ob_status status;
-    {
-      const BlockingRegion without_interpreter;
-      status = table.group_end(table.self);
-    }
+    ob_status status = end_group(table);
     if (error) {
       std::rethrow_exception(error);
     }
