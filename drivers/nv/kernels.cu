@@ -135,14 +135,17 @@ struct Brain {
   u16 bits;
 };
 
-static __device__ __forceinline__ float to_float(float value) { return value; }
-static __device__ __forceinline__ float to_float(Brain value) { return __uint_as_float(static_cast<u32>(value.bits) << 16); }
-static __device__ __forceinline__ float to_float(Half value) {
+// Return what an element is summed as.
+static __device__ __forceinline__ float widened(float value) { return value; }
+static __device__ __forceinline__ double widened(double value) { return value; }
+static __device__ __forceinline__ float widened(Brain value) { return __uint_as_float(static_cast<u32>(value.bits) << 16); }
+static __device__ __forceinline__ float widened(Half value) {
   float result;
   asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
   return result;
 }
 static __device__ __forceinline__ void store(float* to, float value) { *to = value; }
+static __device__ __forceinline__ void store(double* to, double value) { *to = value; }
 static __device__ __forceinline__ void store(Half* to, float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(value));
 }
@@ -175,9 +178,9 @@ static __device__ __forceinline__ void add_bias(T* out, const T* bias, const Bia
 #pragma unroll
   for (u32 i = 0; i < kWidth; ++i) {
     if (is_whole) {
-      store(&values[i], to_float(values[i]) + to_float(bias[channel]));
+      store(&values[i], widened(values[i]) + widened(bias[channel]));
     } else if (first + i < s.count) {
-      store(&out[first + i], to_float(out[first + i]) + to_float(bias[channel]));
+      store(&out[first + i], widened(out[first + i]) + widened(bias[channel]));
     }
     if (++inside == s.inner) {
       inside = 0;
@@ -190,16 +193,17 @@ static __device__ __forceinline__ void add_bias(T* out, const T* bias, const Bia
 // Sum rows of channels: a block sums one of `splits` runs of rows for 32 channels, and writes them side by side.
 template <class To, class From>
 static __device__ __forceinline__ void sum_rows(To* out, const From* in, const Bias& s) {
-  __shared__ float sums[kTileRows][kTile];
+  using Sum = decltype(widened(From{}));
+  __shared__ Sum sums[kTileRows][kTile];
   const u32 tiles = (s.channels + kTile - 1) / kTile;
   const u32 split = blockIdx.x / tiles, channel = blockIdx.x % tiles * kTile + threadIdx.x;
   const u32 rows = s.count / s.channels, each = (rows + s.splits - 1) / s.splits;
   const u32 begin = split * each, end = begin + each < rows ? begin + each : rows;
-  float sum = 0;
+  Sum sum = 0;
   if (channel < s.channels) {
 #pragma unroll 4
     for (u32 row = begin + threadIdx.y; row < end; row += kTileRows) {
-      sum += to_float(in[static_cast<u64>(row) * s.channels + channel]);
+      sum += widened(in[static_cast<u64>(row) * s.channels + channel]);
     }
   }
   sums[threadIdx.y][threadIdx.x] = sum;
@@ -210,17 +214,18 @@ static __device__ __forceinline__ void sum_rows(To* out, const From* in, const B
 }
 
 // Sum grids: a block sums one of `splits` runs of a channel's elements, and writes the sum as sum_rows does.
-template <class From>
-static __device__ __forceinline__ void sum_grids(float* out, const From* in, const Bias& s) {
-  __shared__ float sums[kThreads];
+template <class To, class From>
+static __device__ __forceinline__ void sum_grids(To* out, const From* in, const Bias& s) {
+  using Sum = decltype(widened(From{}));
+  __shared__ Sum sums[kThreads];
   const u32 split = blockIdx.x / s.channels, channel = blockIdx.x % s.channels;
   const u32 all = s.count / s.channels, each = (all + s.splits - 1) / s.splits;
   const u32 begin = split * each, end = begin + each < all ? begin + each : all;
-  float sum = 0;
+  Sum sum = 0;
 #pragma unroll 4
   for (u32 i = begin + threadIdx.x; i < end; i += kThreads) {
     const u32 batch = i / s.inner;
-    sum += to_float(in[(static_cast<u64>(batch) * s.channels + channel) * s.inner + (i - batch * s.inner)]);
+    sum += widened(in[(static_cast<u64>(batch) * s.channels + channel) * s.inner + (i - batch * s.inner)]);
   }
   sums[threadIdx.x] = sum;
   __syncthreads();
@@ -232,19 +237,20 @@ static __device__ __forceinline__ void sum_grids(float* out, const From* in, con
   if (threadIdx.x == 0) out[split * s.channels + channel] = sums[0];
 }
 
-#define BIAS_KERNELS(name, T)                                                                                          \
+#define BIAS_KERNELS(name, T, Sum)                                                                                          \
   extern "C" __global__ __launch_bounds__(256) void add_bias_##name(T* out, const T* bias, const __grid_constant__ Bias s) { \
     add_bias(out, bias, s);                                                                                            \
   }                                                                                                                    \
-  extern "C" __global__ __launch_bounds__(256) void sum_rows_##name(float* out, const T* in, const __grid_constant__ Bias s) { \
+  extern "C" __global__ __launch_bounds__(256) void sum_rows_##name(Sum* out, const T* in, const __grid_constant__ Bias s) { \
     sum_rows(out, in, s);                                                                                              \
   }                                                                                                                    \
-  extern "C" __global__ __launch_bounds__(256) void sum_grids_##name(float* out, const T* in, const __grid_constant__ Bias s) { \
+  extern "C" __global__ __launch_bounds__(256) void sum_grids_##name(Sum* out, const T* in, const __grid_constant__ Bias s) { \
     sum_grids(out, in, s);                                                                                             \
   }                                                                                                                    \
-  extern "C" __global__ __launch_bounds__(256) void sum_splits_##name(T* out, const float* in, const __grid_constant__ Bias s) { \
+  extern "C" __global__ __launch_bounds__(256) void sum_splits_##name(T* out, const Sum* in, const __grid_constant__ Bias s) { \
     sum_rows(out, in, s);                                                                                              \
   }
-BIAS_KERNELS(float, float)
-BIAS_KERNELS(half, Half)
-BIAS_KERNELS(brain, Brain)
+BIAS_KERNELS(float, float, float)
+BIAS_KERNELS(double, double, double)
+BIAS_KERNELS(half, Half, float)
+BIAS_KERNELS(brain, Brain, float)

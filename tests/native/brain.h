@@ -19,3 +19,14 @@ inline uint16_t to_brain(float value) {
   if (std::isnan(value)) return 0x7fc0;
   return static_cast<uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
 }
+
+// Return a number rounded to TF32's 10 bits, a half away from zero.
+inline double to_tf32(double value) {
+  const auto single = static_cast<float>(value);
+  uint32_t bits;
+  std::memcpy(&bits, &single, sizeof bits);
+  bits = (bits + 0x1000u) & ~0x1fffu;
+  float rounded;
+  std::memcpy(&rounded, &bits, sizeof rounded);
+  return rounded;
+}

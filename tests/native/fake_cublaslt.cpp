@@ -12,6 +12,7 @@
 namespace {
 
 constexpr int kInvalidValue = 7, kNotSupported = 15;
+constexpr int kComputeTf32 = 77;
 constexpr size_t kWorkspace = 1000;
 constexpr uint64_t kChosen = 0x616c676f;
 
@@ -95,7 +96,7 @@ bool fit(const Description& description, const Layout& a, const Layout& b, const
   return is_layout(a) && is_layout(b) && is_layout(c) && is_layout(d) && (bt ? b.columns : b.rows) == inner &&
          (at ? a.columns : a.rows) == d.rows && (bt ? b.rows : b.columns) == d.columns && c.rows == d.rows &&
          c.columns == d.columns && (description.compute == 70) == (d.type == 1) &&
-         (description.scale == 1) == (d.type == 1);
+         (description.scale == 1) == (d.type == 1) && (description.compute != kComputeTf32 || d.type == 0);
 }
 
 }  // namespace
@@ -209,7 +210,8 @@ int cublasLtMatmul(Handle* handle, Description* description, const void* alpha, 
         for (int64_t k = 0; k < inner; ++k) {
           const int64_t left = at ? row * a_layout->leading + k : k * a_layout->leading + row;
           const int64_t right = bt ? k * b_layout->leading + column : column * b_layout->leading + k;
-          sum += read(type, a, one * a_layout->step + left) * read(type, b, one * b_layout->step + right);
+          const double x = read(type, a, one * a_layout->step + left), y = read(type, b, one * b_layout->step + right);
+          sum += description->compute == kComputeTf32 ? to_tf32(x) * to_tf32(y) : x * y;
         }
         sum *= scale_product;
         const int64_t place = column * c_layout->leading + row;

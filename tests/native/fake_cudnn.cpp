@@ -2,8 +2,10 @@
 // A libcudnn that convolves on the host, in the memory of fake_cuda.cpp, and refuses what the real one would: descriptors
 // that are not finalized or lack an attribute, shapes that don't fit together, strides that are not dense, addresses that
 // are not aligned as they were described, a workspace that is missing, no stream. Its first configuration does not repeat
-// its results, its second can't be finalized. Convolutions of 7 channels (of the image) in groups have no engine.
+// its results, its second can't be finalized, its third rounds float32 to TF32. fakeCudnnEngine() says which was run
+// last. Convolutions of 7 channels (of the image) in groups have no engine.
 // Graphs of other operations are attention's: fake_cudnn_graphs.h.
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 namespace {
 
 constexpr int kBadParameter = 2000, kNotSupported = 3000, kNotInitialized = 1001;
+constexpr int64_t kConfigs = 4, kRounding = 2;
 constexpr int kElementBytes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4,  4, 4, 4,
                                  8, 4, 4, 4, 4, 4, 4, 4, 4, 1, 4, 16, 4, 4, 4};  // by the type of an attribute
 
@@ -99,15 +102,20 @@ struct Convolution {
     }
   }
 
-  void run() const {
+  void run(bool rounds) const {
+    const auto factor = [&](const Tensor& tensor, int64_t index) {
+      const void* data = tensor.data;
+      const double value = read(tensor.type, data, index);
+      return rounds && tensor.type == 0 ? to_tf32(value) : value;
+    };
     const Tensor& out = kind == 10 ? response : kind == 11 ? filter : image;
     int64_t count = 1;
     for (const int64_t size : out.sizes) count *= size;
     std::vector<double> sums(static_cast<size_t>(count));  // dense: an offset is below the count
     for_each([&](int64_t i, int64_t f, int64_t r) {
-      const double x = kind == 12 ? 0 : read(image.type, image.data, i);
-      const double w = kind == 11 ? 0 : read(filter.type, filter.data, f);
-      const double y = kind == 10 ? 0 : read(response.type, response.data, r);
+      const double x = kind == 12 ? 0 : factor(image, i);
+      const double w = kind == 11 ? 0 : factor(filter, f);
+      const double y = kind == 10 ? 0 : factor(response, r);
       if (kind == 10) sums[static_cast<size_t>(r)] += x * w;
       if (kind == 11) sums[static_cast<size_t>(f)] += x * y;
       if (kind == 12) sums[static_cast<size_t>(i)] += w * y;
@@ -134,14 +142,18 @@ bool read_operation(const Descriptor& operation, Convolution* out) {
     parts[i] = operation.one<Descriptor*>(first + 2 + i);
     if (parts[i] == nullptr || !parts[i]->is_final || parts[i]->kind != (i == 0 ? 1 : 17)) return false;
   }
-  if (operation.one<float>(first) != 1 || operation.one<float>(first + 1) != 0) return false;
   out->kind = operation.kind;
   out->filter = tensor_of(*parts[1]);
   out->image = tensor_of(*parts[2]);
   out->response = tensor_of(*parts[3]);
+  const bool is_double = out->image.type == 1;
+  const double alpha = is_double ? operation.one<double>(first) : operation.one<float>(first);
+  const double beta = is_double ? operation.one<double>(first + 1) : operation.one<float>(first + 1);
+  if (alpha != 1 || beta != 0) return false;
   const Descriptor& window = *parts[0];
   const auto dims = static_cast<size_t>(window.one<int64_t>(106));
-  if (window.one<int>(101) != 1 || window.one<int>(100) != 0 || window.all<int64_t>(104) != window.all<int64_t>(105)) {
+  if (window.one<int>(101) != 1 || window.one<int>(100) != (is_double ? 1 : 0) ||
+      window.all<int64_t>(104) != window.all<int64_t>(105)) {
     return false;
   }
   for (size_t i = 0; i < dims; ++i) {
@@ -154,6 +166,8 @@ bool read_operation(const Descriptor& operation, Convolution* out) {
   }
   return out->fits();
 }
+
+std::atomic<int64_t> last_engine{-1};
 
 int64_t workspace_bytes() {
   const char* given = std::getenv("OB_FAKE_CUDNN_WORKSPACE");
@@ -278,7 +292,7 @@ int cudnnBackendFinalize(Descriptor* descriptor) {
 
 int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t asked, int64_t* out_count, void* out) {
   if (attribute == 202) {  // configurations
-    *out_count = descriptor->one<int>(200) == 3 ? 3 : 0;
+    *out_count = descriptor->one<int>(200) == 3 ? kConfigs : 0;
     for (int64_t i = 0; i < *out_count && i < asked; ++i) {
       Descriptor* config = static_cast<Descriptor**>(out)[i];
       Descriptor* graph = descriptor->one<Descriptor*>(201);
@@ -290,8 +304,11 @@ int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t
     *out_count = 1;
     (*static_cast<Descriptor**>(out))->engine = descriptor->engine;
   } else if (attribute == 1303) {  // notes
-    *out_count = descriptor->engine == 0 ? 1 : 0;
-    if (*out_count > 0 && asked > 0) *static_cast<int*>(out) = 4;
+    const std::vector<int> notes = descriptor->engine == 0           ? std::vector{4}
+                                   : descriptor->engine == kRounding ? std::vector{0, 1}
+                                                                     : std::vector<int>{};
+    *out_count = static_cast<int64_t>(notes.size());
+    for (size_t i = 0; i < notes.size() && static_cast<int64_t>(i) < asked; ++i) static_cast<int*>(out)[i] = notes[i];
   } else if (attribute == 402) {  // workspace
     *out_count = 1;
     *static_cast<int64_t*>(out) = plan_needs_workspace(*descriptor) ? workspace_bytes() : 0;
@@ -301,8 +318,13 @@ int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t
   return 0;
 }
 
+int64_t fakeCudnnEngine() {
+  return last_engine;
+}
+
 int cudnnBackendExecute(Handle* handle, Descriptor* plan, Descriptor* pack) {
   if (handle->stream == nullptr || !plan->is_final || !pack->is_final) return kNotInitialized;
+  last_engine = plan->one<Descriptor*>(401)->engine;
   if (!is_convolution(graph_of(*plan))) {
     auto* scratch = pack->one<void*>(1003);
     if (plan_needs_workspace(*plan)) {
@@ -326,7 +348,7 @@ int cudnnBackendExecute(Handle* handle, Descriptor* plan, Descriptor* pack) {
     if (workspace == nullptr) return kBadParameter;
     std::memset(workspace, 0xab, static_cast<size_t>(workspace_bytes()));
   }
-  convolution.run();
+  convolution.run(last_engine == kRounding);
   return 0;
 }
 

@@ -32,6 +32,7 @@ struct Descriptor {
 
 inline double read(int type, const void* at, int64_t index) {
   if (type == 0) return static_cast<const float*>(at)[index];
+  if (type == 1) return static_cast<const double*>(at)[index];
   if (type == 2) return static_cast<double>(static_cast<const _Float16*>(at)[index]);
   return of_brain(static_cast<const uint16_t*>(at)[index]);
 }
@@ -39,6 +40,8 @@ inline double read(int type, const void* at, int64_t index) {
 inline void write(int type, void* at, int64_t index, double value) {
   if (type == 0) {
     static_cast<float*>(at)[index] = static_cast<float>(value);
+  } else if (type == 1) {
+    static_cast<double*>(at)[index] = value;
   } else if (type == 2) {
     static_cast<_Float16*>(at)[index] = static_cast<_Float16>(value);
   } else {

@@ -7,6 +7,8 @@ fake runs no kernels, so that copies and biases are left to the GPU.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ os.environ["OUTBOARD_FALLBACK"] = "silent"
 import torch_outboard
 
 HAS_KERNELS = len(sys.argv) < 2
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -83,7 +85,8 @@ def layouts(x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 def check(ours: torch.Tensor, expected: torch.Tensor, what: object) -> None:
     # The numbers are whole and small: float32's sums are exact, and the expected ones are summed in it.
-    bounds = {"rtol": 1e-2, "atol": 1e-2} if ours.dtype != torch.float32 else {"rtol": 1e-5, "atol": 1e-5}
+    half = ours.dtype in (torch.float16, torch.bfloat16)
+    bounds = {"rtol": 1e-2, "atol": 1e-2} if half else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(ours.cpu(), expected.to(ours.dtype), **bounds, msg=lambda text: f"{what}: {text}")
 
 
@@ -144,7 +147,6 @@ def backward(name: str, case: Case, dtype: torch.dtype) -> None:
 def refusals() -> None:
     """Call what goes another way, and see that its values are right."""
     cases: list[tuple[Case, torch.dtype]] = [
-        (CASES["2-d"], torch.float64),
         (Case((0, 8, 9, 11), (16, 8, 3, 3)), torch.float32),
     ]
     for case, dtype in cases:
@@ -173,6 +175,52 @@ def in_channels_last() -> None:
     ours = torch.convolution(x.to("nv"), weight.to("nv"), None, *refused.arguments())
     check(ours, torch.convolution(x, weight, None, *refused.arguments()), "refused")
     assert HAS_KERNELS or taken() == before
+
+
+def engine() -> int | None:
+    """Return which of the fake's engines ran last."""
+    return None if HAS_KERNELS else int(ctypes.CDLL(sys.argv[2]).fakeCudnnEngine())
+
+
+@contextlib.contextmanager
+def switched(deterministic: bool, allow_tf32: bool, everywhere: bool) -> Iterator[None]:
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.allow_tf32
+    cudnn.deterministic, cudnn.allow_tf32 = deterministic, allow_tf32
+    torch.use_deterministic_algorithms(everywhere)
+    try:
+        yield
+    finally:
+        cudnn.deterministic, cudnn.allow_tf32 = before
+        torch.use_deterministic_algorithms(False)
+
+
+# Whether results must repeat, by either switch, and whether TF32 is allowed; the first engine of the fake that may run.
+SWITCHES = {
+    (False, True, False): 0,
+    (False, False, False): 0,
+    (True, True, False): 2,
+    (True, False, False): 3,
+    (False, True, True): 2,
+}
+
+
+def switches() -> None:
+    """Choose engines as torch's switches say."""
+    for asked, expected_engine in SWITCHES.items():
+        for dtype in (torch.float32, torch.float64):
+            x, weight = torch.full((2, 8, 9, 11), 1 + 2**-12, dtype=dtype), torch.ones(16, 8, 3, 3, dtype=dtype)
+            with switched(*asked):
+                ours = torch.convolution(x.to("nv"), weight.to("nv"), None, *CASES["1x1"].arguments())
+            exact = torch.full_like(ours.cpu(), 72 + 72 * 2**-12)
+            rounded = torch.full_like(exact, 72)
+            if not asked[1] or dtype == torch.float64:
+                assert torch.equal(ours.cpu(), exact), (asked, dtype)
+            if not HAS_KERNELS:
+                # What rounds float32 rounds nothing else.
+                first = expected_engine if dtype == torch.float32 else min(expected_engine, 2)
+                assert engine() == first, (asked, dtype, engine())
+                assert torch.equal(ours.cpu(), rounded if (engine(), dtype) == (2, torch.float32) else exact)
 
 
 def in_a_graph() -> None:
@@ -221,6 +269,7 @@ if __name__ == "__main__":
             backward(name, case, one)
     refusals()
     in_channels_last()
+    switches()
     in_two_streams()
     if HAS_KERNELS:
         in_a_graph()

@@ -105,6 +105,23 @@ def edges() -> None:
     assert taken() > before
 
 
+def precision() -> None:
+    """Round factors of float32 where torch's switch allows it, and nothing else."""
+    switch = torch.backends.cuda.matmul
+    before = switch.allow_tf32
+    try:
+        for allowed, dtype in itertools.product((False, True), (torch.float32, torch.float64)):
+            switch.allow_tf32 = allowed
+            x, ones = torch.full((64, 64), 1 + 2**-12, dtype=dtype), torch.ones(64, 64, dtype=dtype)
+            rounds = allowed and dtype == torch.float32
+            for left, right in ((x, ones), (ones, x)):
+                expected = torch.full_like(x, 64 if rounds else 64 + 2**-6)
+                ours = left.to("nv") @ right.to("nv")
+                assert torch.equal(ours.cpu(), expected), (allowed, dtype, ours[0, 0])
+    finally:
+        switch.allow_tf32 = before
+
+
 def in_two_streams() -> None:
     a, b = torch.randn(40, 30), torch.randn(30, 50)
     ours, other = a.to("nv"), b.to("nv")
@@ -126,5 +143,6 @@ if __name__ == "__main__":
         sums(one)
         outputs(one)
     edges()
+    precision()
     in_two_streams()
     print("all products agree")

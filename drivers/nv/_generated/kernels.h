@@ -13,6 +13,7 @@ constexpr const char* kKernels = R"ptx(.version 7.7
 .global .align 4 .u32 kTile = 32;
 .global .align 4 .u32 kTileRows = 8;
 .shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsIffEEvPT_PKT0_RK4BiasE4sums[1024];
+.shared .align 8 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsIddEEvPT_PKT0_RK4BiasE4sums[2048];
 .visible .entry copy1(
 	.param .u64 copy1_param_0,
 	.param .u64 copy1_param_1,
@@ -3127,7 +3128,7 @@ $L__BB13_9:
 	.reg .b32 	%r<41>;
 	.reg .b64 	%rd<48>;
 	// demoted variable
-	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIfEEvPfPKT_RK4BiasE4sums[1024];
+	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIffEEvPT_PKT0_RK4BiasE4sums[1024];
 	ld.param.u64 	%rd7, [sum_grids_float_param_0];
 	ld.param.u64 	%rd8, [sum_grids_float_param_1];
 	mov.b64 	%rd9, sum_grids_float_param_2;
@@ -3225,7 +3226,7 @@ $L__BB14_2:
 	@%p5 bra 	$L__BB14_2;
 $L__BB14_6:
 	mul.wide.u32 	%rd43, %r4, 4;
-	mov.u64 	%rd44, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIfEEvPfPKT_RK4BiasE4sums;
+	mov.u64 	%rd44, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIffEEvPT_PKT0_RK4BiasE4sums;
 	add.s64 	%rd6, %rd44, %rd43;
 	st.shared.f32 	[%rd6], %f39;
 	bar.sync 	0;
@@ -3287,14 +3288,14 @@ $L__BB14_20:
 	bar.sync 	0;
 	setp.ne.s32 	%p13, %r4, 0;
 	@%p13 bra 	$L__BB14_22;
-	ld.shared.f32 	%f34, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIfEEvPfPKT_RK4BiasE4sums+4];
+	ld.shared.f32 	%f34, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIffEEvPT_PKT0_RK4BiasE4sums+4];
 	ld.shared.f32 	%f35, [%rd6];
 	add.f32 	%f36, %f34, %f35;
 	st.shared.f32 	[%rd6], %f36;
 $L__BB14_22:
 	bar.sync 	0;
 	@%p13 bra 	$L__BB14_24;
-	ld.shared.f32 	%f37, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIfEEvPfPKT_RK4BiasE4sums];
+	ld.shared.f32 	%f37, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIffEEvPT_PKT0_RK4BiasE4sums];
 	ld.param.u32 	%r38, [%rd2];
 	mad.lo.s32 	%r39, %r38, %r1, %r2;
 	cvta.to.global.u64 	%rd45, %rd7;
@@ -3433,6 +3434,555 @@ $L__BB15_7:
 $L__BB15_9:
 	ret;
 }
+	// .globl	add_bias_double
+.visible .entry add_bias_double(
+	.param .u64 add_bias_double_param_0,
+	.param .u64 add_bias_double_param_1,
+	.param .align 4 .b8 add_bias_double_param_2[16]
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<10>;
+	.reg .b32 	%r<28>;
+	.reg .f64 	%fd<13>;
+	.reg .b64 	%rd<70>;
+	ld.param.u64 	%rd14, [add_bias_double_param_0];
+	ld.param.u64 	%rd15, [add_bias_double_param_1];
+	mov.b64 	%rd16, add_bias_double_param_2;
+	mov.u32 	%r7, %ctaid.x;
+	mul.wide.u32 	%rd17, %r7, 256;
+	mov.u32 	%r8, %tid.x;
+	cvt.u64.u32 	%rd18, %r8;
+	add.s64 	%rd19, %rd17, %rd18;
+	shl.b64 	%rd1, %rd19, 1;
+	ld.param.u32 	%r1, [add_bias_double_param_2];
+	cvt.u64.u32 	%rd3, %r1;
+	setp.ge.u64 	%p1, %rd1, %rd3;
+	@%p1 bra 	$L__BB16_13;
+	cvt.u32.u64 	%r9, %rd1;
+	ld.param.u32 	%r10, [%rd16+8];
+	div.u32 	%r11, %r9, %r10;
+	mul.lo.s32 	%r12, %r11, %r10;
+	sub.s32 	%r2, %r9, %r12;
+	ld.param.u32 	%r13, [%rd16+4];
+	rem.u32 	%r3, %r11, %r13;
+	add.s64 	%rd21, %rd1, 2;
+	setp.gt.u64 	%p2, %rd21, %rd3;
+	cvta.to.global.u64 	%rd22, %rd14;
+	shl.b64 	%rd23, %rd1, 3;
+	add.s64 	%rd4, %rd22, %rd23;
+	@%p2 bra 	$L__BB16_3;
+	ld.global.v2.u64 	{%rd68, %rd69}, [%rd4];
+$L__BB16_3:
+	setp.le.u64 	%p3, %rd21, %rd3;
+	ld.param.u32 	%r4, [%rd16+8];
+	ld.param.u32 	%r5, [%rd16+4];
+	ld.param.u32 	%r6, [%rd16];
+	@%p3 bra 	$L__BB16_6;
+	bra.uni 	$L__BB16_4;
+$L__BB16_6:
+	mov.b64 	%fd4, %rd68;
+	cvta.to.global.u64 	%rd37, %rd15;
+	mul.wide.u32 	%rd38, %r3, 8;
+	add.s64 	%rd39, %rd37, %rd38;
+	ld.global.f64 	%fd5, [%rd39];
+	add.f64 	%fd6, %fd5, %fd4;
+	mov.b64 	%rd68, %fd6;
+	bra.uni 	$L__BB16_7;
+$L__BB16_4:
+	cvt.u64.u32 	%rd33, %r6;
+	setp.ge.u64 	%p4, %rd1, %rd33;
+	@%p4 bra 	$L__BB16_7;
+	cvta.to.global.u64 	%rd34, %rd15;
+	mul.wide.u32 	%rd35, %r3, 8;
+	add.s64 	%rd36, %rd34, %rd35;
+	ld.global.f64 	%fd1, [%rd36];
+	ld.global.f64 	%fd2, [%rd4];
+	add.f64 	%fd3, %fd2, %fd1;
+	st.global.f64 	[%rd4], %fd3;
+$L__BB16_7:
+	add.s32 	%r18, %r2, 1;
+	setp.eq.s32 	%p6, %r18, %r4;
+	add.s32 	%r19, %r3, 1;
+	setp.eq.s32 	%p7, %r19, %r5;
+	selp.b32 	%r20, 0, %r19, %p7;
+	selp.b32 	%r21, %r20, %r3, %p6;
+	cvta.to.global.u64 	%rd46, %rd15;
+	mul.wide.u32 	%rd47, %r21, 8;
+	add.s64 	%rd11, %rd46, %rd47;
+	@%p3 bra 	$L__BB16_10;
+	bra.uni 	$L__BB16_8;
+$L__BB16_10:
+	mov.b64 	%fd10, %rd69;
+	ld.global.f64 	%fd11, [%rd11];
+	add.f64 	%fd12, %fd11, %fd10;
+	mov.b64 	%rd69, %fd12;
+	bra.uni 	$L__BB16_11;
+$L__BB16_8:
+	or.b64  	%rd52, %rd1, 1;
+	cvt.u64.u32 	%rd53, %r6;
+	setp.ge.u64 	%p8, %rd52, %rd53;
+	@%p8 bra 	$L__BB16_11;
+	shl.b64 	%rd58, %rd19, 4;
+	add.s64 	%rd59, %rd22, %rd58;
+	ld.global.f64 	%fd7, [%rd11];
+	ld.global.f64 	%fd8, [%rd59+8];
+	add.f64 	%fd9, %fd8, %fd7;
+	st.global.f64 	[%rd59+8], %fd9;
+$L__BB16_11:
+	@%p2 bra 	$L__BB16_13;
+	st.global.v2.u64 	[%rd4], {%rd68, %rd69};
+$L__BB16_13:
+	ret;
+}
+	// .globl	sum_rows_double
+.visible .entry sum_rows_double(
+	.param .u64 sum_rows_double_param_0,
+	.param .u64 sum_rows_double_param_1,
+	.param .align 4 .b8 sum_rows_double_param_2[16]
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<10>;
+	.reg .b32 	%r<31>;
+	.reg .f64 	%fd<31>;
+	.reg .b64 	%rd<41>;
+	ld.param.u64 	%rd6, [sum_rows_double_param_0];
+	ld.param.u64 	%rd7, [sum_rows_double_param_1];
+	mov.b64 	%rd8, sum_rows_double_param_2;
+	cvta.to.global.u64 	%rd1, %rd7;
+	add.s64 	%rd2, %rd8, 4;
+	ld.param.u32 	%r13, [sum_rows_double_param_2+4];
+	cvt.u64.u32 	%rd3, %r13;
+	add.s32 	%r14, %r13, 31;
+	shr.u32 	%r15, %r14, 5;
+	mov.u32 	%r16, %ctaid.x;
+	div.u32 	%r1, %r16, %r15;
+	mul.lo.s32 	%r17, %r1, %r15;
+	sub.s32 	%r18, %r16, %r17;
+	shl.b32 	%r19, %r18, 5;
+	mov.u32 	%r2, %tid.x;
+	add.s32 	%r3, %r19, %r2;
+	ld.param.u32 	%r20, [sum_rows_double_param_2];
+	div.u32 	%r21, %r20, %r13;
+	ld.param.u32 	%r22, [sum_rows_double_param_2+12];
+	add.s32 	%r23, %r21, %r22;
+	add.s32 	%r24, %r23, -1;
+	div.u32 	%r25, %r24, %r22;
+	mul.lo.s32 	%r4, %r25, %r1;
+	add.s32 	%r26, %r4, %r25;
+	min.u32 	%r5, %r26, %r21;
+	setp.lt.u32 	%p1, %r3, %r13;
+	mov.f64 	%fd30, 0d0000000000000000;
+	@%p1 bra 	$L__BB17_1;
+	bra.uni 	$L__BB17_7;
+$L__BB17_1:
+	mov.u32 	%r27, %tid.y;
+	add.s32 	%r30, %r4, %r27;
+	setp.ge.u32 	%p2, %r30, %r5;
+	@%p2 bra 	$L__BB17_7;
+	cvt.u64.u32 	%rd4, %r3;
+	mov.f64 	%fd30, 0d0000000000000000;
+$L__BB17_3:
+	.pragma "nounroll";
+	cvt.u64.u32 	%rd10, %r30;
+	mul.lo.s64 	%rd11, %rd3, %rd10;
+	add.s64 	%rd12, %rd11, %rd4;
+	shl.b64 	%rd13, %rd12, 3;
+	add.s64 	%rd14, %rd1, %rd13;
+	ld.global.f64 	%fd10, [%rd14];
+	add.f64 	%fd30, %fd30, %fd10;
+	add.s32 	%r8, %r30, 8;
+	setp.ge.u32 	%p3, %r8, %r5;
+	@%p3 bra 	$L__BB17_7;
+	cvt.u64.u32 	%rd15, %r8;
+	mul.lo.s64 	%rd16, %rd3, %rd15;
+	add.s64 	%rd17, %rd16, %rd4;
+	shl.b64 	%rd18, %rd17, 3;
+	add.s64 	%rd19, %rd1, %rd18;
+	ld.global.f64 	%fd11, [%rd19];
+	add.f64 	%fd30, %fd30, %fd11;
+	add.s32 	%r9, %r30, 16;
+	setp.ge.u32 	%p4, %r9, %r5;
+	@%p4 bra 	$L__BB17_7;
+	cvt.u64.u32 	%rd20, %r9;
+	mul.lo.s64 	%rd21, %rd3, %rd20;
+	add.s64 	%rd22, %rd21, %rd4;
+	shl.b64 	%rd23, %rd22, 3;
+	add.s64 	%rd24, %rd1, %rd23;
+	ld.global.f64 	%fd12, [%rd24];
+	add.f64 	%fd30, %fd30, %fd12;
+	add.s32 	%r10, %r30, 24;
+	setp.ge.u32 	%p5, %r10, %r5;
+	@%p5 bra 	$L__BB17_7;
+	cvt.u64.u32 	%rd25, %r10;
+	mul.lo.s64 	%rd26, %rd3, %rd25;
+	add.s64 	%rd27, %rd26, %rd4;
+	shl.b64 	%rd28, %rd27, 3;
+	add.s64 	%rd29, %rd1, %rd28;
+	ld.global.f64 	%fd13, [%rd29];
+	add.f64 	%fd30, %fd30, %fd13;
+	add.s32 	%r30, %r30, 32;
+	setp.lt.u32 	%p6, %r30, %r5;
+	@%p6 bra 	$L__BB17_3;
+$L__BB17_7:
+	mov.u32 	%r28, %tid.y;
+	cvt.u64.u32 	%rd5, %r2;
+	mul.wide.u32 	%rd30, %r28, 256;
+	mov.u64 	%rd31, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsIddEEvPT_PKT0_RK4BiasE4sums;
+	add.s64 	%rd32, %rd31, %rd30;
+	mul.wide.u32 	%rd33, %r2, 8;
+	add.s64 	%rd34, %rd32, %rd33;
+	st.shared.f64 	[%rd34], %fd30;
+	bar.sync 	0;
+	setp.ne.s32 	%p7, %r28, 0;
+	ld.param.u32 	%r12, [%rd2];
+	setp.ge.u32 	%p8, %r3, %r12;
+	or.pred  	%p9, %p7, %p8;
+	@%p9 bra 	$L__BB17_9;
+	shl.b64 	%rd35, %rd5, 3;
+	add.s64 	%rd37, %rd31, %rd35;
+	ld.shared.f64 	%fd14, [%rd37+256];
+	add.f64 	%fd15, %fd30, %fd14;
+	ld.shared.f64 	%fd16, [%rd37+512];
+	add.f64 	%fd17, %fd15, %fd16;
+	ld.shared.f64 	%fd18, [%rd37+768];
+	add.f64 	%fd19, %fd17, %fd18;
+	ld.shared.f64 	%fd20, [%rd37+1024];
+	add.f64 	%fd21, %fd19, %fd20;
+	ld.shared.f64 	%fd22, [%rd37+1280];
+	add.f64 	%fd23, %fd21, %fd22;
+	ld.shared.f64 	%fd24, [%rd37+1536];
+	add.f64 	%fd25, %fd23, %fd24;
+	ld.shared.f64 	%fd26, [%rd37+1792];
+	add.f64 	%fd27, %fd25, %fd26;
+	mad.lo.s32 	%r29, %r12, %r1, %r3;
+	cvta.to.global.u64 	%rd38, %rd6;
+	mul.wide.u32 	%rd39, %r29, 8;
+	add.s64 	%rd40, %rd38, %rd39;
+	st.global.f64 	[%rd40], %fd27;
+$L__BB17_9:
+	ret;
+}
+	// .globl	sum_grids_double
+.visible .entry sum_grids_double(
+	.param .u64 sum_grids_double_param_0,
+	.param .u64 sum_grids_double_param_1,
+	.param .align 4 .b8 sum_grids_double_param_2[16]
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<15>;
+	.reg .b32 	%r<41>;
+	.reg .f64 	%fd<40>;
+	.reg .b64 	%rd<48>;
+	// demoted variable
+	.shared .align 8 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIddEEvPT_PKT0_RK4BiasE4sums[2048];
+	ld.param.u64 	%rd7, [sum_grids_double_param_0];
+	ld.param.u64 	%rd8, [sum_grids_double_param_1];
+	mov.b64 	%rd9, sum_grids_double_param_2;
+	cvta.to.global.u64 	%rd1, %rd8;
+	add.s64 	%rd2, %rd9, 4;
+	ld.param.u32 	%r11, [sum_grids_double_param_2+4];
+	cvt.u64.u32 	%rd3, %r11;
+	mov.u32 	%r12, %ctaid.x;
+	div.u32 	%r1, %r12, %r11;
+	mul.lo.s32 	%r13, %r1, %r11;
+	sub.s32 	%r2, %r12, %r13;
+	ld.param.u32 	%r14, [sum_grids_double_param_2];
+	div.u32 	%r15, %r14, %r11;
+	ld.param.u32 	%r16, [sum_grids_double_param_2+12];
+	add.s32 	%r17, %r15, %r16;
+	add.s32 	%r18, %r17, -1;
+	div.u32 	%r19, %r18, %r16;
+	mul.lo.s32 	%r20, %r19, %r1;
+	add.s32 	%r21, %r20, %r19;
+	min.u32 	%r3, %r21, %r15;
+	mov.u32 	%r4, %tid.x;
+	add.s32 	%r40, %r20, %r4;
+	setp.ge.u32 	%p1, %r40, %r3;
+	mov.f64 	%fd39, 0d0000000000000000;
+	@%p1 bra 	$L__BB18_6;
+	cvt.u64.u32 	%rd4, %r2;
+	ld.param.u32 	%rd5, [%rd2+4];
+	mov.f64 	%fd39, 0d0000000000000000;
+$L__BB18_2:
+	.pragma "nounroll";
+	cvt.u32.u64 	%r22, %rd5;
+	div.u32 	%r23, %r40, %r22;
+	cvt.u64.u32 	%rd11, %r23;
+	mul.lo.s64 	%rd12, %rd3, %rd11;
+	add.s64 	%rd13, %rd12, %rd4;
+	mul.lo.s64 	%rd14, %rd13, %rd5;
+	mul.lo.s32 	%r24, %r22, %r23;
+	sub.s32 	%r25, %r40, %r24;
+	cvt.u64.u32 	%rd15, %r25;
+	add.s64 	%rd16, %rd14, %rd15;
+	shl.b64 	%rd17, %rd16, 3;
+	add.s64 	%rd18, %rd1, %rd17;
+	ld.global.f64 	%fd9, [%rd18];
+	add.f64 	%fd39, %fd39, %fd9;
+	add.s32 	%r7, %r40, 256;
+	setp.ge.u32 	%p2, %r7, %r3;
+	@%p2 bra 	$L__BB18_6;
+	div.u32 	%r27, %r7, %r22;
+	cvt.u64.u32 	%rd19, %r27;
+	mul.lo.s64 	%rd20, %rd3, %rd19;
+	add.s64 	%rd21, %rd20, %rd4;
+	mul.lo.s64 	%rd22, %rd21, %rd5;
+	mul.lo.s32 	%r28, %r22, %r27;
+	sub.s32 	%r29, %r7, %r28;
+	cvt.u64.u32 	%rd23, %r29;
+	add.s64 	%rd24, %rd22, %rd23;
+	shl.b64 	%rd25, %rd24, 3;
+	add.s64 	%rd26, %rd1, %rd25;
+	ld.global.f64 	%fd10, [%rd26];
+	add.f64 	%fd39, %fd39, %fd10;
+	add.s32 	%r8, %r40, 512;
+	setp.ge.u32 	%p3, %r8, %r3;
+	@%p3 bra 	$L__BB18_6;
+	div.u32 	%r31, %r8, %r22;
+	cvt.u64.u32 	%rd27, %r31;
+	mul.lo.s64 	%rd28, %rd3, %rd27;
+	add.s64 	%rd29, %rd28, %rd4;
+	mul.lo.s64 	%rd30, %rd29, %rd5;
+	mul.lo.s32 	%r32, %r22, %r31;
+	sub.s32 	%r33, %r8, %r32;
+	cvt.u64.u32 	%rd31, %r33;
+	add.s64 	%rd32, %rd30, %rd31;
+	shl.b64 	%rd33, %rd32, 3;
+	add.s64 	%rd34, %rd1, %rd33;
+	ld.global.f64 	%fd11, [%rd34];
+	add.f64 	%fd39, %fd39, %fd11;
+	add.s32 	%r9, %r40, 768;
+	setp.ge.u32 	%p4, %r9, %r3;
+	@%p4 bra 	$L__BB18_6;
+	div.u32 	%r35, %r9, %r22;
+	cvt.u64.u32 	%rd35, %r35;
+	mul.lo.s64 	%rd36, %rd3, %rd35;
+	add.s64 	%rd37, %rd36, %rd4;
+	mul.lo.s64 	%rd38, %rd37, %rd5;
+	mul.lo.s32 	%r36, %r22, %r35;
+	sub.s32 	%r37, %r9, %r36;
+	cvt.u64.u32 	%rd39, %r37;
+	add.s64 	%rd40, %rd38, %rd39;
+	shl.b64 	%rd41, %rd40, 3;
+	add.s64 	%rd42, %rd1, %rd41;
+	ld.global.f64 	%fd12, [%rd42];
+	add.f64 	%fd39, %fd39, %fd12;
+	add.s32 	%r40, %r40, 1024;
+	setp.lt.u32 	%p5, %r40, %r3;
+	@%p5 bra 	$L__BB18_2;
+$L__BB18_6:
+	mul.wide.u32 	%rd43, %r4, 8;
+	mov.u64 	%rd44, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIddEEvPT_PKT0_RK4BiasE4sums;
+	add.s64 	%rd6, %rd44, %rd43;
+	st.shared.f64 	[%rd6], %fd39;
+	bar.sync 	0;
+	setp.gt.u32 	%p6, %r4, 127;
+	@%p6 bra 	$L__BB18_8;
+	ld.shared.f64 	%fd13, [%rd6];
+	ld.shared.f64 	%fd14, [%rd6+1024];
+	add.f64 	%fd15, %fd14, %fd13;
+	st.shared.f64 	[%rd6], %fd15;
+$L__BB18_8:
+	bar.sync 	0;
+	setp.gt.u32 	%p7, %r4, 63;
+	@%p7 bra 	$L__BB18_10;
+	ld.shared.f64 	%fd16, [%rd6];
+	ld.shared.f64 	%fd17, [%rd6+512];
+	add.f64 	%fd18, %fd17, %fd16;
+	st.shared.f64 	[%rd6], %fd18;
+$L__BB18_10:
+	bar.sync 	0;
+	setp.gt.u32 	%p8, %r4, 31;
+	@%p8 bra 	$L__BB18_12;
+	ld.shared.f64 	%fd19, [%rd6];
+	ld.shared.f64 	%fd20, [%rd6+256];
+	add.f64 	%fd21, %fd20, %fd19;
+	st.shared.f64 	[%rd6], %fd21;
+$L__BB18_12:
+	bar.sync 	0;
+	setp.gt.u32 	%p9, %r4, 15;
+	@%p9 bra 	$L__BB18_14;
+	ld.shared.f64 	%fd22, [%rd6];
+	ld.shared.f64 	%fd23, [%rd6+128];
+	add.f64 	%fd24, %fd23, %fd22;
+	st.shared.f64 	[%rd6], %fd24;
+$L__BB18_14:
+	bar.sync 	0;
+	setp.gt.u32 	%p10, %r4, 7;
+	@%p10 bra 	$L__BB18_16;
+	ld.shared.f64 	%fd25, [%rd6];
+	ld.shared.f64 	%fd26, [%rd6+64];
+	add.f64 	%fd27, %fd26, %fd25;
+	st.shared.f64 	[%rd6], %fd27;
+$L__BB18_16:
+	bar.sync 	0;
+	setp.gt.u32 	%p11, %r4, 3;
+	@%p11 bra 	$L__BB18_18;
+	ld.shared.f64 	%fd28, [%rd6];
+	ld.shared.f64 	%fd29, [%rd6+32];
+	add.f64 	%fd30, %fd29, %fd28;
+	st.shared.f64 	[%rd6], %fd30;
+$L__BB18_18:
+	bar.sync 	0;
+	setp.gt.u32 	%p12, %r4, 1;
+	@%p12 bra 	$L__BB18_20;
+	ld.shared.f64 	%fd31, [%rd6];
+	ld.shared.f64 	%fd32, [%rd6+16];
+	add.f64 	%fd33, %fd32, %fd31;
+	st.shared.f64 	[%rd6], %fd33;
+$L__BB18_20:
+	bar.sync 	0;
+	setp.ne.s32 	%p13, %r4, 0;
+	@%p13 bra 	$L__BB18_22;
+	ld.shared.f64 	%fd34, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIddEEvPT_PKT0_RK4BiasE4sums+8];
+	ld.shared.f64 	%fd35, [%rd6];
+	add.f64 	%fd36, %fd34, %fd35;
+	st.shared.f64 	[%rd6], %fd36;
+$L__BB18_22:
+	bar.sync 	0;
+	@%p13 bra 	$L__BB18_24;
+	ld.shared.f64 	%fd37, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIddEEvPT_PKT0_RK4BiasE4sums];
+	ld.param.u32 	%r38, [%rd2];
+	mad.lo.s32 	%r39, %r38, %r1, %r2;
+	cvta.to.global.u64 	%rd45, %rd7;
+	mul.wide.u32 	%rd46, %r39, 8;
+	add.s64 	%rd47, %rd45, %rd46;
+	st.global.f64 	[%rd47], %fd37;
+$L__BB18_24:
+	ret;
+}
+	// .globl	sum_splits_double
+.visible .entry sum_splits_double(
+	.param .u64 sum_splits_double_param_0,
+	.param .u64 sum_splits_double_param_1,
+	.param .align 4 .b8 sum_splits_double_param_2[16]
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<10>;
+	.reg .b32 	%r<31>;
+	.reg .f64 	%fd<31>;
+	.reg .b64 	%rd<41>;
+	ld.param.u64 	%rd6, [sum_splits_double_param_0];
+	ld.param.u64 	%rd7, [sum_splits_double_param_1];
+	mov.b64 	%rd8, sum_splits_double_param_2;
+	cvta.to.global.u64 	%rd1, %rd7;
+	add.s64 	%rd2, %rd8, 4;
+	ld.param.u32 	%r13, [sum_splits_double_param_2+4];
+	cvt.u64.u32 	%rd3, %r13;
+	add.s32 	%r14, %r13, 31;
+	shr.u32 	%r15, %r14, 5;
+	mov.u32 	%r16, %ctaid.x;
+	div.u32 	%r1, %r16, %r15;
+	mul.lo.s32 	%r17, %r1, %r15;
+	sub.s32 	%r18, %r16, %r17;
+	shl.b32 	%r19, %r18, 5;
+	mov.u32 	%r2, %tid.x;
+	add.s32 	%r3, %r19, %r2;
+	ld.param.u32 	%r20, [sum_splits_double_param_2];
+	div.u32 	%r21, %r20, %r13;
+	ld.param.u32 	%r22, [sum_splits_double_param_2+12];
+	add.s32 	%r23, %r21, %r22;
+	add.s32 	%r24, %r23, -1;
+	div.u32 	%r25, %r24, %r22;
+	mul.lo.s32 	%r4, %r25, %r1;
+	add.s32 	%r26, %r4, %r25;
+	min.u32 	%r5, %r26, %r21;
+	setp.lt.u32 	%p1, %r3, %r13;
+	mov.f64 	%fd30, 0d0000000000000000;
+	@%p1 bra 	$L__BB19_1;
+	bra.uni 	$L__BB19_7;
+$L__BB19_1:
+	mov.u32 	%r27, %tid.y;
+	add.s32 	%r30, %r4, %r27;
+	setp.ge.u32 	%p2, %r30, %r5;
+	@%p2 bra 	$L__BB19_7;
+	cvt.u64.u32 	%rd4, %r3;
+	mov.f64 	%fd30, 0d0000000000000000;
+$L__BB19_3:
+	.pragma "nounroll";
+	cvt.u64.u32 	%rd10, %r30;
+	mul.lo.s64 	%rd11, %rd3, %rd10;
+	add.s64 	%rd12, %rd11, %rd4;
+	shl.b64 	%rd13, %rd12, 3;
+	add.s64 	%rd14, %rd1, %rd13;
+	ld.global.f64 	%fd10, [%rd14];
+	add.f64 	%fd30, %fd30, %fd10;
+	add.s32 	%r8, %r30, 8;
+	setp.ge.u32 	%p3, %r8, %r5;
+	@%p3 bra 	$L__BB19_7;
+	cvt.u64.u32 	%rd15, %r8;
+	mul.lo.s64 	%rd16, %rd3, %rd15;
+	add.s64 	%rd17, %rd16, %rd4;
+	shl.b64 	%rd18, %rd17, 3;
+	add.s64 	%rd19, %rd1, %rd18;
+	ld.global.f64 	%fd11, [%rd19];
+	add.f64 	%fd30, %fd30, %fd11;
+	add.s32 	%r9, %r30, 16;
+	setp.ge.u32 	%p4, %r9, %r5;
+	@%p4 bra 	$L__BB19_7;
+	cvt.u64.u32 	%rd20, %r9;
+	mul.lo.s64 	%rd21, %rd3, %rd20;
+	add.s64 	%rd22, %rd21, %rd4;
+	shl.b64 	%rd23, %rd22, 3;
+	add.s64 	%rd24, %rd1, %rd23;
+	ld.global.f64 	%fd12, [%rd24];
+	add.f64 	%fd30, %fd30, %fd12;
+	add.s32 	%r10, %r30, 24;
+	setp.ge.u32 	%p5, %r10, %r5;
+	@%p5 bra 	$L__BB19_7;
+	cvt.u64.u32 	%rd25, %r10;
+	mul.lo.s64 	%rd26, %rd3, %rd25;
+	add.s64 	%rd27, %rd26, %rd4;
+	shl.b64 	%rd28, %rd27, 3;
+	add.s64 	%rd29, %rd1, %rd28;
+	ld.global.f64 	%fd13, [%rd29];
+	add.f64 	%fd30, %fd30, %fd13;
+	add.s32 	%r30, %r30, 32;
+	setp.lt.u32 	%p6, %r30, %r5;
+	@%p6 bra 	$L__BB19_3;
+$L__BB19_7:
+	mov.u32 	%r28, %tid.y;
+	cvt.u64.u32 	%rd5, %r2;
+	mul.wide.u32 	%rd30, %r28, 256;
+	mov.u64 	%rd31, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsIddEEvPT_PKT0_RK4BiasE4sums;
+	add.s64 	%rd32, %rd31, %rd30;
+	mul.wide.u32 	%rd33, %r2, 8;
+	add.s64 	%rd34, %rd32, %rd33;
+	st.shared.f64 	[%rd34], %fd30;
+	bar.sync 	0;
+	setp.ne.s32 	%p7, %r28, 0;
+	ld.param.u32 	%r12, [%rd2];
+	setp.ge.u32 	%p8, %r3, %r12;
+	or.pred  	%p9, %p7, %p8;
+	@%p9 bra 	$L__BB19_9;
+	shl.b64 	%rd35, %rd5, 3;
+	add.s64 	%rd37, %rd31, %rd35;
+	ld.shared.f64 	%fd14, [%rd37+256];
+	add.f64 	%fd15, %fd30, %fd14;
+	ld.shared.f64 	%fd16, [%rd37+512];
+	add.f64 	%fd17, %fd15, %fd16;
+	ld.shared.f64 	%fd18, [%rd37+768];
+	add.f64 	%fd19, %fd17, %fd18;
+	ld.shared.f64 	%fd20, [%rd37+1024];
+	add.f64 	%fd21, %fd19, %fd20;
+	ld.shared.f64 	%fd22, [%rd37+1280];
+	add.f64 	%fd23, %fd21, %fd22;
+	ld.shared.f64 	%fd24, [%rd37+1536];
+	add.f64 	%fd25, %fd23, %fd24;
+	ld.shared.f64 	%fd26, [%rd37+1792];
+	add.f64 	%fd27, %fd25, %fd26;
+	mad.lo.s32 	%r29, %r12, %r1, %r3;
+	cvta.to.global.u64 	%rd38, %rd6;
+	mul.wide.u32 	%rd39, %r29, 8;
+	add.s64 	%rd40, %rd38, %rd39;
+	st.global.f64 	[%rd40], %fd27;
+$L__BB19_9:
+	ret;
+}
 	// .globl	add_bias_half
 .visible .entry add_bias_half(
 	.param .u64 add_bias_half_param_0,
@@ -3458,7 +4008,7 @@ $L__BB15_9:
 	ld.param.u32 	%r1, [add_bias_half_param_2];
 	cvt.u64.u32 	%rd3, %r1;
 	setp.ge.u64 	%p1, %rd1, %rd3;
-	@%p1 bra 	$L__BB16_37;
+	@%p1 bra 	$L__BB20_37;
 	cvt.u32.u64 	%r21, %rd1;
 	ld.param.u32 	%r22, [%rd35+8];
 	div.u32 	%r23, %r21, %r22;
@@ -3471,9 +4021,9 @@ $L__BB15_9:
 	cvta.to.global.u64 	%rd40, %rd33;
 	shl.b64 	%rd41, %rd1, 1;
 	add.s64 	%rd7, %rd40, %rd41;
-	@%p2 bra 	$L__BB16_3;
+	@%p2 bra 	$L__BB20_3;
 	ld.global.v2.u64 	{%rd121, %rd125}, [%rd7];
-$L__BB16_3:
+$L__BB20_3:
 	ld.param.u32 	%r4, [%rd35+8];
 	ld.param.u32 	%r5, [%rd35+4];
 	ld.param.u32 	%r6, [%rd35];
@@ -3481,9 +4031,9 @@ $L__BB16_3:
 	mul.wide.u32 	%rd45, %r3, 2;
 	add.s64 	%rd12, %rd44, %rd45;
 	setp.le.u64 	%p3, %rd5, %rd3;
-	@%p3 bra 	$L__BB16_6;
-	bra.uni 	$L__BB16_4;
-$L__BB16_6:
+	@%p3 bra 	$L__BB20_6;
+	bra.uni 	$L__BB20_4;
+$L__BB20_6:
 	cvt.u16.u64 	%rs4, %rd121;
 	// begin inline asm
 	cvt.f32.f16 %f4, %rs4;
@@ -3499,11 +4049,11 @@ $L__BB16_6:
 	cvt.u64.u16 	%rd47, %rs6;
 	and.b64  	%rd48, %rd121, -65536;
 	or.b64  	%rd121, %rd48, %rd47;
-	bra.uni 	$L__BB16_7;
-$L__BB16_4:
+	bra.uni 	$L__BB20_7;
+$L__BB20_4:
 	cvt.u64.u32 	%rd46, %r6;
 	setp.ge.u64 	%p4, %rd1, %rd46;
-	@%p4 bra 	$L__BB16_7;
+	@%p4 bra 	$L__BB20_7;
 	ld.global.u16 	%rs1, [%rd7];
 	// begin inline asm
 	cvt.f32.f16 %f1, %rs1;
@@ -3517,7 +4067,7 @@ $L__BB16_4:
 	cvt.rn.f16.f32 %rs3, %f3;
 	// end inline asm
 	st.global.u16 	[%rd7], %rs3;
-$L__BB16_7:
+$L__BB20_7:
 	add.s32 	%r26, %r2, 1;
 	setp.eq.s32 	%p6, %r26, %r4;
 	add.s32 	%r27, %r3, 1;
@@ -3526,9 +4076,9 @@ $L__BB16_7:
 	selp.b32 	%r7, %r28, %r3, %p6;
 	mul.wide.u32 	%rd51, %r7, 2;
 	add.s64 	%rd15, %rd44, %rd51;
-	@%p3 bra 	$L__BB16_10;
-	bra.uni 	$L__BB16_8;
-$L__BB16_10:
+	@%p3 bra 	$L__BB20_10;
+	bra.uni 	$L__BB20_8;
+$L__BB20_10:
 	shr.u64 	%rd54, %rd121, 16;
 	cvt.u16.u64 	%rs10, %rd54;
 	// begin inline asm
@@ -3546,12 +4096,12 @@ $L__BB16_10:
 	mul.wide.u32 	%rd55, %r29, 65536;
 	and.b64  	%rd56, %rd121, -4294901761;
 	or.b64  	%rd121, %rd56, %rd55;
-	bra.uni 	$L__BB16_11;
-$L__BB16_8:
+	bra.uni 	$L__BB20_11;
+$L__BB20_8:
 	add.s64 	%rd52, %rd1, 1;
 	cvt.u64.u32 	%rd53, %r6;
 	setp.ge.u64 	%p8, %rd52, %rd53;
-	@%p8 bra 	$L__BB16_11;
+	@%p8 bra 	$L__BB20_11;
 	ld.global.u16 	%rs7, [%rd7+2];
 	// begin inline asm
 	cvt.f32.f16 %f7, %rs7;
@@ -3565,7 +4115,7 @@ $L__BB16_8:
 	cvt.rn.f16.f32 %rs9, %f9;
 	// end inline asm
 	st.global.u16 	[%rd7+2], %rs9;
-$L__BB16_11:
+$L__BB20_11:
 	add.s32 	%r31, %r2, 2;
 	selp.b32 	%r8, 1, %r31, %p6;
 	setp.eq.s32 	%p11, %r8, %r4;
@@ -3575,9 +4125,9 @@ $L__BB16_11:
 	selp.b32 	%r9, %r33, %r7, %p11;
 	mul.wide.u32 	%rd59, %r9, 2;
 	add.s64 	%rd18, %rd44, %rd59;
-	@%p3 bra 	$L__BB16_14;
-	bra.uni 	$L__BB16_12;
-$L__BB16_14:
+	@%p3 bra 	$L__BB20_14;
+	bra.uni 	$L__BB20_12;
+$L__BB20_14:
 	shr.u64 	%rd62, %rd121, 32;
 	cvt.u16.u64 	%rs16, %rd62;
 	// begin inline asm
@@ -3595,12 +4145,12 @@ $L__BB16_14:
 	shl.b64 	%rd64, %rd63, 32;
 	and.b64  	%rd65, %rd121, -281470681743361;
 	or.b64  	%rd121, %rd65, %rd64;
-	bra.uni 	$L__BB16_15;
-$L__BB16_12:
+	bra.uni 	$L__BB20_15;
+$L__BB20_12:
 	add.s64 	%rd60, %rd1, 2;
 	cvt.u64.u32 	%rd61, %r6;
 	setp.ge.u64 	%p13, %rd60, %rd61;
-	@%p13 bra 	$L__BB16_15;
+	@%p13 bra 	$L__BB20_15;
 	ld.global.u16 	%rs13, [%rd7+4];
 	// begin inline asm
 	cvt.f32.f16 %f13, %rs13;
@@ -3614,7 +4164,7 @@ $L__BB16_12:
 	cvt.rn.f16.f32 %rs15, %f15;
 	// end inline asm
 	st.global.u16 	[%rd7+4], %rs15;
-$L__BB16_15:
+$L__BB20_15:
 	add.s32 	%r34, %r8, 1;
 	selp.b32 	%r10, 1, %r34, %p11;
 	setp.eq.s32 	%p16, %r10, %r4;
@@ -3624,9 +4174,9 @@ $L__BB16_15:
 	selp.b32 	%r11, %r36, %r9, %p16;
 	mul.wide.u32 	%rd68, %r11, 2;
 	add.s64 	%rd21, %rd44, %rd68;
-	@%p3 bra 	$L__BB16_18;
-	bra.uni 	$L__BB16_16;
-$L__BB16_18:
+	@%p3 bra 	$L__BB20_18;
+	bra.uni 	$L__BB20_16;
+$L__BB20_18:
 	shr.u64 	%rd71, %rd121, 48;
 	cvt.u16.u64 	%rs22, %rd71;
 	// begin inline asm
@@ -3643,12 +4193,12 @@ $L__BB16_18:
 	cvt.u64.u16 	%rd72, %rs24;
 	and.b64  	%rd73, %rd121, 281474976710655;
 	bfi.b64 	%rd121, %rd72, %rd73, 48, 16;
-	bra.uni 	$L__BB16_19;
-$L__BB16_16:
+	bra.uni 	$L__BB20_19;
+$L__BB20_16:
 	add.s64 	%rd69, %rd1, 3;
 	cvt.u64.u32 	%rd70, %r6;
 	setp.ge.u64 	%p18, %rd69, %rd70;
-	@%p18 bra 	$L__BB16_19;
+	@%p18 bra 	$L__BB20_19;
 	ld.global.u16 	%rs19, [%rd7+6];
 	// begin inline asm
 	cvt.f32.f16 %f19, %rs19;
@@ -3662,7 +4212,7 @@ $L__BB16_16:
 	cvt.rn.f16.f32 %rs21, %f21;
 	// end inline asm
 	st.global.u16 	[%rd7+6], %rs21;
-$L__BB16_19:
+$L__BB20_19:
 	add.s32 	%r37, %r10, 1;
 	selp.b32 	%r12, 1, %r37, %p16;
 	setp.eq.s32 	%p21, %r12, %r4;
@@ -3672,9 +4222,9 @@ $L__BB16_19:
 	selp.b32 	%r13, %r39, %r11, %p21;
 	mul.wide.u32 	%rd76, %r13, 2;
 	add.s64 	%rd24, %rd44, %rd76;
-	@%p3 bra 	$L__BB16_22;
-	bra.uni 	$L__BB16_20;
-$L__BB16_22:
+	@%p3 bra 	$L__BB20_22;
+	bra.uni 	$L__BB20_20;
+$L__BB20_22:
 	cvt.u16.u64 	%rs28, %rd125;
 	// begin inline asm
 	cvt.f32.f16 %f28, %rs28;
@@ -3690,12 +4240,12 @@ $L__BB16_22:
 	cvt.u64.u16 	%rd79, %rs30;
 	and.b64  	%rd80, %rd125, -65536;
 	or.b64  	%rd125, %rd80, %rd79;
-	bra.uni 	$L__BB16_23;
-$L__BB16_20:
+	bra.uni 	$L__BB20_23;
+$L__BB20_20:
 	add.s64 	%rd77, %rd1, 4;
 	cvt.u64.u32 	%rd78, %r6;
 	setp.ge.u64 	%p23, %rd77, %rd78;
-	@%p23 bra 	$L__BB16_23;
+	@%p23 bra 	$L__BB20_23;
 	ld.global.u16 	%rs25, [%rd7+8];
 	// begin inline asm
 	cvt.f32.f16 %f25, %rs25;
@@ -3709,7 +4259,7 @@ $L__BB16_20:
 	cvt.rn.f16.f32 %rs27, %f27;
 	// end inline asm
 	st.global.u16 	[%rd7+8], %rs27;
-$L__BB16_23:
+$L__BB20_23:
 	add.s32 	%r40, %r12, 1;
 	selp.b32 	%r14, 1, %r40, %p21;
 	setp.eq.s32 	%p26, %r14, %r4;
@@ -3717,9 +4267,9 @@ $L__BB16_23:
 	setp.eq.s32 	%p27, %r41, %r5;
 	selp.b32 	%r42, 0, %r41, %p27;
 	selp.b32 	%r15, %r42, %r13, %p26;
-	@%p3 bra 	$L__BB16_26;
-	bra.uni 	$L__BB16_24;
-$L__BB16_26:
+	@%p3 bra 	$L__BB20_26;
+	bra.uni 	$L__BB20_24;
+$L__BB20_26:
 	shr.u64 	%rd87, %rd125, 16;
 	cvt.u16.u64 	%rs34, %rd87;
 	// begin inline asm
@@ -3739,12 +4289,12 @@ $L__BB16_26:
 	mul.wide.u32 	%rd91, %r43, 65536;
 	and.b64  	%rd92, %rd125, -4294901761;
 	or.b64  	%rd125, %rd92, %rd91;
-	bra.uni 	$L__BB16_27;
-$L__BB16_24:
+	bra.uni 	$L__BB20_27;
+$L__BB20_24:
 	add.s64 	%rd82, %rd1, 5;
 	cvt.u64.u32 	%rd83, %r6;
 	setp.ge.u64 	%p28, %rd82, %rd83;
-	@%p28 bra 	$L__BB16_27;
+	@%p28 bra 	$L__BB20_27;
 	ld.global.u16 	%rs31, [%rd7+10];
 	// begin inline asm
 	cvt.f32.f16 %f31, %rs31;
@@ -3760,7 +4310,7 @@ $L__BB16_24:
 	cvt.rn.f16.f32 %rs33, %f33;
 	// end inline asm
 	st.global.u16 	[%rd7+10], %rs33;
-$L__BB16_27:
+$L__BB20_27:
 	add.s32 	%r44, %r14, 1;
 	selp.b32 	%r16, 1, %r44, %p26;
 	setp.eq.s32 	%p31, %r16, %r4;
@@ -3768,9 +4318,9 @@ $L__BB16_27:
 	setp.eq.s32 	%p32, %r45, %r5;
 	selp.b32 	%r46, 0, %r45, %p32;
 	selp.b32 	%r17, %r46, %r15, %p31;
-	@%p3 bra 	$L__BB16_30;
-	bra.uni 	$L__BB16_28;
-$L__BB16_30:
+	@%p3 bra 	$L__BB20_30;
+	bra.uni 	$L__BB20_28;
+$L__BB20_30:
 	shr.u64 	%rd99, %rd125, 32;
 	cvt.u16.u64 	%rs40, %rd99;
 	// begin inline asm
@@ -3790,12 +4340,12 @@ $L__BB16_30:
 	shl.b64 	%rd104, %rd103, 32;
 	and.b64  	%rd105, %rd125, -281470681743361;
 	or.b64  	%rd125, %rd105, %rd104;
-	bra.uni 	$L__BB16_31;
-$L__BB16_28:
+	bra.uni 	$L__BB20_31;
+$L__BB20_28:
 	add.s64 	%rd94, %rd1, 6;
 	cvt.u64.u32 	%rd95, %r6;
 	setp.ge.u64 	%p33, %rd94, %rd95;
-	@%p33 bra 	$L__BB16_31;
+	@%p33 bra 	$L__BB20_31;
 	ld.global.u16 	%rs37, [%rd7+12];
 	// begin inline asm
 	cvt.f32.f16 %f37, %rs37;
@@ -3811,7 +4361,7 @@ $L__BB16_28:
 	cvt.rn.f16.f32 %rs39, %f39;
 	// end inline asm
 	st.global.u16 	[%rd7+12], %rs39;
-$L__BB16_31:
+$L__BB20_31:
 	add.s32 	%r47, %r16, 1;
 	selp.b32 	%r48, 1, %r47, %p31;
 	setp.eq.s32 	%p36, %r48, %r4;
@@ -3819,9 +4369,9 @@ $L__BB16_31:
 	setp.eq.s32 	%p37, %r49, %r5;
 	selp.b32 	%r50, 0, %r49, %p37;
 	selp.b32 	%r18, %r50, %r17, %p36;
-	@%p3 bra 	$L__BB16_34;
-	bra.uni 	$L__BB16_32;
-$L__BB16_34:
+	@%p3 bra 	$L__BB20_34;
+	bra.uni 	$L__BB20_32;
+$L__BB20_34:
 	shr.u64 	%rd112, %rd125, 48;
 	cvt.u16.u64 	%rs46, %rd112;
 	// begin inline asm
@@ -3840,12 +4390,12 @@ $L__BB16_34:
 	cvt.u64.u16 	%rd116, %rs48;
 	and.b64  	%rd117, %rd125, 281474976710655;
 	bfi.b64 	%rd125, %rd116, %rd117, 48, 16;
-	bra.uni 	$L__BB16_35;
-$L__BB16_32:
+	bra.uni 	$L__BB20_35;
+$L__BB20_32:
 	add.s64 	%rd107, %rd1, 7;
 	cvt.u64.u32 	%rd108, %r6;
 	setp.ge.u64 	%p38, %rd107, %rd108;
-	@%p38 bra 	$L__BB16_35;
+	@%p38 bra 	$L__BB20_35;
 	ld.global.u16 	%rs43, [%rd7+14];
 	// begin inline asm
 	cvt.f32.f16 %f43, %rs43;
@@ -3861,10 +4411,10 @@ $L__BB16_32:
 	cvt.rn.f16.f32 %rs45, %f45;
 	// end inline asm
 	st.global.u16 	[%rd7+14], %rs45;
-$L__BB16_35:
-	@%p2 bra 	$L__BB16_37;
+$L__BB20_35:
+	@%p2 bra 	$L__BB20_37;
 	st.global.v2.u64 	[%rd7], {%rd121, %rd125};
-$L__BB16_37:
+$L__BB20_37:
 	ret;
 }
 	// .globl	sum_rows_half
@@ -3909,16 +4459,16 @@ $L__BB16_37:
 	min.u32 	%r5, %r26, %r21;
 	setp.lt.u32 	%p1, %r3, %r13;
 	mov.f32 	%f30, 0f00000000;
-	@%p1 bra 	$L__BB17_1;
-	bra.uni 	$L__BB17_7;
-$L__BB17_1:
+	@%p1 bra 	$L__BB21_1;
+	bra.uni 	$L__BB21_7;
+$L__BB21_1:
 	mov.u32 	%r27, %tid.y;
 	add.s32 	%r30, %r4, %r27;
 	setp.ge.u32 	%p2, %r30, %r5;
-	@%p2 bra 	$L__BB17_7;
+	@%p2 bra 	$L__BB21_7;
 	cvt.u64.u32 	%rd4, %r3;
 	mov.f32 	%f30, 0f00000000;
-$L__BB17_3:
+$L__BB21_3:
 	.pragma "nounroll";
 	cvt.u64.u32 	%rd10, %r30;
 	mul.lo.s64 	%rd11, %rd3, %rd10;
@@ -3932,7 +4482,7 @@ $L__BB17_3:
 	add.f32 	%f30, %f30, %f10;
 	add.s32 	%r8, %r30, 8;
 	setp.ge.u32 	%p3, %r8, %r5;
-	@%p3 bra 	$L__BB17_7;
+	@%p3 bra 	$L__BB21_7;
 	cvt.u64.u32 	%rd15, %r8;
 	mul.lo.s64 	%rd16, %rd3, %rd15;
 	add.s64 	%rd17, %rd16, %rd4;
@@ -3945,7 +4495,7 @@ $L__BB17_3:
 	add.f32 	%f30, %f30, %f11;
 	add.s32 	%r9, %r30, 16;
 	setp.ge.u32 	%p4, %r9, %r5;
-	@%p4 bra 	$L__BB17_7;
+	@%p4 bra 	$L__BB21_7;
 	cvt.u64.u32 	%rd20, %r9;
 	mul.lo.s64 	%rd21, %rd3, %rd20;
 	add.s64 	%rd22, %rd21, %rd4;
@@ -3958,7 +4508,7 @@ $L__BB17_3:
 	add.f32 	%f30, %f30, %f12;
 	add.s32 	%r10, %r30, 24;
 	setp.ge.u32 	%p5, %r10, %r5;
-	@%p5 bra 	$L__BB17_7;
+	@%p5 bra 	$L__BB21_7;
 	cvt.u64.u32 	%rd25, %r10;
 	mul.lo.s64 	%rd26, %rd3, %rd25;
 	add.s64 	%rd27, %rd26, %rd4;
@@ -3971,8 +4521,8 @@ $L__BB17_3:
 	add.f32 	%f30, %f30, %f13;
 	add.s32 	%r30, %r30, 32;
 	setp.lt.u32 	%p6, %r30, %r5;
-	@%p6 bra 	$L__BB17_3;
-$L__BB17_7:
+	@%p6 bra 	$L__BB21_3;
+$L__BB21_7:
 	mov.u32 	%r28, %tid.y;
 	cvt.u64.u32 	%rd5, %r2;
 	mul.wide.u32 	%rd30, %r28, 128;
@@ -3986,7 +4536,7 @@ $L__BB17_7:
 	ld.param.u32 	%r12, [%rd2];
 	setp.ge.u32 	%p8, %r3, %r12;
 	or.pred  	%p9, %p7, %p8;
-	@%p9 bra 	$L__BB17_9;
+	@%p9 bra 	$L__BB21_9;
 	shl.b64 	%rd35, %rd5, 2;
 	add.s64 	%rd37, %rd31, %rd35;
 	ld.shared.f32 	%f14, [%rd37+128];
@@ -4008,7 +4558,7 @@ $L__BB17_7:
 	mul.wide.u32 	%rd39, %r29, 4;
 	add.s64 	%rd40, %rd38, %rd39;
 	st.global.f32 	[%rd40], %f27;
-$L__BB17_9:
+$L__BB21_9:
 	ret;
 }
 	// .globl	sum_grids_half
@@ -4025,7 +4575,7 @@ $L__BB17_9:
 	.reg .b32 	%r<41>;
 	.reg .b64 	%rd<48>;
 	// demoted variable
-	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsI4HalfEEvPfPKT_RK4BiasE4sums[1024];
+	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIf4HalfEEvPT_PKT0_RK4BiasE4sums[1024];
 	ld.param.u64 	%rd7, [sum_grids_half_param_0];
 	ld.param.u64 	%rd8, [sum_grids_half_param_1];
 	mov.b64 	%rd9, sum_grids_half_param_2;
@@ -4050,11 +4600,11 @@ $L__BB17_9:
 	add.s32 	%r40, %r20, %r4;
 	setp.ge.u32 	%p1, %r40, %r3;
 	mov.f32 	%f39, 0f00000000;
-	@%p1 bra 	$L__BB18_6;
+	@%p1 bra 	$L__BB22_6;
 	cvt.u64.u32 	%rd4, %r2;
 	ld.param.u32 	%rd5, [%rd2+4];
 	mov.f32 	%f39, 0f00000000;
-$L__BB18_2:
+$L__BB22_2:
 	.pragma "nounroll";
 	cvt.u32.u64 	%r22, %rd5;
 	div.u32 	%r23, %r40, %r22;
@@ -4075,7 +4625,7 @@ $L__BB18_2:
 	add.f32 	%f39, %f39, %f9;
 	add.s32 	%r7, %r40, 256;
 	setp.ge.u32 	%p2, %r7, %r3;
-	@%p2 bra 	$L__BB18_6;
+	@%p2 bra 	$L__BB22_6;
 	div.u32 	%r27, %r7, %r22;
 	cvt.u64.u32 	%rd19, %r27;
 	mul.lo.s64 	%rd20, %rd3, %rd19;
@@ -4094,7 +4644,7 @@ $L__BB18_2:
 	add.f32 	%f39, %f39, %f10;
 	add.s32 	%r8, %r40, 512;
 	setp.ge.u32 	%p3, %r8, %r3;
-	@%p3 bra 	$L__BB18_6;
+	@%p3 bra 	$L__BB22_6;
 	div.u32 	%r31, %r8, %r22;
 	cvt.u64.u32 	%rd27, %r31;
 	mul.lo.s64 	%rd28, %rd3, %rd27;
@@ -4113,7 +4663,7 @@ $L__BB18_2:
 	add.f32 	%f39, %f39, %f11;
 	add.s32 	%r9, %r40, 768;
 	setp.ge.u32 	%p4, %r9, %r3;
-	@%p4 bra 	$L__BB18_6;
+	@%p4 bra 	$L__BB22_6;
 	div.u32 	%r35, %r9, %r22;
 	cvt.u64.u32 	%rd35, %r35;
 	mul.lo.s64 	%rd36, %rd3, %rd35;
@@ -4132,981 +4682,10 @@ $L__BB18_2:
 	add.f32 	%f39, %f39, %f12;
 	add.s32 	%r40, %r40, 1024;
 	setp.lt.u32 	%p5, %r40, %r3;
-	@%p5 bra 	$L__BB18_2;
-$L__BB18_6:
-	mul.wide.u32 	%rd43, %r4, 4;
-	mov.u64 	%rd44, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsI4HalfEEvPfPKT_RK4BiasE4sums;
-	add.s64 	%rd6, %rd44, %rd43;
-	st.shared.f32 	[%rd6], %f39;
-	bar.sync 	0;
-	setp.gt.u32 	%p6, %r4, 127;
-	@%p6 bra 	$L__BB18_8;
-	ld.shared.f32 	%f13, [%rd6];
-	ld.shared.f32 	%f14, [%rd6+512];
-	add.f32 	%f15, %f14, %f13;
-	st.shared.f32 	[%rd6], %f15;
-$L__BB18_8:
-	bar.sync 	0;
-	setp.gt.u32 	%p7, %r4, 63;
-	@%p7 bra 	$L__BB18_10;
-	ld.shared.f32 	%f16, [%rd6];
-	ld.shared.f32 	%f17, [%rd6+256];
-	add.f32 	%f18, %f17, %f16;
-	st.shared.f32 	[%rd6], %f18;
-$L__BB18_10:
-	bar.sync 	0;
-	setp.gt.u32 	%p8, %r4, 31;
-	@%p8 bra 	$L__BB18_12;
-	ld.shared.f32 	%f19, [%rd6];
-	ld.shared.f32 	%f20, [%rd6+128];
-	add.f32 	%f21, %f20, %f19;
-	st.shared.f32 	[%rd6], %f21;
-$L__BB18_12:
-	bar.sync 	0;
-	setp.gt.u32 	%p9, %r4, 15;
-	@%p9 bra 	$L__BB18_14;
-	ld.shared.f32 	%f22, [%rd6];
-	ld.shared.f32 	%f23, [%rd6+64];
-	add.f32 	%f24, %f23, %f22;
-	st.shared.f32 	[%rd6], %f24;
-$L__BB18_14:
-	bar.sync 	0;
-	setp.gt.u32 	%p10, %r4, 7;
-	@%p10 bra 	$L__BB18_16;
-	ld.shared.f32 	%f25, [%rd6];
-	ld.shared.f32 	%f26, [%rd6+32];
-	add.f32 	%f27, %f26, %f25;
-	st.shared.f32 	[%rd6], %f27;
-$L__BB18_16:
-	bar.sync 	0;
-	setp.gt.u32 	%p11, %r4, 3;
-	@%p11 bra 	$L__BB18_18;
-	ld.shared.f32 	%f28, [%rd6];
-	ld.shared.f32 	%f29, [%rd6+16];
-	add.f32 	%f30, %f29, %f28;
-	st.shared.f32 	[%rd6], %f30;
-$L__BB18_18:
-	bar.sync 	0;
-	setp.gt.u32 	%p12, %r4, 1;
-	@%p12 bra 	$L__BB18_20;
-	ld.shared.f32 	%f31, [%rd6];
-	ld.shared.f32 	%f32, [%rd6+8];
-	add.f32 	%f33, %f32, %f31;
-	st.shared.f32 	[%rd6], %f33;
-$L__BB18_20:
-	bar.sync 	0;
-	setp.ne.s32 	%p13, %r4, 0;
-	@%p13 bra 	$L__BB18_22;
-	ld.shared.f32 	%f34, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsI4HalfEEvPfPKT_RK4BiasE4sums+4];
-	ld.shared.f32 	%f35, [%rd6];
-	add.f32 	%f36, %f34, %f35;
-	st.shared.f32 	[%rd6], %f36;
-$L__BB18_22:
-	bar.sync 	0;
-	@%p13 bra 	$L__BB18_24;
-	ld.shared.f32 	%f37, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsI4HalfEEvPfPKT_RK4BiasE4sums];
-	ld.param.u32 	%r38, [%rd2];
-	mad.lo.s32 	%r39, %r38, %r1, %r2;
-	cvta.to.global.u64 	%rd45, %rd7;
-	mul.wide.u32 	%rd46, %r39, 4;
-	add.s64 	%rd47, %rd45, %rd46;
-	st.global.f32 	[%rd47], %f37;
-$L__BB18_24:
-	ret;
-}
-	// .globl	sum_splits_half
-.visible .entry sum_splits_half(
-	.param .u64 sum_splits_half_param_0,
-	.param .u64 sum_splits_half_param_1,
-	.param .align 4 .b8 sum_splits_half_param_2[16]
-)
-.maxntid 256, 1, 1
-{
-	.reg .pred 	%p<10>;
-	.reg .b16 	%rs<2>;
-	.reg .f32 	%f<31>;
-	.reg .b32 	%r<31>;
-	.reg .b64 	%rd<41>;
-	// demoted variable
-	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsI4HalffEEvPT_PKT0_RK4BiasE4sums[1024];
-	ld.param.u64 	%rd6, [sum_splits_half_param_0];
-	ld.param.u64 	%rd7, [sum_splits_half_param_1];
-	mov.b64 	%rd8, sum_splits_half_param_2;
-	cvta.to.global.u64 	%rd1, %rd7;
-	add.s64 	%rd2, %rd8, 4;
-	ld.param.u32 	%r13, [sum_splits_half_param_2+4];
-	cvt.u64.u32 	%rd3, %r13;
-	add.s32 	%r14, %r13, 31;
-	shr.u32 	%r15, %r14, 5;
-	mov.u32 	%r16, %ctaid.x;
-	div.u32 	%r1, %r16, %r15;
-	mul.lo.s32 	%r17, %r1, %r15;
-	sub.s32 	%r18, %r16, %r17;
-	shl.b32 	%r19, %r18, 5;
-	mov.u32 	%r2, %tid.x;
-	add.s32 	%r3, %r19, %r2;
-	ld.param.u32 	%r20, [sum_splits_half_param_2];
-	div.u32 	%r21, %r20, %r13;
-	ld.param.u32 	%r22, [sum_splits_half_param_2+12];
-	add.s32 	%r23, %r21, %r22;
-	add.s32 	%r24, %r23, -1;
-	div.u32 	%r25, %r24, %r22;
-	mul.lo.s32 	%r4, %r25, %r1;
-	add.s32 	%r26, %r4, %r25;
-	min.u32 	%r5, %r26, %r21;
-	setp.lt.u32 	%p1, %r3, %r13;
-	mov.f32 	%f30, 0f00000000;
-	@%p1 bra 	$L__BB19_1;
-	bra.uni 	$L__BB19_7;
-$L__BB19_1:
-	mov.u32 	%r27, %tid.y;
-	add.s32 	%r30, %r4, %r27;
-	setp.ge.u32 	%p2, %r30, %r5;
-	@%p2 bra 	$L__BB19_7;
-	cvt.u64.u32 	%rd4, %r3;
-	mov.f32 	%f30, 0f00000000;
-$L__BB19_3:
-	.pragma "nounroll";
-	cvt.u64.u32 	%rd10, %r30;
-	mul.lo.s64 	%rd11, %rd3, %rd10;
-	add.s64 	%rd12, %rd11, %rd4;
-	shl.b64 	%rd13, %rd12, 2;
-	add.s64 	%rd14, %rd1, %rd13;
-	ld.global.f32 	%f10, [%rd14];
-	add.f32 	%f30, %f30, %f10;
-	add.s32 	%r8, %r30, 8;
-	setp.ge.u32 	%p3, %r8, %r5;
-	@%p3 bra 	$L__BB19_7;
-	cvt.u64.u32 	%rd15, %r8;
-	mul.lo.s64 	%rd16, %rd3, %rd15;
-	add.s64 	%rd17, %rd16, %rd4;
-	shl.b64 	%rd18, %rd17, 2;
-	add.s64 	%rd19, %rd1, %rd18;
-	ld.global.f32 	%f11, [%rd19];
-	add.f32 	%f30, %f30, %f11;
-	add.s32 	%r9, %r30, 16;
-	setp.ge.u32 	%p4, %r9, %r5;
-	@%p4 bra 	$L__BB19_7;
-	cvt.u64.u32 	%rd20, %r9;
-	mul.lo.s64 	%rd21, %rd3, %rd20;
-	add.s64 	%rd22, %rd21, %rd4;
-	shl.b64 	%rd23, %rd22, 2;
-	add.s64 	%rd24, %rd1, %rd23;
-	ld.global.f32 	%f12, [%rd24];
-	add.f32 	%f30, %f30, %f12;
-	add.s32 	%r10, %r30, 24;
-	setp.ge.u32 	%p5, %r10, %r5;
-	@%p5 bra 	$L__BB19_7;
-	cvt.u64.u32 	%rd25, %r10;
-	mul.lo.s64 	%rd26, %rd3, %rd25;
-	add.s64 	%rd27, %rd26, %rd4;
-	shl.b64 	%rd28, %rd27, 2;
-	add.s64 	%rd29, %rd1, %rd28;
-	ld.global.f32 	%f13, [%rd29];
-	add.f32 	%f30, %f30, %f13;
-	add.s32 	%r30, %r30, 32;
-	setp.lt.u32 	%p6, %r30, %r5;
-	@%p6 bra 	$L__BB19_3;
-$L__BB19_7:
-	mov.u32 	%r28, %tid.y;
-	cvt.u64.u32 	%rd5, %r2;
-	mul.wide.u32 	%rd30, %r28, 128;
-	mov.u64 	%rd31, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsI4HalffEEvPT_PKT0_RK4BiasE4sums;
-	add.s64 	%rd32, %rd31, %rd30;
-	mul.wide.u32 	%rd33, %r2, 4;
-	add.s64 	%rd34, %rd32, %rd33;
-	st.shared.f32 	[%rd34], %f30;
-	bar.sync 	0;
-	setp.ne.s32 	%p7, %r28, 0;
-	ld.param.u32 	%r12, [%rd2];
-	setp.ge.u32 	%p8, %r3, %r12;
-	or.pred  	%p9, %p7, %p8;
-	@%p9 bra 	$L__BB19_9;
-	shl.b64 	%rd35, %rd5, 2;
-	add.s64 	%rd37, %rd31, %rd35;
-	ld.shared.f32 	%f15, [%rd37+128];
-	add.f32 	%f16, %f30, %f15;
-	ld.shared.f32 	%f17, [%rd37+256];
-	add.f32 	%f18, %f16, %f17;
-	ld.shared.f32 	%f19, [%rd37+384];
-	add.f32 	%f20, %f18, %f19;
-	ld.shared.f32 	%f21, [%rd37+512];
-	add.f32 	%f22, %f20, %f21;
-	ld.shared.f32 	%f23, [%rd37+640];
-	add.f32 	%f24, %f22, %f23;
-	ld.shared.f32 	%f25, [%rd37+768];
-	add.f32 	%f26, %f24, %f25;
-	ld.shared.f32 	%f27, [%rd37+896];
-	add.f32 	%f14, %f26, %f27;
-	mad.lo.s32 	%r29, %r12, %r1, %r3;
-	cvta.to.global.u64 	%rd38, %rd6;
-	mul.wide.u32 	%rd39, %r29, 2;
-	add.s64 	%rd40, %rd38, %rd39;
-	// begin inline asm
-	cvt.rn.f16.f32 %rs1, %f14;
-	// end inline asm
-	st.global.u16 	[%rd40], %rs1;
-$L__BB19_9:
-	ret;
-}
-	// .globl	add_bias_brain
-.visible .entry add_bias_brain(
-	.param .u64 add_bias_brain_param_0,
-	.param .u64 add_bias_brain_param_1,
-	.param .align 4 .b8 add_bias_brain_param_2[16]
-)
-.maxntid 256, 1, 1
-{
-	.reg .pred 	%p<56>;
-	.reg .b16 	%rs<17>;
-	.reg .f32 	%f<49>;
-	.reg .b32 	%r<220>;
-	.reg .b64 	%rd<137>;
-	ld.param.u64 	%rd33, [add_bias_brain_param_0];
-	ld.param.u64 	%rd34, [add_bias_brain_param_1];
-	mov.b64 	%rd35, add_bias_brain_param_2;
-	mov.u32 	%r22, %ctaid.x;
-	mul.wide.u32 	%rd36, %r22, 256;
-	mov.u32 	%r23, %tid.x;
-	cvt.u64.u32 	%rd37, %r23;
-	add.s64 	%rd38, %rd36, %rd37;
-	shl.b64 	%rd1, %rd38, 3;
-	ld.param.u32 	%r1, [add_bias_brain_param_2];
-	cvt.u64.u32 	%rd3, %r1;
-	setp.ge.u64 	%p1, %rd1, %rd3;
-	@%p1 bra 	$L__BB20_37;
-	cvt.u32.u64 	%r24, %rd1;
-	ld.param.u32 	%r25, [%rd35+8];
-	div.u32 	%r26, %r24, %r25;
-	mul.lo.s32 	%r27, %r26, %r25;
-	sub.s32 	%r2, %r24, %r27;
-	ld.param.u32 	%r28, [%rd35+4];
-	rem.u32 	%r3, %r26, %r28;
-	add.s64 	%rd5, %rd1, 8;
-	setp.gt.u64 	%p2, %rd5, %rd3;
-	cvta.to.global.u64 	%rd40, %rd33;
-	shl.b64 	%rd41, %rd1, 1;
-	add.s64 	%rd7, %rd40, %rd41;
-	@%p2 bra 	$L__BB20_3;
-	ld.global.v2.u64 	{%rd129, %rd133}, [%rd7];
-$L__BB20_3:
-	cvta.to.global.u64 	%rd44, %rd34;
-	mul.wide.u32 	%rd45, %r3, 2;
-	add.s64 	%rd12, %rd44, %rd45;
-	setp.le.u64 	%p3, %rd5, %rd3;
-	@%p3 bra 	$L__BB20_6;
-	bra.uni 	$L__BB20_4;
-$L__BB20_6:
-	cvt.u32.u64 	%r39, %rd129;
-	shl.b32 	%r40, %r39, 16;
-	mov.b32 	%f4, %r40;
-	ld.global.u16 	%r41, [%rd12];
-	shl.b32 	%r42, %r41, 16;
-	mov.b32 	%f5, %r42;
-	add.f32 	%f6, %f4, %f5;
-	mov.b32 	%r43, %f6;
-	shr.u32 	%r44, %r43, 16;
-	and.b32  	%r45, %r44, 1;
-	add.s32 	%r46, %r43, %r45;
-	add.s32 	%r47, %r46, 32767;
-	shr.u32 	%r48, %r47, 16;
-	setp.num.f32 	%p6, %f6, %f6;
-	cvt.u64.u32 	%rd47, %r48;
-	selp.b64 	%rd48, %rd47, 32704, %p6;
-	and.b64  	%rd49, %rd129, -65536;
-	or.b64  	%rd129, %rd49, %rd48;
-	bra.uni 	$L__BB20_7;
-$L__BB20_4:
-	ld.param.u32 	%rd46, [%rd35];
-	setp.ge.u64 	%p4, %rd1, %rd46;
-	@%p4 bra 	$L__BB20_7;
-	ld.global.u16 	%r29, [%rd7];
-	shl.b32 	%r30, %r29, 16;
-	mov.b32 	%f1, %r30;
-	ld.global.u16 	%r31, [%rd12];
-	shl.b32 	%r32, %r31, 16;
-	mov.b32 	%f2, %r32;
-	add.f32 	%f3, %f1, %f2;
-	mov.b32 	%r33, %f3;
-	shr.u32 	%r34, %r33, 16;
-	and.b32  	%r35, %r34, 1;
-	add.s32 	%r36, %r33, %r35;
-	add.s32 	%r37, %r36, 32767;
-	shr.u32 	%r38, %r37, 16;
-	setp.num.f32 	%p5, %f3, %f3;
-	cvt.u16.u32 	%rs1, %r38;
-	selp.b16 	%rs2, %rs1, 32704, %p5;
-	st.global.u16 	[%rd7], %rs2;
-$L__BB20_7:
-	ld.param.u32 	%r4, [%rd35+8];
-	add.s32 	%r49, %r2, 1;
-	setp.eq.s32 	%p8, %r49, %r4;
-	ld.param.u32 	%r50, [%rd35+4];
-	add.s32 	%r51, %r3, 1;
-	setp.eq.s32 	%p9, %r51, %r50;
-	selp.b32 	%r52, 0, %r51, %p9;
-	selp.b32 	%r5, %r52, %r3, %p8;
-	mul.wide.u32 	%rd52, %r5, 2;
-	add.s64 	%rd15, %rd44, %rd52;
-	@%p3 bra 	$L__BB20_10;
-	bra.uni 	$L__BB20_8;
-$L__BB20_10:
-	cvt.u32.u64 	%r63, %rd129;
-	and.b32  	%r64, %r63, -65536;
-	mov.b32 	%f10, %r64;
-	ld.global.u16 	%r65, [%rd15];
-	shl.b32 	%r66, %r65, 16;
-	mov.b32 	%f11, %r66;
-	add.f32 	%f12, %f10, %f11;
-	mov.b32 	%r67, %f12;
-	shr.u32 	%r68, %r67, 16;
-	and.b32  	%r69, %r68, 1;
-	add.s32 	%r70, %r67, %r69;
-	add.s32 	%r71, %r70, 32767;
-	and.b32  	%r72, %r71, -65536;
-	setp.num.f32 	%p12, %f12, %f12;
-	cvt.u64.u32 	%rd55, %r72;
-	selp.b64 	%rd56, %rd55, 2143289344, %p12;
-	and.b64  	%rd57, %rd129, -4294901761;
-	or.b64  	%rd129, %rd57, %rd56;
-	bra.uni 	$L__BB20_11;
-$L__BB20_8:
-	add.s64 	%rd53, %rd1, 1;
-	ld.param.u32 	%rd54, [%rd35];
-	setp.ge.u64 	%p10, %rd53, %rd54;
-	@%p10 bra 	$L__BB20_11;
-	ld.global.u16 	%r53, [%rd7+2];
-	shl.b32 	%r54, %r53, 16;
-	mov.b32 	%f7, %r54;
-	ld.global.u16 	%r55, [%rd15];
-	shl.b32 	%r56, %r55, 16;
-	mov.b32 	%f8, %r56;
-	add.f32 	%f9, %f7, %f8;
-	mov.b32 	%r57, %f9;
-	shr.u32 	%r58, %r57, 16;
-	and.b32  	%r59, %r58, 1;
-	add.s32 	%r60, %r57, %r59;
-	add.s32 	%r61, %r60, 32767;
-	shr.u32 	%r62, %r61, 16;
-	setp.num.f32 	%p11, %f9, %f9;
-	cvt.u16.u32 	%rs3, %r62;
-	selp.b16 	%rs4, %rs3, 32704, %p11;
-	st.global.u16 	[%rd7+2], %rs4;
-$L__BB20_11:
-	add.s32 	%r74, %r2, 2;
-	selp.b32 	%r6, 1, %r74, %p8;
-	ld.param.u32 	%r7, [%rd35+8];
-	setp.eq.s32 	%p15, %r6, %r7;
-	ld.param.u32 	%r75, [%rd35+4];
-	add.s32 	%r76, %r5, 1;
-	setp.eq.s32 	%p16, %r76, %r75;
-	selp.b32 	%r77, 0, %r76, %p16;
-	selp.b32 	%r8, %r77, %r5, %p15;
-	mul.wide.u32 	%rd60, %r8, 2;
-	add.s64 	%rd18, %rd44, %rd60;
-	@%p3 bra 	$L__BB20_14;
-	bra.uni 	$L__BB20_12;
-$L__BB20_14:
-	shr.u64 	%rd63, %rd129, 32;
-	cvt.u32.u64 	%r88, %rd63;
-	shl.b32 	%r89, %r88, 16;
-	mov.b32 	%f16, %r89;
-	ld.global.u16 	%r90, [%rd18];
-	shl.b32 	%r91, %r90, 16;
-	mov.b32 	%f17, %r91;
-	add.f32 	%f18, %f16, %f17;
-	mov.b32 	%r92, %f18;
-	shr.u32 	%r93, %r92, 16;
-	and.b32  	%r94, %r93, 1;
-	add.s32 	%r95, %r92, %r94;
-	add.s32 	%r96, %r95, 32767;
-	shr.u32 	%r97, %r96, 16;
-	setp.num.f32 	%p19, %f18, %f18;
-	cvt.u64.u32 	%rd64, %r97;
-	shl.b64 	%rd65, %rd64, 32;
-	selp.b64 	%rd66, %rd65, 140462610448384, %p19;
-	and.b64  	%rd67, %rd129, -281470681743361;
-	or.b64  	%rd129, %rd67, %rd66;
-	bra.uni 	$L__BB20_15;
-$L__BB20_12:
-	add.s64 	%rd61, %rd1, 2;
-	ld.param.u32 	%rd62, [%rd35];
-	setp.ge.u64 	%p17, %rd61, %rd62;
-	@%p17 bra 	$L__BB20_15;
-	ld.global.u16 	%r78, [%rd7+4];
-	shl.b32 	%r79, %r78, 16;
-	mov.b32 	%f13, %r79;
-	ld.global.u16 	%r80, [%rd18];
-	shl.b32 	%r81, %r80, 16;
-	mov.b32 	%f14, %r81;
-	add.f32 	%f15, %f13, %f14;
-	mov.b32 	%r82, %f15;
-	shr.u32 	%r83, %r82, 16;
-	and.b32  	%r84, %r83, 1;
-	add.s32 	%r85, %r82, %r84;
-	add.s32 	%r86, %r85, 32767;
-	shr.u32 	%r87, %r86, 16;
-	setp.num.f32 	%p18, %f15, %f15;
-	cvt.u16.u32 	%rs5, %r87;
-	selp.b16 	%rs6, %rs5, 32704, %p18;
-	st.global.u16 	[%rd7+4], %rs6;
-$L__BB20_15:
-	add.s32 	%r98, %r6, 1;
-	selp.b32 	%r9, 1, %r98, %p15;
-	ld.param.u32 	%r10, [%rd35+8];
-	setp.eq.s32 	%p22, %r9, %r10;
-	ld.param.u32 	%r99, [%rd35+4];
-	add.s32 	%r100, %r8, 1;
-	setp.eq.s32 	%p23, %r100, %r99;
-	selp.b32 	%r101, 0, %r100, %p23;
-	selp.b32 	%r11, %r101, %r8, %p22;
-	mul.wide.u32 	%rd70, %r11, 2;
-	add.s64 	%rd21, %rd44, %rd70;
-	@%p3 bra 	$L__BB20_18;
-	bra.uni 	$L__BB20_16;
-$L__BB20_18:
-	shr.u64 	%rd73, %rd129, 32;
-	cvt.u32.u64 	%r112, %rd73;
-	and.b32  	%r113, %r112, -65536;
-	mov.b32 	%f22, %r113;
-	ld.global.u16 	%r114, [%rd21];
-	shl.b32 	%r115, %r114, 16;
-	mov.b32 	%f23, %r115;
-	add.f32 	%f24, %f22, %f23;
-	mov.b32 	%r116, %f24;
-	shr.u32 	%r117, %r116, 16;
-	and.b32  	%r118, %r117, 1;
-	add.s32 	%r119, %r116, %r118;
-	add.s32 	%r120, %r119, 32767;
-	shr.u32 	%r121, %r120, 16;
-	setp.num.f32 	%p26, %f24, %f24;
-	cvt.u64.u32 	%rd74, %r121;
-	shl.b64 	%rd75, %rd74, 48;
-	selp.b64 	%rd76, %rd75, 9205357638345293824, %p26;
-	and.b64  	%rd77, %rd129, 281474976710655;
-	or.b64  	%rd129, %rd77, %rd76;
-	bra.uni 	$L__BB20_19;
-$L__BB20_16:
-	add.s64 	%rd71, %rd1, 3;
-	ld.param.u32 	%rd72, [%rd35];
-	setp.ge.u64 	%p24, %rd71, %rd72;
-	@%p24 bra 	$L__BB20_19;
-	ld.global.u16 	%r102, [%rd7+6];
-	shl.b32 	%r103, %r102, 16;
-	mov.b32 	%f19, %r103;
-	ld.global.u16 	%r104, [%rd21];
-	shl.b32 	%r105, %r104, 16;
-	mov.b32 	%f20, %r105;
-	add.f32 	%f21, %f19, %f20;
-	mov.b32 	%r106, %f21;
-	shr.u32 	%r107, %r106, 16;
-	and.b32  	%r108, %r107, 1;
-	add.s32 	%r109, %r106, %r108;
-	add.s32 	%r110, %r109, 32767;
-	shr.u32 	%r111, %r110, 16;
-	setp.num.f32 	%p25, %f21, %f21;
-	cvt.u16.u32 	%rs7, %r111;
-	selp.b16 	%rs8, %rs7, 32704, %p25;
-	st.global.u16 	[%rd7+6], %rs8;
-$L__BB20_19:
-	add.s32 	%r122, %r9, 1;
-	selp.b32 	%r12, 1, %r122, %p22;
-	ld.param.u32 	%r13, [%rd35+8];
-	setp.eq.s32 	%p29, %r12, %r13;
-	ld.param.u32 	%r123, [%rd35+4];
-	add.s32 	%r124, %r11, 1;
-	setp.eq.s32 	%p30, %r124, %r123;
-	selp.b32 	%r125, 0, %r124, %p30;
-	selp.b32 	%r14, %r125, %r11, %p29;
-	mul.wide.u32 	%rd80, %r14, 2;
-	add.s64 	%rd24, %rd44, %rd80;
-	@%p3 bra 	$L__BB20_22;
-	bra.uni 	$L__BB20_20;
-$L__BB20_22:
-	cvt.u32.u64 	%r136, %rd133;
-	shl.b32 	%r137, %r136, 16;
-	mov.b32 	%f28, %r137;
-	ld.global.u16 	%r138, [%rd24];
-	shl.b32 	%r139, %r138, 16;
-	mov.b32 	%f29, %r139;
-	add.f32 	%f30, %f28, %f29;
-	mov.b32 	%r140, %f30;
-	shr.u32 	%r141, %r140, 16;
-	and.b32  	%r142, %r141, 1;
-	add.s32 	%r143, %r140, %r142;
-	add.s32 	%r144, %r143, 32767;
-	shr.u32 	%r145, %r144, 16;
-	setp.num.f32 	%p33, %f30, %f30;
-	cvt.u64.u32 	%rd83, %r145;
-	selp.b64 	%rd84, %rd83, 32704, %p33;
-	and.b64  	%rd85, %rd133, -65536;
-	or.b64  	%rd133, %rd85, %rd84;
-	bra.uni 	$L__BB20_23;
-$L__BB20_20:
-	add.s64 	%rd81, %rd1, 4;
-	ld.param.u32 	%rd82, [%rd35];
-	setp.ge.u64 	%p31, %rd81, %rd82;
-	@%p31 bra 	$L__BB20_23;
-	ld.global.u16 	%r126, [%rd7+8];
-	shl.b32 	%r127, %r126, 16;
-	mov.b32 	%f25, %r127;
-	ld.global.u16 	%r128, [%rd24];
-	shl.b32 	%r129, %r128, 16;
-	mov.b32 	%f26, %r129;
-	add.f32 	%f27, %f25, %f26;
-	mov.b32 	%r130, %f27;
-	shr.u32 	%r131, %r130, 16;
-	and.b32  	%r132, %r131, 1;
-	add.s32 	%r133, %r130, %r132;
-	add.s32 	%r134, %r133, 32767;
-	shr.u32 	%r135, %r134, 16;
-	setp.num.f32 	%p32, %f27, %f27;
-	cvt.u16.u32 	%rs9, %r135;
-	selp.b16 	%rs10, %rs9, 32704, %p32;
-	st.global.u16 	[%rd7+8], %rs10;
-$L__BB20_23:
-	add.s32 	%r146, %r12, 1;
-	selp.b32 	%r15, 1, %r146, %p29;
-	ld.param.u32 	%r16, [%rd35+8];
-	setp.eq.s32 	%p36, %r15, %r16;
-	ld.param.u32 	%r147, [%rd35+4];
-	add.s32 	%r148, %r14, 1;
-	setp.eq.s32 	%p37, %r148, %r147;
-	selp.b32 	%r149, 0, %r148, %p37;
-	selp.b32 	%r17, %r149, %r14, %p36;
-	@%p3 bra 	$L__BB20_26;
-	bra.uni 	$L__BB20_24;
-$L__BB20_26:
-	cvt.u32.u64 	%r160, %rd133;
-	and.b32  	%r161, %r160, -65536;
-	mov.b32 	%f34, %r161;
-	mul.wide.u32 	%rd93, %r17, 2;
-	add.s64 	%rd94, %rd44, %rd93;
-	ld.global.u16 	%r162, [%rd94];
-	shl.b32 	%r163, %r162, 16;
-	mov.b32 	%f35, %r163;
-	add.f32 	%f36, %f34, %f35;
-	mov.b32 	%r164, %f36;
-	shr.u32 	%r165, %r164, 16;
-	and.b32  	%r166, %r165, 1;
-	add.s32 	%r167, %r164, %r166;
-	add.s32 	%r168, %r167, 32767;
-	and.b32  	%r169, %r168, -65536;
-	setp.num.f32 	%p40, %f36, %f36;
-	cvt.u64.u32 	%rd95, %r169;
-	selp.b64 	%rd96, %rd95, 2143289344, %p40;
-	and.b64  	%rd97, %rd133, -4294901761;
-	or.b64  	%rd133, %rd97, %rd96;
-	bra.uni 	$L__BB20_27;
-$L__BB20_24:
-	add.s64 	%rd87, %rd1, 5;
-	ld.param.u32 	%rd88, [%rd35];
-	setp.ge.u64 	%p38, %rd87, %rd88;
-	@%p38 bra 	$L__BB20_27;
-	ld.global.u16 	%r150, [%rd7+10];
-	shl.b32 	%r151, %r150, 16;
-	mov.b32 	%f31, %r151;
-	mul.wide.u32 	%rd90, %r17, 2;
-	add.s64 	%rd91, %rd44, %rd90;
-	ld.global.u16 	%r152, [%rd91];
-	shl.b32 	%r153, %r152, 16;
-	mov.b32 	%f32, %r153;
-	add.f32 	%f33, %f31, %f32;
-	mov.b32 	%r154, %f33;
-	shr.u32 	%r155, %r154, 16;
-	and.b32  	%r156, %r155, 1;
-	add.s32 	%r157, %r154, %r156;
-	add.s32 	%r158, %r157, 32767;
-	shr.u32 	%r159, %r158, 16;
-	setp.num.f32 	%p39, %f33, %f33;
-	cvt.u16.u32 	%rs11, %r159;
-	selp.b16 	%rs12, %rs11, 32704, %p39;
-	st.global.u16 	[%rd7+10], %rs12;
-$L__BB20_27:
-	add.s32 	%r170, %r15, 1;
-	selp.b32 	%r18, 1, %r170, %p36;
-	ld.param.u32 	%r19, [%rd35+8];
-	setp.eq.s32 	%p43, %r18, %r19;
-	ld.param.u32 	%r171, [%rd35+4];
-	add.s32 	%r172, %r17, 1;
-	setp.eq.s32 	%p44, %r172, %r171;
-	selp.b32 	%r173, 0, %r172, %p44;
-	selp.b32 	%r20, %r173, %r17, %p43;
-	@%p3 bra 	$L__BB20_30;
-	bra.uni 	$L__BB20_28;
-$L__BB20_30:
-	shr.u64 	%rd104, %rd133, 32;
-	cvt.u32.u64 	%r184, %rd104;
-	shl.b32 	%r185, %r184, 16;
-	mov.b32 	%f40, %r185;
-	mul.wide.u32 	%rd106, %r20, 2;
-	add.s64 	%rd107, %rd44, %rd106;
-	ld.global.u16 	%r186, [%rd107];
-	shl.b32 	%r187, %r186, 16;
-	mov.b32 	%f41, %r187;
-	add.f32 	%f42, %f40, %f41;
-	mov.b32 	%r188, %f42;
-	shr.u32 	%r189, %r188, 16;
-	and.b32  	%r190, %r189, 1;
-	add.s32 	%r191, %r188, %r190;
-	add.s32 	%r192, %r191, 32767;
-	shr.u32 	%r193, %r192, 16;
-	setp.num.f32 	%p47, %f42, %f42;
-	cvt.u64.u32 	%rd108, %r193;
-	shl.b64 	%rd109, %rd108, 32;
-	selp.b64 	%rd110, %rd109, 140462610448384, %p47;
-	and.b64  	%rd111, %rd133, -281470681743361;
-	or.b64  	%rd133, %rd111, %rd110;
-	bra.uni 	$L__BB20_31;
-$L__BB20_28:
-	add.s64 	%rd99, %rd1, 6;
-	ld.param.u32 	%rd100, [%rd35];
-	setp.ge.u64 	%p45, %rd99, %rd100;
-	@%p45 bra 	$L__BB20_31;
-	ld.global.u16 	%r174, [%rd7+12];
-	shl.b32 	%r175, %r174, 16;
-	mov.b32 	%f37, %r175;
-	mul.wide.u32 	%rd102, %r20, 2;
-	add.s64 	%rd103, %rd44, %rd102;
-	ld.global.u16 	%r176, [%rd103];
-	shl.b32 	%r177, %r176, 16;
-	mov.b32 	%f38, %r177;
-	add.f32 	%f39, %f37, %f38;
-	mov.b32 	%r178, %f39;
-	shr.u32 	%r179, %r178, 16;
-	and.b32  	%r180, %r179, 1;
-	add.s32 	%r181, %r178, %r180;
-	add.s32 	%r182, %r181, 32767;
-	shr.u32 	%r183, %r182, 16;
-	setp.num.f32 	%p46, %f39, %f39;
-	cvt.u16.u32 	%rs13, %r183;
-	selp.b16 	%rs14, %rs13, 32704, %p46;
-	st.global.u16 	[%rd7+12], %rs14;
-$L__BB20_31:
-	add.s32 	%r194, %r18, 1;
-	selp.b32 	%r195, 1, %r194, %p43;
-	ld.param.u32 	%r196, [%rd35+8];
-	setp.eq.s32 	%p50, %r195, %r196;
-	ld.param.u32 	%r197, [%rd35+4];
-	add.s32 	%r198, %r20, 1;
-	setp.eq.s32 	%p51, %r198, %r197;
-	selp.b32 	%r199, 0, %r198, %p51;
-	selp.b32 	%r21, %r199, %r20, %p50;
-	@%p3 bra 	$L__BB20_34;
-	bra.uni 	$L__BB20_32;
-$L__BB20_34:
-	shr.u64 	%rd118, %rd133, 32;
-	cvt.u32.u64 	%r210, %rd118;
-	and.b32  	%r211, %r210, -65536;
-	mov.b32 	%f46, %r211;
-	mul.wide.u32 	%rd120, %r21, 2;
-	add.s64 	%rd121, %rd44, %rd120;
-	ld.global.u16 	%r212, [%rd121];
-	shl.b32 	%r213, %r212, 16;
-	mov.b32 	%f47, %r213;
-	add.f32 	%f48, %f46, %f47;
-	mov.b32 	%r214, %f48;
-	shr.u32 	%r215, %r214, 16;
-	and.b32  	%r216, %r215, 1;
-	add.s32 	%r217, %r214, %r216;
-	add.s32 	%r218, %r217, 32767;
-	shr.u32 	%r219, %r218, 16;
-	setp.num.f32 	%p54, %f48, %f48;
-	cvt.u64.u32 	%rd122, %r219;
-	shl.b64 	%rd123, %rd122, 48;
-	selp.b64 	%rd124, %rd123, 9205357638345293824, %p54;
-	and.b64  	%rd125, %rd133, 281474976710655;
-	or.b64  	%rd133, %rd125, %rd124;
-	bra.uni 	$L__BB20_35;
-$L__BB20_32:
-	add.s64 	%rd113, %rd1, 7;
-	ld.param.u32 	%rd114, [%rd35];
-	setp.ge.u64 	%p52, %rd113, %rd114;
-	@%p52 bra 	$L__BB20_35;
-	ld.global.u16 	%r200, [%rd7+14];
-	shl.b32 	%r201, %r200, 16;
-	mov.b32 	%f43, %r201;
-	mul.wide.u32 	%rd116, %r21, 2;
-	add.s64 	%rd117, %rd44, %rd116;
-	ld.global.u16 	%r202, [%rd117];
-	shl.b32 	%r203, %r202, 16;
-	mov.b32 	%f44, %r203;
-	add.f32 	%f45, %f43, %f44;
-	mov.b32 	%r204, %f45;
-	shr.u32 	%r205, %r204, 16;
-	and.b32  	%r206, %r205, 1;
-	add.s32 	%r207, %r204, %r206;
-	add.s32 	%r208, %r207, 32767;
-	shr.u32 	%r209, %r208, 16;
-	setp.num.f32 	%p53, %f45, %f45;
-	cvt.u16.u32 	%rs15, %r209;
-	selp.b16 	%rs16, %rs15, 32704, %p53;
-	st.global.u16 	[%rd7+14], %rs16;
-$L__BB20_35:
-	@%p2 bra 	$L__BB20_37;
-	st.global.v2.u64 	[%rd7], {%rd129, %rd133};
-$L__BB20_37:
-	ret;
-}
-	// .globl	sum_rows_brain
-.visible .entry sum_rows_brain(
-	.param .u64 sum_rows_brain_param_0,
-	.param .u64 sum_rows_brain_param_1,
-	.param .align 4 .b8 sum_rows_brain_param_2[16]
-)
-.maxntid 256, 1, 1
-{
-	.reg .pred 	%p<10>;
-	.reg .f32 	%f<31>;
-	.reg .b32 	%r<39>;
-	.reg .b64 	%rd<41>;
-	// demoted variable
-	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsIf5BrainEEvPT_PKT0_RK4BiasE4sums[1024];
-	ld.param.u64 	%rd6, [sum_rows_brain_param_0];
-	ld.param.u64 	%rd7, [sum_rows_brain_param_1];
-	mov.b64 	%rd8, sum_rows_brain_param_2;
-	cvta.to.global.u64 	%rd1, %rd7;
-	add.s64 	%rd2, %rd8, 4;
-	ld.param.u32 	%r13, [sum_rows_brain_param_2+4];
-	cvt.u64.u32 	%rd3, %r13;
-	add.s32 	%r14, %r13, 31;
-	shr.u32 	%r15, %r14, 5;
-	mov.u32 	%r16, %ctaid.x;
-	div.u32 	%r1, %r16, %r15;
-	mul.lo.s32 	%r17, %r1, %r15;
-	sub.s32 	%r18, %r16, %r17;
-	shl.b32 	%r19, %r18, 5;
-	mov.u32 	%r2, %tid.x;
-	add.s32 	%r3, %r19, %r2;
-	ld.param.u32 	%r20, [sum_rows_brain_param_2];
-	div.u32 	%r21, %r20, %r13;
-	ld.param.u32 	%r22, [sum_rows_brain_param_2+12];
-	add.s32 	%r23, %r21, %r22;
-	add.s32 	%r24, %r23, -1;
-	div.u32 	%r25, %r24, %r22;
-	mul.lo.s32 	%r4, %r25, %r1;
-	add.s32 	%r26, %r4, %r25;
-	min.u32 	%r5, %r26, %r21;
-	setp.lt.u32 	%p1, %r3, %r13;
-	mov.f32 	%f30, 0f00000000;
-	@%p1 bra 	$L__BB21_1;
-	bra.uni 	$L__BB21_7;
-$L__BB21_1:
-	mov.u32 	%r27, %tid.y;
-	add.s32 	%r38, %r4, %r27;
-	setp.ge.u32 	%p2, %r38, %r5;
-	@%p2 bra 	$L__BB21_7;
-	cvt.u64.u32 	%rd4, %r3;
-	mov.f32 	%f30, 0f00000000;
-$L__BB21_3:
-	.pragma "nounroll";
-	cvt.u64.u32 	%rd10, %r38;
-	mul.lo.s64 	%rd11, %rd3, %rd10;
-	add.s64 	%rd12, %rd11, %rd4;
-	shl.b64 	%rd13, %rd12, 1;
-	add.s64 	%rd14, %rd1, %rd13;
-	ld.global.u16 	%r28, [%rd14];
-	shl.b32 	%r29, %r28, 16;
-	mov.b32 	%f10, %r29;
-	add.f32 	%f30, %f30, %f10;
-	add.s32 	%r8, %r38, 8;
-	setp.ge.u32 	%p3, %r8, %r5;
-	@%p3 bra 	$L__BB21_7;
-	cvt.u64.u32 	%rd15, %r8;
-	mul.lo.s64 	%rd16, %rd3, %rd15;
-	add.s64 	%rd17, %rd16, %rd4;
-	shl.b64 	%rd18, %rd17, 1;
-	add.s64 	%rd19, %rd1, %rd18;
-	ld.global.u16 	%r30, [%rd19];
-	shl.b32 	%r31, %r30, 16;
-	mov.b32 	%f11, %r31;
-	add.f32 	%f30, %f30, %f11;
-	add.s32 	%r9, %r38, 16;
-	setp.ge.u32 	%p4, %r9, %r5;
-	@%p4 bra 	$L__BB21_7;
-	cvt.u64.u32 	%rd20, %r9;
-	mul.lo.s64 	%rd21, %rd3, %rd20;
-	add.s64 	%rd22, %rd21, %rd4;
-	shl.b64 	%rd23, %rd22, 1;
-	add.s64 	%rd24, %rd1, %rd23;
-	ld.global.u16 	%r32, [%rd24];
-	shl.b32 	%r33, %r32, 16;
-	mov.b32 	%f12, %r33;
-	add.f32 	%f30, %f30, %f12;
-	add.s32 	%r10, %r38, 24;
-	setp.ge.u32 	%p5, %r10, %r5;
-	@%p5 bra 	$L__BB21_7;
-	cvt.u64.u32 	%rd25, %r10;
-	mul.lo.s64 	%rd26, %rd3, %rd25;
-	add.s64 	%rd27, %rd26, %rd4;
-	shl.b64 	%rd28, %rd27, 1;
-	add.s64 	%rd29, %rd1, %rd28;
-	ld.global.u16 	%r34, [%rd29];
-	shl.b32 	%r35, %r34, 16;
-	mov.b32 	%f13, %r35;
-	add.f32 	%f30, %f30, %f13;
-	add.s32 	%r38, %r38, 32;
-	setp.lt.u32 	%p6, %r38, %r5;
-	@%p6 bra 	$L__BB21_3;
-$L__BB21_7:
-	mov.u32 	%r36, %tid.y;
-	cvt.u64.u32 	%rd5, %r2;
-	mul.wide.u32 	%rd30, %r36, 128;
-	mov.u64 	%rd31, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsIf5BrainEEvPT_PKT0_RK4BiasE4sums;
-	add.s64 	%rd32, %rd31, %rd30;
-	mul.wide.u32 	%rd33, %r2, 4;
-	add.s64 	%rd34, %rd32, %rd33;
-	st.shared.f32 	[%rd34], %f30;
-	bar.sync 	0;
-	setp.ne.s32 	%p7, %r36, 0;
-	ld.param.u32 	%r12, [%rd2];
-	setp.ge.u32 	%p8, %r3, %r12;
-	or.pred  	%p9, %p7, %p8;
-	@%p9 bra 	$L__BB21_9;
-	shl.b64 	%rd35, %rd5, 2;
-	add.s64 	%rd37, %rd31, %rd35;
-	ld.shared.f32 	%f14, [%rd37+128];
-	add.f32 	%f15, %f30, %f14;
-	ld.shared.f32 	%f16, [%rd37+256];
-	add.f32 	%f17, %f15, %f16;
-	ld.shared.f32 	%f18, [%rd37+384];
-	add.f32 	%f19, %f17, %f18;
-	ld.shared.f32 	%f20, [%rd37+512];
-	add.f32 	%f21, %f19, %f20;
-	ld.shared.f32 	%f22, [%rd37+640];
-	add.f32 	%f23, %f21, %f22;
-	ld.shared.f32 	%f24, [%rd37+768];
-	add.f32 	%f25, %f23, %f24;
-	ld.shared.f32 	%f26, [%rd37+896];
-	add.f32 	%f27, %f25, %f26;
-	mad.lo.s32 	%r37, %r12, %r1, %r3;
-	cvta.to.global.u64 	%rd38, %rd6;
-	mul.wide.u32 	%rd39, %r37, 4;
-	add.s64 	%rd40, %rd38, %rd39;
-	st.global.f32 	[%rd40], %f27;
-$L__BB21_9:
-	ret;
-}
-	// .globl	sum_grids_brain
-.visible .entry sum_grids_brain(
-	.param .u64 sum_grids_brain_param_0,
-	.param .u64 sum_grids_brain_param_1,
-	.param .align 4 .b8 sum_grids_brain_param_2[16]
-)
-.maxntid 256, 1, 1
-{
-	.reg .pred 	%p<15>;
-	.reg .f32 	%f<40>;
-	.reg .b32 	%r<49>;
-	.reg .b64 	%rd<48>;
-	// demoted variable
-	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsI5BrainEEvPfPKT_RK4BiasE4sums[1024];
-	ld.param.u64 	%rd7, [sum_grids_brain_param_0];
-	ld.param.u64 	%rd8, [sum_grids_brain_param_1];
-	mov.b64 	%rd9, sum_grids_brain_param_2;
-	cvta.to.global.u64 	%rd1, %rd8;
-	add.s64 	%rd2, %rd9, 4;
-	ld.param.u32 	%r11, [sum_grids_brain_param_2+4];
-	cvt.u64.u32 	%rd3, %r11;
-	mov.u32 	%r12, %ctaid.x;
-	div.u32 	%r1, %r12, %r11;
-	mul.lo.s32 	%r13, %r1, %r11;
-	sub.s32 	%r2, %r12, %r13;
-	ld.param.u32 	%r14, [sum_grids_brain_param_2];
-	div.u32 	%r15, %r14, %r11;
-	ld.param.u32 	%r16, [sum_grids_brain_param_2+12];
-	add.s32 	%r17, %r15, %r16;
-	add.s32 	%r18, %r17, -1;
-	div.u32 	%r19, %r18, %r16;
-	mul.lo.s32 	%r20, %r19, %r1;
-	add.s32 	%r21, %r20, %r19;
-	min.u32 	%r3, %r21, %r15;
-	mov.u32 	%r4, %tid.x;
-	add.s32 	%r48, %r20, %r4;
-	setp.ge.u32 	%p1, %r48, %r3;
-	mov.f32 	%f39, 0f00000000;
-	@%p1 bra 	$L__BB22_6;
-	cvt.u64.u32 	%rd4, %r2;
-	ld.param.u32 	%rd5, [%rd2+4];
-	mov.f32 	%f39, 0f00000000;
-$L__BB22_2:
-	.pragma "nounroll";
-	cvt.u32.u64 	%r22, %rd5;
-	div.u32 	%r23, %r48, %r22;
-	cvt.u64.u32 	%rd11, %r23;
-	mul.lo.s64 	%rd12, %rd3, %rd11;
-	add.s64 	%rd13, %rd12, %rd4;
-	mul.lo.s64 	%rd14, %rd13, %rd5;
-	mul.lo.s32 	%r24, %r22, %r23;
-	sub.s32 	%r25, %r48, %r24;
-	cvt.u64.u32 	%rd15, %r25;
-	add.s64 	%rd16, %rd14, %rd15;
-	shl.b64 	%rd17, %rd16, 1;
-	add.s64 	%rd18, %rd1, %rd17;
-	ld.global.u16 	%r26, [%rd18];
-	shl.b32 	%r27, %r26, 16;
-	mov.b32 	%f9, %r27;
-	add.f32 	%f39, %f39, %f9;
-	add.s32 	%r7, %r48, 256;
-	setp.ge.u32 	%p2, %r7, %r3;
-	@%p2 bra 	$L__BB22_6;
-	div.u32 	%r29, %r7, %r22;
-	cvt.u64.u32 	%rd19, %r29;
-	mul.lo.s64 	%rd20, %rd3, %rd19;
-	add.s64 	%rd21, %rd20, %rd4;
-	mul.lo.s64 	%rd22, %rd21, %rd5;
-	mul.lo.s32 	%r30, %r22, %r29;
-	sub.s32 	%r31, %r7, %r30;
-	cvt.u64.u32 	%rd23, %r31;
-	add.s64 	%rd24, %rd22, %rd23;
-	shl.b64 	%rd25, %rd24, 1;
-	add.s64 	%rd26, %rd1, %rd25;
-	ld.global.u16 	%r32, [%rd26];
-	shl.b32 	%r33, %r32, 16;
-	mov.b32 	%f10, %r33;
-	add.f32 	%f39, %f39, %f10;
-	add.s32 	%r8, %r48, 512;
-	setp.ge.u32 	%p3, %r8, %r3;
-	@%p3 bra 	$L__BB22_6;
-	div.u32 	%r35, %r8, %r22;
-	cvt.u64.u32 	%rd27, %r35;
-	mul.lo.s64 	%rd28, %rd3, %rd27;
-	add.s64 	%rd29, %rd28, %rd4;
-	mul.lo.s64 	%rd30, %rd29, %rd5;
-	mul.lo.s32 	%r36, %r22, %r35;
-	sub.s32 	%r37, %r8, %r36;
-	cvt.u64.u32 	%rd31, %r37;
-	add.s64 	%rd32, %rd30, %rd31;
-	shl.b64 	%rd33, %rd32, 1;
-	add.s64 	%rd34, %rd1, %rd33;
-	ld.global.u16 	%r38, [%rd34];
-	shl.b32 	%r39, %r38, 16;
-	mov.b32 	%f11, %r39;
-	add.f32 	%f39, %f39, %f11;
-	add.s32 	%r9, %r48, 768;
-	setp.ge.u32 	%p4, %r9, %r3;
-	@%p4 bra 	$L__BB22_6;
-	div.u32 	%r41, %r9, %r22;
-	cvt.u64.u32 	%rd35, %r41;
-	mul.lo.s64 	%rd36, %rd3, %rd35;
-	add.s64 	%rd37, %rd36, %rd4;
-	mul.lo.s64 	%rd38, %rd37, %rd5;
-	mul.lo.s32 	%r42, %r22, %r41;
-	sub.s32 	%r43, %r9, %r42;
-	cvt.u64.u32 	%rd39, %r43;
-	add.s64 	%rd40, %rd38, %rd39;
-	shl.b64 	%rd41, %rd40, 1;
-	add.s64 	%rd42, %rd1, %rd41;
-	ld.global.u16 	%r44, [%rd42];
-	shl.b32 	%r45, %r44, 16;
-	mov.b32 	%f12, %r45;
-	add.f32 	%f39, %f39, %f12;
-	add.s32 	%r48, %r48, 1024;
-	setp.lt.u32 	%p5, %r48, %r3;
 	@%p5 bra 	$L__BB22_2;
 $L__BB22_6:
 	mul.wide.u32 	%rd43, %r4, 4;
-	mov.u64 	%rd44, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsI5BrainEEvPfPKT_RK4BiasE4sums;
+	mov.u64 	%rd44, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIf4HalfEEvPT_PKT0_RK4BiasE4sums;
 	add.s64 	%rd6, %rd44, %rd43;
 	st.shared.f32 	[%rd6], %f39;
 	bar.sync 	0;
@@ -5168,21 +4747,992 @@ $L__BB22_20:
 	bar.sync 	0;
 	setp.ne.s32 	%p13, %r4, 0;
 	@%p13 bra 	$L__BB22_22;
-	ld.shared.f32 	%f34, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsI5BrainEEvPfPKT_RK4BiasE4sums+4];
+	ld.shared.f32 	%f34, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIf4HalfEEvPT_PKT0_RK4BiasE4sums+4];
 	ld.shared.f32 	%f35, [%rd6];
 	add.f32 	%f36, %f34, %f35;
 	st.shared.f32 	[%rd6], %f36;
 $L__BB22_22:
 	bar.sync 	0;
 	@%p13 bra 	$L__BB22_24;
-	ld.shared.f32 	%f37, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsI5BrainEEvPfPKT_RK4BiasE4sums];
+	ld.shared.f32 	%f37, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIf4HalfEEvPT_PKT0_RK4BiasE4sums];
+	ld.param.u32 	%r38, [%rd2];
+	mad.lo.s32 	%r39, %r38, %r1, %r2;
+	cvta.to.global.u64 	%rd45, %rd7;
+	mul.wide.u32 	%rd46, %r39, 4;
+	add.s64 	%rd47, %rd45, %rd46;
+	st.global.f32 	[%rd47], %f37;
+$L__BB22_24:
+	ret;
+}
+	// .globl	sum_splits_half
+.visible .entry sum_splits_half(
+	.param .u64 sum_splits_half_param_0,
+	.param .u64 sum_splits_half_param_1,
+	.param .align 4 .b8 sum_splits_half_param_2[16]
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<10>;
+	.reg .b16 	%rs<2>;
+	.reg .f32 	%f<31>;
+	.reg .b32 	%r<31>;
+	.reg .b64 	%rd<41>;
+	// demoted variable
+	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsI4HalffEEvPT_PKT0_RK4BiasE4sums[1024];
+	ld.param.u64 	%rd6, [sum_splits_half_param_0];
+	ld.param.u64 	%rd7, [sum_splits_half_param_1];
+	mov.b64 	%rd8, sum_splits_half_param_2;
+	cvta.to.global.u64 	%rd1, %rd7;
+	add.s64 	%rd2, %rd8, 4;
+	ld.param.u32 	%r13, [sum_splits_half_param_2+4];
+	cvt.u64.u32 	%rd3, %r13;
+	add.s32 	%r14, %r13, 31;
+	shr.u32 	%r15, %r14, 5;
+	mov.u32 	%r16, %ctaid.x;
+	div.u32 	%r1, %r16, %r15;
+	mul.lo.s32 	%r17, %r1, %r15;
+	sub.s32 	%r18, %r16, %r17;
+	shl.b32 	%r19, %r18, 5;
+	mov.u32 	%r2, %tid.x;
+	add.s32 	%r3, %r19, %r2;
+	ld.param.u32 	%r20, [sum_splits_half_param_2];
+	div.u32 	%r21, %r20, %r13;
+	ld.param.u32 	%r22, [sum_splits_half_param_2+12];
+	add.s32 	%r23, %r21, %r22;
+	add.s32 	%r24, %r23, -1;
+	div.u32 	%r25, %r24, %r22;
+	mul.lo.s32 	%r4, %r25, %r1;
+	add.s32 	%r26, %r4, %r25;
+	min.u32 	%r5, %r26, %r21;
+	setp.lt.u32 	%p1, %r3, %r13;
+	mov.f32 	%f30, 0f00000000;
+	@%p1 bra 	$L__BB23_1;
+	bra.uni 	$L__BB23_7;
+$L__BB23_1:
+	mov.u32 	%r27, %tid.y;
+	add.s32 	%r30, %r4, %r27;
+	setp.ge.u32 	%p2, %r30, %r5;
+	@%p2 bra 	$L__BB23_7;
+	cvt.u64.u32 	%rd4, %r3;
+	mov.f32 	%f30, 0f00000000;
+$L__BB23_3:
+	.pragma "nounroll";
+	cvt.u64.u32 	%rd10, %r30;
+	mul.lo.s64 	%rd11, %rd3, %rd10;
+	add.s64 	%rd12, %rd11, %rd4;
+	shl.b64 	%rd13, %rd12, 2;
+	add.s64 	%rd14, %rd1, %rd13;
+	ld.global.f32 	%f10, [%rd14];
+	add.f32 	%f30, %f30, %f10;
+	add.s32 	%r8, %r30, 8;
+	setp.ge.u32 	%p3, %r8, %r5;
+	@%p3 bra 	$L__BB23_7;
+	cvt.u64.u32 	%rd15, %r8;
+	mul.lo.s64 	%rd16, %rd3, %rd15;
+	add.s64 	%rd17, %rd16, %rd4;
+	shl.b64 	%rd18, %rd17, 2;
+	add.s64 	%rd19, %rd1, %rd18;
+	ld.global.f32 	%f11, [%rd19];
+	add.f32 	%f30, %f30, %f11;
+	add.s32 	%r9, %r30, 16;
+	setp.ge.u32 	%p4, %r9, %r5;
+	@%p4 bra 	$L__BB23_7;
+	cvt.u64.u32 	%rd20, %r9;
+	mul.lo.s64 	%rd21, %rd3, %rd20;
+	add.s64 	%rd22, %rd21, %rd4;
+	shl.b64 	%rd23, %rd22, 2;
+	add.s64 	%rd24, %rd1, %rd23;
+	ld.global.f32 	%f12, [%rd24];
+	add.f32 	%f30, %f30, %f12;
+	add.s32 	%r10, %r30, 24;
+	setp.ge.u32 	%p5, %r10, %r5;
+	@%p5 bra 	$L__BB23_7;
+	cvt.u64.u32 	%rd25, %r10;
+	mul.lo.s64 	%rd26, %rd3, %rd25;
+	add.s64 	%rd27, %rd26, %rd4;
+	shl.b64 	%rd28, %rd27, 2;
+	add.s64 	%rd29, %rd1, %rd28;
+	ld.global.f32 	%f13, [%rd29];
+	add.f32 	%f30, %f30, %f13;
+	add.s32 	%r30, %r30, 32;
+	setp.lt.u32 	%p6, %r30, %r5;
+	@%p6 bra 	$L__BB23_3;
+$L__BB23_7:
+	mov.u32 	%r28, %tid.y;
+	cvt.u64.u32 	%rd5, %r2;
+	mul.wide.u32 	%rd30, %r28, 128;
+	mov.u64 	%rd31, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsI4HalffEEvPT_PKT0_RK4BiasE4sums;
+	add.s64 	%rd32, %rd31, %rd30;
+	mul.wide.u32 	%rd33, %r2, 4;
+	add.s64 	%rd34, %rd32, %rd33;
+	st.shared.f32 	[%rd34], %f30;
+	bar.sync 	0;
+	setp.ne.s32 	%p7, %r28, 0;
+	ld.param.u32 	%r12, [%rd2];
+	setp.ge.u32 	%p8, %r3, %r12;
+	or.pred  	%p9, %p7, %p8;
+	@%p9 bra 	$L__BB23_9;
+	shl.b64 	%rd35, %rd5, 2;
+	add.s64 	%rd37, %rd31, %rd35;
+	ld.shared.f32 	%f15, [%rd37+128];
+	add.f32 	%f16, %f30, %f15;
+	ld.shared.f32 	%f17, [%rd37+256];
+	add.f32 	%f18, %f16, %f17;
+	ld.shared.f32 	%f19, [%rd37+384];
+	add.f32 	%f20, %f18, %f19;
+	ld.shared.f32 	%f21, [%rd37+512];
+	add.f32 	%f22, %f20, %f21;
+	ld.shared.f32 	%f23, [%rd37+640];
+	add.f32 	%f24, %f22, %f23;
+	ld.shared.f32 	%f25, [%rd37+768];
+	add.f32 	%f26, %f24, %f25;
+	ld.shared.f32 	%f27, [%rd37+896];
+	add.f32 	%f14, %f26, %f27;
+	mad.lo.s32 	%r29, %r12, %r1, %r3;
+	cvta.to.global.u64 	%rd38, %rd6;
+	mul.wide.u32 	%rd39, %r29, 2;
+	add.s64 	%rd40, %rd38, %rd39;
+	// begin inline asm
+	cvt.rn.f16.f32 %rs1, %f14;
+	// end inline asm
+	st.global.u16 	[%rd40], %rs1;
+$L__BB23_9:
+	ret;
+}
+	// .globl	add_bias_brain
+.visible .entry add_bias_brain(
+	.param .u64 add_bias_brain_param_0,
+	.param .u64 add_bias_brain_param_1,
+	.param .align 4 .b8 add_bias_brain_param_2[16]
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<56>;
+	.reg .b16 	%rs<17>;
+	.reg .f32 	%f<49>;
+	.reg .b32 	%r<220>;
+	.reg .b64 	%rd<137>;
+	ld.param.u64 	%rd33, [add_bias_brain_param_0];
+	ld.param.u64 	%rd34, [add_bias_brain_param_1];
+	mov.b64 	%rd35, add_bias_brain_param_2;
+	mov.u32 	%r22, %ctaid.x;
+	mul.wide.u32 	%rd36, %r22, 256;
+	mov.u32 	%r23, %tid.x;
+	cvt.u64.u32 	%rd37, %r23;
+	add.s64 	%rd38, %rd36, %rd37;
+	shl.b64 	%rd1, %rd38, 3;
+	ld.param.u32 	%r1, [add_bias_brain_param_2];
+	cvt.u64.u32 	%rd3, %r1;
+	setp.ge.u64 	%p1, %rd1, %rd3;
+	@%p1 bra 	$L__BB24_37;
+	cvt.u32.u64 	%r24, %rd1;
+	ld.param.u32 	%r25, [%rd35+8];
+	div.u32 	%r26, %r24, %r25;
+	mul.lo.s32 	%r27, %r26, %r25;
+	sub.s32 	%r2, %r24, %r27;
+	ld.param.u32 	%r28, [%rd35+4];
+	rem.u32 	%r3, %r26, %r28;
+	add.s64 	%rd5, %rd1, 8;
+	setp.gt.u64 	%p2, %rd5, %rd3;
+	cvta.to.global.u64 	%rd40, %rd33;
+	shl.b64 	%rd41, %rd1, 1;
+	add.s64 	%rd7, %rd40, %rd41;
+	@%p2 bra 	$L__BB24_3;
+	ld.global.v2.u64 	{%rd129, %rd133}, [%rd7];
+$L__BB24_3:
+	cvta.to.global.u64 	%rd44, %rd34;
+	mul.wide.u32 	%rd45, %r3, 2;
+	add.s64 	%rd12, %rd44, %rd45;
+	setp.le.u64 	%p3, %rd5, %rd3;
+	@%p3 bra 	$L__BB24_6;
+	bra.uni 	$L__BB24_4;
+$L__BB24_6:
+	cvt.u32.u64 	%r39, %rd129;
+	shl.b32 	%r40, %r39, 16;
+	mov.b32 	%f4, %r40;
+	ld.global.u16 	%r41, [%rd12];
+	shl.b32 	%r42, %r41, 16;
+	mov.b32 	%f5, %r42;
+	add.f32 	%f6, %f4, %f5;
+	mov.b32 	%r43, %f6;
+	shr.u32 	%r44, %r43, 16;
+	and.b32  	%r45, %r44, 1;
+	add.s32 	%r46, %r43, %r45;
+	add.s32 	%r47, %r46, 32767;
+	shr.u32 	%r48, %r47, 16;
+	setp.num.f32 	%p6, %f6, %f6;
+	cvt.u64.u32 	%rd47, %r48;
+	selp.b64 	%rd48, %rd47, 32704, %p6;
+	and.b64  	%rd49, %rd129, -65536;
+	or.b64  	%rd129, %rd49, %rd48;
+	bra.uni 	$L__BB24_7;
+$L__BB24_4:
+	ld.param.u32 	%rd46, [%rd35];
+	setp.ge.u64 	%p4, %rd1, %rd46;
+	@%p4 bra 	$L__BB24_7;
+	ld.global.u16 	%r29, [%rd7];
+	shl.b32 	%r30, %r29, 16;
+	mov.b32 	%f1, %r30;
+	ld.global.u16 	%r31, [%rd12];
+	shl.b32 	%r32, %r31, 16;
+	mov.b32 	%f2, %r32;
+	add.f32 	%f3, %f1, %f2;
+	mov.b32 	%r33, %f3;
+	shr.u32 	%r34, %r33, 16;
+	and.b32  	%r35, %r34, 1;
+	add.s32 	%r36, %r33, %r35;
+	add.s32 	%r37, %r36, 32767;
+	shr.u32 	%r38, %r37, 16;
+	setp.num.f32 	%p5, %f3, %f3;
+	cvt.u16.u32 	%rs1, %r38;
+	selp.b16 	%rs2, %rs1, 32704, %p5;
+	st.global.u16 	[%rd7], %rs2;
+$L__BB24_7:
+	ld.param.u32 	%r4, [%rd35+8];
+	add.s32 	%r49, %r2, 1;
+	setp.eq.s32 	%p8, %r49, %r4;
+	ld.param.u32 	%r50, [%rd35+4];
+	add.s32 	%r51, %r3, 1;
+	setp.eq.s32 	%p9, %r51, %r50;
+	selp.b32 	%r52, 0, %r51, %p9;
+	selp.b32 	%r5, %r52, %r3, %p8;
+	mul.wide.u32 	%rd52, %r5, 2;
+	add.s64 	%rd15, %rd44, %rd52;
+	@%p3 bra 	$L__BB24_10;
+	bra.uni 	$L__BB24_8;
+$L__BB24_10:
+	cvt.u32.u64 	%r63, %rd129;
+	and.b32  	%r64, %r63, -65536;
+	mov.b32 	%f10, %r64;
+	ld.global.u16 	%r65, [%rd15];
+	shl.b32 	%r66, %r65, 16;
+	mov.b32 	%f11, %r66;
+	add.f32 	%f12, %f10, %f11;
+	mov.b32 	%r67, %f12;
+	shr.u32 	%r68, %r67, 16;
+	and.b32  	%r69, %r68, 1;
+	add.s32 	%r70, %r67, %r69;
+	add.s32 	%r71, %r70, 32767;
+	and.b32  	%r72, %r71, -65536;
+	setp.num.f32 	%p12, %f12, %f12;
+	cvt.u64.u32 	%rd55, %r72;
+	selp.b64 	%rd56, %rd55, 2143289344, %p12;
+	and.b64  	%rd57, %rd129, -4294901761;
+	or.b64  	%rd129, %rd57, %rd56;
+	bra.uni 	$L__BB24_11;
+$L__BB24_8:
+	add.s64 	%rd53, %rd1, 1;
+	ld.param.u32 	%rd54, [%rd35];
+	setp.ge.u64 	%p10, %rd53, %rd54;
+	@%p10 bra 	$L__BB24_11;
+	ld.global.u16 	%r53, [%rd7+2];
+	shl.b32 	%r54, %r53, 16;
+	mov.b32 	%f7, %r54;
+	ld.global.u16 	%r55, [%rd15];
+	shl.b32 	%r56, %r55, 16;
+	mov.b32 	%f8, %r56;
+	add.f32 	%f9, %f7, %f8;
+	mov.b32 	%r57, %f9;
+	shr.u32 	%r58, %r57, 16;
+	and.b32  	%r59, %r58, 1;
+	add.s32 	%r60, %r57, %r59;
+	add.s32 	%r61, %r60, 32767;
+	shr.u32 	%r62, %r61, 16;
+	setp.num.f32 	%p11, %f9, %f9;
+	cvt.u16.u32 	%rs3, %r62;
+	selp.b16 	%rs4, %rs3, 32704, %p11;
+	st.global.u16 	[%rd7+2], %rs4;
+$L__BB24_11:
+	add.s32 	%r74, %r2, 2;
+	selp.b32 	%r6, 1, %r74, %p8;
+	ld.param.u32 	%r7, [%rd35+8];
+	setp.eq.s32 	%p15, %r6, %r7;
+	ld.param.u32 	%r75, [%rd35+4];
+	add.s32 	%r76, %r5, 1;
+	setp.eq.s32 	%p16, %r76, %r75;
+	selp.b32 	%r77, 0, %r76, %p16;
+	selp.b32 	%r8, %r77, %r5, %p15;
+	mul.wide.u32 	%rd60, %r8, 2;
+	add.s64 	%rd18, %rd44, %rd60;
+	@%p3 bra 	$L__BB24_14;
+	bra.uni 	$L__BB24_12;
+$L__BB24_14:
+	shr.u64 	%rd63, %rd129, 32;
+	cvt.u32.u64 	%r88, %rd63;
+	shl.b32 	%r89, %r88, 16;
+	mov.b32 	%f16, %r89;
+	ld.global.u16 	%r90, [%rd18];
+	shl.b32 	%r91, %r90, 16;
+	mov.b32 	%f17, %r91;
+	add.f32 	%f18, %f16, %f17;
+	mov.b32 	%r92, %f18;
+	shr.u32 	%r93, %r92, 16;
+	and.b32  	%r94, %r93, 1;
+	add.s32 	%r95, %r92, %r94;
+	add.s32 	%r96, %r95, 32767;
+	shr.u32 	%r97, %r96, 16;
+	setp.num.f32 	%p19, %f18, %f18;
+	cvt.u64.u32 	%rd64, %r97;
+	shl.b64 	%rd65, %rd64, 32;
+	selp.b64 	%rd66, %rd65, 140462610448384, %p19;
+	and.b64  	%rd67, %rd129, -281470681743361;
+	or.b64  	%rd129, %rd67, %rd66;
+	bra.uni 	$L__BB24_15;
+$L__BB24_12:
+	add.s64 	%rd61, %rd1, 2;
+	ld.param.u32 	%rd62, [%rd35];
+	setp.ge.u64 	%p17, %rd61, %rd62;
+	@%p17 bra 	$L__BB24_15;
+	ld.global.u16 	%r78, [%rd7+4];
+	shl.b32 	%r79, %r78, 16;
+	mov.b32 	%f13, %r79;
+	ld.global.u16 	%r80, [%rd18];
+	shl.b32 	%r81, %r80, 16;
+	mov.b32 	%f14, %r81;
+	add.f32 	%f15, %f13, %f14;
+	mov.b32 	%r82, %f15;
+	shr.u32 	%r83, %r82, 16;
+	and.b32  	%r84, %r83, 1;
+	add.s32 	%r85, %r82, %r84;
+	add.s32 	%r86, %r85, 32767;
+	shr.u32 	%r87, %r86, 16;
+	setp.num.f32 	%p18, %f15, %f15;
+	cvt.u16.u32 	%rs5, %r87;
+	selp.b16 	%rs6, %rs5, 32704, %p18;
+	st.global.u16 	[%rd7+4], %rs6;
+$L__BB24_15:
+	add.s32 	%r98, %r6, 1;
+	selp.b32 	%r9, 1, %r98, %p15;
+	ld.param.u32 	%r10, [%rd35+8];
+	setp.eq.s32 	%p22, %r9, %r10;
+	ld.param.u32 	%r99, [%rd35+4];
+	add.s32 	%r100, %r8, 1;
+	setp.eq.s32 	%p23, %r100, %r99;
+	selp.b32 	%r101, 0, %r100, %p23;
+	selp.b32 	%r11, %r101, %r8, %p22;
+	mul.wide.u32 	%rd70, %r11, 2;
+	add.s64 	%rd21, %rd44, %rd70;
+	@%p3 bra 	$L__BB24_18;
+	bra.uni 	$L__BB24_16;
+$L__BB24_18:
+	shr.u64 	%rd73, %rd129, 32;
+	cvt.u32.u64 	%r112, %rd73;
+	and.b32  	%r113, %r112, -65536;
+	mov.b32 	%f22, %r113;
+	ld.global.u16 	%r114, [%rd21];
+	shl.b32 	%r115, %r114, 16;
+	mov.b32 	%f23, %r115;
+	add.f32 	%f24, %f22, %f23;
+	mov.b32 	%r116, %f24;
+	shr.u32 	%r117, %r116, 16;
+	and.b32  	%r118, %r117, 1;
+	add.s32 	%r119, %r116, %r118;
+	add.s32 	%r120, %r119, 32767;
+	shr.u32 	%r121, %r120, 16;
+	setp.num.f32 	%p26, %f24, %f24;
+	cvt.u64.u32 	%rd74, %r121;
+	shl.b64 	%rd75, %rd74, 48;
+	selp.b64 	%rd76, %rd75, 9205357638345293824, %p26;
+	and.b64  	%rd77, %rd129, 281474976710655;
+	or.b64  	%rd129, %rd77, %rd76;
+	bra.uni 	$L__BB24_19;
+$L__BB24_16:
+	add.s64 	%rd71, %rd1, 3;
+	ld.param.u32 	%rd72, [%rd35];
+	setp.ge.u64 	%p24, %rd71, %rd72;
+	@%p24 bra 	$L__BB24_19;
+	ld.global.u16 	%r102, [%rd7+6];
+	shl.b32 	%r103, %r102, 16;
+	mov.b32 	%f19, %r103;
+	ld.global.u16 	%r104, [%rd21];
+	shl.b32 	%r105, %r104, 16;
+	mov.b32 	%f20, %r105;
+	add.f32 	%f21, %f19, %f20;
+	mov.b32 	%r106, %f21;
+	shr.u32 	%r107, %r106, 16;
+	and.b32  	%r108, %r107, 1;
+	add.s32 	%r109, %r106, %r108;
+	add.s32 	%r110, %r109, 32767;
+	shr.u32 	%r111, %r110, 16;
+	setp.num.f32 	%p25, %f21, %f21;
+	cvt.u16.u32 	%rs7, %r111;
+	selp.b16 	%rs8, %rs7, 32704, %p25;
+	st.global.u16 	[%rd7+6], %rs8;
+$L__BB24_19:
+	add.s32 	%r122, %r9, 1;
+	selp.b32 	%r12, 1, %r122, %p22;
+	ld.param.u32 	%r13, [%rd35+8];
+	setp.eq.s32 	%p29, %r12, %r13;
+	ld.param.u32 	%r123, [%rd35+4];
+	add.s32 	%r124, %r11, 1;
+	setp.eq.s32 	%p30, %r124, %r123;
+	selp.b32 	%r125, 0, %r124, %p30;
+	selp.b32 	%r14, %r125, %r11, %p29;
+	mul.wide.u32 	%rd80, %r14, 2;
+	add.s64 	%rd24, %rd44, %rd80;
+	@%p3 bra 	$L__BB24_22;
+	bra.uni 	$L__BB24_20;
+$L__BB24_22:
+	cvt.u32.u64 	%r136, %rd133;
+	shl.b32 	%r137, %r136, 16;
+	mov.b32 	%f28, %r137;
+	ld.global.u16 	%r138, [%rd24];
+	shl.b32 	%r139, %r138, 16;
+	mov.b32 	%f29, %r139;
+	add.f32 	%f30, %f28, %f29;
+	mov.b32 	%r140, %f30;
+	shr.u32 	%r141, %r140, 16;
+	and.b32  	%r142, %r141, 1;
+	add.s32 	%r143, %r140, %r142;
+	add.s32 	%r144, %r143, 32767;
+	shr.u32 	%r145, %r144, 16;
+	setp.num.f32 	%p33, %f30, %f30;
+	cvt.u64.u32 	%rd83, %r145;
+	selp.b64 	%rd84, %rd83, 32704, %p33;
+	and.b64  	%rd85, %rd133, -65536;
+	or.b64  	%rd133, %rd85, %rd84;
+	bra.uni 	$L__BB24_23;
+$L__BB24_20:
+	add.s64 	%rd81, %rd1, 4;
+	ld.param.u32 	%rd82, [%rd35];
+	setp.ge.u64 	%p31, %rd81, %rd82;
+	@%p31 bra 	$L__BB24_23;
+	ld.global.u16 	%r126, [%rd7+8];
+	shl.b32 	%r127, %r126, 16;
+	mov.b32 	%f25, %r127;
+	ld.global.u16 	%r128, [%rd24];
+	shl.b32 	%r129, %r128, 16;
+	mov.b32 	%f26, %r129;
+	add.f32 	%f27, %f25, %f26;
+	mov.b32 	%r130, %f27;
+	shr.u32 	%r131, %r130, 16;
+	and.b32  	%r132, %r131, 1;
+	add.s32 	%r133, %r130, %r132;
+	add.s32 	%r134, %r133, 32767;
+	shr.u32 	%r135, %r134, 16;
+	setp.num.f32 	%p32, %f27, %f27;
+	cvt.u16.u32 	%rs9, %r135;
+	selp.b16 	%rs10, %rs9, 32704, %p32;
+	st.global.u16 	[%rd7+8], %rs10;
+$L__BB24_23:
+	add.s32 	%r146, %r12, 1;
+	selp.b32 	%r15, 1, %r146, %p29;
+	ld.param.u32 	%r16, [%rd35+8];
+	setp.eq.s32 	%p36, %r15, %r16;
+	ld.param.u32 	%r147, [%rd35+4];
+	add.s32 	%r148, %r14, 1;
+	setp.eq.s32 	%p37, %r148, %r147;
+	selp.b32 	%r149, 0, %r148, %p37;
+	selp.b32 	%r17, %r149, %r14, %p36;
+	@%p3 bra 	$L__BB24_26;
+	bra.uni 	$L__BB24_24;
+$L__BB24_26:
+	cvt.u32.u64 	%r160, %rd133;
+	and.b32  	%r161, %r160, -65536;
+	mov.b32 	%f34, %r161;
+	mul.wide.u32 	%rd93, %r17, 2;
+	add.s64 	%rd94, %rd44, %rd93;
+	ld.global.u16 	%r162, [%rd94];
+	shl.b32 	%r163, %r162, 16;
+	mov.b32 	%f35, %r163;
+	add.f32 	%f36, %f34, %f35;
+	mov.b32 	%r164, %f36;
+	shr.u32 	%r165, %r164, 16;
+	and.b32  	%r166, %r165, 1;
+	add.s32 	%r167, %r164, %r166;
+	add.s32 	%r168, %r167, 32767;
+	and.b32  	%r169, %r168, -65536;
+	setp.num.f32 	%p40, %f36, %f36;
+	cvt.u64.u32 	%rd95, %r169;
+	selp.b64 	%rd96, %rd95, 2143289344, %p40;
+	and.b64  	%rd97, %rd133, -4294901761;
+	or.b64  	%rd133, %rd97, %rd96;
+	bra.uni 	$L__BB24_27;
+$L__BB24_24:
+	add.s64 	%rd87, %rd1, 5;
+	ld.param.u32 	%rd88, [%rd35];
+	setp.ge.u64 	%p38, %rd87, %rd88;
+	@%p38 bra 	$L__BB24_27;
+	ld.global.u16 	%r150, [%rd7+10];
+	shl.b32 	%r151, %r150, 16;
+	mov.b32 	%f31, %r151;
+	mul.wide.u32 	%rd90, %r17, 2;
+	add.s64 	%rd91, %rd44, %rd90;
+	ld.global.u16 	%r152, [%rd91];
+	shl.b32 	%r153, %r152, 16;
+	mov.b32 	%f32, %r153;
+	add.f32 	%f33, %f31, %f32;
+	mov.b32 	%r154, %f33;
+	shr.u32 	%r155, %r154, 16;
+	and.b32  	%r156, %r155, 1;
+	add.s32 	%r157, %r154, %r156;
+	add.s32 	%r158, %r157, 32767;
+	shr.u32 	%r159, %r158, 16;
+	setp.num.f32 	%p39, %f33, %f33;
+	cvt.u16.u32 	%rs11, %r159;
+	selp.b16 	%rs12, %rs11, 32704, %p39;
+	st.global.u16 	[%rd7+10], %rs12;
+$L__BB24_27:
+	add.s32 	%r170, %r15, 1;
+	selp.b32 	%r18, 1, %r170, %p36;
+	ld.param.u32 	%r19, [%rd35+8];
+	setp.eq.s32 	%p43, %r18, %r19;
+	ld.param.u32 	%r171, [%rd35+4];
+	add.s32 	%r172, %r17, 1;
+	setp.eq.s32 	%p44, %r172, %r171;
+	selp.b32 	%r173, 0, %r172, %p44;
+	selp.b32 	%r20, %r173, %r17, %p43;
+	@%p3 bra 	$L__BB24_30;
+	bra.uni 	$L__BB24_28;
+$L__BB24_30:
+	shr.u64 	%rd104, %rd133, 32;
+	cvt.u32.u64 	%r184, %rd104;
+	shl.b32 	%r185, %r184, 16;
+	mov.b32 	%f40, %r185;
+	mul.wide.u32 	%rd106, %r20, 2;
+	add.s64 	%rd107, %rd44, %rd106;
+	ld.global.u16 	%r186, [%rd107];
+	shl.b32 	%r187, %r186, 16;
+	mov.b32 	%f41, %r187;
+	add.f32 	%f42, %f40, %f41;
+	mov.b32 	%r188, %f42;
+	shr.u32 	%r189, %r188, 16;
+	and.b32  	%r190, %r189, 1;
+	add.s32 	%r191, %r188, %r190;
+	add.s32 	%r192, %r191, 32767;
+	shr.u32 	%r193, %r192, 16;
+	setp.num.f32 	%p47, %f42, %f42;
+	cvt.u64.u32 	%rd108, %r193;
+	shl.b64 	%rd109, %rd108, 32;
+	selp.b64 	%rd110, %rd109, 140462610448384, %p47;
+	and.b64  	%rd111, %rd133, -281470681743361;
+	or.b64  	%rd133, %rd111, %rd110;
+	bra.uni 	$L__BB24_31;
+$L__BB24_28:
+	add.s64 	%rd99, %rd1, 6;
+	ld.param.u32 	%rd100, [%rd35];
+	setp.ge.u64 	%p45, %rd99, %rd100;
+	@%p45 bra 	$L__BB24_31;
+	ld.global.u16 	%r174, [%rd7+12];
+	shl.b32 	%r175, %r174, 16;
+	mov.b32 	%f37, %r175;
+	mul.wide.u32 	%rd102, %r20, 2;
+	add.s64 	%rd103, %rd44, %rd102;
+	ld.global.u16 	%r176, [%rd103];
+	shl.b32 	%r177, %r176, 16;
+	mov.b32 	%f38, %r177;
+	add.f32 	%f39, %f37, %f38;
+	mov.b32 	%r178, %f39;
+	shr.u32 	%r179, %r178, 16;
+	and.b32  	%r180, %r179, 1;
+	add.s32 	%r181, %r178, %r180;
+	add.s32 	%r182, %r181, 32767;
+	shr.u32 	%r183, %r182, 16;
+	setp.num.f32 	%p46, %f39, %f39;
+	cvt.u16.u32 	%rs13, %r183;
+	selp.b16 	%rs14, %rs13, 32704, %p46;
+	st.global.u16 	[%rd7+12], %rs14;
+$L__BB24_31:
+	add.s32 	%r194, %r18, 1;
+	selp.b32 	%r195, 1, %r194, %p43;
+	ld.param.u32 	%r196, [%rd35+8];
+	setp.eq.s32 	%p50, %r195, %r196;
+	ld.param.u32 	%r197, [%rd35+4];
+	add.s32 	%r198, %r20, 1;
+	setp.eq.s32 	%p51, %r198, %r197;
+	selp.b32 	%r199, 0, %r198, %p51;
+	selp.b32 	%r21, %r199, %r20, %p50;
+	@%p3 bra 	$L__BB24_34;
+	bra.uni 	$L__BB24_32;
+$L__BB24_34:
+	shr.u64 	%rd118, %rd133, 32;
+	cvt.u32.u64 	%r210, %rd118;
+	and.b32  	%r211, %r210, -65536;
+	mov.b32 	%f46, %r211;
+	mul.wide.u32 	%rd120, %r21, 2;
+	add.s64 	%rd121, %rd44, %rd120;
+	ld.global.u16 	%r212, [%rd121];
+	shl.b32 	%r213, %r212, 16;
+	mov.b32 	%f47, %r213;
+	add.f32 	%f48, %f46, %f47;
+	mov.b32 	%r214, %f48;
+	shr.u32 	%r215, %r214, 16;
+	and.b32  	%r216, %r215, 1;
+	add.s32 	%r217, %r214, %r216;
+	add.s32 	%r218, %r217, 32767;
+	shr.u32 	%r219, %r218, 16;
+	setp.num.f32 	%p54, %f48, %f48;
+	cvt.u64.u32 	%rd122, %r219;
+	shl.b64 	%rd123, %rd122, 48;
+	selp.b64 	%rd124, %rd123, 9205357638345293824, %p54;
+	and.b64  	%rd125, %rd133, 281474976710655;
+	or.b64  	%rd133, %rd125, %rd124;
+	bra.uni 	$L__BB24_35;
+$L__BB24_32:
+	add.s64 	%rd113, %rd1, 7;
+	ld.param.u32 	%rd114, [%rd35];
+	setp.ge.u64 	%p52, %rd113, %rd114;
+	@%p52 bra 	$L__BB24_35;
+	ld.global.u16 	%r200, [%rd7+14];
+	shl.b32 	%r201, %r200, 16;
+	mov.b32 	%f43, %r201;
+	mul.wide.u32 	%rd116, %r21, 2;
+	add.s64 	%rd117, %rd44, %rd116;
+	ld.global.u16 	%r202, [%rd117];
+	shl.b32 	%r203, %r202, 16;
+	mov.b32 	%f44, %r203;
+	add.f32 	%f45, %f43, %f44;
+	mov.b32 	%r204, %f45;
+	shr.u32 	%r205, %r204, 16;
+	and.b32  	%r206, %r205, 1;
+	add.s32 	%r207, %r204, %r206;
+	add.s32 	%r208, %r207, 32767;
+	shr.u32 	%r209, %r208, 16;
+	setp.num.f32 	%p53, %f45, %f45;
+	cvt.u16.u32 	%rs15, %r209;
+	selp.b16 	%rs16, %rs15, 32704, %p53;
+	st.global.u16 	[%rd7+14], %rs16;
+$L__BB24_35:
+	@%p2 bra 	$L__BB24_37;
+	st.global.v2.u64 	[%rd7], {%rd129, %rd133};
+$L__BB24_37:
+	ret;
+}
+	// .globl	sum_rows_brain
+.visible .entry sum_rows_brain(
+	.param .u64 sum_rows_brain_param_0,
+	.param .u64 sum_rows_brain_param_1,
+	.param .align 4 .b8 sum_rows_brain_param_2[16]
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<10>;
+	.reg .f32 	%f<31>;
+	.reg .b32 	%r<39>;
+	.reg .b64 	%rd<41>;
+	// demoted variable
+	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsIf5BrainEEvPT_PKT0_RK4BiasE4sums[1024];
+	ld.param.u64 	%rd6, [sum_rows_brain_param_0];
+	ld.param.u64 	%rd7, [sum_rows_brain_param_1];
+	mov.b64 	%rd8, sum_rows_brain_param_2;
+	cvta.to.global.u64 	%rd1, %rd7;
+	add.s64 	%rd2, %rd8, 4;
+	ld.param.u32 	%r13, [sum_rows_brain_param_2+4];
+	cvt.u64.u32 	%rd3, %r13;
+	add.s32 	%r14, %r13, 31;
+	shr.u32 	%r15, %r14, 5;
+	mov.u32 	%r16, %ctaid.x;
+	div.u32 	%r1, %r16, %r15;
+	mul.lo.s32 	%r17, %r1, %r15;
+	sub.s32 	%r18, %r16, %r17;
+	shl.b32 	%r19, %r18, 5;
+	mov.u32 	%r2, %tid.x;
+	add.s32 	%r3, %r19, %r2;
+	ld.param.u32 	%r20, [sum_rows_brain_param_2];
+	div.u32 	%r21, %r20, %r13;
+	ld.param.u32 	%r22, [sum_rows_brain_param_2+12];
+	add.s32 	%r23, %r21, %r22;
+	add.s32 	%r24, %r23, -1;
+	div.u32 	%r25, %r24, %r22;
+	mul.lo.s32 	%r4, %r25, %r1;
+	add.s32 	%r26, %r4, %r25;
+	min.u32 	%r5, %r26, %r21;
+	setp.lt.u32 	%p1, %r3, %r13;
+	mov.f32 	%f30, 0f00000000;
+	@%p1 bra 	$L__BB25_1;
+	bra.uni 	$L__BB25_7;
+$L__BB25_1:
+	mov.u32 	%r27, %tid.y;
+	add.s32 	%r38, %r4, %r27;
+	setp.ge.u32 	%p2, %r38, %r5;
+	@%p2 bra 	$L__BB25_7;
+	cvt.u64.u32 	%rd4, %r3;
+	mov.f32 	%f30, 0f00000000;
+$L__BB25_3:
+	.pragma "nounroll";
+	cvt.u64.u32 	%rd10, %r38;
+	mul.lo.s64 	%rd11, %rd3, %rd10;
+	add.s64 	%rd12, %rd11, %rd4;
+	shl.b64 	%rd13, %rd12, 1;
+	add.s64 	%rd14, %rd1, %rd13;
+	ld.global.u16 	%r28, [%rd14];
+	shl.b32 	%r29, %r28, 16;
+	mov.b32 	%f10, %r29;
+	add.f32 	%f30, %f30, %f10;
+	add.s32 	%r8, %r38, 8;
+	setp.ge.u32 	%p3, %r8, %r5;
+	@%p3 bra 	$L__BB25_7;
+	cvt.u64.u32 	%rd15, %r8;
+	mul.lo.s64 	%rd16, %rd3, %rd15;
+	add.s64 	%rd17, %rd16, %rd4;
+	shl.b64 	%rd18, %rd17, 1;
+	add.s64 	%rd19, %rd1, %rd18;
+	ld.global.u16 	%r30, [%rd19];
+	shl.b32 	%r31, %r30, 16;
+	mov.b32 	%f11, %r31;
+	add.f32 	%f30, %f30, %f11;
+	add.s32 	%r9, %r38, 16;
+	setp.ge.u32 	%p4, %r9, %r5;
+	@%p4 bra 	$L__BB25_7;
+	cvt.u64.u32 	%rd20, %r9;
+	mul.lo.s64 	%rd21, %rd3, %rd20;
+	add.s64 	%rd22, %rd21, %rd4;
+	shl.b64 	%rd23, %rd22, 1;
+	add.s64 	%rd24, %rd1, %rd23;
+	ld.global.u16 	%r32, [%rd24];
+	shl.b32 	%r33, %r32, 16;
+	mov.b32 	%f12, %r33;
+	add.f32 	%f30, %f30, %f12;
+	add.s32 	%r10, %r38, 24;
+	setp.ge.u32 	%p5, %r10, %r5;
+	@%p5 bra 	$L__BB25_7;
+	cvt.u64.u32 	%rd25, %r10;
+	mul.lo.s64 	%rd26, %rd3, %rd25;
+	add.s64 	%rd27, %rd26, %rd4;
+	shl.b64 	%rd28, %rd27, 1;
+	add.s64 	%rd29, %rd1, %rd28;
+	ld.global.u16 	%r34, [%rd29];
+	shl.b32 	%r35, %r34, 16;
+	mov.b32 	%f13, %r35;
+	add.f32 	%f30, %f30, %f13;
+	add.s32 	%r38, %r38, 32;
+	setp.lt.u32 	%p6, %r38, %r5;
+	@%p6 bra 	$L__BB25_3;
+$L__BB25_7:
+	mov.u32 	%r36, %tid.y;
+	cvt.u64.u32 	%rd5, %r2;
+	mul.wide.u32 	%rd30, %r36, 128;
+	mov.u64 	%rd31, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy18sum_rowsIf5BrainEEvPT_PKT0_RK4BiasE4sums;
+	add.s64 	%rd32, %rd31, %rd30;
+	mul.wide.u32 	%rd33, %r2, 4;
+	add.s64 	%rd34, %rd32, %rd33;
+	st.shared.f32 	[%rd34], %f30;
+	bar.sync 	0;
+	setp.ne.s32 	%p7, %r36, 0;
+	ld.param.u32 	%r12, [%rd2];
+	setp.ge.u32 	%p8, %r3, %r12;
+	or.pred  	%p9, %p7, %p8;
+	@%p9 bra 	$L__BB25_9;
+	shl.b64 	%rd35, %rd5, 2;
+	add.s64 	%rd37, %rd31, %rd35;
+	ld.shared.f32 	%f14, [%rd37+128];
+	add.f32 	%f15, %f30, %f14;
+	ld.shared.f32 	%f16, [%rd37+256];
+	add.f32 	%f17, %f15, %f16;
+	ld.shared.f32 	%f18, [%rd37+384];
+	add.f32 	%f19, %f17, %f18;
+	ld.shared.f32 	%f20, [%rd37+512];
+	add.f32 	%f21, %f19, %f20;
+	ld.shared.f32 	%f22, [%rd37+640];
+	add.f32 	%f23, %f21, %f22;
+	ld.shared.f32 	%f24, [%rd37+768];
+	add.f32 	%f25, %f23, %f24;
+	ld.shared.f32 	%f26, [%rd37+896];
+	add.f32 	%f27, %f25, %f26;
+	mad.lo.s32 	%r37, %r12, %r1, %r3;
+	cvta.to.global.u64 	%rd38, %rd6;
+	mul.wide.u32 	%rd39, %r37, 4;
+	add.s64 	%rd40, %rd38, %rd39;
+	st.global.f32 	[%rd40], %f27;
+$L__BB25_9:
+	ret;
+}
+	// .globl	sum_grids_brain
+.visible .entry sum_grids_brain(
+	.param .u64 sum_grids_brain_param_0,
+	.param .u64 sum_grids_brain_param_1,
+	.param .align 4 .b8 sum_grids_brain_param_2[16]
+)
+.maxntid 256, 1, 1
+{
+	.reg .pred 	%p<15>;
+	.reg .f32 	%f<40>;
+	.reg .b32 	%r<49>;
+	.reg .b64 	%rd<48>;
+	// demoted variable
+	.shared .align 4 .b8 _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIf5BrainEEvPT_PKT0_RK4BiasE4sums[1024];
+	ld.param.u64 	%rd7, [sum_grids_brain_param_0];
+	ld.param.u64 	%rd8, [sum_grids_brain_param_1];
+	mov.b64 	%rd9, sum_grids_brain_param_2;
+	cvta.to.global.u64 	%rd1, %rd8;
+	add.s64 	%rd2, %rd9, 4;
+	ld.param.u32 	%r11, [sum_grids_brain_param_2+4];
+	cvt.u64.u32 	%rd3, %r11;
+	mov.u32 	%r12, %ctaid.x;
+	div.u32 	%r1, %r12, %r11;
+	mul.lo.s32 	%r13, %r1, %r11;
+	sub.s32 	%r2, %r12, %r13;
+	ld.param.u32 	%r14, [sum_grids_brain_param_2];
+	div.u32 	%r15, %r14, %r11;
+	ld.param.u32 	%r16, [sum_grids_brain_param_2+12];
+	add.s32 	%r17, %r15, %r16;
+	add.s32 	%r18, %r17, -1;
+	div.u32 	%r19, %r18, %r16;
+	mul.lo.s32 	%r20, %r19, %r1;
+	add.s32 	%r21, %r20, %r19;
+	min.u32 	%r3, %r21, %r15;
+	mov.u32 	%r4, %tid.x;
+	add.s32 	%r48, %r20, %r4;
+	setp.ge.u32 	%p1, %r48, %r3;
+	mov.f32 	%f39, 0f00000000;
+	@%p1 bra 	$L__BB26_6;
+	cvt.u64.u32 	%rd4, %r2;
+	ld.param.u32 	%rd5, [%rd2+4];
+	mov.f32 	%f39, 0f00000000;
+$L__BB26_2:
+	.pragma "nounroll";
+	cvt.u32.u64 	%r22, %rd5;
+	div.u32 	%r23, %r48, %r22;
+	cvt.u64.u32 	%rd11, %r23;
+	mul.lo.s64 	%rd12, %rd3, %rd11;
+	add.s64 	%rd13, %rd12, %rd4;
+	mul.lo.s64 	%rd14, %rd13, %rd5;
+	mul.lo.s32 	%r24, %r22, %r23;
+	sub.s32 	%r25, %r48, %r24;
+	cvt.u64.u32 	%rd15, %r25;
+	add.s64 	%rd16, %rd14, %rd15;
+	shl.b64 	%rd17, %rd16, 1;
+	add.s64 	%rd18, %rd1, %rd17;
+	ld.global.u16 	%r26, [%rd18];
+	shl.b32 	%r27, %r26, 16;
+	mov.b32 	%f9, %r27;
+	add.f32 	%f39, %f39, %f9;
+	add.s32 	%r7, %r48, 256;
+	setp.ge.u32 	%p2, %r7, %r3;
+	@%p2 bra 	$L__BB26_6;
+	div.u32 	%r29, %r7, %r22;
+	cvt.u64.u32 	%rd19, %r29;
+	mul.lo.s64 	%rd20, %rd3, %rd19;
+	add.s64 	%rd21, %rd20, %rd4;
+	mul.lo.s64 	%rd22, %rd21, %rd5;
+	mul.lo.s32 	%r30, %r22, %r29;
+	sub.s32 	%r31, %r7, %r30;
+	cvt.u64.u32 	%rd23, %r31;
+	add.s64 	%rd24, %rd22, %rd23;
+	shl.b64 	%rd25, %rd24, 1;
+	add.s64 	%rd26, %rd1, %rd25;
+	ld.global.u16 	%r32, [%rd26];
+	shl.b32 	%r33, %r32, 16;
+	mov.b32 	%f10, %r33;
+	add.f32 	%f39, %f39, %f10;
+	add.s32 	%r8, %r48, 512;
+	setp.ge.u32 	%p3, %r8, %r3;
+	@%p3 bra 	$L__BB26_6;
+	div.u32 	%r35, %r8, %r22;
+	cvt.u64.u32 	%rd27, %r35;
+	mul.lo.s64 	%rd28, %rd3, %rd27;
+	add.s64 	%rd29, %rd28, %rd4;
+	mul.lo.s64 	%rd30, %rd29, %rd5;
+	mul.lo.s32 	%r36, %r22, %r35;
+	sub.s32 	%r37, %r8, %r36;
+	cvt.u64.u32 	%rd31, %r37;
+	add.s64 	%rd32, %rd30, %rd31;
+	shl.b64 	%rd33, %rd32, 1;
+	add.s64 	%rd34, %rd1, %rd33;
+	ld.global.u16 	%r38, [%rd34];
+	shl.b32 	%r39, %r38, 16;
+	mov.b32 	%f11, %r39;
+	add.f32 	%f39, %f39, %f11;
+	add.s32 	%r9, %r48, 768;
+	setp.ge.u32 	%p4, %r9, %r3;
+	@%p4 bra 	$L__BB26_6;
+	div.u32 	%r41, %r9, %r22;
+	cvt.u64.u32 	%rd35, %r41;
+	mul.lo.s64 	%rd36, %rd3, %rd35;
+	add.s64 	%rd37, %rd36, %rd4;
+	mul.lo.s64 	%rd38, %rd37, %rd5;
+	mul.lo.s32 	%r42, %r22, %r41;
+	sub.s32 	%r43, %r9, %r42;
+	cvt.u64.u32 	%rd39, %r43;
+	add.s64 	%rd40, %rd38, %rd39;
+	shl.b64 	%rd41, %rd40, 1;
+	add.s64 	%rd42, %rd1, %rd41;
+	ld.global.u16 	%r44, [%rd42];
+	shl.b32 	%r45, %r44, 16;
+	mov.b32 	%f12, %r45;
+	add.f32 	%f39, %f39, %f12;
+	add.s32 	%r48, %r48, 1024;
+	setp.lt.u32 	%p5, %r48, %r3;
+	@%p5 bra 	$L__BB26_2;
+$L__BB26_6:
+	mul.wide.u32 	%rd43, %r4, 4;
+	mov.u64 	%rd44, _ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIf5BrainEEvPT_PKT0_RK4BiasE4sums;
+	add.s64 	%rd6, %rd44, %rd43;
+	st.shared.f32 	[%rd6], %f39;
+	bar.sync 	0;
+	setp.gt.u32 	%p6, %r4, 127;
+	@%p6 bra 	$L__BB26_8;
+	ld.shared.f32 	%f13, [%rd6];
+	ld.shared.f32 	%f14, [%rd6+512];
+	add.f32 	%f15, %f14, %f13;
+	st.shared.f32 	[%rd6], %f15;
+$L__BB26_8:
+	bar.sync 	0;
+	setp.gt.u32 	%p7, %r4, 63;
+	@%p7 bra 	$L__BB26_10;
+	ld.shared.f32 	%f16, [%rd6];
+	ld.shared.f32 	%f17, [%rd6+256];
+	add.f32 	%f18, %f17, %f16;
+	st.shared.f32 	[%rd6], %f18;
+$L__BB26_10:
+	bar.sync 	0;
+	setp.gt.u32 	%p8, %r4, 31;
+	@%p8 bra 	$L__BB26_12;
+	ld.shared.f32 	%f19, [%rd6];
+	ld.shared.f32 	%f20, [%rd6+128];
+	add.f32 	%f21, %f20, %f19;
+	st.shared.f32 	[%rd6], %f21;
+$L__BB26_12:
+	bar.sync 	0;
+	setp.gt.u32 	%p9, %r4, 15;
+	@%p9 bra 	$L__BB26_14;
+	ld.shared.f32 	%f22, [%rd6];
+	ld.shared.f32 	%f23, [%rd6+64];
+	add.f32 	%f24, %f23, %f22;
+	st.shared.f32 	[%rd6], %f24;
+$L__BB26_14:
+	bar.sync 	0;
+	setp.gt.u32 	%p10, %r4, 7;
+	@%p10 bra 	$L__BB26_16;
+	ld.shared.f32 	%f25, [%rd6];
+	ld.shared.f32 	%f26, [%rd6+32];
+	add.f32 	%f27, %f26, %f25;
+	st.shared.f32 	[%rd6], %f27;
+$L__BB26_16:
+	bar.sync 	0;
+	setp.gt.u32 	%p11, %r4, 3;
+	@%p11 bra 	$L__BB26_18;
+	ld.shared.f32 	%f28, [%rd6];
+	ld.shared.f32 	%f29, [%rd6+16];
+	add.f32 	%f30, %f29, %f28;
+	st.shared.f32 	[%rd6], %f30;
+$L__BB26_18:
+	bar.sync 	0;
+	setp.gt.u32 	%p12, %r4, 1;
+	@%p12 bra 	$L__BB26_20;
+	ld.shared.f32 	%f31, [%rd6];
+	ld.shared.f32 	%f32, [%rd6+8];
+	add.f32 	%f33, %f32, %f31;
+	st.shared.f32 	[%rd6], %f33;
+$L__BB26_20:
+	bar.sync 	0;
+	setp.ne.s32 	%p13, %r4, 0;
+	@%p13 bra 	$L__BB26_22;
+	ld.shared.f32 	%f34, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIf5BrainEEvPT_PKT0_RK4BiasE4sums+4];
+	ld.shared.f32 	%f35, [%rd6];
+	add.f32 	%f36, %f34, %f35;
+	st.shared.f32 	[%rd6], %f36;
+$L__BB26_22:
+	bar.sync 	0;
+	@%p13 bra 	$L__BB26_24;
+	ld.shared.f32 	%f37, [_ZZN38_INTERNAL_00000000_10_kernels_cu_copy19sum_gridsIf5BrainEEvPT_PKT0_RK4BiasE4sums];
 	ld.param.u32 	%r46, [%rd2];
 	mad.lo.s32 	%r47, %r46, %r1, %r2;
 	cvta.to.global.u64 	%rd45, %rd7;
 	mul.wide.u32 	%rd46, %r47, 4;
 	add.s64 	%rd47, %rd45, %rd46;
 	st.global.f32 	[%rd47], %f37;
-$L__BB22_24:
+$L__BB26_24:
 	ret;
 }
 	// .globl	sum_splits_brain
@@ -5227,16 +5777,16 @@ $L__BB22_24:
 	min.u32 	%r5, %r26, %r21;
 	setp.lt.u32 	%p1, %r3, %r13;
 	mov.f32 	%f30, 0f00000000;
-	@%p1 bra 	$L__BB23_1;
-	bra.uni 	$L__BB23_7;
-$L__BB23_1:
+	@%p1 bra 	$L__BB27_1;
+	bra.uni 	$L__BB27_7;
+$L__BB27_1:
 	mov.u32 	%r27, %tid.y;
 	add.s32 	%r36, %r4, %r27;
 	setp.ge.u32 	%p2, %r36, %r5;
-	@%p2 bra 	$L__BB23_7;
+	@%p2 bra 	$L__BB27_7;
 	cvt.u64.u32 	%rd4, %r3;
 	mov.f32 	%f30, 0f00000000;
-$L__BB23_3:
+$L__BB27_3:
 	.pragma "nounroll";
 	cvt.u64.u32 	%rd10, %r36;
 	mul.lo.s64 	%rd11, %rd3, %rd10;
@@ -5247,7 +5797,7 @@ $L__BB23_3:
 	add.f32 	%f30, %f30, %f10;
 	add.s32 	%r8, %r36, 8;
 	setp.ge.u32 	%p3, %r8, %r5;
-	@%p3 bra 	$L__BB23_7;
+	@%p3 bra 	$L__BB27_7;
 	cvt.u64.u32 	%rd15, %r8;
 	mul.lo.s64 	%rd16, %rd3, %rd15;
 	add.s64 	%rd17, %rd16, %rd4;
@@ -5257,7 +5807,7 @@ $L__BB23_3:
 	add.f32 	%f30, %f30, %f11;
 	add.s32 	%r9, %r36, 16;
 	setp.ge.u32 	%p4, %r9, %r5;
-	@%p4 bra 	$L__BB23_7;
+	@%p4 bra 	$L__BB27_7;
 	cvt.u64.u32 	%rd20, %r9;
 	mul.lo.s64 	%rd21, %rd3, %rd20;
 	add.s64 	%rd22, %rd21, %rd4;
@@ -5267,7 +5817,7 @@ $L__BB23_3:
 	add.f32 	%f30, %f30, %f12;
 	add.s32 	%r10, %r36, 24;
 	setp.ge.u32 	%p5, %r10, %r5;
-	@%p5 bra 	$L__BB23_7;
+	@%p5 bra 	$L__BB27_7;
 	cvt.u64.u32 	%rd25, %r10;
 	mul.lo.s64 	%rd26, %rd3, %rd25;
 	add.s64 	%rd27, %rd26, %rd4;
@@ -5277,8 +5827,8 @@ $L__BB23_3:
 	add.f32 	%f30, %f30, %f13;
 	add.s32 	%r36, %r36, 32;
 	setp.lt.u32 	%p6, %r36, %r5;
-	@%p6 bra 	$L__BB23_3;
-$L__BB23_7:
+	@%p6 bra 	$L__BB27_3;
+$L__BB27_7:
 	mov.u32 	%r28, %tid.y;
 	cvt.u64.u32 	%rd5, %r2;
 	mul.wide.u32 	%rd30, %r28, 128;
@@ -5292,7 +5842,7 @@ $L__BB23_7:
 	ld.param.u32 	%r12, [%rd2];
 	setp.ge.u32 	%p8, %r3, %r12;
 	or.pred  	%p9, %p7, %p8;
-	@%p9 bra 	$L__BB23_9;
+	@%p9 bra 	$L__BB27_9;
 	shl.b64 	%rd35, %rd5, 2;
 	add.s64 	%rd37, %rd31, %rd35;
 	ld.shared.f32 	%f14, [%rd37+128];
@@ -5323,7 +5873,7 @@ $L__BB23_7:
 	mul.wide.u32 	%rd39, %r29, 2;
 	add.s64 	%rd40, %rd38, %rd39;
 	st.global.u16 	[%rd40], %rs2;
-$L__BB23_9:
+$L__BB27_9:
 	ret;
 }
 )ptx";

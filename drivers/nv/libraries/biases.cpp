@@ -32,12 +32,12 @@ uint32_t Biased::splits() const {
 }
 
 uint64_t Biased::scratch_bytes() const {
-  return uint64_t{splits()} * channels * sizeof(float);
+  return uint64_t{splits()} * channels * sum_bytes;
 }
 
 ob_status add_bias(Driver& driver, Device& device, CUstream stream, const Biased& given) {
   const BiasArgument argument = {given.count, given.channels, given.inner, 1};
-  const uint32_t each = kThreads * (std::string(given.type) == "float" ? 4 : 8);
+  const uint32_t each = kThreads * (16 / given.element_bytes);
   const std::vector args = {pointer_arg(given.data), pointer_arg(given.bias), value_arg(&argument, sizeof argument)};
   return run_own(driver, device, stream, std::string("add_bias_") + given.type, (given.count + each - 1) / each,
                  kThreads, 1, args);

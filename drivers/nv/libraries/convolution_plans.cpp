@@ -11,7 +11,9 @@ using cudnn::Descriptor;
 using cudnn::Handle;
 
 PlanKey Problem::key() const {
-  PlanKey key{kConvolution, static_cast<int64_t>(direction), type, is_channels_last, dims, alignment};
+  PlanKey key{
+      kConvolution,         static_cast<int64_t>(direction), type, is_channels_last, dims, alignment, rules.repeats,
+      rules.keeps_precision};
   for (const Sizes* sizes : {&image, &filter, &response}) key.insert(key.end(), sizes->begin(), sizes->end());
   for (const auto* numbers : {&stride, &padding, &dilation}) key.insert(key.end(), numbers->begin(), numbers->end());
   return key;
@@ -48,7 +50,7 @@ Descriptor describe(const Problem& problem, const Sizes& sizes, int64_t id, Desc
 
 Descriptor describe_convolution(const Problem& problem, Descriptors* out) {
   const Descriptor convolution = out->make(kConvolution);
-  const int compute = kFloat, mode = kCrossCorrelation;
+  const int compute = problem.type == kDouble ? kDouble : kFloat, mode = kCrossCorrelation;
   const int64_t dims = problem.dims;
   out->set(convolution, kConvolutionCompute, kTypeData, &compute);
   out->set(convolution, kConvolutionMode, kTypeConvolutionMode, &mode);
@@ -73,9 +75,15 @@ Descriptor describe_graph(const Problem& problem, Handle handle, Descriptors* ou
   const Descriptor response = describe(problem, problem.response, 3, out);
   const Descriptor convolution = describe_convolution(problem, out);
   const Descriptor operation = out->make(kind);
-  const float alpha = 1, beta = 0;
-  out->set(operation, first, kTypeFloat, &alpha);
-  out->set(operation, first + 1, kTypeFloat, &beta);
+  const double numbers[] = {1, 0};  // of the product, and of what is there
+  const float singles[] = {1, 0};
+  for (int i = 0; i < 2; ++i) {
+    if (problem.type == kDouble) {
+      out->set(operation, first + i, kTypeDouble, &numbers[i]);
+    } else {
+      out->set(operation, first + i, kTypeFloat, &singles[i]);
+    }
+  }
   out->set(operation, first + 2, kTypeDescriptor, &convolution);
   out->set(operation, first + 3, kTypeDescriptor, &filter);
   out->set(operation, first + 4, kTypeDescriptor, &image);
@@ -87,10 +95,9 @@ Descriptor describe_graph(const Problem& problem, Handle handle, Descriptors* ou
 }  // namespace
 
 ob_status find_plan(Session& session, const Problem& problem, std::shared_ptr<const Plan>* out_plan) {
-  const Rules rules{.repeats = true, .keeps_precision = problem.type == kFloat};
   return session.find(
-      problem.key(), rules, [&](Handle handle, Descriptors* out) { return describe_graph(problem, handle, out); },
-      out_plan);
+      problem.key(), problem.rules,
+      [&](Handle handle, Descriptors* out) { return describe_graph(problem, handle, out); }, out_plan);
 }
 
 }  // namespace nv::convolutions

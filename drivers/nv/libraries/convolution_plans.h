@@ -26,6 +26,7 @@ struct Problem {
   Sizes image{}, filter{}, response{};
   std::array<int64_t, 3> stride{}, padding{}, dilation{};
   int64_t alignment = 16;  // bytes that divide all addresses
+  cudnn::Rules rules{};
 
   cudnn::PlanKey key() const;
 };

@@ -27,6 +27,8 @@ std::optional<int> type_of(ob_dtype dtype) {
       return cudnn::kBrain16;
     case OB_FLOAT32:
       return cudnn::kFloat;
+    case OB_FLOAT64:
+      return cudnn::kDouble;
     default:
       return std::nullopt;
   }
@@ -157,7 +159,7 @@ bool choose_layout(Call* call) {
 }
 
 int64_t element_bytes(const Call& call) {
-  return call.problem.type == cudnn::kFloat ? 4 : 2;
+  return call.problem.type == cudnn::kFloat ? 4 : call.problem.type == cudnn::kDouble ? 8 : 2;
 }
 
 // Find the plan of each convolution, and mark what needs a copy in the call's layout.
@@ -195,8 +197,16 @@ Biased biased(const Call& call, const Grid& grid, const ob_tensor& bias) {
   const int type = call.problem.type;
   const auto count = static_cast<uint32_t>(count_of(grid.sizes, call.problem.dims));
   const auto batch = static_cast<uint32_t>(grid.sizes[0]), channels = static_cast<uint32_t>(grid.sizes[1]);
-  const char* name = type == cudnn::kFloat ? "float" : type == cudnn::kHalf ? "half" : "brain";
-  return {name, grid.data, bias.data, count, channels, call.problem.is_channels_last ? 1 : count / batch / channels};
+  const bool is_double = type == cudnn::kDouble;
+  const char* name = is_double ? "double" : type == cudnn::kFloat ? "float" : type == cudnn::kHalf ? "half" : "brain";
+  return {name,
+          static_cast<uint32_t>(element_bytes(call)),
+          is_double ? 8u : 4u,
+          grid.data,
+          bias.data,
+          count,
+          channels,
+          call.problem.is_channels_last ? 1 : count / batch / channels};
 }
 
 // Queue the copy of a tensor into the call's layout.
@@ -277,6 +287,9 @@ ob_status check_and_run(void* self, Call* call) {
   const std::optional<int> type = type_of(call->grids.front().tensor->dtype);
   if (!type.has_value()) return decline_cudnn("no such type");
   call->problem.type = *type;
+  call->problem.rules = {
+      .repeats = must_repeat(call->given, OB_CALL_REPEATS_CONVOLUTIONS),
+      .keeps_precision = *type == cudnn::kFloat && !has_flags(call->given, OB_CALL_ROUNDS_CONVOLUTIONS)};
   if (!choose_layout(call)) return decline_cudnn("strides of a result that it doesn't write");
   return on_device(self, call->given.device, call->given.op,
                    [&](Driver& driver, Device& device) { return run(driver, device, call); });

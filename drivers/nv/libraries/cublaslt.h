@@ -62,6 +62,7 @@ enum : int {
   kBrain16 = 14,  // bfloat16
   kCompute32 = 68,
   kCompute64 = 70,
+  kComputeTf32 = 77,  // factors of float32 are rounded to TF32
   kTransposeA = 3,
   kTransposeB = 4,
   kEpilogue = 7,

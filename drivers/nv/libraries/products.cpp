@@ -90,6 +90,7 @@ struct Product {
 
   ProductKey key() const {
     return {type.data,
+            type.compute,
             rows,
             columns,
             inner,
@@ -341,6 +342,7 @@ ob_status multiply(void* self, const ob_kernel_call& call, const ob_tensor& left
   const int32_t last = out.ndim - 1;
   Product product{};
   product.type = *type;
+  if (out.dtype == OB_FLOAT32 && has_flags(call, OB_CALL_ROUNDS_PRODUCTS)) product.type.compute = kComputeTf32;
   product.max_workspace = has_scratch(call) ? kMaxWorkspace : 0;
   product.rows = out.sizes[last - 1];
   product.columns = out.sizes[last];
