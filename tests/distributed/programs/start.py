@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
-import time
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 import torch_outboard
 
-__all__ = ["RANK", "attach", "init", "meet", "raises", "start"]
+__all__ = ["RANK", "attach", "init", "meet", "pipe", "raises", "start"]
 
 RANK = int(os.environ["RANK"])
 
@@ -46,12 +45,18 @@ def start(backend: str | None = None, seconds: float = 60) -> torch.device:
     return device
 
 
+def pipe(name: str) -> str:
+    """Return the path of a named pipe of both ranks."""
+    path = f"{os.environ['TEST_STORE']}-{name}"
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(path)
+    return path
+
+
 def meet(name: str) -> None:
-    """Wait until the other rank has arrived here too, without the group."""
-    ready = os.environ["TEST_STORE"] + "-ready"
-    Path(f"{ready}-{name}-{RANK}").touch()
-    while not os.path.exists(f"{ready}-{name}-{1 - RANK}"):
-        time.sleep(0.01)
+    """Wait until the other rank has arrived here too, without the group: a pipe opens once both ends are there."""
+    with open(pipe(name), "rb" if RANK else "wb"):
+        pass
 
 
 class raises:
