@@ -299,7 +299,7 @@ def run_section(driver: str) -> int:
             result = measure(case, benches)
         except NotThere as lack:
             result = {"skipped": str(lack)}
-        except Exception as error:  # the other cases still run; this one fails the run below
+        except Exception as error:  # noqa: BLE001 - the other cases still run; this one fails the run below
             traceback.print_exc()
             result = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
             failures += 1

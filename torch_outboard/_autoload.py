@@ -63,7 +63,7 @@ def _attach_or_warn(name: str, what: str, by: str) -> None:
         return  # attached by hand already, maybe with options
     try:
         attach_by(name, {}, by)
-    except Exception as error:  # the cause is told, and `import torch` goes on
+    except Exception as error:  # noqa: BLE001 - the cause is told, and `import torch` goes on
         _warn_once(name, f"{what} failed: {type(error).__name__}: {error}")
 
 

@@ -81,7 +81,7 @@ class Stream:
         while (work := self.work.get()) is not None:
             try:
                 work()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the next synchronization raises it
                 self.failure = self.failure or error
 
     def raise_failure(self):
@@ -119,7 +119,7 @@ class Devices:
     def answer_or_fail(self, number, work, *arguments):
         try:
             work(*arguments)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the answer carries it
             status = OUT_OF_MEMORY if isinstance(error, MemoryError) else INTERNAL
             self.answer(number, data=f"{type(error).__name__}: {error}".encode(), status=status)
 

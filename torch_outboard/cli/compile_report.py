@@ -74,7 +74,7 @@ def _run(script: str, arguments: tuple[str, ...]) -> int:
     except KeyboardInterrupt as error:
         _print(error, script)
         return 130
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - printed as Python does
         _print(error, script)
         return 1
     finally:

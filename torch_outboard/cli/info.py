@@ -154,7 +154,7 @@ def _driver(found: FoundDriver) -> dict[str, Any]:
     }
     try:
         driver = found.load()
-    except Exception as error:  # a foreign module may fail in any way; the cause is the answer
+    except Exception as error:  # noqa: BLE001 - a foreign module may fail in any way; the cause is the answer
         report["error"] = f"{type(error).__name__}: {error}"
         return report
     report["device"] = driver.name
@@ -187,7 +187,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     try:
         driver = attached_driver()
         module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
-    except Exception as error:  # the command reports whatever stops the driver
+    except Exception as error:  # noqa: BLE001 - the command reports whatever stops the driver
         report["error"] = f"{type(error).__name__}: {error}"
         return report
     from torch_outboard import _C
@@ -217,7 +217,7 @@ def _device(module: Any, index: int, driver: Driver | None) -> dict[str, Any]:
     try:
         properties = module.get_device_properties(index)
         free, total = module.mem_get_info(index)
-    except Exception as error:  # one broken device must not hide the others
+    except Exception as error:  # noqa: BLE001 - one broken device must not hide the others
         return {"index": index, "error": f"{type(error).__name__}: {error}"}
     return {
         "index": index,

@@ -91,7 +91,7 @@ def check(
                 for figure in measure(device, side):
                     measured.append(figure)
                     step(figure.name)
-        except Exception as error:  # the command reports whatever stops the driver's kernels
+        except Exception as error:  # noqa: BLE001 - the command reports whatever stops the driver's kernels
             failure = f"{type(error).__name__}: {error}"
         _print_figures(measured, failure)
     is_good = not any(one.is_bad for one in found) and all(one.is_reached for one in measured) and not failure

@@ -53,7 +53,7 @@ def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
         global _failure
         try:
             action(module)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever torch's change is: see above
             _failure = _failure or error
             if "torch._inductor.compile_fx" in sys.modules:
                 _register_refusal()
@@ -88,7 +88,7 @@ def _register_refusal() -> None:
     name = generators().driver.name
     try:
         common.register_backend_for_device(name, _Refusal, _Refusal, _Refusal, _Refusal)  # type: ignore[arg-type]
-    except Exception:
+    except TypeError:  # this torch's function takes other parts
         # Inductor then reports that it knows no such device.
         logging.getLogger("torch_outboard").warning("torch.compile does not know the device", exc_info=_failure)
 

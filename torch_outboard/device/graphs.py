@@ -143,7 +143,7 @@ class graph:
         self.capture_stream.__enter__()
         try:
             self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
-        except BaseException:
+        except BaseException:  # raised again, an interruption too: Python calls no __exit__ after it
             self.capture_stream.__exit__(None, None, None)
             raise
 
@@ -161,7 +161,7 @@ class graph:
     def _give_up(self, reason: BaseException) -> None:
         try:
             self.cuda_graph.reset()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a note to the first failure
             reason.add_note(f"Giving up the graph failed as well: {error}")
 
 

@@ -182,7 +182,7 @@ def _settle() -> None:
     try:
         for index in {segment.key[0] for segment, _, _ in ended}:
             torch.accelerator.synchronize(index)
-    except BaseException:
+    except BaseException:  # raised again, an interruption too: the next call releases them
         _ended.extend(ended)
         raise
     failures: list[Exception] = []
@@ -195,8 +195,8 @@ def _settle() -> None:
         try:
             if is_last:
                 _C.close_shared(segment.key[0], segment.address)
-        except Exception as error:
-            failures.append(error)  # the sender gets its memory back all the same
+        except Exception as error:  # noqa: BLE001 - raised below; the sender gets its memory back all the same
+            failures.append(error)
         _give_back(file, slot)
     if failures:
         raise failures[0]
@@ -270,7 +270,7 @@ def _locked(path: str, slot: int) -> _File:
         file.uses += 1
     try:
         file.lock(slot)
-    except BaseException:
+    except BaseException:  # raised again, an interruption too: the lock may be waited for
         _release(file)
         raise
     return file

@@ -93,7 +93,7 @@ class BuildThread:
                 self._is_busy = True
                 try:
                     answer = function()
-                except BaseException as error:  # the waiting caller raises it
+                except BaseException as error:  # noqa: BLE001 - the waiting caller raises it
                     answer = error
                 self._is_busy = False
                 # Drop the call's arguments before the caller goes on, which may free their memory.

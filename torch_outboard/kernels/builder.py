@@ -289,7 +289,7 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         _log.debug("no plan for %s now", name, exc_info=True)
         error.__context__ = None
         raise error.with_traceback(None) from None  # without frames, which keep tensors
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the reason of a refusal
         # Wrong arguments, or a case that no lowering handles: the next provider decides.
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
@@ -350,8 +350,7 @@ def _build_or_refuse(
                 raise
             except NotAFormula as error:
                 failure = error
-            except Exception as error:
-                # Some decompositions take only known sizes.
+            except Exception as error:  # noqa: BLE001 - raised below; some decompositions take only known sizes
                 failure = failure or error
         assert failure is not None
         raise failure

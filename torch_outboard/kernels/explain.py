@@ -219,7 +219,7 @@ def run_call(name: str, positional: Sequence[Any], named: dict[str, Any], device
         try:
             operator(*positional, **named)
             torch.accelerator.synchronize(device)
-        except Exception as error:  # the command reports whatever the call raises
+        except Exception as error:  # noqa: BLE001 - the command reports whatever the call raises
             run.error = f"{type(error).__name__}: {error}"
     run.routes = list(routes)
     run.calls = list(_C.coverage())

@@ -62,7 +62,7 @@ def _accepted(name: str, dtype: torch.dtype, candidates: Sequence[Shapes], has_m
         try:
             positional, named = _arguments(name, dtype, shapes, has_mask)
             overload_of(name)(*positional, **named)
-        except Exception as refusal:  # whatever the CPU says of it
+        except Exception as refusal:  # noqa: BLE001 - whatever the CPU says of it
             first = str(refusal).strip().partition("\n")[0]
             errors.append(f"the CPU's kernel says {first!r}")
         else:

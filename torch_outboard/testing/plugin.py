@@ -196,7 +196,7 @@ def _run_with_stacks(command: list[str], environment: dict[str, str]) -> subproc
             process.send_signal(signal.SIGABRT)
             output, errors = process.communicate()
             pytest.fail(f"the process has not ended within {_PROCESS_LIMIT} s\n{output}\n{errors}")
-        except BaseException:
+        except BaseException:  # raised again, an interruption too: `with` would wait for the process to end
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, output, errors)

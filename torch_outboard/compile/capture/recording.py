@@ -88,7 +88,7 @@ class Recording:
             self._graph.capture_begin(capture_error_mode="thread_local")
             try:
                 outputs = function(inputs)
-            except BaseException:
+            except BaseException:  # raised again, an interruption too: otherwise the stream would capture for ever
                 self._graph.reset()
                 raise
             self._graph.capture_end()

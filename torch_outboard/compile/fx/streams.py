@@ -42,7 +42,7 @@ def restoring_streams(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         before = [torch.accelerator.current_stream(index) for index in range(torch.accelerator.device_count())]
         try:
             return function(arguments)
-        except BaseException:
+        except BaseException:  # raised again, an interruption too: the caller's streams stay current
             for stream in before:
                 _make_current(stream)
             raise

@@ -83,7 +83,7 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
     if task is not None:
         try:
             return task.result()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - this process raises it again
             # The worker has died, or compilation failed. This process then raises the error with its own type.
             _log.warning("a worker could not compile %s, this process does: %s", name, error)
     return compile_kernel(entry, source, target)
@@ -186,7 +186,7 @@ class Tuning:
                 times.append((self._measure(launchers[place], arguments), place))
             except NotSupportedError:
                 raise
-            except Exception as error:  # more shared memory or threads than the chip has: another one may run
+            except Exception as error:  # noqa: BLE001 - more shared memory or threads than the chip has: another one may run
                 _log.info("%s can't run as %s: %s", self._name, variant.config, error)
                 failures.append(error)
         if not times:

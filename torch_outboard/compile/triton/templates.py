@@ -81,7 +81,7 @@ def _measure(runs: list[_Run], device: torch.device) -> _Run:
         tensors, out = inputs.get_benchmark_tensors(run.is_extern).unpack()  # type: ignore[no-untyped-call]
         try:
             times.append((milliseconds(run.launcher(tensors, out), lambda: None, device), place))
-        except Exception as error:  # more shared memory than the chip has: another one may run
+        except Exception as error:  # noqa: BLE001 - more shared memory than the chip has: another one may run
             _log.info("%s can't run: %s", run.choice, error)
             failures.append(error)
     if not times:

@@ -104,7 +104,7 @@ def _choose(name: str, size: int, variants: Iterator[int], device: torch.device,
     try:
         case = _CASES[family](device, getattr(torch, dtype), size)
         first = _Tried(name, choice.schedule, case, next(variants), device)
-    except Exception as error:  # whatever stops it: the schedule stays untuned
+    except Exception as error:  # noqa: BLE001 - whatever stops it: the schedule stays untuned
         choice.refused[""] = _said(error)
         return choice
     taken = first
@@ -116,7 +116,7 @@ def _choose(name: str, size: int, variants: Iterator[int], device: torch.device,
             try:
                 tried[value] = one = _Tried(name, {**taken.schedule, parameter: value}, case, next(variants), device)
                 one.check(first)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the value is not taken, and the reason is reported
                 tried.pop(value, None)
                 choice.refused[f"{parameter} {value}"] = _said(error)
         taken = _fastest(tried, taken, device, rounds)

@@ -98,7 +98,7 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, 
         info = entries[one.dtype][one.entry]
         try:
             state, reason = run_entry(info, dtype, samples, device, has_gradients=one.is_gradient)
-        except Exception as error:  # the comparison failed: results of another number or kind
+        except Exception as error:  # noqa: BLE001 - the comparison failed: results of another number or kind
             state, reason = "failed", f"{type(error).__name__}: {error}"
         if state == "refused" and _UNUSABLE in reason:
             state = "failed"
@@ -111,6 +111,6 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, 
 def _works(device: torch.device) -> bool:
     try:
         torch.zeros(1, device=device).item()
-    except Exception:  # reported with the entry that broke the device; the next entries run in another process
+    except Exception:  # noqa: BLE001 - reported with the entry that broke the device; the next entries run in another process
         return False
     return True

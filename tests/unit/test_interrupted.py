@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""An interruption undoes what was begun, and comes through."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from torch_outboard.compile import register
+from torch_outboard.device import sharing
+from torch_outboard.testing import plugin
+
+STREAMS = """
+import torch, torch_outboard
+from torch_outboard.compile.capture import recording
+from torch_outboard.compile.fx.streams import restoring_streams
+
+module = torch_outboard.attach("sim", devices=1)
+device = torch.device("sim", 0)
+before = module.current_stream()
+
+def interrupted(*arguments):
+    raise KeyboardInterrupt
+
+def raises(function):
+    try:
+        function()
+    except KeyboardInterrupt:
+        assert module.current_stream() == before and not module.is_current_stream_capturing()
+        return
+    raise AssertionError("it did not come through")
+
+# The current stream, by a graph that FX wraps.
+def leaves(arguments):
+    torch.accelerator.set_stream(torch.Stream(device))
+    interrupted()
+
+raises(lambda: restoring_streams(leaves)(None))
+
+# A user's capture, as it begins.
+class Interrupted(module.Graph):
+    capture_begin = interrupted
+
+def capture():
+    with module.graph(Interrupted()):
+        raise AssertionError("the block was entered")
+
+raises(capture)
+
+# A capture of mode="reduce-overhead".
+x = torch.ones(4, device=device)
+
+def record():
+    def half(inputs):
+        assert module.is_current_stream_capturing()
+        inputs[0] + 1
+        interrupted()
+
+    recording.Recording(half, device, frozenset(), [x])
+
+raises(record)
+with module.graph(module.Graph()) as graph:  # nothing captures any more
+    x + 1
+assert (x + 1).tolist() == [2.0] * 4
+"""
+
+
+def test_streams_are_restored_and_captures_end(run_python):
+    run_python(STREAMS)
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_received_storages_are_released_later(monkeypatch):
+    lease = (sharing._Segment((0, b""), 64), None, 3)
+    monkeypatch.setattr(sharing, "_ended", type(sharing._ended)([lease]))
+    monkeypatch.setattr(torch.accelerator, "synchronize", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sharing._settle()
+    assert list(sharing._ended) == [lease]
+
+
+def test_a_file_is_closed_if_its_lock_is_not_got(monkeypatch, tmp_path):
+    path = tmp_path / "sent"
+    path.write_bytes(bytes(4))
+    monkeypatch.setattr(sharing._File, "lock", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sharing._locked(str(path), 0)
+    assert str(path) not in sharing._files
+
+
+def test_a_tests_process_is_killed(monkeypatch):
+    begun = []
+
+    class Interrupted(subprocess.Popen):
+        def communicate(self, *_, **__):
+            begun.append(self)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(plugin.subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        plugin._run_with_stacks([sys.executable, "-c", "import signal; signal.pause()"], {})
+    assert [process.returncode for process in begun] == [-9]
+
+
+class _Named:
+    name = "interrupted"
+
+
+class _Generators:
+    driver = _Named
+
+
+@pytest.mark.parametrize("error", [ImportError, KeyboardInterrupt])
+def test_only_another_signature_is_passed_over_when_a_refusal_is_registered(monkeypatch, caplog, error):
+    common = pytest.importorskip("torch._inductor.codegen.common")
+
+    def fail(*_):
+        raise error("of torch")
+
+    monkeypatch.setattr(register, "generators", lambda: _Generators)
+    monkeypatch.setattr(common, "register_backend_for_device", fail)
+    with pytest.raises(error):
+        register._register_refusal()
+    monkeypatch.setattr(common, "register_backend_for_device", lambda device: None)
+    register._register_refusal()
+    assert "torch.compile does not know the device" in caplog.text
