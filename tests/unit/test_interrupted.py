@@ -7,10 +7,7 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
-from torch_outboard.compile import register
-from torch_outboard.device import sharing
 from torch_outboard.testing import plugin
 
 STREAMS = """
@@ -72,26 +69,38 @@ def test_streams_are_restored_and_captures_end(run_python):
     run_python(STREAMS)
 
 
-def interrupt(*_, **__):
+SHARED = """
+import os, sys, torch
+from collections import deque
+from torch_outboard.device import sharing
+
+def interrupt(*_):
     raise KeyboardInterrupt
 
+def raises(function, *arguments):
+    try:
+        function(*arguments)
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("it did not come through")
 
-def test_received_storages_are_released_later(monkeypatch):
-    lease = (sharing._Segment((0, b""), 64), None, 3)
-    monkeypatch.setattr(sharing, "_ended", type(sharing._ended)([lease]))
-    monkeypatch.setattr(torch.accelerator, "synchronize", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        sharing._settle()
-    assert list(sharing._ended) == [lease]
+lease = (sharing._Segment((0, b""), 64), None, 3)
+sharing._ended = deque([lease])
+torch.accelerator.synchronize = interrupt
+raises(sharing._settle)
+assert list(sharing._ended) == [lease]  # released by the next call
+sharing._ended.clear()
+
+sharing._File.lock = interrupt
+raises(sharing._locked, sys.argv[1], 0)
+assert not sharing._files  # the file is closed
+"""
 
 
-def test_a_file_is_closed_if_its_lock_is_not_got(monkeypatch, tmp_path):
+def test_received_storages_are_released_later_and_files_closed(run_python, tmp_path):
     path = tmp_path / "sent"
     path.write_bytes(bytes(4))
-    monkeypatch.setattr(sharing._File, "lock", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        sharing._locked(str(path), 0)
-    assert str(path) not in sharing._files
+    run_python(SHARED, str(path))
 
 
 def test_a_tests_process_is_killed(monkeypatch):
@@ -108,25 +117,31 @@ def test_a_tests_process_is_killed(monkeypatch):
     assert [process.returncode for process in begun] == [-9]
 
 
-class _Named:
+REFUSAL = """
+from torch._inductor.codegen import common
+from torch_outboard.compile import register
+
+class Driver:
     name = "interrupted"
 
+class Generators:
+    driver = Driver
 
-class _Generators:
-    driver = _Named
+def fail(*_):
+    raise error("of torch")
 
-
-@pytest.mark.parametrize("error", [ImportError, KeyboardInterrupt])
-def test_only_another_signature_is_passed_over_when_a_refusal_is_registered(monkeypatch, caplog, error):
-    common = pytest.importorskip("torch._inductor.codegen.common")
-
-    def fail(*_):
-        raise error("of torch")
-
-    monkeypatch.setattr(register, "generators", lambda: _Generators)
-    monkeypatch.setattr(common, "register_backend_for_device", fail)
-    with pytest.raises(error):
+register.generators = lambda: Generators
+common.register_backend_for_device = fail
+for error in (ImportError, KeyboardInterrupt):
+    try:
         register._register_refusal()
-    monkeypatch.setattr(common, "register_backend_for_device", lambda device: None)
-    register._register_refusal()
-    assert "torch.compile does not know the device" in caplog.text
+    except error:
+        continue
+    raise AssertionError(f"{error} did not come through")
+common.register_backend_for_device = lambda device: None
+register._register_refusal()
+"""
+
+
+def test_only_another_signature_is_passed_over_when_a_refusal_is_registered(run_python):
+    assert "torch.compile does not know the device" in run_python(REFUSAL, fresh=True).stderr
