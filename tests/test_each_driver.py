@@ -216,14 +216,18 @@ def test_generated_kernels(driver: str, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Groups"])
-def test_reductions_by_groups(driver: str) -> None:
+def test_reductions_by_groups(driver: str, request: pytest.FixtureRequest) -> None:
     """The kernels of a GPU, on a CPU."""
+    if request.config.getoption("--core"):
+        pytest.skip("groups do what a loop does, and the database has the reductions of every torch")
     run_pytest(REDUCTIONS, OF_LISTS, f"--driver={driver}")
 
 
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Floats"])
-def test_devices_without_doubles(driver: str) -> None:
+def test_devices_without_doubles(driver: str, request: pytest.FixtureRequest) -> None:
     run_pytest(WITHOUT_DOUBLES, f"--driver={driver}")
+    if request.config.getoption("--core"):
+        return  # they are learned compiled on every torch
     learn_digits(f"--device={driver}", OUTBOARD_FALLBACK="error")
 
 
