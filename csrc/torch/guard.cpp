@@ -20,11 +20,23 @@ namespace outboard {
 namespace {
 
 // A driver's dtype bits and torch's capability bits are both indexed by ScalarType.
+static_assert(OB_UINT8 == static_cast<int>(c10::ScalarType::Byte));
+static_assert(OB_INT8 == static_cast<int>(c10::ScalarType::Char));
+static_assert(OB_INT16 == static_cast<int>(c10::ScalarType::Short));
+static_assert(OB_INT32 == static_cast<int>(c10::ScalarType::Int));
+static_assert(OB_INT64 == static_cast<int>(c10::ScalarType::Long));
+static_assert(OB_FLOAT16 == static_cast<int>(c10::ScalarType::Half));
 static_assert(OB_FLOAT32 == static_cast<int>(c10::ScalarType::Float));
+static_assert(OB_FLOAT64 == static_cast<int>(c10::ScalarType::Double));
+static_assert(OB_COMPLEX32 == static_cast<int>(c10::ScalarType::ComplexHalf));
+static_assert(OB_COMPLEX64 == static_cast<int>(c10::ScalarType::ComplexFloat));
+static_assert(OB_COMPLEX128 == static_cast<int>(c10::ScalarType::ComplexDouble));
 static_assert(OB_BOOL == static_cast<int>(c10::ScalarType::Bool));
 static_assert(OB_BFLOAT16 == static_cast<int>(c10::ScalarType::BFloat16));
 static_assert(OB_FLOAT8_E5M2 == static_cast<int>(c10::ScalarType::Float8_e5m2));
 static_assert(OB_FLOAT8_E4M3FN == static_cast<int>(c10::ScalarType::Float8_e4m3fn));
+static_assert(OB_UINT16 == static_cast<int>(c10::ScalarType::UInt16));
+static_assert(OB_UINT32 == static_cast<int>(c10::ScalarType::UInt32));
 static_assert(OB_UINT64 == static_cast<int>(c10::ScalarType::UInt64));
 
 // An index of -1 means the current device.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -21,6 +22,31 @@ def test_the_entries_are_those_of_the_header():
     required, optional = contract.table_entries()
     assert list(REQUIRED_ENTRIES) == required
     assert set(OPTIONAL_ENTRIES) == set(optional)
+
+
+def listed(macro, file):
+    """Return the entries in a list of C++: X(one) X(other)."""
+    text = (contract.ROOT / file).read_text(encoding="utf-8")
+    return re.findall(r"X\((\w+)\)", text.split(f"#define {macro}(X)")[1].split("\n\n")[0])
+
+
+def test_the_lists_of_entries_are_whole():
+    """Each entry can be called in Python, is in the skeleton, and can be made to fail where the simulation has it."""
+    entries = {name for names in contract.table_entries() for name in names}
+    assert {*listed("OB_PYTHON_ENTRIES", "csrc/bindings/trampoline.h")} == entries - {"last_error", "kernel_register"}
+    skeleton = (contract.ROOT / "drivers" / "null" / "null.c").read_text(encoding="utf-8")
+    assert {*re.findall(r"^ +\.(\w+) = \1,", skeleton, re.MULTILINE)} == entries
+    sources = (contract.ROOT / "drivers" / "sim").glob("*.cpp")
+    simulated = {name for path in sources for name in re.findall(r"table->(\w+) =", path.read_text(encoding="utf-8"))}
+    assert {*listed("SIM_ENTRIES", "drivers/sim/faults.h")} == simulated - {"last_error", "destroy"}
+
+
+def test_dtypes_are_those_of_torch_and_have_names_in_plans():
+    names = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
+    guard = (contract.ROOT / "csrc" / "torch" / "guard.cpp").read_text(encoding="utf-8")
+    assert [name for name in names if f"static_assert(OB_{name.upper()} == static_cast<int>(" not in guard] == []
+    plans = (contract.ROOT / "csrc" / "kernels" / "dtypes.cpp").read_text(encoding="utf-8")
+    assert [name for name in names if f'"{name}"' not in plans] == ["complex32"]  # no kernel is generated for it
 
 
 def test_every_entry_is_documented():
