@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from torch_outboard.cli.new import project_files
 from torch_outboard.kernels.reasons import REMEDIES
 
 from .contract import ROOT
+from .places import named_files
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 QUOTE = re.compile(r"<!-- from: (?P<path>\S+) -->\n```\w*\n(?P<code>.*?)```", re.DOTALL)
@@ -77,32 +77,14 @@ def test_a_long_sentence_would_be_seen():
     ]
 
 
-def missing_files(text: str) -> list[str]:
-    """Return the files and folders that a page names in backquotes and that do not exist.
-
-    A name without a folder stands for a file beside the one before it in its line, or in one of the usual places.
-    """
-    places = [ROOT, *(ROOT / place for place in ("csrc", "torch_outboard", "include/torch_outboard"))]
-    missing = []
-    for line in text.splitlines():
-        beside: list[Path] = []
-        for name in re.findall(r"`([\w/.]+(?:/|\.(?:py|cpp|h|c|toml)))`", line):
-            found = [place / name for place in (*beside, *places) if (place / name).exists()]
-            if found:
-                beside = [found[0].parent]
-            else:
-                missing.append(name)
-    return missing
-
-
 def test_files_that_maintainers_are_sent_to_exist():
-    assert missing_files((ROOT / "docs" / "maintaining.md").read_text(encoding="utf-8")) == []
+    assert named_files((ROOT / "docs" / "maintaining.md").read_text(encoding="utf-8")).missing == []
 
 
 def test_a_file_that_is_missing_would_be_seen():
     text = "`core/device.cpp` and `driver.h`, `core/nowhere.cpp`, `ops/none/`\n"
     text += "`codegen/mapping/run.py`, `columns.py`, `rows.py`"
-    assert missing_files(text) == ["core/nowhere.cpp", "ops/none/", "rows.py"]
+    assert named_files(text).missing == ["core/nowhere.cpp", "ops/none/", "rows.py"]
 
 
 def test_the_guide_speaks_of_the_project_that_is_made():
