@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +98,19 @@ def second_device(driver_name: str) -> torch.device:
     if torch.get_device_module(driver_name).device_count() < 2:
         pytest.skip("capability: two devices. The driver has one")
     return torch.device(driver_name, 1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _unrounded_float32() -> Iterator[None]:
+    """Let no library round float32, which torch allows convolutions and recurrent nets: the CPU's values are exact."""
+    cudnn: Any = torch.backends.cudnn  # its stubs lack these
+    switches = (cudnn.conv, cudnn.rnn)
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee"
+    yield
+    for switch, precision in zip(switches, before, strict=True):
+        switch.fp32_precision = precision
 
 
 @pytest.fixture(autouse=True)
