@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -13,3 +15,10 @@ from torch_outboard import _C
 def _compiles(device: torch.device) -> None:
     if _C.reaches_memory(device.index):
         pytest.skip("capability: memory that the host can't reach, for which kernels are generated")
+
+
+@pytest.fixture
+def generated_products() -> None:
+    """Skip where the driver has kernels for products, unless OUTBOARD_PROVIDERS leaves them out."""
+    if "aten::mm.out" in _C.native_operators() and "native" in os.environ.get("OUTBOARD_PROVIDERS", "native"):
+        pytest.skip("capability: products by generated kernels, which OUTBOARD_PROVIDERS=generated,host chooses")

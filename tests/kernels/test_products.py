@@ -13,6 +13,8 @@ from kernels.test_provider import run
 from torch_outboard import _C
 from torch_outboard.kernels.plans import lower
 
+pytestmark = pytest.mark.usefixtures("generated_products")
+
 r = torch.randn
 NAN = float("nan")
 

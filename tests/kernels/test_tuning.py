@@ -154,6 +154,7 @@ def test_events_without_times_are_refused(device: torch.device, monkeypatch: pyt
         list(measuring.tune(device, [products(device)], 32, 1))
 
 
+@pytest.mark.usefixtures("generated_products")
 def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store], tmp_path: Path) -> None:
     name = products(device)
     store = kept()
@@ -184,6 +185,7 @@ def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store],
     assert (store.loaded, store.saved) == (1, 0)
 
 
+@pytest.mark.usefixtures("generated_products")
 def test_a_table_of_untuned_schedules_changes_no_plan(
     device: torch.device, kept: Callable[[], Store], tmp_path: Path
 ) -> None:
