@@ -89,6 +89,7 @@ check-style:
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell
 	$(VENV)/bin/validate-pyproject pyproject.toml
+	$(PY) scripts/prelude_tables --check
 
 format: $(VENV)/.dev ## format Python, C and C++
 	$(VENV)/bin/ruff check --fix .

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The table of meta kernels equals what its script would write today. tests/stress checks the table of overlaps."""
+"""Generated tables equal what their scripts would write today. tests/stress checks the table of overlaps."""
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -17,3 +22,61 @@ def check_table(script: str) -> None:
 
 def test_the_table_of_meta_kernels() -> None:
     check_table("meta_table")
+
+
+@pytest.fixture(scope="module")
+def prelude_tables() -> Any:
+    path = str(SCRIPTS / "prelude_tables")
+    loader = importlib.machinery.SourceFileLoader("prelude_tables", path)
+    spec = importlib.util.spec_from_loader("prelude_tables", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # no scripts/__pycache__
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = bytecode
+    return module
+
+
+def test_the_tables_of_the_prelude() -> None:
+    check_table("prelude_tables")
+
+
+def test_another_number_of_torchs_would_be_seen(prelude_tables: Any) -> None:
+    arrays = prelude_tables.arrays_of(prelude_tables.header().read_text(encoding="utf-8"))
+    text = (prelude_tables.PRELUDE / "gamma.h").read_text(encoding="utf-8")
+    assert prelude_tables.written("gamma", text, arrays) == text
+    arrays["_igam_helper_asymptotic_series.d.1"][0] *= 2
+    assert prelude_tables.written("gamma", text, arrays) != text
+    del arrays["calc_ndtri.P0"]
+    with pytest.raises(SystemExit, match="has no calc_ndtri.P0, from which the table ndtri_p0 is made"):
+        prelude_tables.written("gamma", text, arrays)
+
+
+def test_a_table_without_a_source_and_a_source_without_a_table(prelude_tables: Any) -> None:
+    arrays = prelude_tables.arrays_of(prelude_tables.header().read_text(encoding="utf-8"))
+    with pytest.raises(SystemExit, match="the table other has no source"):
+        prelude_tables.written("gamma", "OB_TABLE T ob_other_S[] = {1.0};", arrays)
+    with pytest.raises(SystemExit, match=r"gamma.h has no table zeta_a, digamma_a"):
+        prelude_tables.written("gamma", "", arrays)
+
+
+def test_numbers_in_every_form_of_cpp(prelude_tables: Any) -> None:
+    text = """
+template <typename T>
+inline C10_HOST_DEVICE T first(T x) {
+    static const T A[] = {
+            +1.5e+00, /* 2.0 */ - 7.25,  // 3.0
+            .5E-1
+    };
+}
+static scalar_t second(scalar_t a, scalar_t x) {
+  static constexpr scalar_t d[2][2] = {{1., 2.}, {-3, 4}};
+}
+"""
+    assert prelude_tables.arrays_of(text) == {
+        "first.A": [1.5, -7.25, 0.05],
+        "second.d.0": [1, 2],
+        "second.d.1": [-3, 4],
+    }
