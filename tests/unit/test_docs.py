@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 
@@ -15,7 +16,9 @@ from torch_outboard.kernels.reasons import REMEDIES
 from .contract import ROOT
 from .places import named_files
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BENCHMARKS = ROOT / "benchmarks"
+PAGES = [BENCHMARKS / "README.md", ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 QUOTE = re.compile(r"<!-- from: (?P<path>\S+) -->\n```\w*\n(?P<code>.*?)```", re.DOTALL)
 
 
@@ -44,7 +47,7 @@ def test_a_quote_that_is_not_there_would_be_seen():
     assert quotes(page) == [("a.cpp", "one"), ("a.cpp", "two")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = [target.split("#")[0] for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text)]
@@ -64,7 +67,7 @@ def long_sentences(text: str, most: int = 40) -> list[str]:
     return [sentence for sentence in sentences if len(sentence.split()) > most]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_sentences_are_short(page):
     assert long_sentences(page.read_text(encoding="utf-8")) == []
 
@@ -147,3 +150,32 @@ def test_the_page_has_the_table_of_reasons():
     rows = [f"| {todo} | {'<br>'.join(f'`{one}`' for one in told)} |" for todo, told in REMEDIES.items()]
     table = "\n".join(["| what to do | reasons |", "|---|---|", *rows])
     assert table in given, f"the table of docs/kernels.md must be\n\n{table}"
+
+
+def wrong_rows(page: str) -> list[str]:
+    """Return what is wrong with the table of benchmarks: scripts without a row, and dates that are not the figures'."""
+    rows = page.partition("| script |")[2].partition("\n\n")[0].splitlines()[2:]
+    named = {name for row in rows for name in re.findall(r"`(\w+\.(?:py|sh))", row.split("|")[1])}
+    scripts = {path.name for path in BENCHMARKS.iterdir() if path.suffix in (".py", ".sh") and path.name[0] != "_"}
+    wrong = sorted(scripts ^ named)
+    linked = [found for row in rows for found in re.findall(r"\[([\d-]+)\]\(results/(\w[\w-]*\.json)\)", row)]
+    for date, name in linked:
+        figures = json.loads((BENCHMARKS / "results" / name).read_text(encoding="utf-8"))
+        known = (figures.get("about") or figures.get("machine") or figures).get("date", date)
+        wrong += [f"{name}: {date}, not {known}"] if date != known else []
+    return wrong + sorted(
+        {path.name for path in (BENCHMARKS / "results").glob("*.json")} - {name for _, name in linked}
+    )
+
+
+def test_the_table_of_benchmarks_has_them_all():
+    assert wrong_rows((BENCHMARKS / "README.md").read_text(encoding="utf-8")) == []
+
+
+def test_a_benchmark_without_a_row_and_an_old_date_would_be_seen():
+    page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    assert wrong_rows(re.sub(r"\| `amp.py` .*\n", "", page)) == ["amp.py"]
+    assert wrong_rows(re.sub(r"\| `attention.py` .*\n", "", page)) == ["attention.py", "attention-nv.json"]
+    assert wrong_rows(page.replace("2026-11-22](results/dispatch", "2026-11-20](results/dispatch")) == [
+        "dispatch.json: 2026-11-20, not 2026-11-22"
+    ]
