@@ -70,7 +70,7 @@ def run_ranks(_servers: list[ForkServer], tmp_path: Path) -> RunRanks:
     run_ranks("collectives", *arguments, way=HOST, statuses=(0, 0))
     """
 
-    def run(program, *arguments, way=HOST, statuses=(0, 0), env=None) -> Answers:
+    def run(program, *arguments, way=HOST, statuses=(0, 0), env=None, limit=LIMIT) -> Answers:
         driver, options, variables = way
         path = str(TESTS / "distributed" / "programs" / f"{program}.py")
         shared = {
@@ -86,7 +86,7 @@ def run_ranks(_servers: list[ForkServer], tmp_path: Path) -> RunRanks:
 
         def run_rank(rank: int) -> subprocess.CompletedProcess[str]:
             ranked = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            return _servers[rank].run(PROGRAM, ("-", path, *arguments)[1:], ranked, LIMIT)
+            return _servers[rank].run(PROGRAM, ("-", path, *arguments)[1:], ranked, limit)
 
         with ThreadPoolExecutor(2) as pool:
             answers = list(pool.map(run_rank, range(2)))

@@ -18,6 +18,12 @@ from .support import module_of, ran_device_kernels, runs_operators, skip_unless_
 STEPS = 6
 
 
+@pytest.fixture(autouse=True)
+def _repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask libraries for results that repeat: a bias below a norm has a gradient of rounding alone, and Adam steps by it."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
 class DigitsNet(nn.Module):
     """The network of examples/digits.py."""
 

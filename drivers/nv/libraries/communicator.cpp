@@ -34,12 +34,11 @@ ob_status Communicator::join(const void* given) {
   return nccl_fail(nccl_, nullptr, code, "ncclCommInitRankConfig");
 }
 
-// Only if asked: two ranks that both begin with a send wait for each other within a split communicator, where NCCL has
-// yet to connect them. Without the shared flag, calls there could not be ended.
+// Not with a variable of NCCL's that takes the shared flag away, without which calls there could not be ended.
 bool Communicator::splits() const {
   const char* const shares = std::getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
-  return nccl_.CommSplit != nullptr && nccl_.version >= kSplitVersion && shares != nullptr &&
-         std::strcmp(shares, "1") == 0;
+  return nccl_.CommSplit != nullptr && nccl_.version >= kSplitVersion &&
+         (shares == nullptr || std::strcmp(shares, "1") == 0);
 }
 
 ob_status Communicator::ask(ncclComm comm) const {

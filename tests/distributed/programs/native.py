@@ -16,7 +16,8 @@ import torch_outboard
 from distributed.programs.start import RANK, meet, raises, start
 
 how = sys.argv[1]
-device = start(seconds=3 if how in ("hang", "late") else 30)
+# Where processors exchange through memory, a peer that has died is one that never comes.
+device = start(seconds=3 if how in ("hang", "late", "kill", "leave") else 30)
 module = torch.get_device_module(device)
 x = torch.full((1 << 12,), RANK + 1.0, device=device)
 began = time.monotonic()
@@ -34,12 +35,15 @@ def providers() -> set[str]:
 if how == "works":
     dist.all_reduce(x)
     assert x[0].item() == 3.0 and providers() == {"native"}
-    # Each rank begins with a send.
     received = torch.empty(1 << 12, device=device)
-    sent = dist.isend(x, 1 - RANK)
-    got = dist.irecv(received, 1 - RANK)
-    sent.wait()
-    got.wait()
+    calls = [lambda: dist.isend(x, 1 - RANK), lambda: dist.irecv(received, 1 - RANK)]
+    for work in [call() for call in calls[:: 1 - 2 * RANK]]:  # one rank begins with a send, the other with the receive
+        work.wait()
+    assert received[7].item() == 3.0
+    received.zero_()
+    both = [dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, received, 1 - RANK)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
     assert received[7].item() == 3.0
     with raises(torch_outboard.NotSupportedError, "recv from any rank", "name the source"):
         dist.recv(received)
