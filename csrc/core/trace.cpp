@@ -1,8 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/trace.h"
 
-namespace outboard::detail {
+namespace outboard {
+
+namespace {
+thread_local bool is_untraced = false;
+}  // namespace
+
+namespace detail {
 
 std::atomic<Trace*> active_trace{nullptr};
 
-}  // namespace outboard::detail
+bool is_untraced_thread() noexcept {
+  return is_untraced;
+}
+
+}  // namespace detail
+
+Untraced::Untraced() noexcept : was_untraced_(is_untraced) {
+  is_untraced = true;
+}
+
+Untraced::~Untraced() {
+  is_untraced = was_untraced_;
+}
+
+}  // namespace outboard

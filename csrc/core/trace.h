@@ -44,10 +44,30 @@ class OUTBOARD_API Trace {
 
 namespace detail {
 OUTBOARD_API extern std::atomic<Trace*> active_trace;
-}
+OUTBOARD_API bool is_untraced_thread() noexcept;
+}  // namespace detail
 
-inline Trace* trace() noexcept {
+// Code whose accesses and waits an observer does not hear of: a thread of the core that waits orders nothing for the
+// program, and the core reports the accesses of a whole call itself. Records of events and waits of streams are still
+// reported.
+class OUTBOARD_API Untraced {
+ public:
+  Untraced() noexcept;
+  ~Untraced();
+  Untraced(const Untraced&) = delete;
+  Untraced& operator=(const Untraced&) = delete;
+
+ private:
+  bool was_untraced_;
+};
+
+// Return the observer, also of untraced code.
+inline Trace* trace_of_all() noexcept {
   return detail::active_trace.load(std::memory_order_acquire);
+}
+inline Trace* trace() noexcept {
+  Trace* const active = trace_of_all();
+  return C10_UNLIKELY(active != nullptr) && detail::is_untraced_thread() ? nullptr : active;
 }
 // Install the trace, or none with null. It must live as long as the process.
 inline void set_trace(Trace* trace) noexcept {
@@ -56,7 +76,8 @@ inline void set_trace(Trace* trace) noexcept {
 
 inline void trace_order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream,
                         c10::DeviceIndex event_device = 0, uint64_t event = 0) {
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+  const bool is_of_streams = kind == TraceOrder::EventRecord || kind == TraceOrder::EventWait;
+  if (Trace* active = is_of_streams ? trace_of_all() : trace(); C10_UNLIKELY(active != nullptr)) {
     active->order(kind, device, stream, event_device, event);
   }
 }

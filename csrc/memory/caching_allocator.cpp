@@ -141,7 +141,7 @@ c10::DataPtr allocate(Stream& stream, size_t bytes) {
   ensure_open(stream.device);
   Block* block = heap_of(stream.device).allocate(stream, bytes);
   c10::DataPtr data(reinterpret_cast<void*>(block->address), block, &free_block, device);
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+  if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr)) {
     active->allocate(stream.device, block->address);
   }
   return data;
