@@ -24,6 +24,7 @@
 #include "core/event.h"
 #include "core/lost_device.h"
 #include "core/process.h"
+#include "core/stream_handles.h"
 
 namespace outboard {
 
@@ -231,28 +232,9 @@ void clear(ThreadLog& log) {
 
 using CallsByCorrelation = std::unordered_map<uint64_t, const CallRecord*>;
 
-// Find the streams of handles that no call has named.
-struct HandleFinder {
-  uint64_t handle;
-  c10::StreamId found = -1;
-};
-
-c10::StreamId stream_of_handle(c10::DeviceIndex device, uint64_t handle) {
-  HandleFinder finder{handle};
-  outboard::detail::for_each_made_stream(
-      device,
-      [](Stream& stream, void* user) {
-        auto& wanted = *static_cast<HandleFinder*>(user);
-        if (wanted.found < 0 && stream.handle == wanted.handle) {
-          wanted.found = stream.id;
-        }
-      },
-      &finder);
-  return std::max<c10::StreamId>(finder.found, 0);
-}
-
 void add_driver_records(const std::vector<ob_activity>& records, const CallsByCorrelation& calls,
                         ActivityProfile& profile) {
+  StreamsOfHandles streams;
   for (const ob_activity& record : records) {
     WorkRecord work;
     const auto found = calls.find(record.correlation);
@@ -261,7 +243,7 @@ void add_driver_records(const std::vector<ob_activity>& records, const CallsByCo
     work.start = record.start;
     work.end = record.end;
     work.device = static_cast<c10::DeviceIndex>(std::clamp<int32_t>(record.device, 0, kMaxDevices - 1));
-    work.stream = call && call->device == work.device ? call->stream : stream_of_handle(work.device, record.stream);
+    work.stream = streams.find(work.device, record.stream, call && call->device == work.device ? call->stream : -1);
     work.info.kind = kind_of(record.kind);
     work.info.bytes = record.bytes;
     work.info.src_device = record.src_device;
@@ -530,8 +512,9 @@ void ActivityScope::end() {
   open_->call.end = now();
   const std::unique_ptr<Open> open(std::exchange(open_, nullptr));
   innermost_scope = open->outer;
-  if (open->outer && open->call.is_queued) {
-    open->outer->has_inner = true;
+  // Work on another stream is not the outer call's: sends and receives of a group have a scope for each stream.
+  if (Open* const outer = open->outer; outer && open->call.is_queued && outer->stream == open->stream) {
+    outer->has_inner = true;
   }
   attempt([&] { log(*open); });
 }
@@ -583,6 +566,29 @@ std::unique_ptr<ActivityScope::TimedHostWork> ActivityScope::time_own_work(ob_ho
     return nullptr;
   }
   return std::make_unique<TimedHostWork>(TimedHostWork{fn, user, open_->call.correlation});
+}
+
+uint64_t ActivityScope::correlation() const noexcept {
+  return open_ == nullptr ? 0 : open_->call.correlation;
+}
+
+void OwnWorkTimer::begin() noexcept {
+  start_ = now();
+}
+
+void OwnWorkTimer::finish() {
+  if (correlation_ == 0 || start_ == 0) {
+    return;
+  }
+  WorkRecord record;
+  record.correlation = std::exchange(correlation_, 0);
+  record.start = start_;
+  record.end = now();
+  attempt([&] {
+    ThreadLog& log = thread_log();
+    std::lock_guard lock(log.mutex);
+    log.works.push_back(record);
+  });
 }
 
 }  // namespace outboard

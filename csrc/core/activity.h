@@ -141,6 +141,8 @@ class OUTBOARD_API ActivityScope {
   std::unique_ptr<TimedHostWork> time_host_work(ob_host_fn fn, void* user) const;
   // Do the same for work that the core runs itself. Null if nothing is recorded.
   std::unique_ptr<TimedHostWork> time_own_work(ob_host_fn fn, void* user) const;
+  // Return the number of the call, for work that a thread of the core does for it; 0 if nothing is recorded.
+  uint64_t correlation() const noexcept;
 
  private:
   struct Open;
@@ -152,6 +154,19 @@ class OUTBOARD_API ActivityScope {
   void drop() noexcept;
 
   Open* open_ = nullptr;
+};
+
+// The times of work that a thread of the core does for a call. begin() and finish() come on that thread.
+class OUTBOARD_API OwnWorkTimer {
+ public:
+  OwnWorkTimer() = default;
+  explicit OwnWorkTimer(const ActivityScope& call) : correlation_(call.correlation()) {}
+  void begin() noexcept;
+  void finish();  // only the first one has an effect
+
+ private:
+  uint64_t correlation_ = 0;
+  int64_t start_ = 0;
 };
 
 }  // namespace outboard
