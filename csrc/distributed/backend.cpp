@@ -2,6 +2,7 @@
 #include "distributed/backend.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -62,6 +63,21 @@ class CoalescedWork final : public c10d::Work {
  private:
   const Works works_;
 };
+
+void refuse_exchange_in_capture(const Stream& stream, const char* name) {
+  if (capture_of(stream) != nullptr) {
+    refuse_in_capture(stream, c10::str(name, ", which Gloo exchanges through the host,").c_str());
+  }
+}
+
+void refuse_native_in_capture(const Stream& stream, const Kind& kind) {
+  if (is_captured_by_driver(stream)) {
+    refuse_in_capture(stream, c10::str(kind.name, ", in a graph that the driver captures itself,").c_str());
+  }
+  if (c10d::isP2POp(kind.type)) {
+    refuse_in_capture(stream, kind.name);
+  }
+}
 
 Tensors tensors_of(const Tensors& read, const Tensors& written) {
   Tensors all = read;
@@ -154,7 +170,6 @@ WorkPtr DistributedBackend::endCoalescing() {
 
 CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place, const Call& call) {
   Stream& current = current_stream(device);
-  refuse_in_capture(current, call.kind.name);
   if (!call.is_async) {
     return {&current, &current, &current};
   }
@@ -202,7 +217,7 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
     CallStreams streams;
     if (const c10::DeviceIndex device = current_device(); device < device_count() && is_open(device)) {
       Stream& current = current_stream(device);
-      refuse_in_capture(current, call.kind.name);
+      refuse_exchange_in_capture(current, call.kind.name);
       streams = {&current, &current, &current};
     }
     return std::make_shared<Staging>(Place::Host, streams, all, all, true);
@@ -213,9 +228,11 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
   if (place != Place::Cpu) {
     const c10::DeviceIndex device = all.front().device().index();
     ensure_open(device);
+    refuse_exchange_in_capture(current_stream(device), call.kind.name);
     streams = streams_for(device, place, call);
   }
   auto staging = std::make_shared<Staging>(place, streams, call.read, call.written, call.is_in_place);
+  staging->trace(call.kind.op);
   call.kind.count(place);
   return staging;
 }
@@ -227,15 +244,17 @@ WorkPtr DistributedBackend::submit(Call call) {
                                    " Start processes with multiprocessing's 'spawn', and make the group in each."));
   }
   group_->failure().check(call.kind.name);
-  WorkPtr work = submit_native(call);
-  if (!work) {
-    work = submit_to_gloo(call);
-  }
+  WorkPtr work = at::hasCallbacks() ? submit_recorded(call) : submit_to_any(call);
   const std::lock_guard lock(mutex_);
   if (is_coalescing_) {
     coalesced_.push_back(work);
   }
   return work;
+}
+
+WorkPtr DistributedBackend::submit_to_any(Call& call) {
+  WorkPtr work = submit_native(call);
+  return work ? work : submit_to_gloo(call);
 }
 
 WorkPtr DistributedBackend::submit(Call call, NativePost native) {
@@ -263,6 +282,7 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
   check(call, all);
   const c10::DeviceIndex device = all.front().device().index();
   ensure_open(device);
+  refuse_native_in_capture(current_stream(device), call.kind);
   const uint64_t sequence = sequence_.load() + !is_point_to_point;
   Communicator* communicator = nullptr;
   try {
@@ -279,14 +299,20 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
   const std::lock_guard queueing(communicator->mutex);
   auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
                                            call.written, call.is_in_place);
-  if (!native->post(*communicator, call.native, *staging, call.kind, sequence, options_->timeout)) {
+  staging->trace(call.kind.op);
+  const NativeCallInfo info{call.kind, sequence, options_->timeout, staging->bytes()};
+  if (!native->post(*communicator, call.native, *staging, info, group_)) {
     return nullptr;
   }
   call.kind.count(Place::Native);
   sequence_ += !is_point_to_point;
   auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                    group_->waiters());
-  native->watch(work, std::move(staging), options_->timeout);
+  if (staging->is_captured()) {
+    work->complete(nullptr);  // the graph's replays are watched
+  } else {
+    native->watch(work, std::move(staging), options_->timeout);
+  }
   return work;
 }
 
@@ -294,6 +320,7 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
 WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence) {
   auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
                                            call.written, call.is_in_place);
+  staging->trace(call.kind.op);
   call.kind.count(Place::Native);
   auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                    group_->waiters());
@@ -314,7 +341,7 @@ WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   request->adjust = std::move(call.adjust);
   request->timeout = options_->timeout;
   const WorkPtr work = request->work;
-  group_->submit(std::move(request), is_point_to_point);
+  submit_timed(std::move(request), is_point_to_point);
   if (staging->is_streamed()) {
     staging->queue_results(call.kind.title);
   }

@@ -82,13 +82,19 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
     std::function<void(Tensors& out)> adjust = {};
     NativePost native = {};  // the same by the driver's own collectives; may be empty
     int peer = -1;           // of a send or a receive
+    int root = -1;           // the rank that a collective names
+    std::vector<int64_t> in_splits = {}, out_splits = {};  // for profiles
     int channel = 0;  // of streams: 0 for collectives, which run in order, others for sends and receives
   };
   WorkPtr submit(Call call);
   WorkPtr submit(Call call, NativePost native);
+  WorkPtr submit_to_any(Call& call);
+  // Do so under the eyes of torch's profilers.
+  WorkPtr submit_recorded(Call& call);
   WorkPtr submit_native(Call& call);
   WorkPtr defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence);
   WorkPtr submit_to_gloo(Call& call);
+  void submit_timed(std::shared_ptr<Request> request, bool is_point_to_point);
   bool uses_native(const at::Tensor& tensor) const;
   bool is_coalescing() {
     const std::lock_guard lock(mutex_);

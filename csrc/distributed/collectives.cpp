@@ -34,17 +34,18 @@ WorkPtr DistributedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOpt
   const Kind& kind = kinds::broadcast;
   check_one(kind.name, "the tensor", tensors);
   check_rank(kind.name, "the source", given.rootRank, getSize());
-  return submit({kind,
-                 tensors,
-                 {},
-                 true,
-                 given.asyncOp,
-                 tensors,
-                 [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
-                   Tensors bytes = bytes_of(in);
-                   return {gloo.broadcast(bytes, options)};
-                 }},
-                native::broadcast(given.rootRank));
+  Call call{kind,
+            tensors,
+            {},
+            true,
+            given.asyncOp,
+            tensors,
+            [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
+              Tensors bytes = bytes_of(in);
+              return {gloo.broadcast(bytes, options)};
+            }};
+  call.root = static_cast<int>(given.rootRank);
+  return submit(std::move(call), native::broadcast(given.rootRank));
 }
 
 WorkPtr DistributedBackend::reduce_in_place(const Kind& kind, const Tensors& tensors,
@@ -106,8 +107,9 @@ WorkPtr DistributedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& 
       reduction.adjust(out[0]);
     }
   };
-  return submit({kind, tensors, {}, is_root, given.asyncOp, tensors, post, adjust},
-                native::reduce(reduction.native(), reduction.scale(), given.rootRank));
+  Call call{kind, tensors, {}, is_root, given.asyncOp, tensors, post, adjust};
+  call.root = static_cast<int>(given.rootRank);
+  return submit(std::move(call), native::reduce(reduction.native(), reduction.scale(), given.rootRank));
 }
 
 WorkPtr DistributedBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -195,13 +197,19 @@ WorkPtr DistributedBackend::gather(std::vector<Tensors>& outputs, Tensors& input
   if (is_root) {
     check_list(kind.name, "the list of outputs", flat, inputs[0], getSize());
   }
-  return submit({kind, inputs, flat, false, given.asyncOp, flat,
-                 [options = with_timeout(given), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
-                   Tensors from = bytes_of(in);
-                   std::vector<Tensors> to = is_root ? nested(bytes_of(out)) : std::vector<Tensors>();
-                   return {gloo.gather(to, from, options)};
-                 }},
-                native::gather(given.rootRank));
+  Call call{kind,
+            inputs,
+            flat,
+            false,
+            given.asyncOp,
+            flat,
+            [options = with_timeout(given), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+              Tensors from = bytes_of(in);
+              std::vector<Tensors> to = is_root ? nested(bytes_of(out)) : std::vector<Tensors>();
+              return {gloo.gather(to, from, options)};
+            }};
+  call.root = static_cast<int>(given.rootRank);
+  return submit(std::move(call), native::gather(given.rootRank));
 }
 
 WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& given) {
@@ -215,13 +223,19 @@ WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inpu
   if (is_root) {
     check_list(kind.name, "the list of inputs", flat, outputs[0], getSize());
   }
-  return submit({kind, flat, outputs, false, given.asyncOp, outputs,
-                 [options = with_timeout(given), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
-                   Tensors to = bytes_of(out);
-                   std::vector<Tensors> from = is_root ? nested(bytes_of(in)) : std::vector<Tensors>();
-                   return {gloo.scatter(to, from, options)};
-                 }},
-                native::scatter(given.rootRank));
+  Call call{kind,
+            flat,
+            outputs,
+            false,
+            given.asyncOp,
+            outputs,
+            [options = with_timeout(given), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+              Tensors to = bytes_of(out);
+              std::vector<Tensors> from = is_root ? nested(bytes_of(in)) : std::vector<Tensors>();
+              return {gloo.scatter(to, from, options)};
+            }};
+  call.root = static_cast<int>(given.rootRank);
+  return submit(std::move(call), native::scatter(given.rootRank));
 }
 
 WorkPtr DistributedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -290,18 +304,20 @@ WorkPtr DistributedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   check_same_dtype(kind.name, {input}, {output});
   const std::vector<int64_t> to_sizes = split_bytes(kind.name, "the output", output, output_splits, getSize());
   const std::vector<int64_t> from_sizes = split_bytes(kind.name, "the input", input, input_splits, getSize());
-  return submit({kind,
-                 {input},
-                 {output},
-                 false,
-                 given.asyncOp,
-                 {output},
-                 [=, options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
-                   at::Tensor to = as_bytes(out[0]), from = as_bytes(in[0]);
-                   std::vector<int64_t> to_splits = to_sizes, from_splits = from_sizes;
-                   return {gloo.alltoall_base(to, from, to_splits, from_splits, options)};
-                 }},
-                native::all_to_all_splits(to_sizes, from_sizes));
+  Call call{kind,
+            {input},
+            {output},
+            false,
+            given.asyncOp,
+            {output},
+            [=, options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+              at::Tensor to = as_bytes(out[0]), from = as_bytes(in[0]);
+              std::vector<int64_t> to_splits = to_sizes, from_splits = from_sizes;
+              return {gloo.alltoall_base(to, from, to_splits, from_splits, options)};
+            }};
+  call.in_splits = input_splits;
+  call.out_splits = output_splits;
+  return submit(std::move(call), native::all_to_all_splits(to_sizes, from_sizes));
 }
 
 WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& given) {

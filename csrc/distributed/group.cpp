@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "core/blocking.h"
+#include "core/trace.h"
 #include "distributed/api.h"
 
 namespace outboard {
@@ -29,6 +30,7 @@ void Lane::push(std::shared_ptr<Request> request) {
 
 void Lane::loop(State& state) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const Untraced untraced;
   std::unique_lock lock(state.mutex);
   for (;;) {
     state.changed.wait(lock, [&] { return !state.requests.empty() || state.is_ending; });
@@ -149,6 +151,7 @@ void Group::complete(Request& request, const std::exception_ptr& error) {
     pending_.erase(request.work.get());
     exchanges_.erase(request.work.get());
   }
+  request.timer.finish();  // a profile may end once the work is complete
   request.work->complete(error);
 }
 
@@ -170,6 +173,7 @@ bool Group::make_ready(Request& request) {
     complete(request, error);
     return false;
   }
+  request.timer.begin();
   return true;
 }
 
@@ -226,6 +230,7 @@ void Group::run_point_to_point(const std::shared_ptr<Request>& request) {
       works.front()->abort();  // the group was aborted meanwhile
     }
     waiters_->run([self = shared_from_this(), request, works, fail] {
+      const Untraced untraced;
       try {
         self->finish(*request, works, true);
       } catch (...) {

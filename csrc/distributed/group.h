@@ -8,6 +8,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "core/activity.h"
 #include "distributed/failure.h"
 #include "distributed/native.h"
 #include "distributed/staging.h"
@@ -25,6 +26,7 @@ struct Request {
   std::shared_ptr<Staging> staging;
   std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;  // starts the exchange
   std::function<void(Tensors& out)> adjust;  // makes the result from the exchanged data; may be empty
+  OwnWorkTimer timer;  // of the exchange, for profilers
   std::chrono::milliseconds timeout{};  // of point-to-point operations; others have it in their options
 };
 

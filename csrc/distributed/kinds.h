@@ -22,6 +22,7 @@ struct Kind {
   const char* name;   // "all_reduce", for messages
   const char* op;     // "c10d::allreduce_", for coverage()
   const char* title;  // for profilers and reports of long waits
+  const char* record;  // what torch's own backends call it in profiles
   mutable std::atomic<uint64_t> host{0};
   mutable std::atomic<uint64_t> staged{0};
   mutable std::atomic<uint64_t> native{0};

@@ -6,13 +6,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <set>
 
 #include "core/blocking.h"
+#include "core/capture.h"
 #include "core/collectives.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/process.h"
+#include "core/trace.h"
 #include "distributed/waiters.h"
 
 namespace outboard {
@@ -22,14 +23,8 @@ namespace {
 constexpr std::chrono::microseconds kPatience{200};  // between two questions for a communicator
 constexpr int kEagerLooks = 1000;  // without a pause between them
 
-[[noreturn]] void raise_entry(const char* entry, ob_status status) {
-  C10_THROW_ERROR(DistBackendError, describe_entry(entry, status));
-}
-
-// Queue a group's calls. The driver may wait for peers.
-ob_status end_group(const ob_collectives& table) {
-  const BlockingRegion without_interpreter;
-  return table.group_end(table.self);
+NativeForm form_of(const ob_collective& part) {
+  return {part.kind, part.reduce, static_cast<int32_t>(part.dtype)};
 }
 
 }  // namespace
@@ -62,19 +57,47 @@ bool NativeCall::add(ob_collective part) {
   }
   const ob_collectives& table = *collectives();
   part.struct_size = sizeof(part);
+  if (to_graph_) {
+    return add_to_graph(part);
+  }
   const uint64_t stream = stream_handle(stream_);
+  std::optional<ActivityScope> activity;
+  if (!is_grouped_) {
+    activity.emplace(stream_, ActivityInfo{ActivityKind::Kernel, "queue", info_.kind.title, info_.bytes});
+  }
   ob_status status;
   {
     const BlockingRegion without_interpreter;  // the driver may wait for peers
     status = table.queue(table.self, communicator_.handle, stream, &part);
   }
   if (is_unimplemented(status) && !is_grouped_) {
+    communicator_.does[form_of(part)] = false;
     return false;
   }
   if (!is_grouped_ || status != OB_NOT_READY) {
     settle(status, "queue");
   }
+  communicator_.does[form_of(part)] = true;
+  if (activity) {
+    activity->finish();
+  }
   return true;
+}
+
+// Whether the driver does it is known from an earlier call: to ask is to queue.
+bool NativeCall::add_to_graph(const ob_collective& part) {
+  const auto found = communicator_.does.find(form_of(part));
+  if (found == communicator_.does.end()) {
+    refuse_in_capture(stream_, c10::str(info_.kind.name, ", which has not run in its group before with this dtype and"
+                                                         " reduction,")
+                                   .c_str());
+  }
+  if (is_grouped_) {
+    grouped_.push_back(part);
+  } else if (found->second) {
+    to_graph_({{part}, false});
+  }
+  return is_grouped_ || found->second;
 }
 
 bool NativeCall::add(int32_t kind, const at::Tensor& src, const at::Tensor& dst, int root) {
@@ -93,6 +116,11 @@ bool NativeCall::add(int32_t kind, const at::Tensor& src, const at::Tensor& dst,
 
 void NativeCall::begin() {
   const ob_collectives& table = *collectives();
+  if (to_graph_) {
+    is_grouped_ = true;
+    return;
+  }
+  activity_.emplace(stream_, ActivityInfo{ActivityKind::Kernel, "group_end", info_.kind.title, info_.bytes});
   if (const ob_status status = table.group_begin(table.self); status != OB_OK) {
     raise_entry("group_begin", status);
   }
@@ -100,9 +128,16 @@ void NativeCall::begin() {
 }
 
 void NativeCall::end() {
-  const ob_collectives& table = *collectives();
   is_grouped_ = false;
-  settle(end_group(table), "group_end");
+  if (to_graph_) {
+    if (!grouped_.empty()) {
+      to_graph_({std::exchange(grouped_, {}), true});
+    }
+    return;
+  }
+  settle(end_native_group(), "group_end");
+  activity_->finish();
+  activity_.reset();
 }
 
 // ---- Communicators ----
@@ -280,61 +315,23 @@ void NativeGroup::guarded(const Kind& kind, uint64_t sequence, std::chrono::mill
   }
 }
 
-bool NativeGroup::post(Communicator& communicator, const NativePost& post, Staging& staging, const Kind& kind,
-                       uint64_t sequence, std::chrono::milliseconds timeout) {
-  NativeCall call(communicator, *staging.out_stream(), patience(kind, timeout));
+bool NativeGroup::post(Communicator& communicator, const NativePost& post, Staging& staging, const NativeCallInfo& info,
+                       const std::shared_ptr<const void>& owner) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const Untraced untraced;
   const c10::StreamGuard guard(to_c10(*staging.out_stream()));
+  if (staging.is_captured()) {
+    return capture(communicator, post, staging, info, owner);
+  }
+  NativeCall call(communicator, *staging.out_stream(), info, patience(info.kind, info.timeout));
   bool is_done = false;
-  guarded(kind, sequence, timeout, [&] {
+  guarded(info.kind, info.sequence, info.timeout, [&] {
     is_done = post(call, staging.in(), staging.out());
     if (is_done) {
-      staging.queue_results(kind.title);
+      staging.queue_results(info.kind.title);
     }
   });
   return is_done;
-}
-
-void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chrono::milliseconds timeout) {
-  const ob_collectives& table = *collectives();
-  const Kind& kind = all.front().work->kind();
-  std::set<Communicator*> communicators;  // in one order, which is every thread's
-  for (const NativeDeferred& one : all) {
-    communicators.insert(one.communicator);
-  }
-  std::vector<std::unique_lock<std::mutex>> queueing;
-  for (Communicator* const communicator : communicators) {
-    queueing.emplace_back(communicator->mutex);
-  }
-  guarded(kind, all.front().work->getSequencenumber(), timeout, [&] {
-    if (const ob_status status = table.group_begin(table.self); status != OB_OK) {
-      raise_entry("group_begin", status);
-    }
-    const auto check_patience = patience(kind, timeout);
-    std::exception_ptr error;
-    for (const NativeDeferred& one : all) {
-      try {
-        NativeCall call(*one.communicator, *one.staging->out_stream(), check_patience, /*is_grouped=*/true);
-        static_cast<void>(one.post(call, one.staging->in(), one.staging->out()));
-      } catch (...) {
-        error = error ? error : std::current_exception();
-      }
-    }
-    ob_status status = end_group(table);
-    if (error) {
-      std::rethrow_exception(error);
-    }
-    for (const NativeDeferred& one : all) {
-      NativeCall(*one.communicator, *one.staging->out_stream(), check_patience).settle(status, "group_end");
-      status = status == OB_OK ? OB_OK : OB_NOT_READY;  // the next one is asked for
-    }
-    for (const NativeDeferred& one : all) {
-      one.staging->queue_results(one.work->kind().title);
-    }
-  });
-  for (const NativeDeferred& one : all) {
-    watch(one.work, one.staging, timeout);
-  }
 }
 
 // ---- The end ----

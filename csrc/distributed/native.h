@@ -13,9 +13,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 
+#include "core/activity.h"
 #include "distributed/failure.h"
 #include "distributed/staging.h"
 #include "distributed/work.h"
@@ -24,6 +27,13 @@ namespace outboard {
 
 // Return what an entry of the driver's collectives says of its failure.
 std::string describe_entry(const char* entry, ob_status status);
+// Raise a DistBackendError that says so.
+[[noreturn]] void raise_entry(const char* entry, ob_status status);
+// Queue the calls since the thread's group_begin. The driver may wait for peers.
+ob_status end_native_group();
+
+// Kind, reduction and dtype of a part, by which a driver decides whether it does it.
+using NativeForm = std::tuple<int32_t, int32_t, int32_t>;
 
 // One rank's end of the whole group, or of a pair's one direction.
 struct Communicator {
@@ -31,17 +41,35 @@ struct Communicator {
   int rank = 0;
   int size = 0;
   std::mutex mutex;  // held while the driver queues on it: the ranks' calls have one order
+  std::map<NativeForm, bool> does;  // what the driver has answered so far; guarded by mutex
 };
 
-// One call, while it is queued on a communicator and a stream.
+// What is known of a call beside its tensors.
+struct NativeCallInfo {
+  const Kind& kind;
+  uint64_t sequence;
+  std::chrono::milliseconds timeout;
+  uint64_t bytes;
+};
+
+// Parts that a graph queues as one in each replay.
+struct NativeParts {
+  std::vector<ob_collective> list;
+  bool is_grouped;
+};
+
+// One call, while it is queued on a communicator and a stream, or captured in a graph.
 class NativeCall {
  public:
-  NativeCall(const Communicator& communicator, Stream& stream, std::function<void()> check_patience,
-             bool is_grouped = false)
+  NativeCall(Communicator& communicator, Stream& stream, const NativeCallInfo& info,
+             std::function<void()> check_patience, bool is_grouped = false)
       : communicator_(communicator),
         stream_(stream),
+        info_(info),
         check_patience_(std::move(check_patience)),
         is_grouped_(is_grouped) {}
+  // Pass all parts to the graph instead of the driver.
+  void capture(std::function<void(NativeParts parts)> to_graph) { to_graph_ = std::move(to_graph); }
 
   int rank() const noexcept { return communicator_.rank; }
   int size() const noexcept { return communicator_.size; }
@@ -55,11 +83,16 @@ class NativeCall {
  private:
   friend class NativeGroup;
   void settle(ob_status status, const char* entry);
+  bool add_to_graph(const ob_collective& part);
 
-  const Communicator& communicator_;
+  Communicator& communicator_;
   Stream& stream_;
+  const NativeCallInfo info_;
   const std::function<void()> check_patience_;  // raises if the group has ended, or after the timeout
   bool is_grouped_;
+  std::function<void(NativeParts parts)> to_graph_;  // empty unless the stream captures
+  std::vector<ob_collective> grouped_;               // for the graph
+  std::optional<ActivityScope> activity_;            // of a group
 };
 
 using NativePost = std::function<bool(NativeCall& call, Tensors& in, Tensors& out)>;
@@ -86,9 +119,12 @@ class NativeGroup {
   // Return the communicator of all ranks, or of the sends to (`sends`) or receives from a peer. The first call joins,
   // and waits for the other ranks. Return null if the driver's library is absent, which all ranks learn alike.
   Communicator* communicator(c10::DeviceIndex device, int peer, bool sends, std::chrono::milliseconds timeout);
-  // Queue a call. Return false if the driver does not do it. Raise DistBackendError if it fails.
-  bool post(Communicator& communicator, const NativePost& post, Staging& staging, const Kind& kind, uint64_t sequence,
-            std::chrono::milliseconds timeout);
+  // Queue a call, or capture it in a graph, which then holds `owner`, the owner of this object. Return false if the
+  // driver does not do it. Raise DistBackendError if it fails.
+  bool post(Communicator& communicator, const NativePost& post, Staging& staging, const NativeCallInfo& info,
+            const std::shared_ptr<const void>& owner);
+  // Queue and watch what a graph has captured.
+  void replay(Communicator& communicator, const NativeParts& parts, const NativeCallInfo& info, Stream& stream);
   // Queue sends and receives as one, and watch them.
   void post_together(const std::vector<NativeDeferred>& all, std::chrono::milliseconds timeout);
   // Complete the work once its stream has passed it, or with an error.
@@ -120,6 +156,8 @@ class NativeGroup {
   void guarded(const Kind& kind, uint64_t sequence, std::chrono::milliseconds timeout,
                const std::function<void()>& body);
   void wake_watcher();
+  bool capture(Communicator& communicator, const NativePost& post, Staging& staging, const NativeCallInfo& info,
+               const std::shared_ptr<const void>& owner);
   std::function<void()> patience(const Kind& kind, std::chrono::milliseconds timeout);
   uint64_t join(const std::string& key, c10::DeviceIndex device, int rank, int size, std::chrono::milliseconds timeout);
   bool exchange_id(const std::string& key, int rank, std::chrono::milliseconds timeout, std::string* out_id);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The watcher of a group's native calls: a thread that looks at them from time to time.
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 
 #include "core/blocking.h"
 #include "core/collectives.h"
 #include "core/error.h"
+#include "core/trace.h"
 #include "distributed/native.h"
 #include "distributed/waiters.h"
 
@@ -17,6 +20,10 @@ constexpr std::chrono::milliseconds kLook{5};  // between two looks at the calls
 std::string describe_entry(const char* entry, ob_status status) {
   const std::string reason = last_collectives_error();
   return std::string(entry) + " failed with " + status_name(status) + (reason.empty() ? "" : ": " + reason);
+}
+
+void raise_entry(const char* entry, ob_status status) {
+  C10_THROW_ERROR(DistBackendError, describe_entry(entry, status));
 }
 
 void NativeGroup::watch(c10::intrusive_ptr<DistributedWork> work, std::shared_ptr<Staging> staging,
@@ -36,6 +43,7 @@ void NativeGroup::wake_watcher() {
 }
 
 void NativeGroup::loop() {
+  const Untraced untraced;
   std::unique_lock lock(mutex_);
   while (!is_stopping_) {
     if (pending_.empty() && queueing_.empty()) {

@@ -8,8 +8,10 @@
 #include <algorithm>
 
 #include "core/blocking.h"
+#include "core/capture.h"
 #include "core/driver.h"
 #include "core/process.h"
+#include "core/trace.h"
 #include "memory/caching_allocator.h"
 #include "ops/tensors/host_view.h"
 #include "ops/tensors/tensor_utils.h"
@@ -49,7 +51,10 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
     ready_.record(*streams_.in);
   }
   if (place_ == Place::Native) {
-    queued_at_ = next_own_place(*streams_.out);
+    is_captured_ = capture_of(*streams_.out) != nullptr;
+    if (!is_captured_) {
+      queued_at_ = next_own_place(*streams_.out);
+    }
     make_contiguous();
     return;
   }
@@ -75,7 +80,7 @@ bool Staging::can_stream() const {
 
 Staging::~Staging() {
   const bool is_copied = place_ == Place::Staged || place_ == Place::Native;
-  if (!is_copied || streams_.out == streams_.current || driver_is_gone()) {
+  if (!is_copied || is_captured_ || streams_.out == streams_.current || driver_is_gone()) {
     return;
   }
   const auto keep_for = [](const Tensors& tensors, Stream& stream) {
@@ -93,6 +98,7 @@ Staging::~Staging() {
 }
 
 void Staging::make_contiguous() {
+  const Untraced untraced;
   const c10::StreamGuard guard(to_c10(*streams_.out));
   const auto fresh = [](const at::Tensor& like) {
     return at::empty(like.sizes(), like.options().requires_grad(false));
@@ -106,6 +112,7 @@ void Staging::make_contiguous() {
 }
 
 void Staging::copy_in() {
+  const Untraced untraced;
   const c10::StreamGuard guard(to_c10(*streams_.in));
   for (const at::Tensor& tensor : read_) {
     in_.push_back(empty_on_cpu(tensor, true).copy_(tensor, /*non_blocking=*/true));
@@ -162,6 +169,7 @@ void Staging::finish() {
 }
 
 void Staging::copy_out() {
+  const Untraced untraced;
   const Tensors& from = out();
   const Tensors& to = is_in_place_ ? read_ : written_;
   const c10::StreamGuard guard(to_c10(*streams_.out));
@@ -188,7 +196,7 @@ void Staging::queue_results(const char* name) {
 void Staging::release(const std::exception_ptr& error) {
   if (exchanged_) {
     exchanged_->signal(error);
-  } else if (place_ == Place::Native && error) {
+  } else if (place_ == Place::Native && error && !is_captured_) {
     report_failure(queued_at_, error);
   }
 }
@@ -228,6 +236,45 @@ void Staging::join() {
 
 bool Staging::is_done() const {
   return done_.query();
+}
+
+uint64_t Staging::bytes() const {
+  uint64_t bytes = 0;
+  for (const at::Tensor& tensor : read_.empty() ? written_ : read_) {
+    bytes += tensor.nbytes();
+  }
+  return bytes;
+}
+
+void Staging::trace(const char* op) const {
+  Trace* const active = outboard::trace();
+  if (C10_LIKELY(active == nullptr) || place_ == Place::Cpu || streams_.out == nullptr || is_captured_) {
+    return;
+  }
+  std::vector<TraceAccess> accesses;
+  const auto add = [&](const Tensors& tensors, bool is_write) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.numel() > 0) {
+        accesses.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_write});
+      }
+    }
+  };
+  add(read_, is_in_place_);
+  add(written_, true);
+  const Stream& stream = *streams_.out;
+  if (!accesses.empty()) {
+    active->access(op, stream, accesses.data(), accesses.size());
+  }
+  if (waits_on_host()) {
+    trace_order(TraceOrder::EventRecord, stream.device, stream.id, stream.device, reinterpret_cast<uint64_t>(this));
+  }
+}
+
+void Staging::trace_wait() const {
+  if (waits_on_host()) {
+    const c10::DeviceIndex device = streams_.out->device;
+    trace_order(TraceOrder::EventSync, device, 0, device, reinterpret_cast<uint64_t>(this));
+  }
 }
 
 }  // namespace outboard

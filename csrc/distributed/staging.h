@@ -59,9 +59,17 @@ class Staging {
   // is_streamed().
   void tell();
   Stream* out_stream() const noexcept { return streams_.out; }
+  bool is_captured() const noexcept { return is_captured_; }
+  uint64_t bytes() const;  // of this rank's tensors
+
+  // Tell the stream sanitizer of the accesses, before queue_results(). `op` is the collective's.
+  void trace(const char* op) const;
+  // Tell it that the host has waited for the exchange, if no stream does.
+  void trace_wait() const;
 
  private:
   bool can_stream() const;
+  bool waits_on_host() const noexcept { return place_ == Place::Host && streams_.out != nullptr && !is_streamed(); }
   void make_contiguous();
   void reach(const Tensors& tensors, Tensors* views, Tensors* buffers) const;
   void copy_in();
@@ -70,6 +78,7 @@ class Staging {
   const Place place_;
   const CallStreams streams_;
   const bool is_in_place_;
+  bool is_captured_ = false;  // in a graph, as a call of the driver's collectives
   bool is_ready_ = false;
   std::optional<HostEvent> exchanged_;
   std::mutex mutex_;  // guards join

@@ -4,7 +4,9 @@
 #include <c10/core/StreamGuard.h>
 
 #include <system_error>
+#include <utility>
 
+#include "core/capture.h"
 #include "core/error.h"
 #include "core/wait.h"
 
@@ -17,7 +19,24 @@ DistributedWork::DistributedWork(int rank, const Kind& kind, uint64_t sequence, 
       sequence_(sequence),
       staging_(std::move(staging)),
       results_(std::move(results)),
-      waiters_(std::move(waiters)) {}
+      waiters_(std::move(waiters)) {
+  // Of device tensors the exchange has its own place in a profile, the stream's lane.
+  if (staging_->place() != Place::Cpu) {
+    end_recording();
+  }
+}
+
+// End the operator that the base class has begun in a profile. An end after the profile's would write to freed memory.
+void DistributedWork::end_recording() {
+  std::function<void()> end;
+  {
+    const std::lock_guard lock(mutex_);
+    end = std::exchange(recordFunctionEndCallback_, nullptr);
+  }
+  if (end) {
+    end();
+  }
+}
 
 bool DistributedWork::isCompleted() {
   {
@@ -26,10 +45,14 @@ bool DistributedWork::isCompleted() {
       return completed_;
     }
   }
+  staging_->trace_wait();
   return staging_->is_done();
 }
 
 bool DistributedWork::wait(std::chrono::milliseconds timeout) {
+  if (staging_->is_captured() && timeout != kNoTimeout) {
+    refuse_in_capture(*staging_->out_stream(), "wait() with a timeout");
+  }
   std::exception_ptr error;
   if (staging_->is_streamed() && timeout == kNoTimeout) {
     const std::lock_guard lock(mutex_);
@@ -52,6 +75,7 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
     }
     raise_copy(error);
   }
+  staging_->trace_wait();
   synchronize();
   return true;
 }
@@ -106,26 +130,22 @@ void DistributedWork::complete(std::exception_ptr error) {
   if (is_ending_.exchange(true)) {
     return;
   }
+  end_recording();  // before anyone goes on, who may end the profile
   try {
     staging_->release(error);
   } catch (...) {
     error = error ? error : std::current_exception();
   }
-  std::function<void()> end_profile;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     const std::lock_guard lock(mutex_);
     completed_ = true;
     exception_ = error;
-    end_profile = std::move(recordFunctionEndCallback_);
     if (!staging_->is_streamed()) {
       future = future_;
     }
   }
   cv_.notify_all();
-  if (end_profile) {
-    end_profile();
-  }
   if (future) {
     // Callbacks may start collectives and wait for them, so they never run on a thread that collectives need.
     auto self = c10::intrusive_ptr<DistributedWork>::unsafe_reclaim_from_nonowning(this);

@@ -34,6 +34,7 @@ class DistributedWork final : public c10d::Work {
   const Kind& kind() const noexcept { return kind_; }
 
  private:
+  void end_recording();
   void settle(c10::ivalue::Future& future) const;
 
   const Kind& kind_;

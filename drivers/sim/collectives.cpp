@@ -37,6 +37,7 @@ struct Part {
 struct Waiter {
   Stream* stream = nullptr;
   uint64_t begin = 0;  // the position of the stream before the call
+  uint64_t correlation = 0;  // of the call, for a profiler
   Stream* gate = nullptr;
   uint64_t gate_handle = 0;
 };
@@ -46,6 +47,12 @@ struct Collective {
   std::vector<Part> parts;
   std::map<uint64_t, Waiter> waiters;  // by stream
 };
+
+const char* name_of(int32_t kind) {
+  static const char* const names[] = {"sim_all_reduce",     "sim_broadcast", "sim_reduce", "sim_all_gather",
+                                      "sim_reduce_scatter", "sim_send",      "sim_recv"};
+  return names[kind];
+}
 
 class Comm {
  public:
@@ -119,6 +126,7 @@ class Comm {
     for (const auto& [handle, waiter] : call.waiters) {
       if (!is_aborted_) driver_.scheduler->wait(waiter.stream, waiter.begin, false);
     }
+    const int64_t start = now();
     support::Plan plan;
     std::vector<std::function<void()>> finishes;
     for (const Part& part : call.parts) {
@@ -128,6 +136,30 @@ class Comm {
     }
     if (!exchange_->run(plan.transfers, out_error)) return;
     for (const auto& finish : finishes) finish();
+    if ((driver_.activity.kinds() & OB_ACTIVITY_KERNEL) != 0) record(call, start, now());
+  }
+
+  // One record for each stream, whose parts run together.
+  void record(const Collective& call, int64_t start, int64_t end) {
+    for (const auto& [handle, waiter] : call.waiters) {
+      ob_activity record = {};
+      record.struct_size = sizeof record;
+      record.kind = OB_ACTIVITY_KERNEL;
+      record.device = device_;
+      record.stream = handle;
+      record.correlation = waiter.correlation;
+      record.start = start;
+      record.end = end;
+      record.src_device = record.dst_device = device_;
+      const char* name = nullptr;
+      for (const Part& part : call.parts) {
+        if (part.stream != handle) continue;
+        record.bytes += part.call.count * support::size_of(part.call.dtype);
+        name = name == nullptr ? name_of(part.call.kind) : "sim_exchange";
+      }
+      std::snprintf(record.name, sizeof record.name, "%s", name);
+      driver_.activity.add(record);
+    }
   }
 
   void open(const Waiter& waiter) {
@@ -246,6 +278,7 @@ ob_status close_gate(Driver& driver, const Comm& comm, uint64_t handle, Waiter* 
   if (waiter->stream == nullptr) return OB_INVALID_ARGUMENT;
   waiter->gate = driver.gates.take(comm.device(), &waiter->gate_handle);
   if (waiter->gate == nullptr) return fail(OB_OUT_OF_MEMORY, "device %d: too many events", comm.device());
+  waiter->correlation = Activity::correlation();
   waiter->begin = waiter->stream->tail.load(std::memory_order_acquire);
   Task task = {};
   task.work = Work::kWait;

@@ -149,6 +149,11 @@ def test_torchs_stacks_compute_what_one_process_does(run_ranks: RunRanks, way, p
     run_ranks("stacks", "fsdp1,gpipe,one_f_one_b,resharded,compiled", provider, way=way)
 
 
+@pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (OWN, "native")])
+def test_profiler_sanitizer_and_graphs_see_collectives(run_ranks: RunRanks, way, provider) -> None:
+    run_ranks("seen", provider, way=way)
+
+
 def test_ranks_that_differ_are_told_in_debug_mode(run_ranks: RunRanks) -> None:
     run_ranks("mismatch")
 
