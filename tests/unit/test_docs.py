@@ -6,10 +6,13 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 from collections.abc import Iterator
 
+import click
 import pytest
 
+from torch_outboard.cli import main
 from torch_outboard.cli.new import project_files
 from torch_outboard.kernels.reasons import REMEDIES
 
@@ -178,4 +181,53 @@ def test_a_benchmark_without_a_row_and_an_old_date_would_be_seen():
     assert wrong_rows(re.sub(r"\| `attention.py` .*\n", "", page)) == ["attention.py", "attention-nv.json"]
     assert wrong_rows(page.replace("2026-11-22](results/dispatch", "2026-11-20](results/dispatch")) == [
         "dispatch.json: 2026-11-20, not 2026-11-22"
+    ]
+
+
+def wrong_commands(text: str) -> list[str]:
+    """Return the commands of a page that `outboard` does not have, or not with these options.
+
+    An option that stands alone, as `--text`, belongs to a command that the same paragraph names.
+    """
+    wrong = []
+    for paragraph in re.split(r"\n(?:\s*\n|(?=\s*\d+\. |\|))", text):
+        known: set[str] = set()
+        lines = re.findall(r"`(outboard [^`]+)`|^(outboard .+)$", paragraph.replace("``", ""), re.MULTILINE)
+        for line in (quoted or typed for quoted, typed in lines):
+            command, options = parsed(line)
+            if command is None:
+                wrong.append(line)
+            elif not command.context_settings.get("ignore_unknown_options"):
+                named = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
+                known |= named
+                wrong += [f"{line}: {option}" for option in options if option not in named]
+        alone = re.findall(r"`(--[a-z-]+)", paragraph) if known else []
+        wrong += [f"{option} of no command here" for option in alone if option not in known]
+    return wrong
+
+
+def parsed(line: str) -> tuple[click.Command | None, list[str]]:
+    """Return the command that a line calls, None if there is no such command, and the line's options."""
+    command: click.Command | None = main
+    words = [word for word in shlex.split(line, comments=True)[1:] if word != "…"]
+    while words and isinstance(command, click.Group) and not words[0].startswith("-"):
+        command = command.commands.get(words.pop(0))
+    return command, [word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_and_options_exist(page):
+    assert wrong_commands(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_command_or_option_that_does_not_exist_would_be_seen():
+    text = "`outboard kernels explane OP`\n\n`outboard info --drivers NAME` and `outboard test x --lf`\n\n"
+    text += "1. `outboard kernels explain OP`, with `--dtype`.\n2. `outboard kernels explain OP`, with `--dtypes`.\n\n"
+    text += "`--free`\n\n"
+    text += "```\noutboard new mychip --tempalte device  # a comment\n```\n"
+    assert wrong_commands(text) == [
+        "outboard kernels explane OP",
+        "outboard info --drivers NAME: --drivers",
+        "--dtypes of no command here",
+        "outboard new mychip --tempalte device  # a comment: --tempalte",
     ]
