@@ -20,7 +20,10 @@ STEPS = 6
 
 @pytest.fixture(autouse=True)
 def _repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask libraries for results that repeat: a bias below a norm has a gradient of rounding alone, and Adam steps by it."""
+    """Ask libraries for results that repeat.
+
+    A bias below a norm has a gradient of rounding alone, and Adam steps by it.
+    """
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
 
