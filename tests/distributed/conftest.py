@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Fixtures that run a program of `programs/` as the two ranks of a group.
+"""Fixtures that run a program of `programs/` as the ranks of a group, two unless a test asks for more.
 
 Each rank is a process that has already imported torch.
 """
@@ -22,6 +22,8 @@ from torch_outboard.testing.fork_server import ForkServer
 TESTS = Path(__file__).resolve().parent.parent
 PROGRAM = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
 LIMIT = 60.0
+# Of the stacks, whose imports take a second in each process.
+PRELOADED = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor.parallel")
 
 Answers = list[subprocess.CompletedProcess[str]]
 RunRanks = Callable[..., Answers]
@@ -40,7 +42,9 @@ def environment() -> dict[str, str]:
     return {
         **kept,
         # The package that is tested, which may be an installed one, before the source tree's.
-        "PYTHONPATH": os.pathsep.join([str(TESTS), *(entry for entry in sys.path if entry), str(TESTS.parent)]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(TESTS), *(entry for entry in sys.path if entry), str(TESTS.parent), str(TESTS.parent / "examples")]
+        ),
         "PYTHONFAULTHANDLER": "1",
         "OUTBOARD_KERNEL_CACHE_DIR": "",
         "OUTBOARD_KERNEL_PACKS": "",
@@ -57,7 +61,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def _servers() -> Iterator[list[ForkServer]]:
-    servers = [ForkServer(environment(), TESTS.parent) for _ in range(2)]
+    servers: list[ForkServer] = []
     yield servers
     for server in servers:
         server.close()
@@ -65,7 +69,7 @@ def _servers() -> Iterator[list[ForkServer]]:
 
 @pytest.fixture
 def run_ranks(_servers: list[ForkServer], tmp_path: Path) -> RunRanks:
-    """Return a function that runs a program and returns the output of both ranks.
+    """Return a function that runs a program and returns the output of each rank, whose number is that of `statuses`.
 
     run_ranks("collectives", *arguments, way=HOST, statuses=(0, 0))
     """
@@ -81,15 +85,19 @@ def run_ranks(_servers: list[ForkServer], tmp_path: Path) -> RunRanks:
             "TEST_OPTIONS": json.dumps(options),
             "TEST_STORE": str(tmp_path / "store"),
             "TEST_PORT": str(free_port()),
-            "WORLD_SIZE": "2",
+            "WORLD_SIZE": str(len(statuses)),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
         }
 
         def run_rank(rank: int) -> subprocess.CompletedProcess[str]:
             ranked = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             return _servers[rank].run(PROGRAM, ("-", path, *arguments)[1:], ranked, limit)
 
-        with ThreadPoolExecutor(2) as pool:
-            answers = list(pool.map(run_rank, range(2)))
+        while len(_servers) < len(statuses):
+            _servers.append(ForkServer(environment(), TESTS.parent, imports=PRELOADED))
+        with ThreadPoolExecutor(len(statuses)) as pool:
+            answers = list(pool.map(run_rank, range(len(statuses))))
         if tuple(answer.returncode for answer in answers) != statuses:
             texts = [f"rank {i}: {a.returncode}\n{a.stdout}\n{a.stderr}" for i, a in enumerate(answers)]
             pytest.fail("\n".join(texts), pytrace=False)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -154,6 +153,31 @@ def test_profiler_sanitizer_and_graphs_see_collectives(run_ranks: RunRanks, way,
     run_ranks("seen", provider, way=way)
 
 
+EXAMPLES = TESTS.parent / "examples"
+LLAMA = str(EXAMPLES / "llama_mesh")
+
+
+def test_a_small_llama_learns_alike_on_each_mesh(run_ranks: RunRanks) -> None:
+    """The example: a group of four is two by two, of two 1 x 2."""
+
+    def losses(ranks: int, has_collectives: bool) -> list[float]:
+        devices = {"OUTBOARD_SIM_DEVICES": "4", "OUTBOARD_SIM_COLLECTIVES": str(int(has_collectives))}
+        options = ("--steps=3", "--log-every=1", "--batch=4")
+        answers = run_ranks(LLAMA, *options, statuses=(0,) * ranks, env=devices)
+        assert not any(answer.stdout for answer in answers[1:])
+        return [float(line.split()[-1]) for line in answers[0].stdout.splitlines()]
+
+    alone = losses(1, False)
+    assert len(alone) == 3 and alone[-1] < alone[0] - 0.1
+    assert losses(2, False) == pytest.approx(alone, abs=2e-3)
+    assert losses(4, True) == pytest.approx(alone, abs=2e-3)
+
+
+def test_a_mesh_that_does_not_fit_is_refused(run_ranks: RunRanks) -> None:
+    (answer,) = run_ranks(LLAMA, "--tensor-parallel=2", statuses=(2,))
+    assert "--tensor-parallel=2 does not divide the number of processes, 1" in answer.stderr
+
+
 def test_ranks_that_differ_are_told_in_debug_mode(run_ranks: RunRanks) -> None:
     run_ranks("mismatch")
 
@@ -163,37 +187,52 @@ def test_copies_are_refused_where_they_are_forbidden(run_ranks: RunRanks) -> Non
     run_ranks("forbidden", way=way)
 
 
-def learn_digits(ranks: int, *options: str) -> list[float]:
-    """Run the example and return the loss of each epoch."""
-    example = str(TESTS.parent / "examples" / "distributed_digits.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone", example]
-    variables = environment()
-    variables["PYTHONPATH"] += os.pathsep + str(TESTS.parent / "examples")
-    answer = subprocess.run([*torchrun, *options], env=variables, capture_output=True, text=True, timeout=200)
+def losses_of(output: str) -> list[float]:
+    return [float(line.split()[-1]) for line in output.splitlines() if line.startswith("epoch")]
+
+
+def learn_by_torchrun(*options: str) -> list[float]:
+    """Run the example on two ranks, and return the loss of each epoch."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command = [*torchrun, str(EXAMPLES / "distributed_digits.py"), *options]
+    answer = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
     assert answer.returncode == 0, answer.stderr[-4000:]
-    return [float(line.split()[-1]) for line in answer.stdout.splitlines() if line.startswith("epoch")]
+    return losses_of(answer.stdout)
+
+
+def learn_digits(run_ranks: RunRanks, ranks: int, *options: str) -> list[float]:
+    """Do the same without torchrun, whose processes import torch first."""
+    answers = run_ranks(str(EXAMPLES / "distributed_digits"), *options, statuses=(0,) * ranks)
+    return losses_of(answers[0].stdout)
+
+
+@pytest.fixture
+def losses_of_one_process(run_ranks: RunRanks, known_losses: list[float]) -> list[float]:
+    known_losses.extend(learn_digits(run_ranks, 1, "--epochs=3") if not known_losses else [])
+    return known_losses
 
 
 @pytest.fixture(scope="session")
-def losses_of_one_process() -> list[float]:
-    return learn_digits(1, "--epochs=3")
+def known_losses() -> list[float]:
+    return []
 
 
 @pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["ddp", "fsdp2"])
-def test_the_digits_are_learned_by_torchrun(tmp_path, losses_of_one_process, options) -> None:
+def test_the_digits_are_learned_by_torchrun(run_ranks, tmp_path, losses_of_one_process, options) -> None:
     """The example resumes from its checkpoint, with another number of ranks."""
-    first = learn_digits(2, "--epochs=2", f"--checkpoint={tmp_path}", *options)
-    second = learn_digits(1, "--epochs=3", f"--checkpoint={tmp_path}", *options)
+    first = learn_by_torchrun("--epochs=2", f"--checkpoint={tmp_path}", *options)
+    second = learn_digits(run_ranks, 1, "--epochs=3", f"--checkpoint={tmp_path}", *options)
     assert len(first) == 2 and len(second) == 1
     # The gradients are summed in another order.
     assert [*first, *second] == pytest.approx(losses_of_one_process, abs=5e-4)
 
 
 @pytest.mark.parametrize("driver", ["opencl", "pure_python_driver:PythonDriver"])
-def test_the_digits_are_learned_by_other_devices(losses_of_one_process, driver) -> None:
+def test_the_digits_are_learned_by_other_devices(run_ranks, losses_of_one_process, driver) -> None:
     if driver == "opencl" and (lack := _lack_of_opencl()):
         pytest.skip(lack)
-    assert learn_digits(2, "--epochs=2", f"--device={driver}") == pytest.approx(losses_of_one_process[:2], abs=5e-4)
+    losses = learn_digits(run_ranks, 2, "--epochs=2", f"--device={driver}")
+    assert losses == pytest.approx(losses_of_one_process[:2], abs=5e-4)
 
 
 def test_the_patch_is_needed(run_python: RunPython) -> None:
