@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from torch_outboard._launch import TypedKernelRecord
+from torch_outboard.codegen.program import KernelRecord
+
 ABI_MAJOR: int
 ABI_MINOR: int
 
@@ -146,17 +149,7 @@ def host_view(tensor: torch.Tensor, /) -> torch.Tensor: ...
 
 # compile.cpp
 def compiled_kernel(name: str, address: int, arguments: str, /) -> Callable[..., None]: ...
-def device_kernel(
-    name: str,
-    language: str,
-    code: bytes,
-    options: str,
-    entry: str,
-    arguments: str,
-    formulas: tuple[str, ...],
-    checks: tuple[str, ...] = ...,
-    /,
-) -> Callable[..., None]: ...
+def device_kernel(record: KernelRecord, /) -> Callable[..., None]: ...
 def build_kernel(launcher: Callable[..., None], device: int, /) -> None: ...
 def empty_strided(
     sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int, /
@@ -166,14 +159,7 @@ def reaches_memory(device: int, /) -> bool: ...
 def argument_kinds() -> list[dict[str, Any]]: ...
 
 # launch.cpp
-def typed_kernel(
-    name: str,
-    language: str,
-    code: bytes,
-    options: str,
-    parameters: tuple[tuple[int, torch.dtype | None, bool, bool], ...],
-    /,
-) -> Callable[..., None]: ...
+def typed_kernel(record: TypedKernelRecord, /) -> Callable[..., None]: ...
 def build_typed_kernel(launcher: Callable[..., None], device: int, /) -> None: ...
 
 # trace.cpp

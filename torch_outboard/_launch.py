@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -13,14 +13,31 @@ from torch_outboard._options import nearest
 
 __all__ = ["Kernel", "build_kernel", "launch"]
 
-_TENSOR, _NUMBER, _LOCAL = range(3)
 _BY_VALUE = (
     *("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
 _DTYPES = sorted(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))
-_Parameter: TypeAlias = tuple[int, torch.dtype | None, bool, bool]  # kind, dtype, whether written, whether strided
 _Size: TypeAlias = int | Sequence[int]
+
+
+class ParameterRecord(NamedTuple):
+    """A parameter, as csrc/bindings/launch.cpp reads it by the names of its fields."""
+
+    kind: str  # "tensor", "number" or "local"
+    dtype: torch.dtype | None = None  # None: a tensor of any dtype
+    is_written: bool = False
+    is_strided: bool = False
+
+
+class TypedKernelRecord(NamedTuple):
+    """A kernel with declared parameters, as csrc/bindings/launch.cpp reads it by the names of its fields."""
+
+    name: str
+    language: str
+    code: bytes
+    options: str
+    parameters: tuple[ParameterRecord, ...]
 
 
 class Kernel:
@@ -91,7 +108,7 @@ def build_kernel(
         raise RegistrationError("attach a driver before building kernels: torch_outboard.attach(name)")
     parameters = tuple(_parameter(text, name) for text in signature.split(",")) if signature.strip() else ()
     source = code.encode() if isinstance(code, str) else bytes(code)
-    launcher = _C.typed_kernel(name, language, source, options, parameters)
+    launcher = _C.typed_kernel(TypedKernelRecord(name, language, source, options, parameters))
     _C.build_typed_kernel(launcher, _device_index(device))
     return Kernel(name, signature, launcher)
 
@@ -191,19 +208,19 @@ def _device_index(device: torch.device | str | int | None) -> int:
     return _C.current_device() if place.index is None else place.index
 
 
-def _parameter(text: str, kernel: str) -> _Parameter:
+def _parameter(text: str, kernel: str) -> ParameterRecord:
     words = text.replace("*", " * ").split()
     is_const, is_strided = "const" in words, "strided" in words
     rest = [word for word in words if word not in ("const", "strided")]
     match rest:
         case ["local"] if words == rest:
-            return _LOCAL, None, False, False
+            return ParameterRecord("local")
         case [str(name)] if words == rest and name in _BY_VALUE:
-            return _NUMBER, getattr(torch, name), False, False
+            return ParameterRecord("number", getattr(torch, name))
         case ["void", "*"]:
-            return _TENSOR, None, not is_const, is_strided
+            return ParameterRecord("tensor", None, not is_const, is_strided)
         case [str(name), "*"] if name in _DTYPES:
-            return _TENSOR, getattr(torch, name), not is_const, is_strided
+            return ParameterRecord("tensor", getattr(torch, name), not is_const, is_strided)
     named = next((word for word in rest if word != "*"), "")
     known = [*(_DTYPES if "*" in rest else _BY_VALUE), "void", "local"]
     raise ValueError(

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/records.h"
 #include "bindings/tensors.h"
 #include "core/device.h"
 #include "core/stream.h"
@@ -126,64 +127,8 @@ PyObject* py_compiled_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t c
   });
 }
 
-bool to_bytes(PyObject* object, std::string* out) {
-  char* data = nullptr;
-  Py_ssize_t size = 0;
-  if (PyBytes_AsStringAndSize(object, &data, &size) != 0) {
-    return false;
-  }
-  out->assign(data, static_cast<size_t>(size));
-  return true;
-}
-
-// Read seven formulas: three of the grid, three of the block, one of local memory.
-bool to_geometry(PyObject* object, kernels::Geometry* out) {
-  if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 7) {
-    PyErr_SetString(PyExc_TypeError, "device_kernel takes seven formulas: of the grid, the block and local memory");
-    return false;
-  }
-  std::string* const formulas[] = {&out->grid[0],  &out->grid[1],  &out->grid[2],    &out->block[0],
-                                   &out->block[1], &out->block[2], &out->local_bytes};
-  for (Py_ssize_t i = 0; i < 7; ++i) {
-    if (!to_text(PyTuple_GET_ITEM(object, i), "a formula", formulas[i])) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool to_texts(PyObject* object, const char* what, std::vector<std::string>* out) {
-  if (!PyTuple_Check(object)) {
-    PyErr_Format(PyExc_TypeError, "%s must be a tuple of str", what);
-    return false;
-  }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
-    if (!to_text(PyTuple_GET_ITEM(object, i), what, &out->emplace_back())) {
-      return false;
-    }
-  }
-  return true;
-}
-
-PyObject* py_device_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string name;
-    kernels::ProgramText program;
-    std::string entry;
-    std::string letters;
-    kernels::Geometry geometry;
-    std::vector<std::string> checks;
-    if ((count != 7 && !has_arguments("device_kernel", count, 8)) ||
-        !to_text(arguments[0], "the kernel's name", &name) ||
-        !to_text(arguments[1], "the language", &program.language) || !to_bytes(arguments[2], &program.code) ||
-        !to_text(arguments[3], "the options", &program.options) || !to_text(arguments[4], "the entry", &entry) ||
-        !to_text(arguments[5], "the arguments", &letters) || !to_geometry(arguments[6], &geometry) ||
-        (count == 8 && !to_texts(arguments[7], "the checks", &checks))) {
-      return nullptr;
-    }
-    return to_launcher(
-        make_compiled(std::make_unique<const kernels::DeviceKernel>(name, program, entry, letters, geometry, checks)));
-  });
+PyObject* py_device_kernel(PyObject*, PyObject* record) {
+  return guarded([&]() -> PyObject* { return to_launcher(make_compiled(device_kernel_of(record))); });
 }
 
 // Build the program of a launcher for a device.
@@ -329,8 +274,7 @@ PyObject* py_argument_kinds(PyObject*, PyObject*) {
 
 PyMethodDef compile_methods[] = {
     OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel, "A launcher: (name, address of its entry, arguments)."),
-    OUTBOARD_FASTCALL("device_kernel", py_device_kernel,
-                      "A launcher: (name, language, code, options, entry, arguments, formulas[, checks])."),
+    {"device_kernel", py_device_kernel, METH_O, PyDoc_STR("A launcher: a KernelRecord.")},
     OUTBOARD_FASTCALL("build_kernel", py_build_kernel, "Builds what device_kernel gave: (launcher, device)."),
     OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
     OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, streams, argument)."),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/kernel_arguments.h"
+#include "bindings/records.h"
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
 #include "ops/description.h"
@@ -49,45 +50,27 @@ uint64_t ask_numbers_of_lists(const Operator& op) {
   return ask_for_numbers("numbers_of_lists", op);
 }
 
-kernels::Geometry geometry_of(const std::vector<std::string>& formulas) {
-  TORCH_CHECK_VALUE(formulas.size() == 7, "a kernel has seven formulas, not ", formulas.size());
-  return {{formulas[0], formulas[1], formulas[2]}, {formulas[3], formulas[4], formulas[5]}, formulas[6]};
-}
-
-// (name, language, code, options, entry, letters, formulas, checks)
-std::unique_ptr<const kernels::DeviceKernel> kernel_of(const py::tuple& kernel) {
-  return std::make_unique<const kernels::DeviceKernel>(
-      kernel[0].cast<std::string>(),
-      kernels::ProgramText{kernel[1].cast<std::string>(), kernel[2].cast<std::string>(), kernel[3].cast<std::string>()},
-      kernel[4].cast<std::string>(), kernel[5].cast<std::string>(),
-      geometry_of(kernel[6].cast<std::vector<std::string>>()), kernel[7].cast<std::vector<std::string>>());
-}
-
-// (text, kernels, refusal, whether it is of the class)
-BuiltPlan plan_of(const py::tuple& answer) {
+// Read an Answer of torch_outboard/kernels/disk/files.py.
+BuiltPlan plan_of(PyObject* answer) {
+  const Record record(answer, "Answer");
   BuiltPlan built;
-  built.text = answer[0].cast<std::string>();
-  built.refusal = answer[2].cast<std::string>();
-  built.refuses_class = answer[3].cast<bool>();
-  for (const py::handle kernel : answer[1]) {
-    built.kernels.push_back(kernel_of(py::reinterpret_borrow<py::tuple>(kernel)));
+  built.text = record.text("text");
+  built.refusal = record.text("refusal");
+  built.refuses_class = record.flag("is_of_class");
+  for (const Object& kernel : record.items("kernels")) {
+    built.kernels.push_back(device_kernel_of(kernel.get()));
   }
   return built;
 }
 
 // Do the same for what was read from disk, which may be anything.
-BuiltPlan plan_of_kept(const py::tuple& answer) {
+BuiltPlan plan_of_kept(PyObject* answer) {
   BuiltPlan built;
   try {
     built = plan_of(answer);
-  } catch (const std::exception& error) {
-    if (const auto* raised = dynamic_cast<const py::error_already_set*>(&error);
-        raised != nullptr && !raised->matches(PyExc_Exception)) {
-      throw;
-    }
-    const auto* known = dynamic_cast<const c10::Error*>(&error);
-    built.text = py::str(answer[0]).cast<std::string>();
-    built.damage = known != nullptr ? known->what_without_backtrace() : error.what();
+  } catch (const c10::Error& error) {
+    built.text = Record(answer, "Answer").text("text");
+    built.damage = error.what_without_backtrace();
   }
   built.is_kept = true;
   return built;
@@ -106,16 +89,15 @@ py::object ask_about(const py::module_& builder, const char* function, const Ope
 }
 
 template <typename... More>
-BuiltPlan ask_for_plan(BuiltPlan (*read)(const py::tuple&), const char* function, const Operator& op,
+BuiltPlan ask_for_plan(BuiltPlan (*read)(PyObject*), const char* function, const Operator& op,
                        c10::ArrayRef<c10::IValue> given, More... more) {
   if (python_is_gone()) {
     BuiltPlan gone;
     gone.refusal = "the interpreter is about to go";
     return gone;
   }
-  return with_builder([&](const py::module_& builder) {
-    return read(ask_about(builder, function, op, given, more...).template cast<py::tuple>());
-  });
+  return with_builder(
+      [&](const py::module_& builder) { return read(ask_about(builder, function, op, given, more...).ptr()); });
 }
 
 c10::ArrayRef<c10::IValue> arguments_of(const Call& call) {
@@ -128,7 +110,7 @@ std::vector<BuiltPlan> ask_load(const Call& call, uint64_t numbers, bool is_alia
     with_builder([&](const py::module_& builder) {
       for (const py::handle answer : ask_about(builder, "load", call.op(), arguments_of(call), numbers, is_aliased,
                                                static_cast<int>(call.device()))) {
-        kept.push_back(plan_of_kept(py::reinterpret_borrow<py::tuple>(answer)));
+        kept.push_back(plan_of_kept(answer.ptr()));
       }
     });
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "api/typed_kernel.h"
+#include "bindings/records.h"
 #include "bindings/tensors.h"
 #include "core/device.h"
 #include "core/stream.h"
@@ -226,59 +227,41 @@ PyMethodDef launch_method = OUTBOARD_FASTCALL(
     "Queues a launch: (arguments, grid, block, cluster, bytes of shared memory, whether it is cooperative, whether it"
     " follows addresses, device of a stream or -1, id of the stream).");
 
-// (kind, dtype or None, is written, is strided)
-bool to_parameter(PyObject* object, KernelParameter* out) {
-  int kind = 0;
-  PyObject* dtype = nullptr;
-  int is_written = 0;
-  int is_strided = 0;
-  if (!PyTuple_Check(object) || !PyArg_ParseTuple(object, "iOpp", &kind, &dtype, &is_written, &is_strided)) {
-    if (!PyErr_Occurred()) {
-      PyErr_SetString(PyExc_TypeError, "a parameter is (kind, dtype, is written, is strided)");
-    }
-    return false;
+Kind kind_named(const std::string& name) {
+  if (name == "tensor") {
+    return Kind::Tensor;
   }
-  *out = {static_cast<Kind>(kind), c10::ScalarType::Undefined, is_written != 0, is_strided != 0};
-  if (dtype != Py_None && !to_dtype(dtype, &out->dtype)) {
-    PyErr_SetString(PyExc_TypeError, "a parameter's dtype is a torch.dtype or None");
-    return false;
-  }
-  if (out->kind == Kind::Number && !is_passed_by_value(out->dtype)) {
-    PyErr_Format(PyExc_ValueError, "a kernel takes no number of %s by value", c10::toString(out->dtype));
-    return false;
-  }
-  return true;
+  TORCH_CHECK_VALUE(name == "number" || name == "local",
+                    "the field 'kind' of a ParameterRecord must be 'tensor',"
+                    " 'number' or 'local', not '",
+                    name, "'");
+  return name == "number" ? Kind::Number : Kind::Local;
+}
+
+KernelParameter parameter_of(PyObject* object) {
+  const Record record(object, "ParameterRecord");
+  KernelParameter result{kind_named(record.text("kind")), c10::ScalarType::Undefined, record.flag("is_written"),
+                         record.flag("is_strided")};
+  const Object dtype = record.field("dtype");
+  TORCH_CHECK_TYPE(dtype.get() == Py_None || to_dtype(dtype.get(), &result.dtype),
+                   "the field 'dtype' of a ParameterRecord must be a torch.dtype or None");
+  TORCH_CHECK_VALUE(result.kind != Kind::Number || is_passed_by_value(result.dtype), "a kernel takes no number of ",
+                    c10::toString(result.dtype), " by value");
+  return result;
 }
 
 void destroy(PyObject* capsule) {
   delete static_cast<TypedKernel*>(PyCapsule_GetPointer(capsule, kCapsule));
 }
 
-// (name, language, code, options, parameters)
-PyObject* py_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+PyObject* py_typed_kernel(PyObject*, PyObject* object) {
   return guarded([&]() -> PyObject* {
-    std::string name;
-    kernels::ProgramText program;
-    char* code = nullptr;
-    Py_ssize_t size = 0;
-    if (!has_arguments("typed_kernel", count, 5) || !to_text(arguments[0], "the kernel's name", &name) ||
-        !to_text(arguments[1], "the language", &program.language) ||
-        PyBytes_AsStringAndSize(arguments[2], &code, &size) != 0 ||
-        !to_text(arguments[3], "the options", &program.options)) {
-      return nullptr;
+    const Record record(object, "TypedKernelRecord");
+    std::vector<KernelParameter> parameters;
+    for (const Object& parameter : record.items("parameters")) {
+      parameters.push_back(parameter_of(parameter.get()));
     }
-    program.code.assign(code, static_cast<size_t>(size));
-    if (!PyTuple_Check(arguments[4])) {
-      PyErr_SetString(PyExc_TypeError, "typed_kernel takes the parameters as a tuple");
-      return nullptr;
-    }
-    std::vector<KernelParameter> parameters(static_cast<size_t>(PyTuple_GET_SIZE(arguments[4])));
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!to_parameter(PyTuple_GET_ITEM(arguments[4], static_cast<Py_ssize_t>(i)), &parameters[i])) {
-        return nullptr;
-      }
-    }
-    auto kernel = std::make_unique<TypedKernel>(name, std::move(program), std::move(parameters));
+    auto kernel = std::make_unique<TypedKernel>(record.text("name"), program_text_of(record), std::move(parameters));
     const Object capsule(PyCapsule_New(kernel.get(), kCapsule, destroy));
     if (!capsule) {
       return nullptr;
@@ -313,7 +296,7 @@ PyObject* py_build_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_
 }  // namespace
 
 PyMethodDef launch_methods[] = {
-    OUTBOARD_FASTCALL("typed_kernel", py_typed_kernel, "A launcher: (name, language, code, options, parameters)."),
+    {"typed_kernel", py_typed_kernel, METH_O, PyDoc_STR("A launcher: a TypedKernelRecord.")},
     OUTBOARD_FASTCALL("build_typed_kernel", py_build_typed_kernel, "Builds what typed_kernel gave: (it, device)."),
     {nullptr, nullptr, 0, nullptr},
 };

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from torch_outboard import _C, CaptureError, NotSupportedError, sanitizer
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.testing.programs import TestPrograms
 
 from .support import has_entry, module_of
@@ -26,7 +27,9 @@ def scale(
     source = programs.scale if code is None else code
     grid = ("a3 16 ceildiv", *ONES)
     sizes = (*grid, "16", *ONES, "0")
-    return _C.device_kernel(name, programs.language, source.encode(), programs.options, entry, "rrwjfi", sizes)
+    return _C.device_kernel(
+        KernelRecord(name, programs.language, source.encode(), programs.options, entry, "rrwjfi", sizes)
+    )
 
 
 @pytest.fixture
@@ -50,8 +53,9 @@ def test_local_memory(programs: TestPrograms, device: torch.device) -> None:
         pytest.skip("capability: groups. The driver's language has no memory that items of a group share")
     formulas = ("a2 16 ceildiv", *ONES, "16", *ONES, "16 4 mul")
     letters = "rwjl" if programs.sums_by_argument else "rwj"
+    code = programs.sums.encode()
     kernel = _C.device_kernel(
-        "sums", programs.language, programs.sums.encode(), programs.options, "sums", letters, formulas
+        KernelRecord("sums", programs.language, code, programs.options, "sums", letters, formulas)
     )
     x = torch.arange(40.0, device=device)
     out = torch.zeros(3, device=device)
@@ -65,7 +69,7 @@ def test_as_many_arguments_as_a_fused_optimizer_has(programs: TestPrograms, devi
     count = 300
     code = programs.many(count).encode()
     kernel = _C.device_kernel(
-        "many", programs.language, code, programs.options, "many", "w" + "r" * count, (*["1"] * 6, "0")
+        KernelRecord("many", programs.language, code, programs.options, "many", "w" + "r" * count, (*["1"] * 6, "0"))
     )
     values = torch.randn(count)
     out = torch.zeros(count, device=device)
@@ -194,8 +198,9 @@ def test_what_does_not_build_says_why_and_harms_nothing(
 def test_a_launch_that_the_driver_refuses_names_the_kernel(programs: TestPrograms, device: torch.device) -> None:
     x = torch.ones(5, device=device)
     formulas = ("1", *ONES, "a3", *ONES, "0")
+    code = programs.scale.encode()
     kernel = _C.device_kernel(
-        "too_wide", programs.language, programs.scale.encode(), programs.options, "scale", "rrwjfi", formulas
+        KernelRecord("too_wide", programs.language, code, programs.options, "scale", "rrwjfi", formulas)
     )
     with pytest.raises(ValueError, match=r"kernel_launch \(too_wide\) on device"):
         kernel(x, x, x, 1 << 30, 1.0, 0)
@@ -261,4 +266,4 @@ def test_a_driver_that_builds_no_programs(device: torch.device) -> None:
 )
 def test_kernels_that_make_no_sense(letters: str, formula: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        _C.device_kernel("k", "opencl_c", b"", "", "k", letters, (formula, *ONES, "1", *ONES, "0"))
+        _C.device_kernel(KernelRecord("k", "opencl_c", b"", "", "k", letters, (formula, *ONES, "1", *ONES, "0")))

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from torch_outboard import _C
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels import builder, refused_operators
 
 _numbers = itertools.count()
@@ -37,9 +38,9 @@ def new_texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
     """Generate kernels that no cache has, and retry failed builds at once."""
     made = builder._kernel
 
-    def renamed(*arguments: Any) -> tuple[Any, ...]:
-        name, language, code, *rest = made(*arguments)
-        return name, language, code + f"// {tmp_path} {next(_numbers)}\n".encode(), *rest
+    def renamed(*arguments: Any) -> KernelRecord:
+        kernel = made(*arguments)
+        return kernel._replace(code=kernel.code + f"// {tmp_path} {next(_numbers)}\n".encode())
 
     monkeypatch.setattr(builder, "_kernel", renamed)
     monkeypatch.setattr(builder, "_keeps", lambda: False)

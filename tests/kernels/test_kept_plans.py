@@ -58,9 +58,9 @@ def _text(old: str, new: str) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def _kernel(place: int, value: Any) -> Callable[[dict[str, Any]], None]:
+def _kernel(field: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(content: dict[str, Any]) -> None:
-        content["kernels"][0][place] = value
+        content["kernels"][0][field] = value
 
     return change
 
@@ -73,13 +73,12 @@ BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     "no such buffer": _text("return b0", "return b7"),
     "no such kernel": _text("launch 0", "launch 3"),
     "no kernels": lambda content: content.update(kernels=[]),
-    "a short kernel": lambda content: content["kernels"][0].pop(),
-    "letters": _kernel(5, "r?"),
-    "other letters": _kernel(5, "rrrrrrrr"),
-    "too few formulas": _kernel(6, ["1"]),
-    "no formula": _kernel(6, ["a0 a1"] * 7),
-    "checks": _kernel(7, ["colour aten::add"]),
-    "a text of half a pair": _kernel(4, "\ud800"),
+    "letters": _kernel("letters", "r?"),
+    "other letters": _kernel("letters", "rrrrrrrr"),
+    "too few formulas": _kernel("geometry", ["1"]),
+    "no formula": _kernel("geometry", ["a0 a1"] * 7),
+    "checks": _kernel("checks", ["colour aten::add"]),
+    "a text of half a pair": _kernel("entry", "\ud800"),
     # When it is used for a call.
     "no such tensor": _text("\nallocate", "\nview t7 [1] [1] 0\nallocate"),
     "no such dimension": _text("plan 1", "plan 1\nvalue size 0 9"),
@@ -90,15 +89,15 @@ BAD: dict[str, Callable[[dict[str, Any]], object]] = {
     "beyond a buffer": _text("\nreturn", "\nview t0 [99] [1] 0\nreturn"),
     "before a buffer": _text("\nreturn", f"\nview t0 [3] [1] {1 << 62}\nreturn"),
     "much memory": _text("\nallocate", f"\nallocate float32 [{1 << 50}] [1]\nfree b0\nallocate"),
-    "a division by zero": _kernel(6, ["1 0 floordiv"] * 7),
-    "no blocks of 32 bits": _kernel(6, [str(1 << 40)] * 7),
+    "a division by zero": _kernel("geometry", ["1 0 floordiv"] * 7),
+    "no blocks of 32 bits": _kernel("geometry", [str(1 << 40)] * 7),
     "results": _text("return b0", "return b0\nreturn b0"),
     # When its programs are built.
-    "no program": _kernel(2, "this is no program"),
-    "no such entry": _kernel(4, "nowhere"),
-    "another language": _kernel(1, "cobol"),
+    "no program": _kernel("code", "this is no program"),
+    "no such entry": _kernel("entry", "nowhere"),
+    "another language": _kernel("language", "cobol"),
     # When it runs.
-    "no such block": _kernel(6, ["1", "1", "1", str(1 << 20), "1", "1", "0"]),
+    "no such block": _kernel("geometry", ["1", "1", "1", str(1 << 20), "1", "1", "0"]),
     "no such operator": _text("\nreturn", "\ncall 1 aten::nothing_at_all [t0]\nreturn"),
     "arguments of another kind": _text("\nreturn", "\ncall 1 aten::relu [[3, 3]]\nreturn"),
     "arguments that are refused": _text("\nreturn", "\ncall 1 aten::mm [t0, t0]\nreturn"),
@@ -151,11 +150,11 @@ def test_what_a_bad_plan_has_changed_is_not_changed_twice(stores: Any, device: t
     "change",
     [
         _text("chunks 1", "chunks 2"),
-        _kernel(5, "w?"),
-        _kernel(2, "this is no program"),
+        _kernel("letters", "w?"),
+        _kernel("code", "this is no program"),
         # When it runs.
-        _kernel(6, ["1", "1", "1", str(1 << 20), "1", "1", "0"]),
-        _kernel(6, ["1 0 floordiv"] * 7),
+        _kernel("geometry", ["1", "1", "1", str(1 << 20), "1", "1", "0"]),
+        _kernel("geometry", ["1 0 floordiv"] * 7),
     ],
 )
 def test_a_bad_plan_over_lists_is_dropped(stores: Any, device: torch.device, change: Any) -> None:
@@ -163,7 +162,7 @@ def test_a_bad_plan_over_lists_is_dropped(stores: Any, device: torch.device, cha
     dtype = next(_DTYPES)
     a = [torch.ones(3, device=device, dtype=dtype), torch.ones(5, device=device, dtype=dtype)]
     first = stores()
-    if not builder.build_chunks("aten::_foreach_add.List", [a[:1], a[:1], 1], device.index)[0]:
+    if not builder.build_chunks("aten::_foreach_add.List", [a[:1], a[:1], 1], device.index).text:
         pytest.skip("capability: kernels that follow addresses")
     path = _change(first, "aten::_foreach_add.List", change)
     second = stores()

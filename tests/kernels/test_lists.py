@@ -211,8 +211,8 @@ def test_what_is_refused_is_listed(device: torch.device, monkeypatch: pytest.Mon
     made = builder._kernel
 
     def broken(*arguments: Any) -> Any:
-        name, language, code, *rest = made(*arguments)
-        return name, language, code.replace(b"xindex", b"nowhere", 1), *rest
+        kernel = made(*arguments)
+        return kernel._replace(code=kernel.code.replace(b"xindex", b"nowhere", 1))
 
     monkeypatch.setattr(builder, "_kernel", broken)
     monkeypatch.setattr(builder, "_keeps", lambda: False)

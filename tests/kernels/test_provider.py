@@ -375,9 +375,9 @@ def test_a_build_that_fails_names_the_operator_and_harms_nothing(
 ) -> None:
     made = builder._kernel
 
-    def broken(*arguments: Any) -> tuple[Any, ...]:
-        name, language, code, *rest = made(*arguments)
-        return name, language, code.replace(b"xindex", b"nowhere", 1), *rest
+    def broken(*arguments: Any) -> Any:
+        kernel = made(*arguments)
+        return kernel._replace(code=kernel.code.replace(b"xindex", b"nowhere", 1))
 
     monkeypatch.setattr(builder, "_kernel", broken)
     x = torch.rand(2, 3, 2, 3, 2, 3, 2)  # of a rank that no other test uses

@@ -59,8 +59,8 @@ def other_schedule(name: str, place: int = 1) -> dict[str, int]:
 
 def taken(store: Store) -> set[str]:
     """Return the schedules that the kernels on disk name."""
-    kernels = [kernel for entry in store.entries() if entry.answer is not None for kernel in entry.answer[1]]
-    lines = {line for _, _, code, *_ in kernels for line in code.decode().splitlines()}
+    kernels = [kernel for entry in store.entries() if entry.answer is not None for kernel in entry.answer.kernels]
+    lines = {line for kernel in kernels for line in kernel.code.decode().splitlines()}
     return {line.removeprefix(SCHEDULE) for line in lines if line.startswith(SCHEDULE)}
 
 

@@ -27,8 +27,8 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str
         build = builder.build
 
         def changed(*arguments: Any) -> Any:
-            text, *rest = build(*arguments)
-            return (function(text) if text else text, *rest)
+            answer = build(*arguments)
+            return answer._replace(text=function(answer.text)) if answer.text else answer
 
         monkeypatch.setattr(builder, "build", changed)
         monkeypatch.setattr(builder, "_keeps", lambda: False)

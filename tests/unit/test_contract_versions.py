@@ -72,6 +72,7 @@ def test_a_driver_of_each_earlier_version_attaches(minor: int, compiler: str, tm
         f"""
 import torch, torch_outboard
 from torch_outboard import _C
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.drivers.null import NullDriver
 
 class Old(NullDriver):
@@ -95,7 +96,7 @@ with module.graph(graph):
 z.zero_()
 graph.replay()
 assert z.tolist() == [7] * 6
-kernel = _C.device_kernel("k", "text", b"any", "", "f", "w", ("3", "1", "1", "1", "1", "1", "0"))
+kernel = _C.device_kernel(KernelRecord("k", "text", b"any", "", "f", "w", ("3", "1", "1", "1", "1", "1", "0")))
 kernel(x)
 assert x.tolist()[:2] == [3, 1]
 """,

@@ -10,12 +10,14 @@ BEGIN = """
 import threading, pytest, torch, torch_outboard
 from torch_outboard import _C
 from unit.programs import ProgramDriver
+from torch_outboard.codegen.program import KernelRecord
 
 driver = ProgramDriver()
 module = torch_outboard.attach(driver)
 
 def kernel(code, letters="rwi", grid=("a2 256 ceildiv", "1", "1"), block=("256", "1", "1"), local_bytes="0", name="k"):
-    return _C.device_kernel(name, "python", code.encode(), "-O3", "f", letters, (*grid, *block, local_bytes))
+    geometry = (*grid, *block, local_bytes)
+    return _C.device_kernel(KernelRecord(name, "python", code.encode(), "-O3", "f", letters, geometry))
 """
 
 VALUES = """
@@ -54,7 +56,7 @@ with pytest.raises(ValueError, match="kernel_get .* has no 'f'"):
     kernel("def g(*values): pass")(x, y, 1)
 assert len(driver.programs) == count
 with pytest.raises(ValueError, match="kernel_get .* has no 'h'"):
-    _C.device_kernel("k", "python", b"def f(*values): pass", "-O3", "h", "rw", ("1",) * 6 + ("0",))(x, y)
+    _C.device_kernel(KernelRecord("k", "python", b"def f(*values): pass", "-O3", "h", "rw", ("1",) * 6 + ("0",)))(x, y)
 assert len(driver.programs) == count
 again(x, y)
 

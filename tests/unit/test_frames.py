@@ -38,9 +38,8 @@ def build(name, *arguments, chunks=False):
     arguments = list(arguments)
     answer = builder.build_chunks(name, arguments, 0) if chunks else builder.build(
         name, arguments, builder.numbers(name), False, 0)
-    text, kernels, refusal, _ = answer
-    assert not refusal and kernels, (name, refusal)
-    for code in {kernel[2].decode() for kernel in kernels}:
+    assert not answer.refusal and answer.kernels, (name, answer.refusal)
+    for code in {kernel.code.decode() for kernel in answer.kernels}:
         (folder / f"{len(list(folder.iterdir()))}.cpp").write_text(code)
 
 x, half = r(5, 14), r(5, 14, dtype=torch.float16)

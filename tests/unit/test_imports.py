@@ -34,7 +34,16 @@ _TEMPLATES = {*_BASE, *_CODEGEN, "kernels.refusal", "kernels.tune.schedules", "k
 _ROUTED = {"kernels.operators", "kernels.refusal", "kernels.route"}
 _BOOK = {*_COMPAT, *_CODEGEN, *_ROUTED, "compile.generators", "kernels.templates"}
 _OPERATORS = {*_BOOK, "kernels.book"}
-_DISK = {*_BASE, "compile.generators", "compile.own_code", "device", "driver", "kernels", "kernels.operators"}
+_DISK = {
+    *_BASE,
+    "codegen",
+    "compile.generators",
+    "compile.own_code",
+    "device",
+    "driver",
+    "kernels",
+    "kernels.operators",
+}
 _TUNING = {*_TEMPLATES, *_OPERATORS, *_DISK, "kernels.disk"}
 
 # What docs/architecture.md says: the rooms that the modules of a room may import, beside their own. A module belongs to

@@ -9,6 +9,7 @@ BEGIN = """
 import ctypes, sys, threading, pytest, torch, torch_outboard
 from torch_outboard import _C, CaptureError, Driver
 from unit.programs import ProgramDriver
+from torch_outboard.codegen.program import KernelRecord
 
 # As codegen/prelude/failure.h writes it.
 TEXT = '''
@@ -69,8 +70,8 @@ kind = {"reached": Reached, "copied": Copied, "pinned": Pinned}[sys.argv[1]]
 driver = kind()
 module = torch_outboard.attach(driver)
 checks = ("index aten::index", "assert all is well")
-kernel = _C.device_kernel("kernel", "python", TEXT.encode(), "", "f", "wie", ("1",) * 6 + ("0",), checks)
-plain = _C.device_kernel("plain", "python", b"def f(*values): pass", "", "f", "wi", ("1",) * 6 + ("0",))
+kernel = _C.device_kernel(KernelRecord("kernel", "python", TEXT.encode(), "", "f", "wie", ("1",) * 6 + ("0",), checks))
+plain = _C.device_kernel(KernelRecord("plain", "python", b"def f(*values): pass", "", "f", "wi", ("1",) * 6 + ("0",)))
 x = torch.zeros(8, device="programs")
 INDEX = "aten::index: index {} is out of bounds for a dimension of size 8 .*in the kernel kernel"
 
@@ -304,7 +305,7 @@ kind =""",
 text = TEXT.replace("def f(x, index, at", "def f(x, at").replace(
     "ticket, which, index = (", "index = int(ctypes.c_float.from_address(x).value)\\n    ticket, which = (").replace(
     "(ticket, which, index))", "(ticket, which))")
-kernel = _C.device_kernel("kernel", "python", text.encode(), "", "f", "we", ("1",) * 6 + ("0",), checks)
+kernel = _C.device_kernel(KernelRecord("kernel", "python", text.encode(), "", "f", "we", ("1",) * 6 + ("0",), checks))
 
 def captured(x):
     graph = module.Graph()
@@ -426,9 +427,10 @@ kernel(x.fill_(9))
 )
 def test_checks_that_make_no_sense(letters, checks, message):
     from torch_outboard import _C
+    from torch_outboard.codegen.program import KernelRecord
 
     with pytest.raises(ValueError, match=message):
-        _C.device_kernel("k", "opencl_c", b"", "", "k", letters, ("1",) * 6 + ("0",), checks)
+        _C.device_kernel(KernelRecord("k", "opencl_c", b"", "", "k", letters, ("1",) * 6 + ("0",), checks))
 
 
 @pytest.mark.parametrize("place", ["reached", "pinned"])
@@ -444,7 +446,7 @@ def f(*values):
     __main__.between()
     write(*values)
 '''
-twice = _C.device_kernel("kernel", "python", TWICE.encode(), "", "f", "wie", ("1",) * 6 + ("0",), checks)
+twice = _C.device_kernel(KernelRecord("kernel", "python", TWICE.encode(), "", "f", "wie", ("1",) * 6 + ("0",), checks))
 
 def between():
     heard = threading.Thread(target=raises, args=(8, module.synchronize))

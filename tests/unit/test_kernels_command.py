@@ -12,19 +12,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from torch_outboard.cli import main
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import packs
-from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.files import Answer, refused
 from torch_outboard.kernels.disk.store import VARIABLE, Store, default_folder
 
 KIND = {"machine": "gpu", "generator": "package.Generator"}
 MATRIX = ["tensor", "torch.float32", 2, "own"]
 SIZES = [[[2, 3], [3, 1]]]
-PLAN: Answer = (
-    "plan 1\nreturn b0\n",
-    [("aten::add/0", "opencl_c", b"kernel {\n}\x1b[2J", "", "e", "r", [], [])],
-    "",
-    False,
-)
+PLAN = Answer("plan 1\nreturn b0\n", [KernelRecord("aten::add/0", "opencl_c", b"kernel {\n}\x1b[2J", "", "e", "r", ())])
 
 
 def key(operator: str, *arguments: Any) -> str:
@@ -43,7 +39,11 @@ def folder(tmp_path: Path, monkeypatch: Any) -> Path:
     number = ["tensor", "torch.int64", 0, "cpu"]
     store.save(key("aten::add.Tensor", MATRIX, number, ["read", "float"]), [*SIZES, [[], []]], PLAN)
     store.save(key("aten::sum.dim_IntList", MATRIX, ["list", [0, -1]], True, ["dtype", "torch.float64"]), SIZES, PLAN)
-    store.save(key("aten::leaky_relu", MATRIX, ["float", (0.25).hex()]), SIZES, ("", [], "it is\x1b[1m refused", True))
+    store.save(
+        key("aten::leaky_relu", MATRIX, ["float", (0.25).hex()]),
+        SIZES,
+        refused("it is\x1b[1m refused", is_of_class=True),
+    )
     return tmp_path
 
 
@@ -61,7 +61,7 @@ def test_plans_are_listed(folder: Path) -> None:
 
 def test_a_reason_is_listed_with_what_to_do(folder: Path) -> None:
     refusal = "there are no products of torch.float8_e4m3fn"
-    Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], ("", [], refusal, True))
+    Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], refused(refusal, is_of_class=True))
     (line,) = [line for line in run("list").output.splitlines() if line.startswith("aten::mm(")]
     assert f"none, {refusal}. No template has products of this type. Convert to float32, " in line
 

@@ -15,16 +15,17 @@ from click.testing import CliRunner
 
 from torch_outboard._sealed import absolute_path
 from torch_outboard.cli import main
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk import packs
 from torch_outboard.kernels.disk.calls import CALLS, Samples
-from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.files import Answer, refused
 from torch_outboard.kernels.disk.packs import ABOUT, Packs, folders_of
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]]]
-ANSWER: Answer = ("plan 1\n", [("add/0", "opencl_c", b"text", "", "entry", "rw", ["1"] * 7, [])], "", False)
+ANSWER = Answer("plan 1\n", [KernelRecord("add/0", "opencl_c", b"text", "", "entry", "rw", ("1",) * 7)])
 
 # Of a vendor's package, with its pack beside the module. CHIP says which chip it has.
 VENDOR = """
@@ -196,7 +197,7 @@ def test_plans_are_found_by_key(pack: Path) -> None:
 
 
 def test_refusals_are_found_too(pack: Path) -> None:
-    refusal: Answer = ("", [], "it is another shape", False)
+    refusal = refused("it is another shape")
     store = Store(pack.parent / "more")
     store.save("b", SIZES, refusal)
     (path,) = (one for one in (pack.parent / "more").rglob("*.refusal-*"))

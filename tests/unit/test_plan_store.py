@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 import torch
 
+from torch_outboard._sealed import sealed
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import key as keys
 from torch_outboard.kernels.disk import store as stores
-from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.files import Answer, refused
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]], [[3], [1]]]
-ANSWER: Answer = (
+ANSWER = Answer(
     "plan 1\n",
     [
-        ("add/0", "opencl_c", b"text", "-o", "entry", "rw", ["1"] * 7, ["index aten::add"]),
-        ("b", "spirv", b"\xff\0"),
+        KernelRecord("add/0", "opencl_c", b"text", "-o", "entry", "rw", ("1",) * 7, ("index aten::add",)),
+        KernelRecord("b", "spirv", b"\xff\0", "", "entry", "", ("1",) * 7),
     ],
-    "",
-    False,
 )
 
 # Calls with random values, judged by the CPU; 3: there is no device. What came of the plans is printed last.
@@ -171,8 +171,48 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert (store.loaded, store.saved) == (1, 1)
 
 
+BAD_KERNELS: dict[str, Any] = {
+    "no list": {},
+    "a list for a kernel": [["add/0", "opencl_c", "text", "-o", "entry", "rw", ["1"] * 7, []]],
+    "a missing field": {"geometry": None},
+    "one field more": {"colour": "red"},
+    "no text": {"letters": 3},
+    "no texts": {"checks": [3]},
+    "a text for texts": {"geometry": "1111111"},
+    "code of another kind": {"code": ["text"]},
+    "no base64": {"code": {"base64": 3}},
+}
+
+
+@pytest.mark.parametrize("what", BAD_KERNELS)
+def test_a_kernel_of_another_form_is_damage(tmp_path: Path, what: str, caplog: Any) -> None:
+    store = Store(tmp_path)
+    store.save("a", SIZES, ANSWER)
+    (path,) = files_of(tmp_path)
+    content = json.loads(path.read_bytes().partition(b"\n")[2])
+    change = BAD_KERNELS[what]
+    if isinstance(change, dict) and change:
+        changed = content["kernels"][0] | change
+        content["kernels"][0] = {name: value for name, value in changed.items() if value is not None}
+    else:
+        content["kernels"] = change
+    path.write_bytes(sealed(json.dumps(content).encode()))
+    assert Store(tmp_path).plans("a") == [] and f"{path} is damaged" in caplog.text
+    store.save("a", SIZES, ANSWER)
+    assert Store(tmp_path).plans("a") == [ANSWER]
+
+
+def test_half_a_pair_of_utf_16_is_damage(tmp_path: Path, caplog: Any) -> None:
+    store = Store(tmp_path)
+    store.save("a", SIZES, ANSWER)
+    (path,) = files_of(tmp_path)
+    content = json.loads(path.read_bytes().partition(b"\n")[2]) | {"plan": "plan 1 \ud800"}
+    path.write_bytes(sealed(json.dumps(content).encode()))
+    assert Store(tmp_path).plans("a") == [] and f"{path} is damaged" in caplog.text
+
+
 def test_a_class_has_several_plans(tmp_path: Path) -> None:
-    answers: list[Answer] = [(f"plan 1\nguard a0 {number} eq\n", ANSWER[1], "", False) for number in range(3)]
+    answers = [Answer(f"plan 1\nguard a0 {number} eq\n", ANSWER.kernels) for number in range(3)]
     for answer in answers:
         Store(tmp_path).save("a", SIZES, answer)
     Store(tmp_path).save("a", [], answers[1])  # the same, for other sizes
@@ -180,8 +220,8 @@ def test_a_class_has_several_plans(tmp_path: Path) -> None:
 
 
 def test_refusals_are_of_classes_or_of_calls(tmp_path: Path) -> None:
-    of_class: Answer = ("", [], "it is random", True)
-    of_call: Answer = ("", [], "it is another shape", False)
+    of_class = refused("it is random", is_of_class=True)
+    of_call = refused("it is another shape")
     store = Store(tmp_path)
     store.save("a", SIZES, of_call)
     assert store.plans("a") == [] and store.refusal("a", SIZES) == of_call
@@ -275,7 +315,7 @@ def test_classes_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> N
     monkeypatch.setattr(stores, "_MOST_PLANS", 2)
     store = Store(tmp_path)
     for number in range(4):
-        store.save("a", SIZES, (f"plan {number}", [], "", False))
+        store.save("a", SIZES, Answer(f"plan {number}", []))
         for age, path in enumerate(sorted(files_of(tmp_path), key=lambda one: one.stat().st_mtime_ns, reverse=True)):
             os.utime(path, (10.0 - age, 10.0 - age))  # clocks of file systems are coarse
     assert sorted(text for text, *_ in store.plans("a")) == ["plan 2", "plan 3"]

@@ -17,6 +17,7 @@ import pytest
 
 from torch_outboard import _sealed
 from torch_outboard._sealed import make_private_folders, read_private, sealed, write_whole
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import packs
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.store import Store
@@ -24,7 +25,7 @@ from torch_outboard.kernels.tune import schedule_table
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]]]
-ANSWER: Answer = ("plan 1\n", [("add/0", "opencl_c", b"text", "", "entry", "rw", ["1"] * 7, [])], "", False)
+ANSWER = Answer("plan 1\n", [KernelRecord("add/0", "opencl_c", b"text", "", "entry", "rw", ("1",) * 7)])
 ATTACKER, VICTIM = 65533, 65534
 
 two_users = pytest.mark.skipif(os.geteuid() != 0, reason="capability: processes of other users")
@@ -332,7 +333,7 @@ def test_what_root_made_is_read_by_others(shared: Path) -> None:
 @pytest.mark.parametrize("is_sticky", [True, False])
 def test_nobody_slips_plans_under_a_running_process(shared: Path, is_sticky: bool) -> None:
     """Another user renames a folder of theirs to our folder's name after the check."""
-    theirs: Answer = ("plan of theirs\n", ANSWER[1], "", False)
+    theirs = Answer("plan of theirs\n", ANSWER.kernels)
     outer = shared / "outer"
     outer.mkdir()
     outer.chmod(0o1777 if is_sticky else 0o777)
@@ -463,9 +464,10 @@ def test_without_descriptors_nothing_is_raised(run_python: RunPython, tmp_path: 
     code = """
 import logging, os, resource, sys
 from pathlib import Path
+from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.store import Store
 logging.basicConfig(stream=sys.stdout)
-folder, answer = Path(sys.argv[1]), ("plan 1", [], "", False)
+folder, answer = Path(sys.argv[1]), Answer("plan 1", [])
 Store(folder).save("a", [], answer)
 store = Store(folder)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

@@ -9,6 +9,7 @@ BEGIN = """
 import os, pathlib, torch, torch_outboard
 from torch_outboard import _C
 from unit.programs import ProgramDriver
+from torch_outboard.codegen.program import KernelRecord
 
 class Keeping(ProgramDriver):
     texts, takes_binaries, hands_out, is_bad = {}, True, True, False
@@ -43,10 +44,13 @@ torch_outboard.attach(driver)
 folder = pathlib.Path(os.environ["OUTBOARD_KERNEL_CACHE_DIR"], "programs")
 texts = 0
 
+def record(code, options):
+    return KernelRecord("k", "python", code, options, "f", "rw", ("1",) * 6 + ("0",))
+
 def built(device, text, options="-O3"):
     driver.built.clear()
     code = f"def f(*values): {text}".encode()
-    _C.build_kernel(_C.device_kernel("k", "python", code, options, "f", "rw", ("1",) * 6 + ("0",)), device)
+    _C.build_kernel(_C.device_kernel(record(code, options)), device)
     return [language for _, language, _ in driver.built]
 """
 
@@ -74,7 +78,7 @@ driver.hands_out, driver.is_bad = True, False
 assert len(list(folder.iterdir())) == 3
 
 x = torch.ones(1, device="programs")
-_C.device_kernel("k", "python", b"def f(*values): 1", "-O3", "f", "rw", ("1",) * 6 + ("0",))(x, x)
+_C.device_kernel(record(b"def f(*values): 1", "-O3"))(x, x)
 assert driver.last == (False,)  # it follows no addresses
 """,
         env=env,

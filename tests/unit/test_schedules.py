@@ -87,9 +87,9 @@ torch_outboard.attach(Driver)
 
 def names(dtype):
     x, y = torch.ones(6, 10, dtype=dtype, device="sim"), torch.ones(10, 14, dtype=dtype, device="sim")
-    text, kernels, refusal, _ = builder.build("aten::mm", [x, y], 0, False, 0)
-    assert not refusal, refusal
-    return [kernel[4] for kernel in kernels]
+    answer = builder.build("aten::mm", [x, y], 0, False, 0)
+    assert not answer.refusal, answer.refusal
+    return [kernel.entry for kernel in answer.kernels]
 
 strips = ["ob_product_pack", "ob_product_of_strips"]
 assert names(torch.bfloat16) == strips

@@ -28,10 +28,12 @@ needs_triton = pytest.mark.skipif(
 )
 def test_grids_are_formulas(expression):
     from torch_outboard import _C
+    from torch_outboard.codegen.program import KernelRecord
     from torch_outboard.compile.triton.grid import evaluate, formula_of
 
     formula = formula_of(expression, {"xnumel": "a0", "ynumel": "a1"})
-    _C.device_kernel("k", "none", b"", "", "k", "ii", (formula, "1", "1", "1", "1", "1", "0"))  # it is one
+    record = KernelRecord("k", "none", b"", "", "k", "ii", (formula, "1", "1", "1", "1", "1", "0"))
+    _C.device_kernel(record)  # takes the formula
     for _ in range(20):
         x, y = random.randint(1, 10**6), random.randint(1, 1000)
         assert evaluate(formula, (x, y)) == eval(expression, {"xnumel": x, "ynumel": y})

@@ -225,7 +225,7 @@ def _line(entry: Entry) -> str:
 
     if entry.answer is None:
         return printable(entry.obstacle)
-    _, made, refusal, _ = entry.answer
+    made, refusal = entry.answer.kernels, entry.answer.refusal
     sizes = iter(entry.sizes)
     arguments = ", ".join(_argument(one, sizes) for one in entry.key["arguments"])
     what = f"none, {explained(refusal)}" if refusal else f"{len(made)} kernel{'' if len(made) == 1 else 's'}"
@@ -252,7 +252,6 @@ def _argument(given: Any, sizes: Iterator[Any]) -> str:
 def _print_source(entry: Entry) -> None:
     if entry.answer is None:
         return
-    plan, made, _, _ = entry.answer
     kind = entry.key["kind"]
     click.echo(printable(f"  for machines {kind['machine']!r}, by {kind['generator']}"))
-    print_plan(plan, made)
+    print_plan(entry.answer.text, entry.answer.kernels)

@@ -93,11 +93,11 @@ def json_to(path: Path, report: Any) -> None:
 
 
 def print_plan(text: str, kernels: Sequence[Any]) -> None:
-    """Print a plan and the texts of its kernels, which are rows of a name, a language and code."""
+    """Print a plan and the texts of its kernels, which are KernelRecords."""
     click.echo(_indented(text))
-    for name, language, code, *_ in kernels:
-        click.echo(printable(f"  {name}, in {language}:"))
-        click.echo(_indented(code.decode()) if _is_text(code) else f"    {len(code)} bytes")
+    for kernel in kernels:
+        click.echo(printable(f"  {kernel.name}, in {kernel.language}:"))
+        click.echo(_indented(kernel.code.decode()) if _is_text(kernel.code) else f"    {len(kernel.code)} bytes")
 
 
 def _is_text(code: bytes) -> bool:

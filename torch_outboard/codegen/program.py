@@ -5,8 +5,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["DeviceProgram"]
+from torch_outboard.codegen.letters import program_letters
+
+__all__ = ["DeviceProgram", "KernelRecord"]
+
+
+class KernelRecord(NamedTuple):
+    """A kernel in the driver's language, as _C takes it. csrc/bindings/records.h reads the fields by name.
+
+    Attributes
+    ----------
+    letters : str
+        A letter for each argument (csrc/kernels/argument_kind.h).
+    geometry : tuple of str
+        Seven formulas: three of the grid, three of the block, one of local memory.
+    checks : tuple of str
+        The possible failures, as in `DeviceProgram`.
+    """
+
+    name: str
+    language: str
+    code: bytes
+    options: str
+    entry: str
+    letters: str
+    geometry: tuple[str, ...]
+    checks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +77,14 @@ class DeviceProgram:
     local_bytes: str = "0"
     options: str = ""
     checks: tuple[str, ...] = ()
+
+    def record(self) -> KernelRecord:
+        """Return the kernel as _C takes it. Raise TypeError for a type that a launch cannot pass."""
+        code = self.code.encode() if isinstance(self.code, str) else self.code
+        letters = program_letters(self.name, list(self.types))
+        return KernelRecord(
+            self.name, self.language, code, self.options, self.entry, letters, self.geometry(), tuple(self.checks)
+        )
 
     def geometry(self) -> tuple[str, ...]:
         """Return the seven formulas of a launch: three of the grid, three of the block, one of local memory."""

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from torch_outboard._compat.deprecations import without_own_deprecations
+from torch_outboard.codegen.program import DeviceProgram, KernelRecord
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists, route
 from torch_outboard.kernels.book.table import by_value, check_refused, guarded, without_readers
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
-from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.files import Answer, refused
 from torch_outboard.kernels.disk.key import Sizes, key_of, sizes_of, tuned_key
 from torch_outboard.kernels.disk.packs import Packs, folders_of, owner_of
 from torch_outboard.kernels.disk.store import Store, default_folder
@@ -137,7 +138,7 @@ def _answer_of(ask: Callable[[], Answer]) -> Answer:
     try:
         return _THREAD.run(ask)  # type: ignore[no-any-return]
     except NoThread as error:
-        return ("", [], str(error), False)
+        return refused(str(error))
 
 
 # Created with the module, at the first call that needs a plan, so that two concurrent first calls share the thread.
@@ -228,11 +229,11 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     try:
         stand_ins = lists.canonical(name, arguments)
     except Refusal as refusal:
-        return ("", [], str(refusal), refusal.is_of_class)
+        return refused(str(refusal), refusal.is_of_class)
     del arguments
     key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
     if key is not None and (kept := _kept(key, device)):
-        _kept_chunks.add((key, kept[0][0]))
+        _kept_chunks.add((key, kept[0].text))
         return kept[0]
     return _made_and_kept(key, sizes_of(stand_ins), name, device, lambda: _build_chunks(name, stand_ins, device))
 
@@ -246,7 +247,7 @@ def _kept(key: str, device: int) -> list[Answer]:
     found = [*store().plans(key), *packs().plans(key, device)]
     if digest := schedules_of(device).digest:
         found = [answer for answer in found if not _has_schedule(answer)] + store().plans(tuned_key(key, digest))
-    return [answer for answer in found if not answer[2]] or found[:1]
+    return [answer for answer in found if not answer.refusal] or found[:1]
 
 
 def _forget(key: str, device: int, text: str, why: str) -> None:
@@ -272,7 +273,7 @@ def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: 
 
 def _has_schedule(answer: Answer) -> bool:
     """Return True if a kernel has a schedule that may be tuned: tuned and untuned devices have different plans then."""
-    return any(SCHEDULE.encode() in kernel[2] for kernel in answer[1])
+    return any(SCHEDULE.encode() in kernel.code for kernel in answer.kernels)
 
 
 def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
@@ -280,11 +281,11 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
     route.begin(name)
     try:
         answer = make()
-        route.end(answer[0], answer[1])
+        route.end(answer.text, answer.kernels)
         return answer, True
     except Refusal as refusal:
         route.end(refusal=str(refusal))
-        return ("", [], str(refusal), refusal.is_of_class), True
+        return refused(str(refusal), refusal.is_of_class), True
     except _PASSING as error:
         _log.debug("no plan for %s now", name, exc_info=True)
         error.__context__ = None
@@ -293,8 +294,9 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         # Wrong arguments, or a case that no lowering handles: the next provider decides.
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
-        route.end(refusal=f"{type(error).__name__}: {first}"[:300])
-        return ("", [], f"{type(error).__name__}: {first}"[:300], False), False
+        reason = f"{type(error).__name__}: {first}"[:300]
+        route.end(refusal=reason)
+        return refused(reason), False
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
@@ -309,7 +311,7 @@ def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
         text, programs = lower_chunks(name, arguments, place, generator)
     finally:
         _forget_fakes()
-    return text, [_kernel(name, number, one) for number, one in enumerate(programs)], "", False
+    return Answer(text, [_kernel(name, number, one) for number, one in enumerate(programs)])
 
 
 def _build_or_refuse(
@@ -345,7 +347,7 @@ def _build_or_refuse(
             try:
                 plan, programs = lower(call, trace(call, is_static, real), generator)
                 kernels = [_kernel(name, number, one, dimensions) for number, one in enumerate(programs)]
-                return plan.text(), kernels, "", False
+                return Answer(plan.text(), kernels)
             except (Refusal, *_PASSING):
                 raise
             except NotAFormula as error:
@@ -372,19 +374,8 @@ def _forget_fakes() -> None:
             clear()
 
 
-def _kernel(operator: str, number: int, program: Any, dimensions: int = 0) -> tuple[Any, ...]:
+def _kernel(operator: str, number: int, program: DeviceProgram, dimensions: int = 0) -> KernelRecord:
     from torch_outboard.codegen.kernel.checks import of_operator
-    from torch_outboard.codegen.letters import program_letters
 
-    code = program.code.encode() if isinstance(program.code, str) else program.code
-    letters = program_letters(program.name, list(program.types))
-    return (
-        f"{operator}/{number}",
-        program.language,
-        code,
-        program.options,
-        program.entry,
-        letters,
-        list(program.geometry()),
-        [of_operator(one, base_name(operator), dimensions) for one in program.checks],
-    )
+    checks = tuple(of_operator(one, base_name(operator), dimensions) for one in program.checks)
+    return program.record()._replace(name=f"{operator}/{number}", checks=checks)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from torch_outboard import _C
-from torch_outboard.codegen.letters import program_letters
 from torch_outboard.codegen.program import DeviceProgram
 
 __all__ = ["DeviceProgram", "device_kernel"]
@@ -32,10 +31,10 @@ def device_kernel(
     tensors' device. With `device`, the program is built for that device now, and the compiler's error is raised now.
     For other devices, the first launch builds it.
     """
-    program = DeviceProgram(name, language, tuple(types), code, entry, tuple(grid), tuple(block), local_bytes, options)
-    content = code.encode() if isinstance(code, str) else code
-    letters = program_letters(name, list(types))
-    launcher = _C.device_kernel(name, language, content, options, entry, letters, program.geometry(), tuple(checks))
+    program = DeviceProgram(
+        name, language, tuple(types), code, entry, tuple(grid), tuple(block), local_bytes, options, tuple(checks)
+    )
+    launcher = _C.device_kernel(program.record())
     if device is not None:
         _C.build_kernel(launcher, device)
     return launcher

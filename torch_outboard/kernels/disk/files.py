@@ -15,15 +15,28 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_outboard._sealed import parsed, printable_path, read_private, reason_of, sealed
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk.key import Sizes
 
-__all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "versions_in", "written"]
+__all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "refused", "versions_in", "written"]
 
-# (text, kernels, refusal, whether the refusal is for the whole class)
-Answer = tuple[str, list[tuple[Any, ...]], str, bool]
+
+class Answer(NamedTuple):
+    """What the builder answers: a plan and its kernels, or why there is none. csrc/bindings/kernels.cpp reads it."""
+
+    text: str
+    kernels: list[KernelRecord]
+    refusal: str = ""
+    is_of_class: bool = False  # the refusal is for the whole class
+
+
+def refused(reason: str, is_of_class: bool = False) -> Answer:
+    """Return the answer without a plan."""
+    return Answer("", [], reason, is_of_class)
+
 
 # In a version's folder: a line for each plan that was dropped.
 DROPPED = "dropped"
@@ -135,14 +148,13 @@ class Folder:
     def text(self, path: Path, key: str) -> str | None:
         """Return the text of a file's plan; None if the file isn't used."""
         answer = self._read(path, key)
-        return None if answer is None else answer[0]
+        return None if answer is None else answer.text
 
     def place_of(self, key: str, sizes: Sizes, answer: Answer) -> Path:
         """Return the file for an answer: one for each plan, one for the refusal of the class or of the call."""
-        text, kernels, refusal, is_of_class = answer
-        if not refusal:
-            return self._path(key, _short_hash(json.dumps([text, _listed(kernels)])))
-        return self._path(key, _OF_CLASS if is_of_class else _name_of_call(sizes))
+        if not answer.refusal:
+            return self._path(key, _short_hash(json.dumps([answer.text, _listed(answer.kernels)])))
+        return self._path(key, _OF_CLASS if answer.is_of_class else _name_of_call(sizes))
 
     def entries(self) -> Iterator[Entry]:
         """Yield all entries of the folder, in no particular order."""
@@ -193,14 +205,13 @@ class Folder:
 
 def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
     """Return the content of a file."""
-    text, kernels, refusal, is_of_class = answer
     entry = {
         "key": key,
         "sizes": sizes,
-        "plan": text,
-        "kernels": _listed(kernels),
-        "refusal": refusal,
-        "is_of_class": is_of_class,
+        "plan": answer.text,
+        "kernels": _listed(answer.kernels),
+        "refusal": answer.refusal,
+        "is_of_class": answer.is_of_class,
     }
     return sealed(json.dumps(entry, indent=1).encode())
 
@@ -213,8 +224,8 @@ def _name_of_call(sizes: Sizes) -> str:
     return _OF_CALL + _short_hash(json.dumps(sizes))
 
 
-def _listed(kernels: list[tuple[Any, ...]]) -> list[Any]:
-    return [[name, language, _encoded(code), *rest] for name, language, code, *rest in kernels]
+def _listed(kernels: list[KernelRecord]) -> list[Any]:
+    return [kernel._asdict() | {"code": _encoded(kernel.code)} for kernel in kernels]
 
 
 def _encoded(code: bytes) -> Any:
@@ -236,19 +247,22 @@ def _answer(found: Mapping[str, Any]) -> Answer | None:
     if not is_whole or not isinstance(found["kernels"], list) or not _are_sizes(found["sizes"]):
         return None
     try:
-        kernels = [(name, language, _decoded(code), *rest) for name, language, code, *rest in found["kernels"]]
+        _ = (text + refusal).encode()  # half a pair of UTF-16 is no text
+        return Answer(text, [_record(kernel) for kernel in found["kernels"]], refusal, is_of_class)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return (text, kernels, refusal, is_of_class) if all(map(_is_kernel, kernels)) else None
 
 
-def _is_kernel(kernel: tuple[Any, ...]) -> bool:
-    """Return True if each part is text, or a list of texts, as _C takes it."""
-    name, language, _, *rest = kernel
-    texts = [name, language]
-    for one in rest:
-        texts += one if isinstance(one, list) else [one]
-    return all(isinstance(one, str) for one in texts)
+def _record(kernel: Any) -> KernelRecord:
+    """Return a kernel as _C takes it. Raise TypeError or its like if the fields are others, or of other types."""
+    record = KernelRecord(**kernel | {"code": _decoded(kernel["code"])})
+    for one in (record.geometry, record.checks):
+        if not isinstance(one, list):
+            raise TypeError("no list of texts")
+    texts = [one for name, one in record._asdict().items() if name not in ("code", "geometry", "checks")]
+    if not all(isinstance(one, str) for one in [*texts, *record.geometry, *record.checks]):
+        raise TypeError("no text")
+    return record._replace(geometry=tuple(record.geometry), checks=tuple(record.checks))
 
 
 def _are_sizes(found: Any) -> bool:

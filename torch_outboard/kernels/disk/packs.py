@@ -152,7 +152,7 @@ class Packs:
     def plans(self, key: str, device: int) -> list[Answer]:
         """Return the plans of a class, and the class's refusals."""
         found = [answer for one in self._usable(device) for answer in one.plans(key)]
-        return self._count([answer for answer in found if (key, answer[0]) not in self._dropped])
+        return self._count([answer for answer in found if (key, answer.text) not in self._dropped])
 
     def drop(self, key: str, text: str, why: str) -> None:
         """Stop returning the plan of a class that has this text. Its file stays, because packs are only read."""

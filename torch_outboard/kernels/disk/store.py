@@ -109,7 +109,7 @@ class Store:
             # The name of the unfinished file differs each time.
             self._tell(f"plans are not kept: {reason_of(error)}", f"plans are not kept: {error.errno}")
             return
-        self._dropped.discard((key, answer[0]))
+        self._dropped.discard((key, answer.text))
         with self._lock:
             self.saved += 1
             is_first = self.saved == 1

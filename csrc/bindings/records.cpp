@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "bindings/records.h"
+
+#include <c10/util/Exception.h>
+
+namespace outboard::bindings {
+
+namespace {
+
+std::string type_of(PyObject* object) {
+  const Object name(PyType_GetName(Py_TYPE(object)));
+  std::string text;
+  if (!name || !to_text(name.get(), "a type's name", &text)) {
+    throw_python_error();
+  }
+  return text;
+}
+
+}  // namespace
+
+Object Record::field(const char* name) const {
+  Object found(PyObject_GetAttrString(object_, name));
+  if (!found) {
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+      throw_python_error();
+    }
+    PyErr_Clear();
+    TORCH_CHECK_TYPE(false, "a ", kind_, " has the field '", name, "', which a ", type_of(object_), " lacks");
+  }
+  return found;
+}
+
+std::string Record::text(const char* name) const {
+  return text_of(name, "str", field(name).get());
+}
+
+std::string Record::bytes(const char* name) const {
+  const Object found = field(name);
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (!PyBytes_Check(found.get())) {
+    refuse(name, "bytes", found.get());
+  }
+  if (PyBytes_AsStringAndSize(found.get(), &data, &size) != 0) {
+    throw_python_error();
+  }
+  return {data, static_cast<size_t>(size)};
+}
+
+bool Record::flag(const char* name) const {
+  const Object found = field(name);
+  if (!PyBool_Check(found.get())) {
+    refuse(name, "bool", found.get());
+  }
+  return found.get() == Py_True;
+}
+
+std::vector<Object> Record::items(const char* name) const {
+  const Object found = field(name);
+  const bool is_tuple = PyTuple_Check(found.get());
+  if (!is_tuple && !PyList_Check(found.get())) {
+    refuse(name, "tuple or list", found.get());
+  }
+  std::vector<Object> result;
+  const Py_ssize_t size = PySequence_Size(found.get());
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    result.emplace_back(PySequence_GetItem(found.get(), i));
+    if (!result.back()) {
+      throw_python_error();
+    }
+  }
+  return result;
+}
+
+std::vector<std::string> Record::texts(const char* name) const {
+  std::vector<std::string> result;
+  for (const Object& item : items(name)) {
+    result.push_back(text_of(name, "tuple or list of str", item.get()));
+  }
+  return result;
+}
+
+void Record::refuse(const char* name, const char* wanted, PyObject* given) const {
+  TORCH_CHECK_TYPE(false, "the field '", name, "' of a ", kind_, " must be ", wanted, ", not ", type_of(given));
+}
+
+// Half of a surrogate pair, as JSON may hold it, is no text.
+std::string Record::text_of(const char* name, const char* wanted, PyObject* given) const {
+  if (!PyUnicode_Check(given)) {
+    refuse(name, wanted, given);
+  }
+  std::string result;
+  if (!to_text(given, name, &result)) {
+    PyErr_Clear();
+    TORCH_CHECK_TYPE(false, "the field '", name, "' of a ", kind_, " has text that UTF-8 cannot encode");
+  }
+  return result;
+}
+
+kernels::ProgramText program_text_of(const Record& record) {
+  return {record.text("language"), record.bytes("code"), record.text("options")};
+}
+
+std::unique_ptr<const kernels::DeviceKernel> device_kernel_of(PyObject* object) {
+  const Record record(object, "KernelRecord");
+  const std::vector<std::string> formulas = record.texts("geometry");
+  TORCH_CHECK_VALUE(formulas.size() == 7,
+                    "the field 'geometry' of a KernelRecord has seven formulas, of the grid, the"
+                    " block and local memory, not ",
+                    formulas.size());
+  const kernels::Geometry geometry{
+      {formulas[0], formulas[1], formulas[2]}, {formulas[3], formulas[4], formulas[5]}, formulas[6]};
+  return std::make_unique<const kernels::DeviceKernel>(record.text("name"), program_text_of(record),
+                                                       record.text("entry"), record.text("letters"), geometry,
+                                                       record.texts("checks"));
+}
+
+}  // namespace outboard::bindings
