@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -220,6 +221,48 @@ def test_what_is_refused_is_listed(device: torch.device, monkeypatch: pytest.Mon
         torch.testing.assert_close(one.cpu(), other)
     (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_pow.Scalar"]
     assert "program_build (aten::_foreach_pow.Scalar/0)" in reason and "nowhere" in reason
+
+
+def test_a_call_that_is_refused_does_not_refuse_its_class(device: torch.device) -> None:
+    """A call whose `found_inf` has two elements has no kernel; calls of the same class with one element have one."""
+
+    def calls_of(found_inf: torch.Tensor) -> list[tuple[str, str, int]]:
+        x = [torch.full((size,), 4.0, dtype=torch.float64, device=device) for size in (3, 5, 7)]
+        torch_outboard.reset_coverage()
+        torch._fused_sgd_(
+            *(x, [torch.ones_like(one) for one in x], []),
+            **{"weight_decay": 0.0, "momentum": 0.0, "lr": 0.5, "dampening": 0.0, "nesterov": False, "maximize": True},
+            **{"is_first_step": False, "found_inf": found_inf.to(device)},
+        )
+        rows = [(row.op, row.provider, row.calls) for row in torch_outboard.coverage() if "sgd" in row.op]
+        for one in x:
+            assert one.tolist() == [4.5] * one.numel()
+        return rows
+
+    as_one = [("aten::_fused_sgd_", "generated", 1)]
+    assert all(calls_of(torch.zeros(2)) != as_one for _ in range(2))
+    assert calls_of(torch.zeros(1)) == as_one
+
+
+def test_threads_that_come_first_build_once(device: torch.device) -> None:
+    x = [torch.rand(size, dtype=torch.float64) for size in (3, 5)]  # of a type that no other test uses
+    ours = [one.to(device) for one in x]
+    before = _C.built_plans()
+    results: list[list[torch.Tensor]] = []
+    start = threading.Barrier(4)
+
+    def call() -> None:
+        start.wait()
+        results.append(torch._foreach_erfc(ours))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _C.built_plans() == before + 1 and len(results) == 4
+    for result in results:
+        torch.testing.assert_close([one.cpu() for one in result], torch._foreach_erfc(x))
 
 
 def test_norms_that_the_cpu_refuses(device: torch.device) -> None:

@@ -448,7 +448,8 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
 }  // namespace
 
 Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op)
-    : plan(std::move(made)), kernels(std::move(built.kernels)), kept(built.is_kept ? built.text : std::string()) {
+    : plan(std::move(made)), kernels(std::move(built.kernels)) {
+  kept = built.is_kept ? built.text : std::string();
   for (const PlanStep& step : plan.steps()) {
     if (step.kind == PlanStep::Kind::Number) {
       TORCH_CHECK_VALUE(step.index < op.args.size() &&

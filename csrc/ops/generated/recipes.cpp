@@ -99,7 +99,7 @@ std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
   return std::make_shared<const Recipe>(kernels::Plan(built.text, passed), built, call.op());
 }
 
-std::shared_ptr<CompiledCall> refused(const std::string& reason) {
+std::shared_ptr<const CompiledCall> refused(const std::string& reason) {
   auto call = std::make_shared<CompiledCall>();
   call->refusal = reason;
   return call;
@@ -199,12 +199,7 @@ OperatorRecipes& OperatorRecipes::of(Operator& op) {
 }
 
 uint64_t OperatorRecipes::numbers(const Call& call) {
-  uint64_t known = numbers_.load(std::memory_order_relaxed);
-  if (C10_UNLIKELY(known == kUnknown)) {
-    const PlanBuilder* ask = builder.load();
-    known = ask == nullptr ? 0 : ask->numbers(call.op());  // the same for every caller
-    numbers_.store(known, std::memory_order_relaxed);
-  }
+  const uint64_t known = numbers_.of(call.op(), &PlanBuilder::numbers);
   if (C10_LIKELY(known == 0)) {
     return 0;
   }
@@ -247,115 +242,26 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, cons
   if (std::string why = obstacle(call); !why.empty()) {
     made = refuse(why, nullptr);
   } else {
-    made = find_or_build(call, key, class_for(call, key.is_aliased));
+    made = classes_.find_or_build(
+        class_of(call, numbers(call), key.is_aliased), call.device(), call.op().name, refused,
+        [&](const std::shared_ptr<const Recipe>& recipe, const std::shared_ptr<Class>& group) {
+          return use(recipe, call, group);
+        },
+        [&](const std::shared_ptr<Class>& group) -> std::shared_ptr<const CompiledCall> {
+          if (group->is_loaded) {
+            return build(call, key, group);
+          }
+          load(call, key, *group);
+          group->is_loaded = true;
+          return nullptr;
+        });
   }
   known_.insert(key.hash, key.words, made);
   return made;
 }
 
-std::shared_ptr<RecipeClass> OperatorRecipes::class_for(const Call& call, bool is_aliased) {
-  std::vector<uint64_t> words = class_of(call, numbers(call), is_aliased);
-  std::shared_ptr<Class> evicted;
-  const std::lock_guard lock(mutex_);
-  if (const auto known = classes_.find(words); known != classes_.end()) {
-    known->second->was_used.store(true, std::memory_order_relaxed);
-    return known->second;
-  }
-  if (classes_.size() >= kMaxClasses && count_classes(/*are_refused=*/false) >= kMaxClasses) {
-    evicted = evict_class(/*is_refused=*/false);
-  }
-  return classes_.try_emplace(std::move(words), std::make_shared<Class>()).first->second;
-}
-
-size_t OperatorRecipes::count_classes(bool are_refused) const {
-  return static_cast<size_t>(std::ranges::count_if(
-      classes_, [are_refused](const auto& one) { return one.second->refusal.empty() != are_refused; }));
-}
-
-std::shared_ptr<RecipeClass> OperatorRecipes::evict_class(bool is_refused) {
-  // Two rounds: the first may only clear marks.
-  for (size_t left = 2 * classes_.size(); left > 0; --left) {
-    auto next = classes_.upper_bound(hand_);
-    if (next == classes_.end()) {
-      next = classes_.begin();
-    }
-    Class& group = *next->second;
-    if (group.is_building || group.refusal.empty() == is_refused ||
-        group.was_used.exchange(false, std::memory_order_relaxed)) {
-      hand_ = next->first;
-      continue;
-    }
-    hand_ = next->first;
-    std::shared_ptr<Class> evicted = std::move(next->second);
-    classes_.erase(next);
-    return evicted;
-  }
-  return nullptr;
-}
-
-// A scope in which a thread loads or builds for a class.
-class OperatorRecipes::Building {
- public:
-  Building(OperatorRecipes& known, Class& group) : known_(known), group_(group) {}
-  ~Building() {
-    const std::lock_guard lock(known_.mutex_);
-    group_.is_building = false;
-    known_.built_.notify_all();
-  }
-  Building(const Building&) = delete;
-  Building& operator=(const Building&) = delete;
-
- private:
-  OperatorRecipes& known_;
-  Class& group_;
-};
-
-std::shared_ptr<const CompiledCall> OperatorRecipes::find_or_build(const Call& call, const CompiledKey& key,
-                                                                   const std::shared_ptr<Class>& shared) {
-  Class& group = *shared;
-  size_t tried = 0;
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    if (!group.refusal.empty()) {
-      return refused(group.refusal);
-    }
-    if (tried < group.recipes.size()) {
-      const std::shared_ptr<const Recipe> recipe = group.recipes[tried++];
-      lock.unlock();
-      if (auto found = use(recipe, call, shared)) {
-        return found;
-      }
-      lock.lock();
-    } else if (group.is_building) {
-      lock.unlock();
-      {
-        // The building thread needs the interpreter lock.
-        const Waiting waiting("the builder of plans", call.device(), nullptr, call.op().name.c_str());
-        std::unique_lock held(mutex_);
-        wait_for_thread(waiting, built_, held, [&] { return !group.is_building; });
-      }
-      lock.lock();
-    } else {
-      group.is_building = true;
-      const bool is_loaded = group.is_loaded;
-      lock.unlock();
-      {
-        const Building until_end(*this, group);
-        if (is_loaded) {
-          return build(call, key, shared);
-        }
-        load(call, key, group);
-      }
-      lock.lock();
-    }
-  }
-}
-
 std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
                                                          const std::shared_ptr<Class>& group) {
-  if (recipe->is_dropped.load(std::memory_order_relaxed)) {
-    return nullptr;
-  }
   std::shared_ptr<CompiledCall> found;
   try {
     found = instantiate(recipe, call);
@@ -374,7 +280,6 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
     return nullptr;
   }
   found->group = group;
-  recipe->was_used.store(true, std::memory_order_relaxed);
   recipe->failure.raise_if_recent();
   try {
     for (const auto& kernel : recipe->kernels) {
@@ -401,15 +306,13 @@ void OperatorRecipes::load(const Call& call, const CompiledKey& key, Class& grou
       } else {
         try {
           TORCH_CHECK_VALUE(kept.damage.empty(), kept.damage);
-          keep(recipe_of(kept, call), group);
+          classes_.keep(recipe_of(kept, call), group);
         } catch (const c10::Error& error) {
           ask->drop(call, numbers(call), key.is_aliased, kept.text, error.what_without_backtrace());
         }
       }
     }
   }
-  const std::lock_guard lock(mutex_);
-  group.is_loaded = true;
 }
 
 void OperatorRecipes::drop(const Recipe& recipe, const Call& call, const std::exception& failure) {
@@ -448,7 +351,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   try {
     result = use(recipe, call, group);
   } catch (...) {
-    keep(std::move(recipe), *group);  // the plan is right: the next try only needs its programs
+    classes_.keep(std::move(recipe), *group);  // the plan is right: the next try only needs its programs
     throw;
   }
   if (result == nullptr) {
@@ -458,36 +361,15 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
         nullptr);
   }
   if (result->recipe != nullptr) {
-    keep(std::move(recipe), *group);
+    classes_.keep(std::move(recipe), *group);
   }
   return result;
-}
-
-void OperatorRecipes::keep(std::shared_ptr<const Recipe> recipe, Class& group) {
-  count_plan();
-  std::vector<std::shared_ptr<const Recipe>> evicted;
-  const std::lock_guard lock(mutex_);
-  while (group.recipes.size() >= kMaxRecipes) {
-    auto unused = std::ranges::find_if(group.recipes, [](const std::shared_ptr<const Recipe>& one) {
-      return !one->was_used.exchange(false, std::memory_order_relaxed);
-    });
-    unused = unused == group.recipes.end() ? group.recipes.begin() : unused;
-    evicted.push_back(std::move(*unused));
-    group.recipes.erase(unused);
-  }
-  group.recipes.push_back(std::move(recipe));
 }
 
 std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {
   list(reason);
   if (group != nullptr) {
-    std::shared_ptr<Class> evicted;
-    const std::lock_guard lock(mutex_);
-    group->refusal = reason;
-    group->was_used.store(true, std::memory_order_relaxed);
-    if (classes_.size() > kMaxRefusedClasses && count_classes(/*are_refused=*/true) > kMaxRefusedClasses) {
-      evicted = evict_class(/*is_refused=*/true);
-    }
+    classes_.refuse(reason, *group);
   }
   return refused(reason);
 }

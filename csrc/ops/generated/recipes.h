@@ -3,10 +3,7 @@
 // it has seen.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,39 +13,26 @@
 
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
-#include "ops/generated/generated_provider.h"
+#include "ops/generated/recipe_classes.h"
 #include "ops/operator/signatures.h"
 
 namespace outboard {
 
 // A plan with its kernels and operators, shared by calls. Its programs outlive it, because queued launches and captured
 // graphs refer to them.
-struct Recipe {
+struct Recipe : RecipeState {
   Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op);
 
   kernels::Plan plan;
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::vector<c10::OperatorHandle> operators;  // called by the steps, in order
-  std::string kept;  // the plan's text, if it was read from disk
-  mutable std::atomic<bool> is_dropped{false};  // it was read from disk and is unusable: another is built
-  mutable std::atomic<bool> was_used{true};  // since the last search for a recipe to evict
   mutable RecentFailure failure;  // failure to build its programs
-};
-
-// The calls that one set of recipes may serve.
-struct RecipeClass {
-  std::vector<std::shared_ptr<const Recipe>> recipes;
-  std::string refusal;
-  bool is_building = false;
-  bool is_loaded = false;  // the plans on disk are among the recipes
-  std::atomic<bool> was_used{true};  // since the last search for a class to evict
-  RecentFailure failure;  // failure to make a plan
 };
 
 // A recipe for one signature, with everything computed; or a refusal.
 struct CompiledCall {
   std::shared_ptr<const Recipe> recipe;
-  std::shared_ptr<RecipeClass> group;  // to mark as used; null without a recipe
+  std::shared_ptr<RecipeClass<Recipe>> group;  // to mark as used; null without a recipe
   std::string refusal;  // if there is no recipe
   bool is_aliased = false;  // a written tensor shares memory with another argument
   std::vector<int64_t> numbers;
@@ -82,21 +66,13 @@ class OperatorRecipes final : public ProviderMemory {
   std::set<std::string> refusals();
 
  private:
-  using Class = RecipeClass;
-  using Classes = std::map<std::vector<uint64_t>, std::shared_ptr<Class>>;
-  class Building;
+  using Class = RecipeClass<Recipe>;
 
-  // Full tables evict what was not used since the last search. Refused classes do not displace others.
-  static constexpr size_t kMaxClasses = 1024;
-  static constexpr size_t kMaxRefusedClasses = 256;
-  static constexpr size_t kMaxRecipes = 32;  // in a class
   static constexpr size_t kMaxRefusals = 64;  // listed for single calls
 
   // Return a bit mask of the arguments whose numbers the call's plan takes by value. Arguments with the schema's
   // default are excluded: most calls have it, and it is worth a separate kernel.
   uint64_t numbers(const Call& call);
-  std::shared_ptr<const CompiledCall> find_or_build(const Call& call, const CompiledKey& key,
-                                                    const std::shared_ptr<Class>& group);
   // Return a call with a recipe of its class, whose programs are built then; null if a guard does not hold. Raise a
   // failure that keeps programs from being built, unless it is a refusal.
   std::shared_ptr<const CompiledCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
@@ -105,23 +81,12 @@ class OperatorRecipes final : public ProviderMemory {
   void load(const Call& call, const CompiledKey& key, Class& group);
   std::shared_ptr<const CompiledCall> build(const Call& call, const CompiledKey& key,
                                             const std::shared_ptr<Class>& group);
-  std::shared_ptr<Class> class_for(const Call& call, bool is_aliased);
-  void keep(std::shared_ptr<const Recipe> recipe, Class& group);
-  // Call it with the lock held.
-  size_t count_classes(bool are_refused) const;
-  // Make room for a refused class, or for another one. Call it with the lock held. Destroy the returned class without
-  // the lock, because its failure may be a Python object.
-  std::shared_ptr<Class> evict_class(bool is_refused);
   std::shared_ptr<const CompiledCall> refuse(const std::string& reason, Class* group);
 
-  std::atomic<uint64_t> numbers_{kUnknown};
-  static constexpr uint64_t kUnknown = ~uint64_t{0};
+  OperatorNumbers numbers_;
   SignatureTable<CompiledCall> known_;
-
-  std::mutex mutex_;  // guards what follows; never held while Python or the driver is called
-  std::condition_variable built_;
-  Classes classes_;
-  std::vector<uint64_t> hand_;  // the next search begins behind this class
+  RecipeClasses<Recipe> classes_;
+  std::mutex mutex_;  // guards the reasons
   std::set<std::string> refusals_;
 };
 

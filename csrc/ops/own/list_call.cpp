@@ -6,8 +6,6 @@
 #include <functional>
 #include <utility>
 
-#include "core/capture.h"
-#include "memory/caching_allocator.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -97,10 +95,8 @@ bool ListCall::prepare() {
 }
 
 void ListCall::launch() {
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr && capture_of(stream_) == nullptr)) {
-    accesses_.push_back({reinterpret_cast<uint64_t>(table_->memory.storage().data()), false});
-    active->access(name_.c_str(), stream_, accesses_.data(), accesses_.size());
-  }
+  uses_.note(table_->memory, false);
+  uses_.report(name_.c_str());
   c10::SmallVector<uint64_t, 12> words{device_address(table_->memory), static_cast<uint64_t>(table_->chunks),
                                        static_cast<uint64_t>(table_->elements)};
   words.append(words_.begin(), words_.end());
@@ -226,9 +222,7 @@ void ListCall::gather_results(c10::ArrayRef<c10::IValue> first) {
       const at::Tensor& like = first[place].toTensor();
       at::Tensor made = make_device_tensor(stream_, source.dtype, like.sizes(), like.strides());
       rows_.words[place * rows_.width + column] = device_address(made);
-      if (trace() != nullptr && made.numel() > 0) {
-        accesses_.push_back({reinterpret_cast<uint64_t>(made.storage().data()), true});
-      }
+      uses_.note(made, true);
       list.push_back(std::move(made));
     }
     results_.push_back(std::move(list));
@@ -244,7 +238,7 @@ void ListCall::gather_results_of_rows(c10::ScalarType dtype, size_t rows) {
     one.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(), c10::IntArrayRef(), static_cast<int64_t>(row));
     list.push_back(std::move(one));
   }
-  accesses_.push_back({reinterpret_cast<uint64_t>(all.storage().data()), true});
+  uses_.note(all, true);
   results_.push_back(std::move(list));
 }
 
@@ -254,10 +248,7 @@ void ListCall::use(const at::Tensor& tensor, bool is_written) {
   }
   const uint64_t begin = device_address(tensor);
   extents_.push_back({begin, begin + tensor.nbytes(), is_written});
-  record_stream(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream_);
-  if (C10_UNLIKELY(trace() != nullptr)) {
-    accesses_.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_written});
-  }
+  uses_.add(tensor, is_written);
 }
 
 }  // namespace outboard

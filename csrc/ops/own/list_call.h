@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "core/trace.h"
 #include "ops/own/lists.h"
+#include "ops/tensors/launch_uses.h"
 
 namespace outboard {
 
@@ -22,8 +22,8 @@ std::optional<uint64_t> bits_of(const c10::Scalar& number, c10::ScalarType dtype
 // One call: the arguments of its kernel, gathered from the operator's.
 class ListCall {
  public:
-  ListCall(ListRecipe& recipe, const std::string& name, c10::ArrayRef<c10::IValue> arguments, Stream& stream)
-      : recipe_(recipe), name_(name), arguments_(arguments), stream_(stream) {}
+  ListCall(const ListRecipe& recipe, const std::string& name, c10::ArrayRef<c10::IValue> arguments, Stream& stream)
+      : recipe_(recipe), name_(name), arguments_(arguments), stream_(stream), uses_(stream) {}
 
   // Return false if no kernel over chunks can serve the call.
   bool gather() { return gather_arguments() && gather_rows(); }
@@ -75,7 +75,7 @@ class ListCall {
 
   void use(const at::Tensor& tensor, bool is_written);
 
-  ListRecipe& recipe_;
+  const ListRecipe& recipe_;
   const std::string& name_;
   c10::ArrayRef<c10::IValue> arguments_;
   Stream& stream_;
@@ -83,7 +83,7 @@ class ListCall {
   ChunkRows rows_;
   std::vector<Extent> extents_;
   size_t beside_lists_ = 0;  // the first of the extents, of tensors beside the lists
-  std::vector<TraceAccess> accesses_;
+  LaunchUses uses_;
   std::vector<c10::List<at::Tensor>> results_;
   std::optional<ChunkTable> table_;
   bool has_launched_ = false;

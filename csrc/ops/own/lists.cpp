@@ -6,16 +6,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <bit>
-#include <functional>
-#include <optional>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
-#include "core/capture.h"
 #include "core/device.h"
-#include "core/trace.h"
-#include "memory/caching_allocator.h"
 #include "ops/boxed.h"
 #include "ops/call/bad_arguments.h"
 #include "ops/generated/constant_words.h"
@@ -72,6 +67,19 @@ std::vector<uint64_t> class_of(c10::ArrayRef<c10::IValue> arguments, c10::Device
     }
   }
   return words;
+}
+
+// Return what also decides whether the builder refuses a single call: the sizes of the tensors beside the lists.
+std::pair<uint64_t, SignatureWords> signature_of(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
+                                                 uint64_t numbers) {
+  const std::vector<uint64_t> of_class = class_of(arguments, device, numbers);
+  SignatureWords words(of_class.begin(), of_class.end());
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensor() && value.toTensor().defined()) {
+      words.append(value.toTensor().sizes().begin(), value.toTensor().sizes().end());
+    }
+  }
+  return {std::accumulate(words.begin(), words.end(), uint64_t{0}, mixed), words};
 }
 
 // Return false if the dtype of the lists may not hold a number. The operator for one tensor then refuses it.
@@ -175,112 +183,80 @@ ListOperator::ListOperator(Operator& op, bool promotes) : op_(op), promotes_(pro
   }
 }
 
-uint64_t ListOperator::numbers() {
-  uint64_t known = numbers_.load(std::memory_order_relaxed);
-  if (C10_UNLIKELY(known == kUnknown)) {
-    const PlanBuilder* ask = plan_builder();
-    known = ask == nullptr ? 0 : ask->numbers_of_lists(op_);  // the same for every caller
-    numbers_.store(known, std::memory_order_relaxed);
-  }
-  return known;
+ListRecipeRef ListOperator::recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
+  const auto without_kernels = [](const std::string&) { return std::make_shared<const ListRecipe>(); };
+  return classes_.find_or_build(
+      class_of(arguments, device, numbers_.of(op_, &PlanBuilder::numbers_of_lists)), device, op_.name, without_kernels,
+      [](const ListRecipeRef& recipe, const auto&) { return recipe; },
+      [&](const auto& group) { return build(arguments, device, *group); });
 }
 
-std::shared_ptr<ListRecipe> ListOperator::recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
-  Words words = class_of(arguments, device, numbers());
-  std::shared_ptr<RecentFailure> failed;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = recipes_.find(words); C10_LIKELY(found != recipes_.end())) {
-      found->second->was_used.store(true, std::memory_order_relaxed);
-      return found->second;
-    }
-    std::shared_ptr<RecentFailure>& known = failures_[words];
-    if (known == nullptr) {
-      known = std::make_shared<RecentFailure>();
-    }
-    failed = known;
+ListRecipeRef ListOperator::build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
+                                  RecipeClass<ListRecipe>& group) {
+  const auto [hash, words] = signature_of(arguments, device, numbers_.of(op_, &PlanBuilder::numbers_of_lists));
+  if (auto refused = refused_.find(hash, words)) {
+    return refused;
   }
-  failed->raise_if_recent();
-  std::shared_ptr<ListRecipe> made;
+  group.failure.raise_if_recent();
+  BuiltPlan answer;
   try {
-    made = build(arguments, device);
+    if (ListRecipeRef recipe = ask_for_recipe(arguments, device, &answer)) {
+      classes_.keep(recipe, group);
+      return recipe;
+    }
   } catch (...) {
-    failed->keep_current();
+    group.failure.keep_current();
     throw;
   }
-  std::shared_ptr<ListRecipe> evicted;
-  const std::lock_guard lock(mutex_);
-  failures_.erase(words);
-  if (recipes_.size() >= kMaxRecipes) {
-    evicted = evict();
+  OperatorRecipes::of(op_).list(answer.refusal);
+  auto refused = std::make_shared<const ListRecipe>();
+  if (answer.refuses_class) {
+    classes_.refuse(answer.refusal, group);
+  } else {
+    refused_.insert(hash, words, refused);
   }
-  // If several threads build at once, one result is kept: nothing was launched yet.
-  return recipes_.try_emplace(std::move(words), std::move(made)).first->second;
+  return refused;
 }
 
-std::shared_ptr<ListRecipe> ListOperator::evict() {
-  // Two rounds: the first may only clear marks.
-  for (size_t left = 2 * recipes_.size(); left > 0; --left) {
-    auto next = recipes_.upper_bound(hand_);
-    if (next == recipes_.end()) {
-      next = recipes_.begin();
+// Return null with a refusal.
+ListRecipeRef ListOperator::ask_for_recipe(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
+                                           BuiltPlan* out_refusal) const {
+  const PlanBuilder* ask = plan_builder();
+  if (ask == nullptr) {
+    out_refusal->refusal = "nobody builds plans here";
+    return nullptr;
+  }
+  BuiltPlan& built = *out_refusal;
+  for (bool is_dropped = true; is_dropped;) {
+    const NotedCall noted("the builder of plans", device, nullptr, op_.name.c_str());
+    built = ask->build_chunks(op_, first_elements(arguments), device);
+    if (!built.refusal.empty()) {
+      return nullptr;
     }
-    hand_ = next->first;
-    if (!next->second->was_used.exchange(false, std::memory_order_relaxed)) {
-      std::shared_ptr<ListRecipe> evicted = std::move(next->second);
-      recipes_.erase(next);
-      return evicted;
+    try {
+      TORCH_CHECK_VALUE(built.damage.empty(), built.damage);
+      return make(built, arguments, device);
+    } catch (
+        const c10::ValueError& error) {  // an invalid plan, or a program that is refused: of each call of the class
+      built.refusal = unusable(error);
+      built.refuses_class = true;
+      is_dropped = may_be_plans(error, device) &&
+                   ask->drop_chunks(op_, first_elements(arguments), device, built.text, error.what_without_backtrace());
     }
   }
   return nullptr;
 }
 
-std::shared_ptr<ListRecipe> ListOperator::build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) {
-  auto recipe = std::make_shared<ListRecipe>();
+void ListOperator::drop(const ListRecipe& recipe, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
+                        const std::string& why) {
   const PlanBuilder* ask = plan_builder();
-  if (ask == nullptr) {
-    return recipe;
-  }
-  std::string reason;
-  for (bool is_dropped = true; is_dropped;) {
-    const NotedCall noted("the builder of plans", device, nullptr, op_.name.c_str());
-    BuiltPlan built = ask->build_chunks(op_, first_elements(arguments), device);
-    const std::string text = built.text;
-    reason = built.refusal;
-    if (!reason.empty()) {
-      break;
-    }
-    try {
-      TORCH_CHECK_VALUE(built.damage.empty(), built.damage);
-      fill(*recipe, std::move(built), arguments, device);
-      count_plan();
-      return recipe;
-    } catch (const c10::ValueError& error) {  // an invalid plan, or a program that is refused
-      reason = unusable(error);
-      recipe = std::make_unique<ListRecipe>();
-      is_dropped = may_be_plans(error, device) &&
-                   ask->drop_chunks(op_, first_elements(arguments), device, text, error.what_without_backtrace());
-    }
-  }
-  OperatorRecipes::of(op_).list(reason);
-  return recipe;
-}
-
-void ListOperator::drop(const std::shared_ptr<ListRecipe>& recipe, c10::ArrayRef<c10::IValue> arguments,
-                        c10::DeviceIndex device, const std::string& why) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::erase_if(recipes_, [&recipe](const auto& known) { return known.second == recipe; }) == 0) {
-      return;  // another thread was first
-    }
-  }
-  if (const PlanBuilder* ask = plan_builder()) {
-    ask->drop_chunks(op_, first_elements(arguments), device, recipe->kept, why);
+  if (!recipe.is_dropped.exchange(true, std::memory_order_relaxed) && ask != nullptr) {
+    ask->drop_chunks(op_, first_elements(arguments), device, recipe.kept, why);
   }
 }
 
-void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::IValue> arguments,
-                        c10::DeviceIndex device) const {
+ListRecipeRef ListOperator::make(BuiltPlan& built, c10::ArrayRef<c10::IValue> arguments,
+                                 c10::DeviceIndex device) const {
   std::vector<kernels::ArgumentKinds> arguments_of_kernels;
   for (const auto& kernel : built.kernels) {
     arguments_of_kernels.push_back(kernel->arguments());
@@ -299,9 +275,11 @@ void ListOperator::fill(ListRecipe& recipe, BuiltPlan built, c10::ArrayRef<c10::
   for (const auto& kernel : built.kernels) {
     kernel->build(device);
   }
-  recipe.kernels = std::move(built.kernels);
-  recipe.plan = std::move(plan);
-  recipe.kept = built.is_kept ? std::move(built.text) : std::string();
+  auto recipe = std::make_shared<ListRecipe>();
+  recipe->kernels = std::move(built.kernels);
+  recipe->plan = std::move(plan);
+  recipe->kept = built.is_kept ? built.text : std::string();
+  return recipe;
 }
 
 bool ListOperator::run(torch::jit::Stack* stack) {
@@ -316,7 +294,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
   ensure_open(device);
   std::vector<c10::List<at::Tensor>> results;
   for (bool has_run = false; !has_run;) {
-    const std::shared_ptr<ListRecipe> recipe = recipe_for(arguments, device);
+    const ListRecipeRef recipe = recipe_for(arguments, device);
     if (recipe->kernels.empty()) {
       return false;
     }
@@ -331,7 +309,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
       if (recipe->kept.empty() || !may_be_plans(error, device)) {
         throw;
       }
-      drop(recipe, arguments, device, words_of(error));
+      drop(*recipe, arguments, device, words_of(error));
       if (call.has_launched()) {
         throw;  // nothing is written twice
       }

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An operator's recipes by class of calls. The first threads of a class wait for one build. A refused class stays
+// refused. Full tables evict what was not used since the last search.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/wait.h"
+#include "ops/call/recent_failure.h"
+#include "ops/generated/generated_provider.h"
+
+namespace outboard {
+
+// What every recipe has for the table.
+struct RecipeState {
+  std::string kept;  // the plan's text, if it was read from disk
+  mutable std::atomic<bool> is_dropped{false};  // it was read from disk and is unusable: another is built
+  mutable std::atomic<bool> was_used{true};  // since the last search for a recipe to evict
+};
+
+// The calls that one set of recipes may serve.
+template <typename Recipe>
+struct RecipeClass {
+  std::vector<std::shared_ptr<const Recipe>> recipes;
+  std::string refusal;
+  bool is_building = false;
+  bool is_loaded = false;  // the plans on disk are among the recipes
+  std::atomic<bool> was_used{true};  // since the last search for a class to evict
+  RecentFailure failure;  // failure to make a plan
+};
+
+// The numbers of an operator that the builder reports once for all callers.
+class OperatorNumbers {
+ public:
+  uint64_t of(const Operator& op, uint64_t (*PlanBuilder::*ask)(const Operator& op)) {
+    uint64_t known = known_.load(std::memory_order_relaxed);
+    if (C10_UNLIKELY(known == kUnknown)) {
+      const PlanBuilder* builder = plan_builder();
+      known = builder == nullptr ? 0 : (builder->*ask)(op);
+      known_.store(known, std::memory_order_relaxed);
+    }
+    return known;
+  }
+
+ private:
+  static constexpr uint64_t kUnknown = ~uint64_t{0};
+  std::atomic<uint64_t> known_{kUnknown};
+};
+
+// Thread-safe. Python and the driver are called without its lock. Evicted classes are destroyed without it too, because
+// a failure may be a Python object.
+template <typename Recipe>
+class RecipeClasses {
+ public:
+  using Class = RecipeClass<Recipe>;
+  using Words = std::vector<uint64_t>;
+
+  // Return what serves a call of the class that has these words: `refused(reason)` if the class is refused; else
+  // `use(recipe, group)` of its recipes in turn, until one is not null; else `build(group)`, which one thread at a time
+  // calls. If that is null, look again.
+  template <typename Refused, typename Use, typename Build>
+  auto find_or_build(Words words, c10::DeviceIndex device, const std::string& op, Refused&& refused, Use&& use,
+                     Build&& build) -> decltype(refused(std::string())) {
+    std::shared_ptr<Class> evicted;
+    std::unique_lock lock(mutex_);
+    const std::shared_ptr<Class> group = class_of(std::move(words), &evicted);
+    size_t tried = 0;
+    for (;; lock.lock()) {
+      if (!group->refusal.empty()) {
+        return refused(group->refusal);
+      }
+      if (tried < group->recipes.size()) {
+        const std::shared_ptr<const Recipe> recipe = group->recipes[tried++];
+        lock.unlock();
+        if (recipe->is_dropped.load(std::memory_order_relaxed)) {
+          continue;
+        }
+        if (auto found = use(recipe, group)) {
+          recipe->was_used.store(true, std::memory_order_relaxed);
+          return found;
+        }
+      } else if (group->is_building) {
+        lock.unlock();
+        // The building thread needs the interpreter lock.
+        const Waiting waiting("the builder of plans", device, nullptr, op.c_str());
+        std::unique_lock held(mutex_);
+        wait_for_thread(waiting, built_, held, [&] { return !group->is_building; });
+      } else {
+        group->is_building = true;
+        lock.unlock();
+        const Building until_end(*this, *group);
+        if (auto made = build(group)) {
+          return made;
+        }
+      }
+    }
+  }
+
+  // Add a recipe to a class.
+  void keep(std::shared_ptr<const Recipe> recipe, Class& group) {
+    count_plan();
+    std::vector<std::shared_ptr<const Recipe>> evicted;
+    const std::lock_guard lock(mutex_);
+    while (group.recipes.size() >= kMaxRecipes) {
+      auto unused = std::ranges::find_if(group.recipes, [](const std::shared_ptr<const Recipe>& one) {
+        return !one->was_used.exchange(false, std::memory_order_relaxed);
+      });
+      unused = unused == group.recipes.end() ? group.recipes.begin() : unused;
+      evicted.push_back(std::move(*unused));
+      group.recipes.erase(unused);
+    }
+    group.recipes.push_back(std::move(recipe));
+  }
+
+  // Refuse all calls of a class. Refused classes do not displace others.
+  void refuse(const std::string& reason, Class& group) {
+    std::shared_ptr<Class> evicted;
+    const std::lock_guard lock(mutex_);
+    group.refusal = reason;
+    group.was_used.store(true, std::memory_order_relaxed);
+    if (classes_.size() > kMaxRefused && count(/*are_refused=*/true) > kMaxRefused) {
+      evicted = evict(/*is_refused=*/true);
+    }
+  }
+
+ private:
+  static constexpr size_t kMaxClasses = 1024;
+  static constexpr size_t kMaxRefused = 256;
+  static constexpr size_t kMaxRecipes = 32;  // in a class
+
+  // A scope in which a thread builds for a class.
+  class Building {
+   public:
+    Building(RecipeClasses& known, Class& group) : known_(known), group_(group) {}
+    ~Building() {
+      const std::lock_guard lock(known_.mutex_);
+      group_.is_building = false;
+      known_.built_.notify_all();
+    }
+    Building(const Building&) = delete;
+    Building& operator=(const Building&) = delete;
+
+   private:
+    RecipeClasses& known_;
+    Class& group_;
+  };
+
+  // Call what follows with the lock held.
+  std::shared_ptr<Class> class_of(Words words, std::shared_ptr<Class>* out_evicted) {
+    if (const auto known = classes_.find(words); known != classes_.end()) {
+      known->second->was_used.store(true, std::memory_order_relaxed);
+      return known->second;
+    }
+    if (classes_.size() >= kMaxClasses && count(/*are_refused=*/false) >= kMaxClasses) {
+      *out_evicted = evict(/*is_refused=*/false);
+    }
+    return classes_.try_emplace(std::move(words), std::make_shared<Class>()).first->second;
+  }
+
+  size_t count(bool are_refused) const {
+    return static_cast<size_t>(std::ranges::count_if(
+        classes_, [are_refused](const auto& one) { return one.second->refusal.empty() != are_refused; }));
+  }
+
+  std::shared_ptr<Class> evict(bool is_refused) {
+    // Two rounds: the first may only clear marks.
+    for (size_t left = 2 * classes_.size(); left > 0; --left) {
+      auto next = classes_.upper_bound(hand_);
+      next = next == classes_.end() ? classes_.begin() : next;
+      hand_ = next->first;
+      Class& group = *next->second;
+      if (!group.is_building && group.refusal.empty() != is_refused &&
+          !group.was_used.exchange(false, std::memory_order_relaxed)) {
+        std::shared_ptr<Class> evicted = std::move(next->second);
+        classes_.erase(next);
+        return evicted;
+      }
+    }
+    return nullptr;
+  }
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable built_;
+  std::map<Words, std::shared_ptr<Class>> classes_;
+  Words hand_;  // the next search begins behind this class
+};
+
+}  // namespace outboard
