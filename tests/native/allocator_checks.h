@@ -6,12 +6,15 @@
 #include <c10/core/AllocatorConfig.h>
 #include <c10/util/Exception.h>
 
+#include <cstdio>
 #include <string>
 
 #include "core/device.h"
+#include "core/driver.h"
 #include "core/stream.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
+#include "memory/management.h"
 #include "tests/native/fake_driver.h"
 
 namespace checks {
@@ -150,6 +153,27 @@ inline void check_consistent(int device) {
 
 inline void set_config(const std::string& text) {
   c10::CachingAllocator::setAllocatorSettings(text);
+}
+
+// Call it first: the driver of this process is the one that counts.
+inline void install_fake() {
+  outboard::install_driver("fake", fake::table());
+  outboard::set_after_wait(outboard::process_deferred);  // as register_with_torch does
+  // Every entry that names a device asks for what takes that device's lock: with the lock held it would hang here.
+  fake::driver().on_entry = [](int32_t device) {
+    if (device >= 0) {
+      static_cast<void>(allocator().getDeviceStats(static_cast<c10::DeviceIndex>(device)));
+    } else {
+      static_cast<void>(outboard::host_allocator().get_stats());
+    }
+  };
+}
+
+template <typename F>
+void run(const char* name, F&& f) {
+  std::printf("%s\n", name);
+  std::fflush(stdout);
+  f();
 }
 
 }  // namespace checks

@@ -59,7 +59,10 @@ def test_the_contract_compiles_alone(tool, standard, source):
 
 @pytest.mark.parametrize(
     ("program", "driver"),
-    [("test_driver", "null"), ("test_driver", "sim"), ("test_sim", "sim"), ("test_sim_memory", "sim")],
+    [
+        ("test_driver", "null"),
+        *((one, "sim") for one in ("test_driver", "test_sim", "test_sim_lazy", "test_sim_memory")),
+    ],
 )
 def test_native_drivers(programs, program, driver):
     library = LIBRARIES / f"libob_{driver}.so"
@@ -197,10 +200,9 @@ def allocator_objects(tmp_path_factory):
     return tmp_path_factory.mktemp("allocator")
 
 
-def test_the_allocator(allocator_objects):
-    print(
-        allocator_program.run([str(allocator_program.build(HERE / "test_allocator.cpp", allocator_objects)), "20000"])
-    )
+@pytest.mark.parametrize("program", ["test_allocator", "test_allocator_runs"])
+def test_the_allocator(allocator_objects, program):
+    print(allocator_program.run([str(allocator_program.build(HERE / f"{program}.cpp", allocator_objects)), "20000"]))
 
 
 def test_many_threads_for_a_moment(allocator_objects):

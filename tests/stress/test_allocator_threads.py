@@ -22,7 +22,7 @@ ENVIRONMENT = {
 
 
 @pytest.mark.parametrize("sanitizer", ENVIRONMENT)
-@pytest.mark.parametrize("program", ["stress_allocator", "test_allocator"])
+@pytest.mark.parametrize("program", ["stress_allocator", "test_allocator", "test_allocator_runs"])
 def test_it_is_clean_under_a_sanitizer(sanitizer, program, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / sanitizer
     folder.mkdir(exist_ok=True)
