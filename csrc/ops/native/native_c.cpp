@@ -13,6 +13,7 @@
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
+#include "core/error.h"
 #include "memory/caching_allocator.h"
 #include "ops/call/call.h"
 #include "ops/call/random.h"
