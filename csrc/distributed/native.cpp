@@ -238,13 +238,13 @@ Communicator* NativeGroup::communicator(c10::DeviceIndex device, int peer, bool 
   // Both directions of a pair at once: each rank may begin with a send.
   for (const bool is_send : {rank_ < peer, rank_ >= peer}) {
     auto made = std::make_unique<Communicator>();
-    std::string key = "all";
+    made->name = "all";
     if (peer >= 0) {
-      key = is_send ? c10::str(rank_, "-", peer) : c10::str(peer, "-", rank_);
+      made->name = is_send ? c10::str(rank_, "-", peer) : c10::str(peer, "-", rank_);
     }
     made->rank = peer < 0 ? rank_ : is_send ? 0 : 1;
     made->size = peer < 0 ? size_ : 2;
-    made->handle = join(key, device, made->rank, made->size, timeout);
+    made->handle = join(made->name, device, made->rank, made->size, timeout);
     const std::lock_guard lock(mutex_);
     if (made->handle == 0) {
       is_unavailable_ = true;
@@ -391,13 +391,18 @@ void NativeGroup::shut_down() {
   }
   stop();
   const std::lock_guard lock(mutex_);
+  // A library may wait for the other ranks, so all ranks destroy theirs in one order.
+  std::map<std::string, uint64_t> handles;
   for (const auto& [key, communicator] : communicators_) {
+    handles[communicator->name] = communicator->handle;
+  }
+  communicators_.clear();
+  for (const auto& [name, handle] : handles) {
     const ob_collectives& table = *collectives();
-    if (const ob_status status = table.comm_destroy(table.self, communicator->handle); status != OB_OK) {
+    if (const ob_status status = table.comm_destroy(table.self, handle); status != OB_OK) {
       TORCH_WARN(describe_entry("comm_destroy", status));
     }
   }
-  communicators_.clear();
 }
 
 void NativeGroup::forget() noexcept {

@@ -38,6 +38,7 @@ using NativeForm = std::tuple<int32_t, int32_t, int32_t>;
 // One rank's end of the whole group, or of a pair's one direction.
 struct Communicator {
   uint64_t handle = 0;
+  std::string name;  // the same on each of its ranks
   int rank = 0;
   int size = 0;
   std::mutex mutex;  // held while the driver queues on it: the ranks' calls have one order

@@ -97,7 +97,8 @@ typedef struct ob_collectives {
      long. */
   ob_status (*comm_abort)(void* self, uint64_t comm);
 
-  /* Destroys a communicator of which no call is under way. Waits. */
+  /* Destroys a communicator of which no call is under way. Waits, for the other ranks too if need be: all ranks destroy
+     their communicators in one order. */
   ob_status (*comm_destroy)(void* self, uint64_t comm);
 
   /* == Optional ==================================================================================================== */

@@ -2,7 +2,8 @@
 // A libnccl of host memory, for tests of a driver of CUDA GPUs where there is none: with fake_cuda, whose memory is
 // the host's and whose streams do everything at once. Ranks are processes, which exchange through shared memory.
 // Joining takes a while, as in NCCL without blocking calls. A communicator with blocking calls can be split from it:
-// each call on that one waits for its peers, and the abort of the first ends it. FAKE_NCCL_VERSION is the version,
+// each call on that one waits for its peers, and the abort of the first ends it. A communicator is destroyed when all of
+// its ranks destroy it, as in one host. FAKE_NCCL_VERSION is the version,
 // FAKE_NCCL_FAIL the name of a function that fails, and FAKE_NCCL_SLOW makes calls without blocking be under way for as
 // many questions after they return.
 #include <algorithm>
@@ -138,6 +139,16 @@ ob_collective make(int32_t kind, const void* src, void* dst, size_t count, int r
   return call;
 }
 
+// Wait until all ranks do.
+void meet(Comm& comm) {
+  if (comm.thread.joinable()) comm.thread.join();
+  char own = 0;
+  std::vector<char> all(static_cast<size_t>(comm.exchange->size()));
+  ob_collective call = make(OB_ALL_GATHER, &own, all.data(), 1);
+  call.dtype = OB_INT8;
+  work(comm, {call});
+}
+
 }  // namespace
 
 extern "C" {
@@ -224,7 +235,9 @@ int ncclCommAbort(void* handle) {
   return kSuccess;
 }
 int ncclCommDestroy(void* handle) {
-  drop(static_cast<Comm*>(handle));
+  auto* comm = static_cast<Comm*>(handle);
+  if (comm->error == kSuccess && comm->exchange->has_all()) meet(*comm);
+  drop(comm);
   return kSuccess;
 }
 int ncclAllReduce(const void* src, void* dst, size_t count, int type, int operation, void* comm, void*) {
