@@ -111,6 +111,26 @@ class Boxer {
         expect(value.kind == Kind::Device, value);
         return c10::Device(static_cast<c10::DeviceType>(value.device_type),
                            static_cast<c10::DeviceIndex>(value.integer_value));
+      case c10::TypeKind::AnyType:  // a group's name, which eager code may give as the group itself
+        return box_any(value);
+      default:
+        expect(false, value);
+        return {};
+    }
+  }
+
+  c10::IValue box_any(const Value& value) {
+    switch (value.kind) {
+      case Kind::None:
+        return {};
+      case Kind::Text:
+        return std::string(value.characters);
+      case Kind::Integer:
+        return value.integer_value;
+      case Kind::Boolean:
+        return value.integer_value != 0;
+      case Kind::Tensor:
+        return box_tensor(value);
       default:
         expect(false, value);
         return {};
