@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -80,7 +81,11 @@ def test_nccl_that_fails(run_ranks: RunRanks, nccl, how) -> None:
     run_ranks("native", how, way=("nv", nccl, variables), statuses=statuses)
 
 
-@pytest.mark.parametrize("options", [{}, {"schedule": "lazy:2"}], ids=str)
+# Of the simulated device's schedule; tests/stress asks for more of them.
+SEEDS = os.environ.get("TEST_SEEDS", "2").split()
+
+
+@pytest.mark.parametrize("options", [{}, *({"schedule": f"lazy:{seed}"} for seed in SEEDS)], ids=str)
 def test_every_collective_of_the_simulated_device(run_ranks: RunRanks, options) -> None:
     run_ranks("collectives", "7", "native", way=(*OWN[:1], {**OWN[1], **options}, OWN[2]))
 
@@ -145,7 +150,7 @@ def test_training_reaches_what_one_process_reaches(run_ranks: RunRanks, way, pro
 
 @pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (OWN, "native")])
 def test_torchs_stacks_compute_what_one_process_does(run_ranks: RunRanks, way, provider) -> None:
-    run_ranks("stacks", "fsdp1,gpipe,one_f_one_b,resharded,compiled", provider, way=way)
+    run_ranks("stacks", "fsdp1,gpipe,one_f_one_b,resharded,compiled,context", provider, way=way)
 
 
 @pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (OWN, "native")])
