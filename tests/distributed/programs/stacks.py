@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""FSDP1, pipelines, a resharded checkpoint and compiled collectives, against one process on the CPU."""
+"""FSDP1, pipelines, checkpoints, compiled collectives and context parallel, against one process on the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing import assert_close
 
 import torch_outboard
-from distributed.programs.start import RANK, start
+from distributed.programs.start import RANK, raises, start
 
 device = start()
 torch.manual_seed(0)
@@ -98,13 +98,44 @@ def resharded() -> None:
 def compiled() -> None:
     world = dist.group.WORLD
 
-    @torch.compile(fullgraph=True)
-    def both(x: torch.Tensor) -> torch.Tensor:
+    def all_three(x: torch.Tensor) -> torch.Tensor:
         total = functional.all_reduce(x * 2, "sum", world)
-        return functional.all_gather_tensor(total + 1, 0, world)
+        both = functional.all_gather_tensor(total + 1, 0, world)
+        return functional.reduce_scatter_tensor(both, "avg", 0, world) + 1
 
     x = torch.full((4,), RANK + 1.0)
-    assert both(x.to(device)).tolist() == [7.0] * 8
+    for is_cpp in (False, True):
+        torch._dynamo.reset()
+        with torch._inductor.config.patch(cpp_wrapper=is_cpp):
+            assert torch.compile(all_three, fullgraph=True)(x.to(device)).tolist() == [8.0] * 4
+
+
+def context() -> None:
+    """Attention of shared sequences: torch's ring of keys and values, its gradients, and what it refuses."""
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+
+    attend = torch.nn.functional.scaled_dot_product_attention
+    mesh = init_device_mesh(device.type, (2,))
+    given = [torch.randn(2, 4, 16, 8) for _ in range(4)]
+    *leaves, gradient = [one.clone().requires_grad_() for one in given]
+    result = attend(*leaves, is_causal=True)
+    wanted = [result.detach(), *torch.autograd.grad(result, leaves, gradient.detach())]
+    for method in ("allgather", "alltoall"):
+        ring.set_rotate_method(method)
+        *parts, gradient = [one.to(device) for one in given]
+        shared = [*parts, gradient]
+        with context_parallel(mesh, buffers=shared, buffer_seq_dims=[2] * 4, no_restore_buffers=set(shared)):
+            for part in parts:
+                part.requires_grad_()
+            local = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+            assert local.shape == (2, 4, 8, 8)
+            found = [local.detach(), *torch.autograd.grad(local, parts, gradient)]
+            for mine, theirs in zip(ring.context_parallel_unshard(mesh, found, [2] * 4), wanted, strict=True):
+                assert_close(mine.cpu(), theirs, atol=1e-5, rtol=1e-5)
+            mask = torch.zeros(2, 4, 8, 16, device=device)
+            with torch.no_grad(), raises(torch_outboard.NotSupportedError, "takes no mask but is_causal"):
+                torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)
 
 
 for name in sys.argv[1].split(","):

@@ -134,6 +134,7 @@ def attention() -> None:
     def run(query: Any, key: Any, value: Any, gradient: Any, **named: Any) -> tuple[Any, ...]:
         leaves = [one.detach().requires_grad_() for one in (query, key, value)]
         result = nn.functional.scaled_dot_product_attention(*leaves, **named)
+        leaves += [one for one in named.values() if isinstance(one, torch.Tensor) and one.requires_grad]
         return result, *torch.autograd.grad(result, leaves, gradient)
 
     for dim, is_causal, mask in product((0, 1), (False, True), (None, of_batches)):
@@ -146,6 +147,17 @@ def attention() -> None:
             mask = distribute_tensor(mask.to(device), mesh, place if dim == 0 else [Replicate()])
         found = run(*sharded, is_causal=is_causal, attn_mask=mask)
         assert [one.placements for one in found] == [tuple(place)] * 4
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert_close(mine.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
+
+    # The gradient of a mask that the ranks share is the sum of theirs.
+    for dim, shape in product((0, 1), ((6, 6), (2, 1, 6, 6), (2, 4, 6, 6))):
+        bias = torch.randn(*shape, generator=draws).requires_grad_()
+        wanted = run(*given, attn_mask=bias)
+        sharded = [distribute_tensor(one.to(device), mesh, [Shard(dim)]) for one in given]
+        shared = distribute_tensor(bias.detach().to(device), mesh, [Replicate()]).requires_grad_()
+        found = run(*sharded, attn_mask=shared)
+        assert len(found) == 5
         for mine, theirs in zip(found, wanted, strict=True):
             assert_close(mine.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
 

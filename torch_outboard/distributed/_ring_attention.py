@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Context parallel with the attention of a device of this package.
+
+Torch's context parallel passes keys and values around a ring for three forms of CUDA's. Any other form of attention
+would run on gathered sequences, without an error, and return whole sequences where each rank expects its part. Here
+torch's ring takes the form that the host's kernels have, and the others are refused.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torch_outboard._compat.imports import when_imported
+from torch_outboard._errors import NotSupportedError
+
+__all__ = ["register_ring_attention_when_imported"]
+
+SEQUENCE = 2  # the dimension of queries, keys and values
+_MODULE = "torch.distributed.tensor.experimental._context_parallel._attention"
+_ATEN = torch.ops.aten
+_FLASH = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
+_FLASH_BACKWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+def register_ring_attention_when_imported() -> None:
+    """Add the forms to context parallel's as soon as it is imported."""
+    when_imported(_MODULE, _register)
+
+
+def _register(module: ModuleType) -> None:
+    # Read when context_parallel() is entered.
+    module.custom_ops.update(
+        {
+            _FLASH: _flash,
+            _FLASH_BACKWARD: _flash_backward,
+            _ATEN._scaled_dot_product_fused_attention_overrideable.default: _refuse,
+            _ATEN._scaled_dot_product_fused_attention_overrideable_backward.default: _refuse,
+        }
+    )
+
+
+def _refuse(op: Any, args: Any, kwargs: Any) -> Any:
+    raise NotSupportedError(
+        f"context parallel has no ring for {op}, the attention of the driver's own kernels: take `native` out of "
+        "OUTBOARD_PROVIDERS, or shard batches or heads instead"
+    )
+
+
+def _bind(op: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments by name."""
+    names = [argument.name for argument in op._schema.arguments]
+    defaults = {argument.name: argument.default_value for argument in op._schema.arguments}
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _local(op: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the mesh, and the arguments with each rank's parts of the sequences."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    if given.pop("attn_mask") is not None:
+        raise NotSupportedError(f"context parallel takes no mask but is_causal ({op})")
+    mesh = given["query"].device_mesh
+    for name, value in given.items():
+        if isinstance(value, DTensor):
+            if value.device_mesh != mesh or mesh.ndim != 1 or tuple(value.placements) != (Shard(SEQUENCE),):
+                raise NotSupportedError(
+                    f"context parallel takes sequences that are sharded along one dimension of a mesh; {name} of {op} "
+                    f"is {value.placements} on {value.device_mesh}"
+                )
+            given[name] = value.to_local()
+    return mesh, given
+
+
+def _shared(mesh: Any, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
+    from torch.distributed.tensor import DTensor, Shard
+
+    return tuple(DTensor.from_local(tensor, mesh, (Shard(SEQUENCE),), run_check=False) for tensor in tensors)
+
+
+def _flash(op: Any, args: Any, kwargs: Any) -> Any:
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    mesh, given = _local(op, _bind(op, args, kwargs))
+    return _shared(mesh, _attention._templated_ring_attention(mesh.get_group(), SEQUENCE, op, **given))
+
+
+def _flash_backward(op: Any, args: Any, kwargs: Any) -> Any:
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    mesh, given = _local(op, _bind(op, args, kwargs))
+    ring = _attention._templated_ring_attention_backward
+    return _shared(mesh, ring(mesh.get_group(), SEQUENCE, op, grad_out_name="grad_out", **given))
