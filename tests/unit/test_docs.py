@@ -221,12 +221,12 @@ def test_commands_and_options_exist(page):
 
 
 def test_a_command_or_option_that_does_not_exist_would_be_seen():
-    text = "`outboard kernels explane OP`\n\n`outboard info --drivers NAME` and `outboard test x --lf`\n\n"
+    text = "`outboard kernels describe OP`\n\n`outboard info --drivers NAME` and `outboard test x --lf`\n\n"
     text += "1. `outboard kernels explain OP`, with `--dtype`.\n2. `outboard kernels explain OP`, with `--dtypes`.\n\n"
     text += "`--free`\n\n"
     text += "```\noutboard new mychip --tempalte device  # a comment\n```\n"
     assert wrong_commands(text) == [
-        "outboard kernels explane OP",
+        "outboard kernels describe OP",
         "outboard info --drivers NAME: --drivers",
         "--dtypes of no command here",
         "outboard new mychip --tempalte device  # a comment: --tempalte",
