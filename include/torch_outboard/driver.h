@@ -585,7 +585,7 @@ typedef struct ob_driver {
   ob_status (*event_signal)(void* self, int32_t device, uint64_t event);
 } ob_driver;
 
-/* The one symbol that a driver library exports, under the name "ob_driver_table". It opens no device. On entry
+/* What a driver library exports, under the name "ob_driver_table"; beside it at most collectives.h's. It opens no device. On entry
    `out_driver->struct_size` is the size of the core's table, and all else is 0; the library fills in what it has and
    sets `struct_size` to the smaller of the two sizes. On failure it writes the reason to `error` as text, cut to
    `error_size` bytes with the final zero; an unknown or ill-formed option is OB_INVALID_ARGUMENT. */
