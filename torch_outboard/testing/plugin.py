@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -103,14 +102,11 @@ def second_device(driver_name: str) -> torch.device:
 @pytest.fixture(autouse=True, scope="session")
 def _unrounded_float32() -> Iterator[None]:
     """Let no library round float32, which torch allows convolutions and recurrent nets: the CPU's values are exact."""
-    cudnn: Any = torch.backends.cudnn  # its stubs lack these
-    switches = (cudnn.conv, cudnn.rnn)
-    before = [switch.fp32_precision for switch in switches]
-    for switch in switches:
-        switch.fp32_precision = "ieee"
+    # Not by fp32_precision: then torch refuses to read allow_tf32, which torch.export saves and restores.
+    cudnn = torch.backends.cudnn
+    before, cudnn.allow_tf32 = cudnn.allow_tf32, False
     yield
-    for switch, precision in zip(switches, before, strict=True):
-        switch.fp32_precision = precision
+    cudnn.allow_tf32 = before
 
 
 @pytest.fixture(autouse=True)
