@@ -168,7 +168,8 @@ def test_a_small_llama_learns_alike_on_each_mesh(run_ranks: RunRanks) -> None:
     def losses(ranks: int, has_collectives: bool) -> list[float]:
         devices = {"OUTBOARD_SIM_DEVICES": "4", "OUTBOARD_SIM_COLLECTIVES": str(int(has_collectives))}
         options = ("--steps=3", "--log-every=1", "--batch=4")
-        answers = run_ranks(LLAMA, *options, statuses=(0,) * ranks, env=devices)
+        # Four processes on two cores, with whatever else runs there.
+        answers = run_ranks(LLAMA, *options, statuses=(0,) * ranks, env=devices, limit=3 * LIMIT)
         assert not any(answer.stdout for answer in answers[1:])
         return [float(line.split()[-1]) for line in answers[0].stdout.splitlines()]
 
