@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,12 +19,12 @@ STEPS = 6
 
 
 @pytest.fixture(autouse=True)
-def _repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask libraries for results that repeat.
-
-    A bias below a norm has a gradient of rounding alone, and Adam steps by it.
-    """
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+def _repeatable() -> Iterator[None]:
+    """Ask libraries for results that repeat: a bias below a norm has a gradient of rounding, by which Adam steps."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.set_flags(_deterministic=True, _fp32_precision=None)
+    yield
+    torch.backends.cudnn.set_flags(_deterministic=before, _fp32_precision=None)
 
 
 class DigitsNet(nn.Module):

@@ -102,11 +102,13 @@ def second_device(driver_name: str) -> torch.device:
 @pytest.fixture(autouse=True, scope="session")
 def _unrounded_float32() -> Iterator[None]:
     """Let no library round float32, which torch allows convolutions and recurrent nets: the CPU's values are exact."""
-    # Not by fp32_precision: then torch refuses to read allow_tf32, which torch.export saves and restores.
+    # Not by fp32_precision: then torch refuses to read allow_tf32, which torch.export saves and restores. Not by
+    # allow_tf32: torch's own tests, whose parts these tests import, forbid to set it.
     cudnn = torch.backends.cudnn
-    before, cudnn.allow_tf32 = cudnn.allow_tf32, False
+    before = cudnn.allow_tf32
+    cudnn.set_flags(_allow_tf32=False, _fp32_precision=None)  # type: ignore[no-untyped-call]
     yield
-    cudnn.allow_tf32 = before
+    cudnn.set_flags(_allow_tf32=before, _fp32_precision=None)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(autouse=True)
