@@ -20,6 +20,25 @@ def test_a_program_may_end_with_a_backward_pass(run_python, driver):
         assert run_python(code, driver).stderr == ""
 
 
+@pytest.mark.parametrize("call", ["torch.erfinv(x)", "torch._foreach_lgamma([x])"], ids=["operator", "list"])
+def test_a_failed_build_may_be_the_last_thing_in_a_program(run_python, call):
+    # The failure is kept for a second, by objects that torch's dispatcher destroys after Python has ended.
+    code = f"""
+from torch_outboard.kernels import builder
+def no_room(*arguments):
+    raise OSError("no room")
+builder._kernel = no_room
+builder._keeps = lambda: False
+x = torch.rand(2, 1, 2, 1, 3, dtype=torch.float64).to(device)
+try:
+    {call}
+except OSError as error:
+    print(error)
+"""
+    done = run_python(ATTACH + code, "tests.simt_drivers:Apart")
+    assert (done.stdout, done.stderr) == ("no room\n", "")
+
+
 def test_results_of_a_kernel_with_several_outputs_live_long_enough(run_python):
     # torch's boxing drops the arguments before it takes the results, which are references to them.
     code = (

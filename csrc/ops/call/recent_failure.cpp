@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/process.h"
 #include "ops/call/call.h"
 
 namespace outboard {
@@ -17,6 +18,12 @@ std::atomic<std::chrono::nanoseconds> retry_interval{std::chrono::seconds(1)};
 
 void set_retry_interval(std::chrono::nanoseconds interval) {
   retry_interval.store(interval, std::memory_order_relaxed);
+}
+
+RecentFailure::~RecentFailure() {
+  if (error_ != nullptr && driver_is_gone()) {
+    static_cast<void>(new std::exception_ptr(std::move(error_)));
+  }
 }
 
 void RecentFailure::raise_if_recent() const {

@@ -12,6 +12,12 @@ namespace outboard {
 
 class RecentFailure {
  public:
+  RecentFailure() = default;
+  // At the end of a process the failure stays: torch's dispatcher ends after Python, and it may be a Python object.
+  ~RecentFailure();
+  RecentFailure(const RecentFailure&) = delete;
+  RecentFailure& operator=(const RecentFailure&) = delete;
+
   // Raise the failure again if it is younger than the interval.
   void raise_if_recent() const;
   // Store the exception being handled. An interrupt, such as KeyboardInterrupt, is not a failure.
