@@ -36,6 +36,20 @@ def test_a_mask_takes_another_route(explained: Any) -> None:
     assert "generated  ran aten::index.Tensor" in output and "generated  ran aten::cumsum" in output
 
 
+def test_what_takes_a_call_apart_is_named(explained: Any) -> None:
+    given = ("--mask", "--shape", "4,3", "--shape", "12", "--value", "accumulate=true")
+    output = explained("index_put_", *given)
+    assert "aten::index_put_(float32[4, 3], [bool[4, 3]], float32[12], True)" in output
+    assert (
+        "generated  some calls run in parts, as other operators\n               csrc/ops/generated/parts.cpp" in output
+    )
+
+
+def test_a_value_that_is_no_json_is_refused(run_python: Any) -> None:
+    errors = run_python(RUN, "kernels", "explain", "sum", "--value", "keepdim=yes", status=2).stderr
+    assert "'keepdim=yes' is no NAME=JSON, as accumulate=true" in errors
+
+
 def test_a_refused_operator_prints_the_reason_and_what_to_do(explained: Any) -> None:
     output = explained("logit", "--dtype", "bfloat16")
     assert "fallback   ran aten::logit" in output

@@ -128,8 +128,15 @@ def test_the_notes_say_what_is_known() -> None:
 # Arguments for a call.
 
 
-def shown(operator: str, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32, has_mask: bool = False) -> str:
-    positional, named = samples.sample_call(operator, dtype, shapes, has_mask, torch.device("cpu"))
+def shown(
+    operator: str,
+    *shapes: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    has_mask: bool = False,
+    **values: Any,
+) -> str:
+    wanted = samples.Wanted(dtype, shapes, has_mask, values)
+    positional, named = samples.sample_call(operator, wanted, torch.device("cpu"))
     return ", ".join([*map(samples.shown, positional), *(f"{key}={samples.shown(one)}" for key, one in named.items())])
 
 
@@ -138,6 +145,9 @@ def test_arguments_suit_the_schema() -> None:
     assert shown("aten::mm", (4, 3), (3, 5), dtype=torch.bfloat16) == "bfloat16[4, 3], bfloat16[3, 5]"
     assert shown("aten::index_put") == "float32[4, 4], [int64[4]], float32[4, 4], False"
     assert shown("aten::index_put", has_mask=True) == "float32[4, 4], [bool[4, 4]], float32[], False"
+    of_mask = shown("aten::index_put", (4, 3), (12,), has_mask=True, accumulate=True)
+    assert of_mask == "float32[4, 3], [bool[4, 3]], float32[12], True"
+    assert shown("aten::sum.dim_IntList", dim=[1], keepdim=True) == "float32[4, 4], [1], True"
     assert shown("aten::add.out") == "float32[4, 4], float32[4, 4], out=float32[0]"
     assert shown("aten::convolution").startswith("float32[2, 3, 8, 8], float32[4, 3, 3, 3], None, [1, 1], [0, 0]")
 
@@ -147,6 +157,10 @@ def test_arguments_that_the_cpu_refuses_are_an_error() -> None:
         samples.NoSample, match=r"no call of aten::mm could be made: the CPU's kernel says .*; give other"
     ):
         shown("aten::mm", (4, 3), (4, 3))
+    with pytest.raises(samples.NoSample, match="no argument tensor1 that takes a value; of those .* it has value$"):
+        shown("aten::addcmul", tensor1=1)
+    with pytest.raises(samples.NoSample, match="no argument dim .* it has none"):
+        shown("aten::relu", dim=1)
     with pytest.raises(samples.NoSample, match="give --shape"):
         shown("aten::_conj")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch_outboard.cli.torch_first import import_torch
 if TYPE_CHECKING:
     from torch_outboard.kernels.explain import Note, Run  # imports torch, for which `outboard --help` doesn't wait
     from torch_outboard.kernels.route import Decision, Route
+    from torch_outboard.kernels.samples import Wanted
 
 __all__ = ["explain"]
 
@@ -27,7 +29,8 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
 @click.option("--dtype", default="float32", show_default=True, metavar="TYPE", help="Of the call's tensors.")
 @click.option("--shape", "shapes", multiple=True, metavar="SIZES", help="As 4,3; once for each tensor, or for all.")
-@click.option("--mask", is_flag=True, help="Index by a mask.")
+@click.option("--mask", is_flag=True, help="Index by a mask; a second shape is that of the values.")
+@click.option("--value", "values", multiple=True, metavar="NAME=JSON", help="Of an argument, as accumulate=true.")
 @click.option("--deterministic", is_flag=True, help="Under torch.use_deterministic_algorithms.")
 @click.option("--text", is_flag=True, help="Print plans, and the kernels' texts.")
 def explain(
@@ -37,6 +40,7 @@ def explain(
     dtype: str,
     shapes: tuple[str, ...],
     mask: bool,
+    values: tuple[str, ...],
     deterministic: bool,
     text: bool,
 ) -> None:
@@ -47,8 +51,12 @@ def explain(
     """
     check_names([dtype], _DTYPES, "--dtype")
     sizes = [_shape(one) for one in shapes]
+    given = dict(map(_value, values))
     import_torch()
+    import torch
+
     from torch_outboard.kernels.explain import chosen_operator, notes_of
+    from torch_outboard.kernels.samples import Wanted
 
     device = None if driver is None else _attached(driver, options)
     try:
@@ -63,7 +71,7 @@ def explain(
     if device is None:
         click.echo("\nWith --driver NAME the operator is called, and its route through the chain is shown.")
     else:
-        _call(name, dtype, sizes, mask, deterministic, device, text)
+        _call(name, Wanted(getattr(torch, dtype), sizes, mask, given), deterministic, device, text)
 
 
 def _shape(given: str) -> tuple[int, ...]:
@@ -74,6 +82,15 @@ def _shape(given: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes):
         raise click.BadParameter(f"{given!r} is no list of sizes, as 4,3", param_hint="--shape")
     return sizes
+
+
+def _value(given: str) -> tuple[str, Any]:
+    name, _, text = given.partition("=")
+    try:
+        return name, json.loads(text)
+    except json.JSONDecodeError as error:
+        what = f'{given!r} is no NAME=JSON, as accumulate=true, dim=[0,1] or reduction="sum"'
+        raise click.BadParameter(printable(what), param_hint="--value") from error
 
 
 def _attached(driver: str, options: tuple[str, ...]) -> Any:
@@ -90,16 +107,14 @@ def _attached(driver: str, options: tuple[str, ...]) -> Any:
     return torch.device(module.__name__.rpartition(".")[2], 0)
 
 
-def _call(
-    name: str, dtype: str, shapes: list[tuple[int, ...]], mask: bool, deterministic: bool, device: Any, text: bool
-) -> None:
+def _call(name: str, wanted: Wanted, deterministic: bool, device: Any, text: bool) -> None:
     import torch
 
     from torch_outboard.kernels.explain import run_call
     from torch_outboard.kernels.samples import NoSample, sample_call, shown
 
     try:
-        positional, named = sample_call(name, getattr(torch, dtype), shapes, mask, device)
+        positional, named = sample_call(name, wanted, device)
     except NoSample as error:
         raise click.ClickException(printable(str(error))) from error
     given = [*map(shown, positional), *(f"{key}={shown(value)}" for key, value in named.items())]
@@ -123,7 +138,7 @@ def _print_run(name: str, run: Run, text: bool) -> None:
     for operator, provider, calls in run.calls:
         click.echo(f"  {provider:10} ran {operator}{f', {calls} times' if calls > 1 else ''}")
         for note in notes_of(operator) if operator != name else ():
-            if note.of in ("operator", "checks"):
+            if note.of in ("operator", "checks") or note.place.startswith("csrc/"):
                 _print_note(note, "    ")
     for route in run.routes:
         count = len(route.kernels)

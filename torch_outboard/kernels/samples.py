@@ -6,14 +6,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from torch_outboard.kernels.operators import overload_of
 
-__all__ = ["NoSample", "sample_call", "shown"]
+__all__ = ["NoSample", "Wanted", "sample_call", "shown"]
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -38,29 +39,47 @@ class NoSample(ValueError):
     """The CPU's kernel refuses all arguments that were made for an operator."""
 
 
-def sample_call(
-    name: str, dtype: torch.dtype, shapes: Shapes, has_mask: bool, device: torch.device
-) -> tuple[list[Any], dict[str, Any]]:
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a call: its tensors' dtype and shapes, a mask as the index, arguments that are no tensors."""
+
+    dtype: torch.dtype
+    shapes: Shapes = ()
+    has_mask: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def sample_call(name: str, wanted: Wanted, device: torch.device) -> tuple[list[Any], dict[str, Any]]:
     """Return positional and named arguments on a device, for a call that the CPU's kernel accepts.
 
-    Raises NoSample, with the CPU's first error, if it accepts none.
+    Raises NoSample, with the CPU's first error, if it accepts none, or if an argument with a wanted value is none of
+    the operator's, or a tensor.
     """
-    candidates = [shapes] if shapes else _SHAPES
-    taken, error = _tried_apart(lambda: _accepted(name, dtype, candidates, has_mask))
+    _check_values(name, wanted.values)
+    candidates = [wanted.shapes] if wanted.shapes else _SHAPES
+    taken, error = _tried_apart(lambda: _accepted(name, wanted, candidates))
     if taken < 0:
-        how = "other shapes, or another type" if shapes else "--shape, for each of its tensors"
+        how = "other shapes, or another type" if wanted.shapes else "--shape, for each of its tensors"
         raise NoSample(f"no call of {name} could be made: {error}; give {how}")
-    positional, named = _arguments(name, dtype, candidates[taken], has_mask)
+    positional, named = _arguments(name, wanted, candidates[taken])
     return [_moved(one, device) for one in positional], {key: _moved(one, device) for key, one in named.items()}
 
 
-def _accepted(name: str, dtype: torch.dtype, candidates: Sequence[Shapes], has_mask: bool) -> tuple[int, str]:
+def _check_values(name: str, values: Mapping[str, Any]) -> None:
+    taken = [one.name for one in overload_of(name)._schema.arguments if "Tensor" not in str(one.type)]
+    for key in values:
+        if key not in taken:
+            which = f"has {', '.join(taken)}" if taken else "has none"
+            raise NoSample(f"{name} has no argument {key} that takes a value; of those that are no tensors it {which}")
+
+
+def _accepted(name: str, wanted: Wanted, candidates: Sequence[Shapes]) -> tuple[int, str]:
     """Return the place of the first shapes that the CPU's kernel accepts; -1, with its first error, without any."""
     torch.set_num_threads(1)
     errors: list[str] = []
     for place, shapes in enumerate(candidates):
         try:
-            positional, named = _arguments(name, dtype, shapes, has_mask)
+            positional, named = _arguments(name, wanted, shapes)
             overload_of(name)(*positional, **named)
         except Exception as refusal:  # noqa: BLE001 - whatever the CPU says of it
             first = str(refusal).strip().partition("\n")[0]
@@ -107,12 +126,12 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value
 
 
-def _arguments(name: str, dtype: torch.dtype, shapes: Shapes, has_mask: bool) -> tuple[list[Any], dict[str, Any]]:
-    made = _Made(name, dtype, shapes, has_mask)
+def _arguments(name: str, wanted: Wanted, shapes: Shapes) -> tuple[list[Any], dict[str, Any]]:
+    made = _Made(name, wanted, shapes)
     positional, named = [], {}
     for argument in overload_of(name)._schema.arguments:
         if argument.kwarg_only:
-            if argument.is_out or not argument.has_default_value():
+            if argument.is_out or argument.name in wanted.values or not argument.has_default_value():
                 named[argument.name] = made.argument(argument)
         else:
             positional.append(made.argument(argument))
@@ -122,13 +141,15 @@ def _arguments(name: str, dtype: torch.dtype, shapes: Shapes, has_mask: bool) ->
 class _Made:
     """Makes arguments in the order of the schema; each tensor takes the next shape."""
 
-    def __init__(self, name: str, dtype: torch.dtype, shapes: Shapes, has_mask: bool) -> None:
-        self.name, self.dtype, self.has_mask = name, dtype, has_mask
+    def __init__(self, name: str, wanted: Wanted, shapes: Shapes) -> None:
+        self.name, self.dtype, self.wanted = name, wanted.dtype, wanted
         self.shapes = list(shapes)
         self.first = self.shapes[0]
 
     def argument(self, declared: torch.Argument) -> Any:
         kind = str(declared.type)
+        if declared.name in self.wanted.values:
+            return self.wanted.values[declared.name]
         if declared.is_out:
             return torch.empty(0, dtype=self.dtype)
         if kind == "Tensor":
@@ -174,13 +195,13 @@ class _Made:
             return torch.zeros(self.first[:1] if is_row else shape, dtype=torch.int64)
         if name in _MASKS:
             return torch.ones(shape, dtype=torch.bool)
-        if name == "values" and self.has_mask:
+        if name == "values" and self.wanted.has_mask and len(self.wanted.shapes) < 2:
             shape = ()
         if self.dtype.is_floating_point or self.dtype.is_complex:
             return torch.rand(shape).mul(0.5).add(0.25).to(self.dtype)
         return torch.ones(shape, dtype=self.dtype)
 
     def _index(self) -> torch.Tensor:
-        if self.has_mask:
+        if self.wanted.has_mask:
             return torch.ones(self.first, dtype=torch.bool)
         return torch.zeros(self.first[:1], dtype=torch.int64)
