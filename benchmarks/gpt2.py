@@ -5,24 +5,21 @@
     benchmarks/gpt2.py --compile --batch 8  # loss and optimizer by torch.compile
 
 A type is the weights' dtype, or "autocast": float32 weights under torch.autocast in bfloat16. No operator runs on the
-CPU. Autograd supports one accelerator in a process, so each device has its own process. The processes alternate, from
-the same weights and tokens, and their first losses must agree. A figure is the median of the steps.
+CPU. The device and CUDA take turns in processes of their own, from the same weights and tokens, and their first losses
+must agree. A figure is the median of the steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from _results import RESULTS, about, write
+from _results import RESULTS, write
+from _served import open_device, serve, served
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
 os.environ.setdefault("USE_TF", "0")
@@ -30,8 +27,6 @@ os.environ.setdefault("USE_TF", "0")
 import torch
 import torch.nn.functional as F
 import transformers
-
-import torch_outboard
 
 LENGTH = 512
 WARM = 3
@@ -76,56 +71,22 @@ class Training:
         torch.get_device_module(self.device).synchronize()
 
 
-def serve(driver: str, kind: str, batch: int, is_compiled: bool) -> None:
+def run(driver: str, kind: str, batch: int, is_compiled: bool) -> None:
     """Train on a device, one step for each line of the input."""
-    device = torch.device("cuda", 0)
-    properties: object = None
-    if driver != "cuda":
-        module = torch_outboard.attach(driver)
-        device = torch.device(torch_outboard.attached_driver().name, 0)
-        properties = module.get_device_properties(0)
-    training = Training(device, kind, batch, is_compiled)
-    print(json.dumps(about(properties) if properties is not None else {}), flush=True)
-    for _ in sys.stdin:
-        print(json.dumps(training.step()), flush=True)
-
-
-@contextlib.contextmanager
-def served(driver: str, kind: str, options: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
-    words = [sys.executable, __file__, "--driver", driver, "--serve", kind, "--batch", str(options.batch)]
-    words += ["--compile"] if options.compile else []
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def answer(process: subprocess.Popen[str]) -> dict[str, float]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit("a training ended before its time; its error stands above")
-    found: dict[str, float] = json.loads(line)
-    return found
-
-
-def step(process: subprocess.Popen[str]) -> dict[str, float]:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return answer(process)
+    device, found = open_device(driver)
+    serve(found, Training(device, kind, batch, is_compiled).step)
 
 
 def measure(kind: str, options: argparse.Namespace) -> tuple[dict[str, float], dict[str, float]]:
     driver = options.driver
-    with served(driver, kind, options) as ours, served("cuda", kind, options) as theirs:
-        found, _ = answer(ours), answer(theirs)
-        steps = [(step(ours), step(theirs)) for _ in range(WARM + options.rounds)]
+    words = ["--serve", kind, "--batch", str(options.batch), *(["--compile"] if options.compile else [])]
+    with served(__file__, "--driver", driver, *words) as ours, served(__file__, "--driver", "cuda", *words) as theirs:
+        steps = [(ours.step(), theirs.step()) for _ in range(WARM + options.rounds)]
     for one, other in steps[:WARM]:
         if not abs(one["loss"] - other["loss"]) <= TOLERANCE[kind] * abs(other["loss"]):
             raise SystemExit(f"the losses differ: {one['loss']} on {driver}, {other['loss']} on CUDA")
     taken = steps[WARM:]
-    return found, {
+    return ours.found, {
         "first": steps[0][0]["milliseconds"],
         "their first": steps[0][1]["milliseconds"],
         "queued": statistics.median(one["queued"] for one, _ in taken),
@@ -146,7 +107,7 @@ def main() -> int:
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.driver, options.serve, options.batch, options.compile)
+        run(options.driver, options.serve, options.batch, options.compile)
         return 0
     if not torch.cuda.is_available():
         print("It needs a GPU and a CUDA build of torch.")

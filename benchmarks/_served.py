@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two processes that take turns: the driver's device and torch's CUDA.
+
+Autograd supports one accelerator in a process, so each device has its own. A process first prints what it is, then for
+each line of its input a step, all as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from _results import about
+
+Step = dict[str, Any]
+
+
+def open_device(driver: str) -> tuple[Any, dict[str, object]]:
+    """Attach the driver, unless it is "cuda" or "cpu", and return its first device, and what is known of it."""
+    import torch
+
+    import torch_outboard
+
+    if driver in ("cuda", "cpu"):
+        return torch.device(driver, 0), {}
+    module = torch_outboard.attach(driver)
+    name = module.__name__.rpartition(".")[2]
+    return torch.device(name, 0), about(module.get_device_properties(0))
+
+
+def serve(found: dict[str, object], step: Callable[[], Step]) -> None:
+    """Print what was found, and a step for each line of the input."""
+    print(json.dumps(found), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(step()), flush=True)
+
+
+class Served:
+    """A process that serves steps. Ends the program if the process ends before its time."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.found = self._answer()
+
+    def step(self) -> Step:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Step:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("a training ended before its time; its error stands above")
+        answer: Step = json.loads(line)
+        return answer
+
+
+@contextlib.contextmanager
+def served(script: str, *options: str) -> Iterator[Served]:
+    """Run a script that serves steps, in a scope."""
+    words = [sys.executable, script, *options]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Served(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def ratio_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the median of the pairs' ratios, and the upper end of its 95 % interval.
+
+    The interval is that of order statistics, which assumes no distribution.
+    """
+    ratios = sorted(one / other for one, other in pairs)
+    rank = math.ceil(len(ratios) / 2 + 1.96 * math.sqrt(len(ratios)) / 2)
+    return statistics.median(ratios), ratios[min(rank, len(ratios)) - 1]

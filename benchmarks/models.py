@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measure training steps of published architectures with random weights on a GPU against torch's own CUDA device.
+
+    benchmarks/models.py                          # nv against CUDA
+    benchmarks/models.py --only resnet50,gpt2
+    benchmarks/models.py --driver sim --against cpu --tiny    # a try without a GPU
+
+Eager, under torch.autocast in bfloat16. The device and CUDA take turns in processes of their own, from the same weights
+and batch. The losses of all steps are compared. A ratio is the median of the steps' ratios, with the upper end of its
+95 % interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from _results import RESULTS, write
+from _served import Served, Step, open_device, ratio_of, serve, served
+
+os.environ.setdefault("OUTBOARD_FALLBACK", "silent")  # calls on the CPU are counted
+os.environ.setdefault("USE_TF", "0")
+
+import torch
+from _models import MODELS, made
+
+import torch_outboard
+
+STEPS = 50
+WARM = 3
+# By which the losses of a step may differ: products of bfloat16 are summed in another order, which training carries on.
+TOLERANCE = 5e-2
+
+
+class Training:
+    """A model on a device, with its optimizer and its batch."""
+
+    def __init__(self, device: torch.device, name: str, is_tiny: bool) -> None:
+        model, batch, self.loss = made(name, is_tiny)
+        self.device = device
+        self.model = model.to(device)
+        self.batch = {key: one.to(device) for key, one in batch.items()}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+
+    def step(self) -> Step:
+        self._wait()
+        begin = time.perf_counter()
+        with torch.autocast(self.device.type, torch.bfloat16):
+            loss = self.loss(self.model, self.batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        queued = time.perf_counter()
+        self._wait()
+        end = time.perf_counter()
+        return {
+            "loss": loss.item(),
+            "host_ms": (queued - begin) * 1e3,
+            "step_ms": (end - begin) * 1e3,
+            "fallback": torch_outboard.coverage().calls(provider="fallback") if self._is_ours() else {},
+        }
+
+    def _is_ours(self) -> bool:
+        return self.device.type not in ("cuda", "cpu")
+
+    def _wait(self) -> None:
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).synchronize()
+
+
+def measure(ours: Served, theirs: Served, count: int) -> dict[str, Any]:
+    steps = [(ours.step(), theirs.step()) for _ in range(count)]
+    taken = steps[WARM:]
+    ratio, high = ratio_of([(one["step_ms"], other["step_ms"]) for one, other in taken])
+    return {
+        "ratio": ratio,
+        "ratio_high": high,
+        "step_ms": statistics.median(one["step_ms"] for one, _ in taken),
+        "cuda_ms": statistics.median(other["step_ms"] for _, other in taken),
+        "first_s": steps[0][0]["step_ms"] / 1e3,
+        "cuda_first_s": steps[0][1]["step_ms"] / 1e3,
+        "host_ms": statistics.median(one["host_ms"] for one, _ in taken),
+        "cuda_host_ms": statistics.median(other["host_ms"] for _, other in taken),
+        "fallback": steps[-1][0]["fallback"],
+        "loss_difference": max(abs(one["loss"] - other["loss"]) / abs(other["loss"]) for one, other in steps),
+    }
+
+
+def run(options: argparse.Namespace) -> int:
+    figures: dict[str, Any] = {"about": {}, "models": {}}
+    wrong = []
+    print("| model | ratio | at most | step, ms | CUDA, ms | host, ms | CUDA, ms | first, s | CUDA, s | losses |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for name in options.only.split(",") if options.only else MODELS:
+        words = ["--serve", name, *(["--tiny"] if options.tiny else [])]
+        sides = [served(__file__, "--driver", driver, *words) for driver in (options.driver, options.against)]
+        with sides[0] as ours, sides[1] as theirs:
+            row = measure(ours, theirs, options.steps)
+            figures["about"] = ours.found
+        figures["models"][name] = row
+        keys = ("step_ms", "cuda_ms", "host_ms", "cuda_host_ms", "first_s", "cuda_first_s")
+        shown = [f"{row['ratio']:.3f} | {row['ratio_high']:.3f}", *(f"{row[key]:.2f}" for key in keys)]
+        print(f"| {name} | {' | '.join(shown)} | {row['loss_difference']:.1e} |", flush=True)
+        if row["fallback"]:
+            print(f"\non the CPU: {row['fallback']}\n", flush=True)
+        if not row["loss_difference"] <= TOLERANCE:
+            wrong.append(name)
+    ratios = [row["ratio"] for row in figures["models"].values()]
+    print(f"\nmedian {statistics.median(ratios):.3f}, largest {max(ratios):.3f}")
+    write(options.json or RESULTS / f"models-{options.driver}.json", figures)
+    if wrong:
+        print(f"losses differ by more than {TOLERANCE}: {', '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--driver", default="nv")
+    parser.add_argument("--against", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--only", metavar="MODEL,...")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--tiny", action="store_true", help="small models, for a try")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        device, found = open_device(options.driver)
+        serve(found, Training(device, options.serve, options.tiny).step)
+        return 0
+    if unknown := set((options.only or "").split(",")) - {"", *MODELS}:
+        parser.error(f"there is no model {', '.join(sorted(unknown))}: choose of {', '.join(MODELS)}")
+    if options.against == "cuda" and not torch.cuda.is_available():
+        print("It needs a GPU and a CUDA build of torch.")
+        return 0
+    return run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
