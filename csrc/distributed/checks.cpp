@@ -50,6 +50,17 @@ void check_list(const char* name, const char* argument, const Tensors& list, con
   }
 }
 
+Tensors check_list_of_root(const char* name, const char* argument, const char* where, const std::vector<Tensors>& lists,
+                           const Tensors& own, bool is_root, int size) {
+  TORCH_CHECK_VALUE(lists.size() == (is_root ? 1 : 0), name, " takes ", argument, " at ", where,
+                    ", and none elsewhere");
+  if (!is_root) {
+    return {};
+  }
+  check_list(name, argument, lists[0], own[0], size);
+  return lists[0];
+}
+
 void check_parts(const char* name, const at::Tensor& whole, const at::Tensor& part, int size) {
   TORCH_CHECK_VALUE(whole.numel() == part.numel() * size, name, ": a tensor of ", whole.numel(),
                     " elements is not the ", size, " parts of ", part.numel(), " elements of the ", size, " ranks");

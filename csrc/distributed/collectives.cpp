@@ -191,12 +191,8 @@ WorkPtr DistributedBackend::gather(std::vector<Tensors>& outputs, Tensors& input
   check_one(kind.name, "the input", inputs);
   check_rank(kind.name, "the destination", given.rootRank, getSize());
   const bool is_root = getRank() == given.rootRank;
-  TORCH_CHECK_VALUE(outputs.size() == (is_root ? 1 : 0), kind.name,
-                    " takes a list of outputs at the destination, and none elsewhere");
-  const Tensors flat = is_root ? outputs[0] : Tensors();
-  if (is_root) {
-    check_list(kind.name, "the list of outputs", flat, inputs[0], getSize());
-  }
+  const Tensors flat =
+      check_list_of_root(kind.name, "the list of outputs", "the destination", outputs, inputs, is_root, getSize());
   Call call{kind,
             inputs,
             flat,
@@ -217,12 +213,8 @@ WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inpu
   check_one(kind.name, "the output", outputs);
   check_rank(kind.name, "the source", given.rootRank, getSize());
   const bool is_root = getRank() == given.rootRank;
-  TORCH_CHECK_VALUE(inputs.size() == (is_root ? 1 : 0), kind.name,
-                    " takes a list of inputs at the source, and none elsewhere");
-  const Tensors flat = is_root ? inputs[0] : Tensors();
-  if (is_root) {
-    check_list(kind.name, "the list of inputs", flat, outputs[0], getSize());
-  }
+  const Tensors flat =
+      check_list_of_root(kind.name, "the list of inputs", "the source", inputs, outputs, is_root, getSize());
   Call call{kind,
             flat,
             outputs,
