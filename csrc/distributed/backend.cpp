@@ -153,6 +153,16 @@ void DistributedBackend::startCoalescing() {
   deferred_.clear();
 }
 
+// Torch does not end a batch in which a call has raised: later calls would wait for an end that does not come.
+void DistributedBackend::drop_batch() {
+  Works works;
+  std::vector<NativeDeferred> deferred;
+  const std::lock_guard lock(mutex_);
+  is_coalescing_ = false;
+  works.swap(coalesced_);
+  deferred.swap(deferred_);
+}
+
 WorkPtr DistributedBackend::endCoalescing() {
   Works works;
   std::vector<NativeDeferred> deferred;
@@ -244,7 +254,13 @@ WorkPtr DistributedBackend::submit(Call call) {
                                    " Start processes with multiprocessing's 'spawn', and make the group in each."));
   }
   group_->failure().check(call.kind.name);
-  WorkPtr work = at::hasCallbacks() ? submit_recorded(call) : submit_to_any(call);
+  WorkPtr work;
+  try {
+    work = at::hasCallbacks() ? submit_recorded(call) : submit_to_any(call);
+  } catch (...) {
+    drop_batch();
+    throw;
+  }
   const std::lock_guard lock(mutex_);
   if (is_coalescing_) {
     coalesced_.push_back(work);

@@ -100,6 +100,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
     const std::lock_guard lock(mutex_);
     return is_coalescing_;
   }
+  void drop_batch();
   void check(const Call& call, const Tensors& all) const;
   std::shared_ptr<Staging> stage(const Call& call);
   Place place_of(const Call& call, const at::Tensor& first) const;

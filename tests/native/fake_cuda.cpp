@@ -29,6 +29,7 @@ std::map<uint64_t, size_t> blocks;  // device memory
 size_t used = 0;
 std::map<void*, std::chrono::steady_clock::time_point> records;  // of events
 std::set<void*> pinned, allocated_host, streams, events, graphs, executables;
+std::set<void*> capturing;  // streams; a graph records nothing, and what is queued meanwhile is done at once
 // A kernel: of a text its name alone, of a cubin what the compiler wrote of it.
 struct Function {
   std::string name;
@@ -367,14 +368,22 @@ int cuStreamAddCallback(void* stream, void (*fn)(void*, int, void*), void* user,
 int cuLaunchHostFunc(void*, void (*)(void*), void*) {
   return kNotSupported;
 }
-int cuStreamIsCapturing(void*, int* out) {
-  return *out = 0, 0;
+int cuStreamIsCapturing(void* stream, int* out) {
+  const std::lock_guard lock(mutex);
+  *out = capturing.count(stream) != 0 ? 1 : 0;
+  return 0;
 }
-int cuStreamBeginCapture_v2(void*, int) {
-  return kNotSupported;
+int cuStreamBeginCapture_v2(void* stream, int) {
+  if (const int code = check(streams, stream)) return code;
+  const std::lock_guard lock(mutex);
+  return capturing.insert(stream).second ? 0 : kInvalidValue;
 }
-int cuStreamEndCapture(void*, void**) {
-  return kNotSupported;
+int cuStreamEndCapture(void* stream, void** out) {
+  {
+    const std::lock_guard lock(mutex);
+    if (capturing.erase(stream) == 0) return kInvalidValue;
+  }
+  return make(graphs, out);
 }
 int cuThreadExchangeStreamCaptureMode(int*) {
   return 0;

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import torch_outboard
 from distributed.programs.start import RANK, meet, raises, start
+from torch_outboard import _C
 
 how = sys.argv[1]
 # Where processors exchange through memory, a peer that has died is one that never comes.
@@ -36,15 +37,32 @@ if how == "works":
     dist.all_reduce(x)
     assert x[0].item() == 3.0 and providers() == {"native"}
     received = torch.empty(1 << 12, device=device)
-    calls = [lambda: dist.isend(x, 1 - RANK), lambda: dist.irecv(received, 1 - RANK)]
-    for work in [call() for call in calls[:: 1 - 2 * RANK]]:  # one rank begins with a send, the other with the receive
-        work.wait()
-    assert received[7].item() == 3.0
-    received.zero_()
+
+    def exchange() -> None:
+        """Begin with the send on one rank, and with the receive on the other."""
+        calls = [lambda: dist.isend(x, 1 - RANK), lambda: dist.irecv(received, 1 - RANK)]
+        for work in [call() for call in calls[:: 1 - 2 * RANK]]:
+            work.wait()
+        assert received[7].item() == 3.0
+        received.zero_()
+
+    exchange()
+    # A call that raises ends its batch, which torch does not: what follows is not kept for the end.
+    dist.group.WORLD._start_coalescing(device)
+    dist.isend(x, 1 - RANK)  # dropped, on both ranks
+    with raises(RuntimeError, "single memory location"):
+        dist.irecv(received[:1].expand(4), 1 - RANK)
+    exchange()
     both = [dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, received, 1 - RANK)]
     for work in dist.batch_isend_irecv(both):
         work.wait()
     assert received[7].item() == 3.0
+    if _C.entries()["graph_capture_begin"]:
+        for name, call in (("all_reduce", lambda: dist.all_reduce(x)), ("send", lambda: dist.isend(x, 1 - RANK))):
+            words = f"{name}, in a graph that the driver captures itself, cannot be captured"
+            with raises(torch_outboard.CaptureError, words), module.graph(module.Graph()):
+                call()
+        exchange()  # the group lives on
     with raises(torch_outboard.NotSupportedError, "recv from any rank", "name the source"):
         dist.recv(received)
     other = torch.ones(3, device=torch.device(device.type, (device.index + 1) % module.device_count()))
