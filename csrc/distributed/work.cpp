@@ -108,16 +108,17 @@ c10::intrusive_ptr<c10::ivalue::Future> DistributedWork::getFuture() {
     future_ =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), std::move(devices));
     if (completed_ || staging_->is_streamed()) {
+      const std::exception_ptr error = exception_;
       lock.unlock();
-      settle(*future_);
+      settle(*future_, error);
     }
   }
   return future_;
 }
 
-void DistributedWork::settle(c10::ivalue::Future& future) const {
-  if (exception_) {
-    future.setError(exception_);
+void DistributedWork::settle(c10::ivalue::Future& future, const std::exception_ptr& error) const {
+  if (error) {
+    future.setError(error);
   } else if (Stream* const stream = staging_->out_stream(); stream != nullptr && !results_.empty()) {
     const c10::StreamGuard guard(to_c10(*stream));  // the future's events are recorded on it
     future.markCompleted(c10::IValue(results_));
@@ -150,9 +151,9 @@ void DistributedWork::complete(std::exception_ptr error) {
     // Callbacks may start collectives and wait for them, so they never run on a thread that collectives need.
     auto self = c10::intrusive_ptr<DistributedWork>::unsafe_reclaim_from_nonowning(this);
     try {
-      waiters_->run([self, future] { self->settle(*future); });
+      waiters_->run([self, future, error] { self->settle(*future, error); });
     } catch (const std::system_error&) {  // no thread can be started
-      settle(*future);
+      settle(*future, error);
     }
   }
 }
