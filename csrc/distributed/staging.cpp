@@ -79,6 +79,8 @@ bool Staging::can_stream() const {
 }
 
 Staging::~Staging() {
+  // Reference counts in torch's libraries order this behind every use. The lock shows it to ThreadSanitizer too.
+  const std::lock_guard lock(mutex_);
   const bool is_copied = place_ == Place::Staged || place_ == Place::Native;
   if (!is_copied || is_captured_ || streams_.out == streams_.current || driver_is_gone()) {
     return;

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -54,9 +55,8 @@ struct Comm {
   std::unique_ptr<Comm> child;  // while it is split from this one
   void** child_out = nullptr;
   std::vector<std::shared_ptr<support::Exchange>> flagged;  // what has this one's flag for aborts
-  std::atomic<bool> is_running{false};
+  std::shared_ptr<std::atomic<bool>> is_running = std::make_shared<std::atomic<bool>>(false);
   std::atomic<int> pending{0};  // questions until a call is queued, once it has run
-  std::thread thread;
   std::atomic<int> error{kSuccess};
   std::vector<double> scales;  // of operations from 5 on
 };
@@ -87,30 +87,39 @@ void work(Comm& comm, const std::vector<ob_collective>& calls) {
     comm.error = kRemote;
     last_error = error;
   }
-  comm.is_running = false;
+}
+
+void wait(const Comm& comm) {
+  comm.is_running->wait(true);
 }
 
 // Calls are being queued until they are done, as the streams of the other fake do everything at once.
 int run(Comm& comm, std::vector<ob_collective> calls) {
   if (comm.is_blocking) {
-    comm.is_running = true;
+    *comm.is_running = true;
     work(comm, calls);
+    *comm.is_running = false;
     return comm.error;
   }
-  if (comm.thread.joinable()) comm.thread.join();
-  comm.is_running = true;
+  wait(comm);
+  *comm.is_running = true;
   comm.pending = number("FAKE_NCCL_SLOW", 0);
-  comm.thread = std::thread([&comm, given = std::move(calls)] { work(comm, given); });
+  // Nothing joins it if the process ends first.
+  std::thread([&comm, is_running = comm.is_running, given = std::move(calls)] {
+    work(comm, given);
+    *is_running = false;
+    is_running->notify_all();
+  }).detach();
   return kInProgress;
 }
 
 void drop(Comm* comm) {
-  if (comm->thread.joinable()) comm->thread.join();
+  wait(*comm);
   delete comm;
 }
 
 int submit(Comm* comm, ob_collective call, int type, int operation = 0) {
-  if (comm->is_running || comm->pending > 0) {
+  if (*comm->is_running || comm->pending > 0) {
     last_error = "a call on a communicator on which another is being queued";
     return kInvalidArgument;
   }
@@ -141,7 +150,7 @@ ob_collective make(int32_t kind, const void* src, void* dst, size_t count, int r
 
 // Wait until all ranks do.
 void meet(Comm& comm) {
-  if (comm.thread.joinable()) comm.thread.join();
+  wait(comm);
   char own = 0;
   std::vector<char> all(static_cast<size_t>(comm.exchange->size()));
   ob_collective call = make(OB_ALL_GATHER, &own, all.data(), 1);
@@ -219,8 +228,8 @@ int ncclCommGetAsyncError(void* handle, int* out) {
     }
     *comm.child_out = comm.child.release();
   }
-  if (comm.error == kSuccess && (!comm.exchange->has_all() || comm.is_running || comm.pending > 0)) {
-    if (!comm.is_running && comm.pending > 0) --comm.pending;
+  if (comm.error == kSuccess && (!comm.exchange->has_all() || *comm.is_running || comm.pending > 0)) {
+    if (!*comm.is_running && comm.pending > 0) --comm.pending;
     *out = kInProgress;
   }
   return kSuccess;
