@@ -22,6 +22,9 @@ from torch_outboard.testing.fork_server import ForkServer
 TESTS = Path(__file__).resolve().parent.parent
 PROGRAM = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
 LIMIT = 60.0
+# ThreadSanitizer ends a forked child that starts a thread: there each rank imports torch.
+SPAWNS = "TEST_SPAWN" in os.environ
+ONE_MAPPING = {"single_mapping": "True"}  # it knows memory by its address
 # Of the stacks, whose imports take a second in each process.
 PRELOADED = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor.parallel")
 
@@ -82,7 +85,7 @@ def run_ranks(_servers: list[ForkServer], tmp_path: Path) -> RunRanks:
             **variables,
             **(env or {}),
             "TEST_DRIVER": driver,
-            "TEST_OPTIONS": json.dumps(options),
+            "TEST_OPTIONS": json.dumps({**options, **(ONE_MAPPING if SPAWNS and driver == "sim" else {})}),
             "TEST_STORE": str(tmp_path / "store"),
             "TEST_PORT": str(free_port()),
             "WORLD_SIZE": str(len(statuses)),
@@ -92,9 +95,12 @@ def run_ranks(_servers: list[ForkServer], tmp_path: Path) -> RunRanks:
 
         def run_rank(rank: int) -> subprocess.CompletedProcess[str]:
             ranked = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            if SPAWNS:
+                command = [sys.executable, path, *arguments]
+                return subprocess.run(command, env=ranked, capture_output=True, text=True, timeout=10 * limit)
             return _servers[rank].run(PROGRAM, ("-", path, *arguments)[1:], ranked, limit)
 
-        while len(_servers) < len(statuses):
+        while len(_servers) < len(statuses) and not SPAWNS:
             _servers.append(ForkServer(environment(), TESTS.parent, imports=PRELOADED))
         with ThreadPoolExecutor(len(statuses)) as pool:
             answers = list(pool.map(run_rank, range(len(statuses))))

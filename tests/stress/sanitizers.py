@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -217,8 +218,12 @@ def split(text: str) -> Iterator[str]:
             yield part.strip()
 
 
-FRAME = re.compile(r"^ +#\d+ .*\((\S+?)\+0x[0-9a-f]+\)", re.MULTILINE)
+FRAME = re.compile(r"^ +#\d+ (.*)\((\S+?)\+0x[0-9a-f]+\)", re.MULTILINE)
 ACCESS = re.compile(r"^ +(?:Previous )?(?:atomic )?(?:read|write) of size ", re.MULTILINE | re.IGNORECASE)
+# An access to a reference count.
+COUNT = re.compile(
+    r"\A[^\n]*atomic write of size .*\n(?: +#\d+ std::__atomic_base.*\n)* +#\d+ c10::detail::atomic_\w*refcount_"
+)
 # What stands between an access and who makes it: `operator delete`, `memcpy`.
 RUNTIMES = re.compile(r"lib[at]san\.so|<null>")
 
@@ -228,18 +233,25 @@ def counts(report: str, ours: Iterable[str]) -> bool:
 
     Every report counts, except data races in which one access is not made by our libraries. torch's libraries are not
     instrumented. ThreadSanitizer intercepts their frees and copies of memory, but not the reference counts that order
-    them after our accesses. The loader's frees of ended threads' variables are alike. If our libraries make both
-    accesses, a report is a bug, and there are no suppressions.
+    them after our accesses. The loader's frees of ended threads' variables are alike. So is the destructor of an object
+    of ours that torch calls as it drops the last reference, against our own earlier count of it; against any other
+    access it counts. If our libraries make both accesses, a report is a bug, and there are no suppressions.
     """
     if "ThreadSanitizer: data race" not in report:
         return True
     libraries = set(ours)
-    accesses = [match.start() for match in ACCESS.finditer(report)]
-    for begin in accesses:
-        # A stack ends at an empty line.
-        stack = report[begin:].split("\n\n", 1)[0]
-        modules = [module for module in FRAME.findall(stack) if not RUNTIMES.search(module)]
+
+    def is_destructor(frame: tuple[str, str]) -> bool:
+        return "::~" in frame[0] and Path(frame[1]).name in libraries
+
+    # A stack ends at an empty line.
+    stacks = [report[match.start() :].split("\n\n", 1)[0] for match in ACCESS.finditer(report)]
+    for stack in stacks:
+        frames = [frame for frame in FRAME.findall(stack) if not RUNTIMES.search(frame[1])]
+        others = [other for other in stacks if other is not stack]
+        if "#0 operator delete(" in stack and all(COUNT.search(other) for other in others):
+            frames = list(itertools.dropwhile(is_destructor, frames))
         # A stack that could not be restored may be ours.
-        if modules and Path(modules[0]).name not in libraries:
+        if frames and Path(frames[0][1]).name not in libraries:
             return False
     return True

@@ -67,6 +67,14 @@ def test_what_runs_in_processes_of_its_own(tree):
     check(tree, *(f"tests/unit/{name}" for name in UNIT))
 
 
+GROUPS = "works or exit or abort or streams or leave_no or every_collective_of_the_simulated or see_collectives"
+
+
+def test_process_groups(tree, monkeypatch):
+    monkeypatch.setenv("TEST_SPAWN", "1")
+    check(tree, "tests/distributed", "-k", GROUPS)
+
+
 def test_what_is_left_out_exists():
     for tests in DESELECTED.values():
         for test in tests:
@@ -147,10 +155,18 @@ REPORT = """WARNING: ThreadSanitizer: data race (pid=1)
 """
 
 
+COUNTED = "c10::detail::atomic_combined_refcount_decrement"
+BY_TORCH = ("(libtorch_outboard.so", "(libtorch_python.so")
+
+
 def test_a_race_counts_by_who_makes_the_accesses():
     ours = {"libtorch_outboard.so", "_C.so"}
     assert sanitizers.counts(REPORT.replace("MODULE", "libtorch_outboard.so"), ours)
     assert not sanitizers.counts(REPORT.replace("MODULE", "libc10.so"), ours)
+    released = REPORT.replace("WHO()", "Work::~Work()").replace("MODULE", "_C.so").replace("#1 at::", f"#1 {COUNTED}::")
+    assert not sanitizers.counts(released.replace(*BY_TORCH, 1), ours)
+    assert sanitizers.counts(released, ours)
+    assert sanitizers.counts(released.replace(*BY_TORCH, 1).replace(COUNTED, "store"), ours)
     first = REPORT.partition("  Previous ")[0]
     unknown = "atomic write of size 8 at 0x7b1800326a08 by main thread:\n    [failed to restore the stack]\n"
     assert sanitizers.counts(first.replace("MODULE", "_C.so") + "  Previous " + unknown, ours)
