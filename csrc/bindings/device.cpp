@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/late_warnings.h"
 #include "core/process.h"
+#include "core/sync_debug.h"
 #include "torch/autograd_threads.h"
 
 namespace outboard::bindings {
@@ -229,6 +230,23 @@ PyObject* py_set_waits_for_calls(PyObject*, PyObject* argument) {
   return none();
 }
 
+PyObject* py_set_sync_debug_mode(PyObject*, PyObject* argument) {
+  int64_t mode = 0;
+  if (!to_int64(argument, &mode)) {
+    return nullptr;
+  }
+  if (mode < 0 || mode > static_cast<int64_t>(SyncDebugMode::Error)) {
+    PyErr_SetString(PyExc_ValueError, "set_sync_debug_mode takes 0, 1 or 2");
+    return nullptr;
+  }
+  set_sync_debug_mode(static_cast<SyncDebugMode>(mode));
+  return none();
+}
+
+PyObject* py_get_sync_debug_mode(PyObject*, PyObject*) {
+  return PyLong_FromLong(static_cast<long>(sync_debug_mode()));
+}
+
 PyObject* py_set_long_wait(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
     const double seconds = PyFloat_AsDouble(argument);
@@ -317,6 +335,8 @@ PyMethodDef device_methods[] = {
     {"in_bad_fork", py_in_bad_fork, METH_NOARGS, PyDoc_STR("Whether a device was opened before this fork.")},
     {"drain_all_devices", py_drain_all_devices, METH_NOARGS,
      PyDoc_STR("Waits for all open devices; failures are left for the next wait that is a user's.")},
+    {"set_sync_debug_mode", py_set_sync_debug_mode, METH_O, PyDoc_STR("What a wait of an operation does: 0, 1, 2.")},
+    {"get_sync_debug_mode", py_get_sync_debug_mode, METH_NOARGS, PyDoc_STR("What a wait of an operation does.")},
     {"set_waits_for_calls", py_set_waits_for_calls, METH_O, PyDoc_STR("Whether each call waits for what it queues.")},
     {"set_long_wait", py_set_long_wait, METH_O, PyDoc_STR("After how many seconds a wait is told, 30 at first.")},
     {"synchronize_device", py_synchronize_device, METH_O, PyDoc_STR("Waits for all work of the device.")},

@@ -14,6 +14,7 @@
 #include "core/kernel_failure.h"
 #include "core/lost_device.h"
 #include "core/process.h"
+#include "core/sync_debug.h"
 #include "core/trace.h"
 
 namespace outboard {
@@ -298,11 +299,15 @@ bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name
   refuse_in_capture(stream, "host work that runs once");
   refuse_second_stream(stream);
   stream.last_work.store(name, std::memory_order_relaxed);
+  if (C10_UNLIKELY(!has_host_queue())) {
+    note_sync(name != nullptr ? name : "work of the host");
+  }
   return C10_LIKELY(!is_recording_activities()) ? call_host_work(stream, fn, user)
                                                 : call_observed_host_work(stream, fn, user, name);
 }
 
 void wait_and_run(Stream& stream, ob_host_fn fn, void* user, const char* name) {
+  note_sync(name != nullptr ? name : "work of the host");
   synchronize_stream(stream);
   if (C10_LIKELY(!is_recording_activities())) {
     fn(user);

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/event.h"
 #include "core/stream.h"
+#include "core/sync_debug.h"
 #include "memory/caching_allocator.h"
 
 namespace outboard {
@@ -124,6 +125,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
 #endif
   bool queryStream(const c10::Stream& stream) const override { return query_stream(from_c10(stream)); }
   void synchronizeStream(const c10::Stream& stream) const override {
+    note_sync("synchronize() of a stream");
     synchronize_stream(from_c10(stream), Leave::OnSignal);
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {

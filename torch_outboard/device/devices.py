@@ -24,12 +24,14 @@ __all__ = [
     "get_device_name",
     "get_device_properties",
     "get_gencode_flags",
+    "get_sync_debug_mode",
     "init",
     "is_available",
     "is_bf16_supported",
     "is_initialized",
     "is_tf32_supported",
     "set_device",
+    "set_sync_debug_mode",
     "synchronize",
 ]
 
@@ -195,3 +197,32 @@ def _module_getattr(attribute: str) -> Any:
 
         return default_generators()
     raise AttributeError(f"module 'torch.{_context.name}' has no attribute {attribute!r}")
+
+
+_SYNC_DEBUG_MODES = ("default", "warn", "error")
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """Set what an operation does for which the host waits for the device, as torch.cuda.set_sync_debug_mode does.
+
+    Such are item(), copies to the host, copies from memory that is not pinned or without non_blocking=True, operators
+    whose result's size depends on values, such as nonzero(), operators that run on the CPU, and synchronize() of a
+    stream. The waits for a device or an event are not reported, nor are small copies to the device, which are staged.
+
+    Args:
+        debug_mode: "default" or 0 does nothing, "warn" or 1 issues a UserWarning, "error" or 2 raises a RuntimeError
+            before anything is queued. It applies to all threads and devices.
+
+    Raises:
+        ValueError: `debug_mode` is none of these.
+    """
+    given = _SYNC_DEBUG_MODES.index(debug_mode) if debug_mode in _SYNC_DEBUG_MODES else debug_mode
+    if isinstance(given, bool) or given not in range(len(_SYNC_DEBUG_MODES)):
+        choices = ", ".join(f"{number} or {name!r}" for number, name in enumerate(_SYNC_DEBUG_MODES))
+        raise ValueError(f"set_sync_debug_mode takes {choices}, got {debug_mode!r}")
+    _C.set_sync_debug_mode(int(given))
+
+
+def get_sync_debug_mode() -> int:
+    """Return what set_sync_debug_mode set, as a number."""
+    return _C.get_sync_debug_mode()

@@ -35,7 +35,6 @@ ABSENT: dict[str, str] = {
     "current_blas_handle": _CUDA,
     "current_solver_handle": _CUDA,
     "get_allocator_backend": "there is one allocator; torch.<name>.memory.change_current_allocator replaces it",
-    "get_sync_debug_mode": "set_sync_debug_mode is not there yet either",
     "has_half": "deprecated; is_bf16_supported and get_device_properties().dtypes tell",
     "has_magma": _CUDA,
     "jiterator": _CUDA,

@@ -13,7 +13,6 @@ __all__ = [
     "list_gpu_processes",
     "memory_usage",
     "power_draw",
-    "set_sync_debug_mode",
     "temperature",
     "utilization",
 ]
@@ -34,6 +33,5 @@ clock_rate: Any = _missing("clock_rate", _SENSORS)
 list_gpu_processes: Any = _missing("list_gpu_processes", "the driver contract does not list processes")
 memory_usage: Any = _missing("memory_usage", _SENSORS)
 power_draw: Any = _missing("power_draw", _SENSORS)
-set_sync_debug_mode: Any = _missing("set_sync_debug_mode", "warnings at waits are not there yet")
 temperature: Any = _missing("temperature", _SENSORS)
 utilization: Any = _missing("utilization", _SENSORS)

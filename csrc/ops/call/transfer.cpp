@@ -11,6 +11,7 @@
 
 #include "core/capture.h"
 #include "core/queue.h"
+#include "core/sync_debug.h"
 #include "memory/host_allocator.h"
 #include "ops/operator/operator.h"
 #include "ops/tensors/tensor_utils.h"
@@ -112,6 +113,9 @@ void linear_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blo
   const size_t bytes = src.nbytes();
   const void* data = src.const_data_ptr();
   if (is_pinned(data)) {
+    if (!non_blocking) {
+      note_sync("a copy from the host without non_blocking=True");
+    }
     copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
     keep_pinned(src, stream);
     if (!non_blocking) {
@@ -126,6 +130,7 @@ void linear_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blo
     record_host_block(block.get(), block, stream);
     return;
   }
+  note_sync("a copy from memory of the host that is not pinned");
   copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
   wait_for_copy(stream);
 }

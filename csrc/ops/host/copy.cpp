@@ -16,6 +16,7 @@
 #include "core/device.h"
 #include "core/event.h"
 #include "core/queue.h"
+#include "core/sync_debug.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
 #include "ops/call/trace.h"
@@ -90,6 +91,7 @@ bool copy_strided_by_driver(const at::Tensor& src, const at::Tensor& dst, Stream
 // Return the elements of a strided device tensor as a strided CPU tensor: one linear copy of the whole span. Waits.
 at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
   refuse_waiting_copy(stream);
+  note_sync("a copy to the host");
   const size_t nbytes = span_bytes(tensor.sizes(), tensor.strides(), tensor.element_size());
   at::Tensor flat = at::detail::empty_cpu({static_cast<int64_t>(nbytes / tensor.element_size())}, tensor.scalar_type());
   copy_bytes(stream, flat.data_ptr(), c10::Device(c10::kCPU), tensor.const_data_ptr(), tensor.device(), nbytes);
@@ -138,12 +140,16 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
     }
     return;
   }
-  copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), given.nbytes());
-  if (non_blocking && is_pinned(dst.const_data_ptr())) {
-    keep_pinned(dst, stream);
-    return;
+  const bool waits = !non_blocking || !is_pinned(dst.const_data_ptr());
+  if (waits) {
+    note_sync("a copy to the host");
   }
-  wait_for_copy(stream);
+  copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), given.nbytes());
+  if (waits) {
+    wait_for_copy(stream);
+  } else {
+    keep_pinned(dst, stream);
+  }
 }
 
 void within_device(const at::Tensor& src, const at::Tensor& dst);

@@ -7,6 +7,7 @@
 
 #include "core/capture.h"
 #include "core/stream.h"
+#include "core/sync_debug.h"
 #include "ops/call/trace.h"
 #include "ops/call/transfer.h"
 #include "ops/operator/operator.h"
@@ -20,6 +21,7 @@ namespace {
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   Stream& stream = current_stream(self.device().index());
   refuse_in_capture(stream, "item(), for whose result the caller waits,");
+  note_sync("item()");
   if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
     trace_tensors(*active, "aten::_local_scalar_dense", self.device().index(), {}, self);
   }

@@ -9,6 +9,7 @@
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/stream.h"
+#include "core/sync_debug.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -53,6 +54,7 @@ at::Tensor host_view(const at::Tensor& tensor) {
   ensure_open(device);
   Stream& stream = current_stream(device);
   refuse_in_capture(stream, "host_view(), which waits,");
+  note_sync("host_view()");
   void* data = nullptr;
   if (!driver().host_address || !storage_host_address(tensor.storage(), &data)) {
     raise_not_supported("host_address", "a view of the device's memory on the host, which cannot reach it,");
