@@ -21,6 +21,7 @@ import torch
 
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter, Suffixes
 from torch_outboard.codegen.dialects.literals import literal_text
+from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.codegen.prelude import needed_by
 
 __all__ = ["COMPUTE_TYPES", "FLOAT8", "HALVES", "NARROW", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
@@ -124,6 +125,8 @@ class Dialect:
         OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also
         has vectors `float4` and `uint4` with members x, y, z and w. Without groups and these vectors, matrix products
         have no kernels.
+    units : tuple of MatrixUnit
+        The matrix units of the devices, with `has_groups`. Products of the units' types use them.
     unroll : str
         The line before a loop that a compiler should unroll.
     suffixes : Suffixes
@@ -146,6 +149,7 @@ class Dialect:
     atomics: frozenset[str] = frozenset()
     vectors: str = ""
     has_groups: bool = False
+    units: tuple[MatrixUnit, ...] = ()
     unroll: str = "#pragma unroll"
     suffixes: Suffixes = Suffixes()
 
@@ -189,6 +193,10 @@ class Dialect:
     def store_four(self, kind: str, array: str, index: str, value: str) -> str:
         """Return the statement that stores four elements in a group's array."""
         return f"*(OB_LOCAL_AT {self.four(kind)}*)({array} + {index}) = {value};"
+
+    def load_16_bytes(self, place: str) -> str:
+        """Return 16 aligned bytes of the device's memory from an element on, as four of "ob_u32"."""
+        return f"*(OB_GLOBAL const {self.four('ob_u32')}*)(&{place})"
 
     def literal(self, value: Any, dtype: torch.dtype) -> str:
         """Return a number as a constant of a type."""

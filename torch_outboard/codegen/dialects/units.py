@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Matrix units as data: instructions by which a few items together multiply small matrices.
+
+A unit adds the product of a matrix of m by k and a matrix of k by n to one of m by n. Its items, the lanes, hold parts
+of the three matrices in registers. The schedule `matrix` of the templates builds kernels from the unit of a dialect. A
+vendor describes a unit by the places of the elements that a lane holds, and by the text that multiplies. The schedule
+loads elements by their places, unless the unit names instructions for loads.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+
+import torch
+
+__all__ = ["Copies", "Fragment", "MatrixUnit", "reference", "unit_of"]
+
+_PLACE = re.compile(r"(?:lane|index|[0-9]+|[()+\-*/%&|^<> ])*")
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """The part of a small matrix that a lane holds.
+
+    Attributes
+    ----------
+    kind : str
+        The type of a register: "float", "ob_u32".
+    count : int
+        A lane's registers.
+    row, column : str
+        The place in the matrix of the element `index` of the item `lane`: expressions of these two names and of
+        integers, with `/` as in C.
+    packed : int
+        Elements of a register; the first one is in the lowest bits.
+    """
+
+    kind: str
+    count: int
+    row: str
+    column: str
+    packed: int = 1
+
+    @property
+    def elements(self) -> int:
+        """The elements that a lane holds."""
+        return self.count * self.packed
+
+    def place(self, lane: int, index: int) -> tuple[int, int]:
+        """Return the row and the column of a lane's element."""
+        return _value(self.row, lane, index), _value(self.column, lane, index)
+
+
+def _value(text: str, lane: int, index: int) -> int:
+    return int(eval(_compiled(text), {"__builtins__": {}}, {"lane": lane, "index": index}))
+
+
+@functools.cache
+def _compiled(text: str) -> CodeType:
+    if not _PLACE.fullmatch(text):
+        raise ValueError(f"{text!r} is no expression of lane, index and integers")
+    return compile(text.replace("/", "//"), "a place", "eval")
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies of 16 bytes from the device's memory to the group's memory that run while the items compute.
+
+    Attributes
+    ----------
+    copy : str
+        The statement that begins a copy from `$FROM` to `$TO`, pointers to bytes that are aligned to 16.
+    wait : str
+        The statement after which the item's copies are done. A barrier follows it.
+    """
+
+    copy: str
+    wait: str
+
+
+@dataclass(frozen=True)
+class MatrixUnit:
+    """A matrix unit for elements of one type, with sums in float.
+
+    Attributes
+    ----------
+    name : str
+        The unit's name in messages.
+    m, n, k : int
+        The sizes of the small matrices.
+    dtype : torch.dtype
+        The type of the elements of both operands in memory.
+    lanes : int
+        The adjacent items of a group that work together, beginning at a multiple of this number.
+    left, right, result : Fragment
+        The parts that a lane holds of the matrices of m by k, of k by n, and of m by n. The registers of the result are
+        of the type float. Its elements are each held by one lane; an operand's elements may be held by several.
+    multiply : str
+        The statement that adds the product to `$SUMS`; `$LEFT`, `$RIGHT` and `$SUMS` point to a lane's registers. All
+        lanes of a group run it together.
+    header : str
+        Helpers that the texts call.
+    element : str
+        The text that converts `$ELEMENT`, an element as it is in memory, for a register.
+    load_left, load_right : tuple of two str
+        The statements that load a fragment `$INTO` registers. `$TILE` points to the first element of the small matrix
+        in the group's memory. In the first one, elements of a line (a row of the left operand, a column of the right
+        one) are adjacent and lines are `$PITCH` elements apart; in the second one, elements of a step along k are
+        adjacent and steps are `$PITCH` elements apart. All lanes run them together. "": the elements are loaded one by
+        one.
+    copies : Copies or None
+        If None, elements pass through registers on their way to the group's memory.
+
+    Raises
+    ------
+    ValueError
+        The fragments are not those of such matrices.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    dtype: torch.dtype
+    lanes: int
+    left: Fragment
+    right: Fragment
+    result: Fragment
+    multiply: str
+    header: str = ""
+    element: str = "$ELEMENT"
+    load_left: tuple[str, str] = ("", "")
+    load_right: tuple[str, str] = ("", "")
+    copies: Copies | None = None
+
+    def __post_init__(self) -> None:
+        if self.result.kind != "float" or self.result.packed != 1:
+            raise ValueError(f"the unit {self.name!r} has sums of {self.result.kind}: they are one float a register")
+        for what, fragment, rows, columns in (
+            ("left", self.left, self.m, self.k),
+            ("right", self.right, self.k, self.n),
+            ("result", self.result, self.m, self.n),
+        ):
+            held = list(self._held(what, fragment, rows, columns))
+            missing = {(row, column) for row in range(rows) for column in range(columns)} - set(held)
+            if missing:
+                raise ValueError(f"the unit {self.name!r}: no lane holds the element {min(missing)} of its {what}")
+            if what == "result" and len(held) > rows * columns:
+                raise ValueError(f"the unit {self.name!r}: several lanes hold an element of its result")
+
+    def _held(self, what: str, fragment: Fragment, rows: int, columns: int) -> Iterator[tuple[int, int]]:
+        """Yield the places that the lanes hold."""
+        for lane in range(self.lanes):
+            for index in range(fragment.elements):
+                row, column = fragment.place(lane, index)
+                if not (0 <= row < rows and 0 <= column < columns):
+                    raise ValueError(
+                        f"the unit {self.name!r}: lane {lane} holds the element {(row, column)} of its {what}, which "
+                        f"has {rows} by {columns}"
+                    )
+                yield row, column
+
+
+def unit_of(units: tuple[MatrixUnit, ...], dtype: torch.dtype) -> MatrixUnit | None:
+    """Return the first unit for elements of a type; None if there is none."""
+    return next((one for one in units if one.dtype == dtype), None)
+
+
+# Copies that are done at once: they prove where a schedule copies to, not when it waits.
+_COPIES = Copies(
+    copy="*(OB_LOCAL_AT uint4*)($TO) = *(OB_GLOBAL const uint4*)($FROM);",
+    wait="",
+)
+_CONVERTED = {
+    torch.float16: "ob_from_f16($ELEMENT)",
+    torch.bfloat16: "ob_from_bf16($ELEMENT)",
+    torch.float32: "$ELEMENT",
+}
+_REFERENCE = """\
+OB_DEVICE void ob_reference_multiply(float* sums, const float* left, const float* right) {
+  for (int i = 0; i < %d; ++i)
+    for (int step = 0; step < %d; ++step) sums[i] += left[i * %d + step] * right[step];
+}
+"""
+
+
+def reference(
+    dtype: torch.dtype, m: int = 16, n: int = 8, k: int = 8, lanes: int = 16, *, has_copies: bool = False
+) -> MatrixUnit:
+    """Return a unit in plain C, by which schedules with matrix units run on devices that have none.
+
+    A lane holds a column of the right operand, and the rows that it needs of the left one. `lanes` is a multiple of
+    `n`, and `m` a multiple of their quotient.
+    """
+    down = lanes // n
+    if down * n != lanes or m % down:
+        raise ValueError(f"the reference unit of {m} by {n} can't have {lanes} lanes")
+    rows, row = m // down, f"lane / {n} + index {{}}* {down}"
+    return MatrixUnit(
+        name=f"reference_{m}_{n}_{k}",
+        m=m,
+        n=n,
+        k=k,
+        dtype=dtype,
+        lanes=lanes,
+        left=Fragment("float", rows * k, row.format(f"/ {k} "), f"index % {k}"),
+        right=Fragment("float", k, "index", f"lane % {n}"),
+        result=Fragment("float", rows, row.format(""), f"lane % {n}"),
+        multiply="ob_reference_multiply($SUMS, $LEFT, $RIGHT);",
+        header=_REFERENCE % (rows, k, k),
+        element=_CONVERTED[dtype],
+        copies=_COPIES if has_copies else None,
+    )
