@@ -3,8 +3,11 @@
 
 from dataclasses import replace
 
+import torch
+
 from torch_outboard._discovery import find_driver
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.units import reference
 from torch_outboard.compile.simt.generator import OpenCLGenerator
 
 
@@ -37,6 +40,28 @@ class Groups(Apart):
 
     kernel_generator = GroupsGenerator
     code_generator = GroupsGenerator
+
+
+class UnitsGenerator(OpenCLGenerator):
+    """A generator as for a GPU with matrix units, which are in plain C and of a different size for each type."""
+
+    dialect = replace(
+        GroupsGenerator.dialect,
+        name="opencl_c_reference",
+        unroll="#pragma nounroll",  # PoCL compiles four times as fast
+        units=(
+            reference(torch.bfloat16),
+            reference(torch.float16, has_copies=True),
+            reference(torch.float32, m=8, n=4, k=2, lanes=4),
+        ),
+    )
+
+
+class Units(Apart):
+    """As `Groups`, with matrix units."""
+
+    kernel_generator = UnitsGenerator
+    code_generator = UnitsGenerator
 
 
 class FloatsGenerator(OpenCLGenerator):

@@ -198,6 +198,7 @@ def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
 GENERATED = "tests.simt_drivers:Apart"
 DATABASE = str(TESTS / "kernels" / "test_operator_database.py")
 REDUCTIONS = str(TESTS / "kernels" / "test_reductions.py")
+MATRIX_UNITS = str(TESTS / "kernels" / "test_matrix_units.py")
 WITHOUT_DOUBLES = str(TESTS / "kernels" / "test_without_doubles.py")
 # Of the tests of generated kernels what Inductor's lowerings, and what torch decomposes, decide. The other kernels are
 # written here, and each of them is in the database.
@@ -211,7 +212,10 @@ def test_generated_kernels(driver: str, request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--core"):
         what = [str(TESTS / "kernels" / f"test_{name}.py") for name in LOWERED]
     else:
-        what = [str(TESTS / "kernels"), *(f"--ignore={file}" for file in (DATABASE, REDUCTIONS, WITHOUT_DOUBLES))]
+        what = [
+            str(TESTS / "kernels"),
+            *(f"--ignore={file}" for file in (DATABASE, REDUCTIONS, MATRIX_UNITS, WITHOUT_DOUBLES)),
+        ]
     run_pytest(*what, f"--driver={driver}")
 
 
@@ -221,6 +225,14 @@ def test_reductions_by_groups(driver: str, request: pytest.FixtureRequest) -> No
     if request.config.getoption("--core"):
         pytest.skip("groups do what a loop does, and the database has the reductions of every torch")
     run_pytest(REDUCTIONS, OF_LISTS, f"--driver={driver}")
+
+
+@pytest.mark.parametrize("driver", ["tests.simt_drivers:Units"])
+def test_products_by_matrix_units(driver: str, request: pytest.FixtureRequest) -> None:
+    """Units in plain C, on a CPU."""
+    if request.config.getoption("--core"):
+        pytest.skip("the templates are the same on every torch")
+    run_pytest(MATRIX_UNITS, f"--driver={driver}")
 
 
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Floats"])

@@ -25,6 +25,9 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "Give the dialect `vectors`, for a CPU, or `has_groups`, for a GPU.": (
         "the dialect … has neither vectors nor groups of items that share memory: needs vectors or has_groups",
     ),
+    "Give the dialect a unit whose sizes divide 64, by lanes of which 256 items are a multiple, or leave it out.": (
+        "the matrix unit … of … by … by … and … lanes does not divide tiles of …",
+    ),
     "Set `records` in the dialect, with OB_TAKE in its header.": (
         "its kernel checks what it is given: needs records in the dialect",
         "it divides integers, which may be by zero: needs records in the dialect",

@@ -29,6 +29,10 @@ _TILES = {
     "many": (256, 64, 1024),  # large tiles that are enough
     "steps": (16, 8),  # that a group brings at a time
 }
+_MATRIX = {
+    "many": (256, 64, 1024),  # large tiles that are enough
+    "steps": (32, 16),  # of two bytes that a group brings at a time
+}
 _ATTENTION_STRIPS = {
     "width": (64, 32, 128),  # lanes of an item, or half as many where heads are large
     "block": (96, 48, 192),  # rows at a time; multiples of a strip's
@@ -43,6 +47,7 @@ PARAMETERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     for families, way, parameters in (
         (("product", "convolution", "convolution_gradients"), "strips", _STRIPS),
         (("product", "convolution", "convolution_gradients"), "tiles", _TILES),
+        (("product", "convolution", "convolution_gradients"), "matrix", _MATRIX),
         (("attention", "attention_gradients"), "strips", _ATTENTION_STRIPS),
         (("attention", "attention_gradients"), "tiles", _ATTENTION_TILES),
     )

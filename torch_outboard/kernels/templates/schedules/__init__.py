@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from torch_outboard.kernels.templates.schedules import attention_strips, attention_tiles, strips, tiles
+from torch_outboard.codegen.dialects.units import unit_of
+from torch_outboard.kernels.templates.schedules import attention_strips, attention_tiles, matrix, strips, tiles
 from torch_outboard.kernels.templates.schedules.registry import ATTENTION, PRODUCTS, Device
 
 __all__: list[str] = []
@@ -11,6 +12,10 @@ __all__: list[str] = []
 
 def _has_groups(device: Device) -> bool:
     return device.dialect.has_groups
+
+
+def _has_unit(device: Device) -> bool:
+    return device.dialect.has_groups and unit_of(device.dialect.units, device.dtype) is not None
 
 
 def _has_vectors(device: Device) -> bool:
@@ -21,5 +26,6 @@ def _has_vectors(device: Device) -> bool:
 # Of the ways that serve a device, the last one is taken.
 PRODUCTS.register("tiles", tiles, _has_groups)
 PRODUCTS.register("strips", strips, _has_vectors)
+PRODUCTS.register("matrix", matrix, _has_unit)
 ATTENTION.register("tiles", attention_tiles, _has_groups)
 ATTENTION.register("strips", attention_strips, _has_vectors)

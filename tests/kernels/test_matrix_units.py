@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Products through matrix units, against float64: every shape at an edge, every layout, every type of a unit."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torch_outboard import _C, NotSupportedError
+from torch_outboard.compile.generators import generators
+from torch_outboard.kernels.templates.schedules import matrix
+from torch_outboard.kernels.tune import measuring, schedule_table
+from torch_outboard.testing.database.calls import poison
+
+r = torch.randn
+TYPES = [torch.bfloat16, torch.float16, torch.float32]
+_NUMBERS = itertools.count(5000)
+
+
+@pytest.fixture(autouse=True)
+def _has_units(device: torch.device) -> Iterator[None]:
+    if not generators().eager().dialect.units:
+        pytest.skip("capability: matrix units in the dialect")
+    _C.set_plan_variant(next(_NUMBERS))  # the plans of other tests are not used
+    _C.set_fallback_mode("error")
+    yield
+    _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
+    _C.set_plan_variant(0)
+
+
+def whole(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return integers whose products and sums are exact in float."""
+    return torch.randint(-4, 5, sizes).to(dtype)
+
+
+def check(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: torch.device) -> None:
+    """Compare results with float64, rounded once to the type: sums of integers are exact."""
+    ours = [one.to(device) for one in given]
+    poison(device)
+    got = function(*ours)
+    assert torch.equal(got.cpu(), function(*[one.double() for one in given]).to(given[0].dtype))
+
+
+def test_the_units_serve_their_types_and_no_others(device: torch.device) -> None:
+    names = measuring.names_of(device, "", [str(one).removeprefix("torch.") for one in (*TYPES, torch.float64)])
+    products = [name for name in names if not name.startswith("attention")]
+    assert len(products) == 12
+    assert {name for name in products if ".matrix " not in name} == {
+        f"{family}.tiles float64" for family in ("product", "convolution", "convolution_gradients")
+    }
+
+
+# A tile has 64 by 64 results and 32 steps of two bytes, or 16 of four.
+EDGES = [(63, 65, 67), (64, 64, 64), (65, 63, 31), (2, 129, 17), (67, 2, 2), (128, 3, 33), (61, 130, 128)]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_sizes_at_the_edges_of_tiles(dtype: torch.dtype, device: torch.device) -> None:
+    for rows, columns, depth in EDGES:
+        check(torch.mm, whole(rows, depth, dtype=dtype), whole(depth, columns, dtype=dtype), device=device)
+
+
+def test_sizes_of_one_and_none(device: torch.device) -> None:
+    for rows, columns, depth in ((1, 1, 1), (1, 35, 35), (35, 1, 35), (35, 35, 1)):
+        x, y = whole(rows, depth, dtype=torch.bfloat16), whole(depth, columns, dtype=torch.bfloat16)
+        check(torch.mm, x, y, device=device)
+    for rows, columns, depth in ((0, 5, 5), (5, 0, 5), (5, 5, 0)):
+        x, y = whole(rows, depth, dtype=torch.bfloat16), whole(depth, columns, dtype=torch.bfloat16)
+        check(torch.mm, x, y, device=device)
+
+
+# Adjacent elements of an operand belong to one line or to one step, or none are adjacent.
+LAYOUTS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x,
+    lambda x: x.t().contiguous().t(),
+    lambda x: F.pad(x, (1, 2, 1, 0))[1:, 1:-2],  # rows that are not aligned
+    lambda x: x.repeat_interleave(2, 1)[:, ::2],
+]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "left", "right"),
+    [
+        (torch.bfloat16, 1, 1),
+        (torch.float16, 0, 1),
+        (torch.float16, 1, 2),
+        (torch.float32, 1, 3),
+        (torch.float16, 3, 0),
+    ],
+)
+def test_operands_lie_in_any_way(dtype: torch.dtype, left: int, right: int, device: torch.device) -> None:
+    for rows, columns, depth in EDGES:
+        x, y = whole(rows, depth, dtype=dtype), whole(depth, columns, dtype=dtype)
+        ours = LAYOUTS[left](x).to(device), LAYOUTS[right](y).to(device)
+        poison(device)
+        assert torch.equal((ours[0] @ ours[1]).cpu(), (x.double() @ y.double()).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device) -> None:
+    """Large tiles, half as many steps: in a batch, with an added row and factors."""
+    (name,) = measuring.names_of(device, "^product", [str(dtype).removeprefix("torch.")])
+    x, y, row = whole(2, 131, 50, dtype=dtype), whole(2, 50, 127, dtype=dtype), whole(127, dtype=dtype)
+    for many, steps in ((1, 32), (1, 16), (256, 16)):
+        _C.set_plan_variant(next(_NUMBERS))
+        with schedule_table.trying({name: {"many": many, "steps": steps}}):
+            check(lambda row, x, y: torch.baddbmm(row, x, y, beta=2, alpha=0.5), row, x, y, device=device)
+
+
+def test_random_numbers_are_within_the_bounds_of_float_sums(device: torch.device) -> None:
+    for dtype in TYPES:
+        x, y = r(70, 300).to(dtype), r(300, 66).to(dtype)
+        want, size = x.double() @ y.double(), x.double().abs() @ y.double().abs()
+        bound = torch.finfo(dtype).eps * want.abs() + 300 * torch.finfo(torch.float32).eps * size
+        assert ((x.to(device) @ y.to(device)).cpu().double() - want).abs().le(bound).all()
+
+
+def test_what_is_not_finite_stays_in_its_row_and_column(device: torch.device) -> None:
+    x, y = torch.ones(66, 33, dtype=torch.float16), torch.ones(33, 65, dtype=torch.float16)
+    x[65, 32], y[32, 64] = float("inf"), float("nan")
+    got = (x.to(device) @ y.to(device)).cpu()
+    assert got[65, :64].isinf().all() and got[:, 64].isnan().all() and (got[:65, :64] == 33).all()
+
+
+def test_additions(device: torch.device) -> None:
+    x, y = whole(40, 33, dtype=torch.bfloat16), whole(33, 20, dtype=torch.bfloat16)
+    check(lambda b, x, y: torch.addmm(b, x, y, beta=0.5, alpha=2), whole(40, 1, dtype=x.dtype), x, y, device=device)
+    nans = torch.full((20,), float("nan"), dtype=x.dtype)
+    assert not torch.addmm(nans.to(device), x.to(device), y.to(device), beta=0).isnan().any()
+
+
+def test_convolutions_and_their_gradients(device: torch.device) -> None:
+    for dtype, groups in ((torch.bfloat16, 1), (torch.float32, 2)):
+        x, weight = whole(2, 6, 9, 11, dtype=dtype), whole(10, 6 // groups, 3, 2, dtype=dtype)
+        bias, grad = whole(10, dtype=dtype), whole(2, 10, 5, 11, dtype=dtype)
+        sizes = [[2, 1], [1, 1], [1, 2], False, [0, 0], groups]
+
+        def results(x, weight, bias, grad):
+            out = torch.convolution(x, weight, bias, *sizes)  # noqa: B023
+            back = torch.ops.aten.convolution_backward(grad, x, weight, None, *sizes, [True, True, False])  # noqa: B023
+            return out, *back[:2]
+
+        given = [x, weight, bias, grad]
+        wanted = results(*[one.double() for one in given])
+        poison(device)
+        for got, want in zip(results(*[one.to(device) for one in given]), wanted, strict=True):
+            assert torch.equal(got.cpu(), want.to(dtype))
+
+
+def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "_SMALL", 24)  # as if units were of 16 rows where tiles have 24
+    x = r(5, 5).bfloat16().to(device)
+    words = r"the matrix unit 'reference_16_8_8' of 16 by 8 by 8 and 16 lanes does not divide tiles of 24"
+    with pytest.raises(NotSupportedError, match=words):
+        torch.mm(x, x)
