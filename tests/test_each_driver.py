@@ -235,6 +235,15 @@ def test_products_by_matrix_units(driver: str, request: pytest.FixtureRequest) -
     run_pytest(MATRIX_UNITS, f"--driver={driver}")
 
 
+@pytest.mark.parametrize("driver", ["tests.warp_drivers:Warps", "tests.warp_drivers:OpenCLWarps"])
+def test_products_by_the_units_of_warps(driver: str, request: pytest.FixtureRequest) -> None:
+    """NVIDIA's units, emulated; of the second language a part, because the texts differ in words alone."""
+    if request.config.getoption("--core"):
+        pytest.skip("the templates are the same on every torch")
+    wanted = "any_way or every_schedule and dtype0" if driver.endswith(":Warps") else "any_way and dtype0"
+    run_pytest(MATRIX_UNITS, f"--driver={driver}", "-k", wanted)
+
+
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Floats"])
 def test_devices_without_doubles(driver: str, request: pytest.FixtureRequest) -> None:
     run_pytest(WITHOUT_DOUBLES, f"--driver={driver}")

@@ -183,6 +183,20 @@ def test_generated_kernels_are_cuda(fakes):
     assert int(count.split()[0]) > 50
 
 
+def test_matrix_units_are_cuda():
+    """Kernels with matrix units compile with NVRTC, which needs no GPU, from sm_80 on and not before."""
+    nvrtc = NvDriver().option_values["nvrtc"]
+    if nvrtc is None:
+        pytest.skip("capability: NVRTC, of the package nvidia-cuda-nvrtc")
+    command = [sys.executable, HERE / "unit_texts.py", nvrtc, "75", "80", "90", "100"]
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | python_env())
+    assert result.returncode == 0, result.stderr
+    *refused, count = result.stdout.splitlines()
+    assert count == "18 kernels compile", result.stdout
+    assert sum("error" in line for line in refused if ", sm_75: " in line) == 6, result.stdout
+    assert not any(f", sm_{chip}: " in line for line in refused for chip in (80, 90, 100)), result.stdout
+
+
 @pytest.mark.skipif(find_spec("triton") is None, reason="capability: Triton, which torch for the CPU lacks")
 def test_kernels_in_triton_on_a_fake_cuda(fakes, tmp_path):
     """They compile for Hopper without a GPU, and launch as they were compiled; tests/stress covers other chips."""

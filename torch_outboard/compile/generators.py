@@ -60,6 +60,18 @@ def _cuda_cpp() -> type[CodeGenerator]:
     return CudaGenerator
 
 
+def _opencl_c_units() -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import OpenCLUnitsGenerator
+
+    return OpenCLUnitsGenerator
+
+
+def _cuda_cpp_units() -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import CudaUnitsGenerator
+
+    return CudaUnitsGenerator
+
+
 def _host_cpp() -> type[CodeGenerator]:
     from torch_outboard.compile.simt.generator import HostGenerator
 
@@ -75,7 +87,9 @@ def _triton() -> type[CodeGenerator]:
 _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "cpp": _cpp,
     "opencl_c": _opencl_c,
+    "opencl_c_units": _opencl_c_units,
     "cuda_cpp": _cuda_cpp,
+    "cuda_cpp_units": _cuda_cpp_units,
     "host_cpp": _host_cpp,
     "triton": _triton,
 }

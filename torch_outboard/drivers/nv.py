@@ -28,6 +28,11 @@ class NvDriver(Driver):
             "Who generates kernels for torch.compile; Triton where it is installed and knows the GPU if not given.",
             ("triton", "cuda_cpp"),
         ),
+        "matrix_units": Option(
+            bool,
+            None,
+            "Whether generated products and convolutions use matrix units, from sm_80 on; false if not given.",
+        ),
         "nvrtc": Option(str, None, "NVRTC, for programs in CUDA C++; found by its usual names or as a package."),
         "cublaslt": Option(str, None, "cuBLASLt, for products; found by its usual names or as a package."),
         "cudnn": Option(str, None, "cuDNN, for convolutions; found by its usual name or as a package."),
@@ -41,6 +46,8 @@ class NvDriver(Driver):
             compiler = "cuda_cpp"
         if compiler is not None:
             self.code_generator = compiler  # type: ignore[method-assign, assignment]
+        if self.option_values.pop("matrix_units"):
+            self.kernel_generator = "cuda_cpp_units"  # type: ignore[misc]
         for option, file in _PACKAGED.items():
             if self.option_values[option] is None:
                 self.option_values[option] = _packaged(file)

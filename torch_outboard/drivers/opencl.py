@@ -30,7 +30,17 @@ class OpenCLDriver(Driver):
         "host_access": Option(
             bool, None, "False takes the host's access to devices' memory away, as on a GPU; true if not given."
         ),
+        "matrix_units": Option(
+            bool,
+            None,
+            "Whether generated products and convolutions use NVIDIA's matrix units, by inline PTX; false if not given.",
+        ),
     }
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        if self.option_values.pop("matrix_units"):  # the library has no such option
+            self.kernel_generator = "opencl_c_units"  # type: ignore[misc]
 
     def code_generator(self, device: int) -> str:
         """Return "cpp" if the host can reach the device's memory, as for CPUs; else the device's own language."""

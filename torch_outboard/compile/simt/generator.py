@@ -10,10 +10,18 @@ from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.ptx_units import CUDA_CPP_UNITS, OPENCL_C_UNITS
 from torch_outboard.codegen.prelude import prelude
 from torch_outboard.compile.generator import CodeGenerator
 
-__all__ = ["CudaGenerator", "HostGenerator", "OpenCLGenerator", "SimtGenerator"]
+__all__ = [
+    "CudaGenerator",
+    "CudaUnitsGenerator",
+    "HostGenerator",
+    "OpenCLGenerator",
+    "OpenCLUnitsGenerator",
+    "SimtGenerator",
+]
 
 
 class SimtGenerator(CodeGenerator):
@@ -70,6 +78,18 @@ class CudaGenerator(SimtGenerator):
     """Kernels in CUDA C++, for every device whose driver builds programs in the language "cuda"."""
 
     dialect = CUDA_CPP
+
+
+class OpenCLUnitsGenerator(SimtGenerator):
+    """Kernels in opencl_c with matrix units by inline PTX."""
+
+    dialect = OPENCL_C_UNITS
+
+
+class CudaUnitsGenerator(SimtGenerator):
+    """Kernels in CUDA C++ with matrix units by inline PTX."""
+
+    dialect = CUDA_CPP_UNITS
 
 
 class HostGenerator(SimtGenerator):

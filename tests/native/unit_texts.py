@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compile generated kernels with matrix units as CUDA C++ with NVRTC, for several chips, without a GPU.
+
+    python unit_texts.py NVRTC ARCH...    # such as 80 90 100
+
+Prints the number of compiled kernels, and the compiler's words about each text that it refuses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Collection
+
+os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = os.environ["OUTBOARD_KERNEL_PACKS"] = ""
+
+import torch
+
+import torch_outboard
+from torch_outboard._discovery import find_driver
+from torch_outboard.kernels import builder
+
+
+class Texts(find_driver("sim")):
+    kernel_generator = "cuda_cpp_units"
+
+
+def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[bytes, str]]:
+    """Return the text and the options of products and a convolution, with operands that lie in several ways."""
+
+    def made(*size: int) -> torch.Tensor:
+        return torch.ones(size, dtype=dtype, device="sim")
+
+    none, one = [0, 0], [1, 1]
+    calls = {
+        "rows": ("aten::mm", made(70, 90), made(90, 80)),
+        "columns": ("aten::mm", made(90, 70).t(), made(80, 90).t()),
+        "steps": ("aten::mm", made(70, 180)[:, ::2], made(90, 160)[:, ::2]),
+        "large tiles": ("aten::baddbmm", made(800), made(9, 700, 40), made(9, 40, 800), 0.5, 2),
+        "images": ("aten::convolution", made(2, 8, 9, 9), made(10, 8, 3, 3), made(10), one, one, one, False, none, 1),
+    }
+    found = {}
+    for name in only or calls:
+        operator, *given = calls[name]
+        answer = builder.build(operator, given, 0, False, 0)
+        assert not answer.refusal, f"{name}: {answer.refusal}"
+        (kernel,) = answer.kernels
+        assert kernel.entry.endswith("_of_units"), kernel.entry
+        assert (b"% tiles_down * 128" in kernel.code) == (name == "large tiles")
+        found[f"{name} of {dtype}"] = kernel.code, kernel.options
+    return found
+
+
+def refused(nvrtc: ctypes.CDLL, code: bytes, options: list[str]) -> str:
+    """Return the compiler's words if it refuses a text."""
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), code, None, 0, None, None) == 0
+    given = (ctypes.c_char_p * len(options))(*[one.encode() for one in options])
+    status = nvrtc.nvrtcCompileProgram(program, len(options), given)
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    if status == 0:
+        nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        assert size.value > 0
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return log.value.decode() if status else ""
+
+
+def main() -> None:
+    nvrtc = ctypes.CDLL(sys.argv[1])
+    torch_outboard.attach(Texts)
+    texts = kernels(torch.bfloat16) | kernels(torch.float16, ["rows"])
+    count = 0
+    for architecture in sys.argv[2:]:
+        for name, (code, options) in texts.items():
+            if words := refused(nvrtc, code, [f"--gpu-architecture=sm_{architecture}", *options.split()]):
+                print(f"{name}, sm_{architecture}: {words}")
+            else:
+                count += 1
+    print(f"{count} kernels compile")
+
+
+if __name__ == "__main__":
+    main()

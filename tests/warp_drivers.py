@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Drivers that run kernels with NVIDIA's matrix units on the CPU, for `pytest --driver=tests.warp_drivers:Warps`.
+
+warps.h emulates the GPU. A program in CUDA C++ or OpenCL C is compiled as C++, and calls replace its inline PTX.
+"""
+
+import ctypes
+import itertools
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from examples.pure_python_driver import PythonDriver
+from torch_outboard import DeviceProperties, Driver, DriverError, Status
+from torch_outboard.codegen.dialects.ptx_units import CUDA_CPP_UNITS
+from torch_outboard.compile.simt.generator import SimtGenerator
+
+WORDS = Path(__file__).with_name("warps.h")
+KERNEL = re.compile(r'^(?:extern "C" __global__|__kernel) void (\w+)\((.*)\) \{', re.MULTILINE)
+ENTRY = """
+static void of_%(name)s(void* const* arguments) { %(name)s(%(values)s); }
+extern "C" const char* run_%(name)s(int groups, int items, void* const* arguments) {
+  return warps::run(of_%(name)s, arguments, groups, items);
+}
+"""
+FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w")
+ASSEMBLY = re.compile(r"\basm( volatile)?\(((?:[^;\"]|\"[^\"]*\")*)\);")
+
+
+def called(found):
+    """Return the call that replaces a statement of inline assembly.
+
+    The operands stand in the instruction in their order. A multiplication names its sums twice.
+    """
+    texts = re.split(r":(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", found[2])
+    instruction = "".join(re.findall(r'"([^"]*)"', texts[0]))
+    operands = [one for text in texts[1:3] for one in re.findall(r'"[=+]?[a-z]"\((.*?)\)(?=\s*(?:,|$))', text)]
+    places = [int(one) for one in re.findall(r"%(\d+)", instruction)]
+    wanted = list(range(len(operands)))
+    name, is_product = instruction.split()[0].rstrip(";"), instruction.startswith("mma")
+    if places != wanted + (wanted[:4] if is_product else []):
+        raise DriverError(f"{instruction} has the operands {operands}", Status.INVALID_ARGUMENT)
+    return f"ptx_{re.sub('[^a-z0-9]', '_', name)}({', '.join(operands)});"
+
+
+def host_text(text):
+    """Return a program as C++ for the host."""
+    entries = []
+    for name, parameters in KERNEL.findall(text):
+        kinds = [re.sub(r"\w+\s*$", "", one) for one in parameters.split(",")]
+        values = ", ".join(f"*({kind.replace('OB_RESTRICT', '')}*)arguments[{i}]" for i, kind in enumerate(kinds))
+        entries.append(ENTRY % {"name": name, "values": values})
+    text = re.sub("^  OB_LOCAL ", "  static OB_LOCAL ", ASSEMBLY.sub(called, text), flags=re.MULTILINE)
+    return "".join([text, *entries])
+
+
+class WarpsGenerator(SimtGenerator):
+    """Units of bfloat16 as they are, of float16 without the instructions that load and copy."""
+
+    dialect = replace(
+        CUDA_CPP_UNITS,
+        name="cuda_cpp_warps",
+        units=tuple(
+            replace(unit, load_left=("", ""), load_right=("", ""), copies=None) if unit.dtype == torch.float16 else unit
+            for unit in CUDA_CPP_UNITS.units
+        ),
+    )
+
+
+class Warps(PythonDriver):
+    name = "warps"
+    kernel_generator = WarpsGenerator
+    host_address = Driver.host_address  # the host's addresses are not the devices'
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.numbers = itertools.count(1)
+        self.programs, self.kernels = {}, {}
+
+    def device_properties(self, device):
+        return DeviceProperties(name=f"Warps {device}", total_memory=self.memory, machine="gpu")
+
+    def program_build(self, device, language, code, options):
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder, "program.cpp"), Path(folder, "program.so")
+            source.write_text(host_text(bytes(code).decode()))
+            defined = f"-DWARPS_{language.upper()}"
+            command = [os.environ.get("CXX", "c++"), defined, "-include", WORDS, source, "-o", library, *FLAGS]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise DriverError(done.stderr, Status.PROGRAM_REFUSED)
+            program = next(self.numbers)
+            self.programs[program] = ctypes.CDLL(str(library))
+            return program
+
+    def program_destroy(self, device, program):
+        del self.programs[program]
+
+    def kernel_get(self, device, program, name):
+        function = self.programs[program][f"run_{name}"]
+        function.restype = ctypes.c_char_p
+        kernel = next(self.numbers)
+        self.kernels[kernel] = function
+        return kernel
+
+    def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
+        given = [value.to_bytes(8, "little") if kind == 0 else value for kind, value in args]
+        held = [ctypes.create_string_buffer(one, len(one)) for one in given]
+        places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+        assert grid[1:] == block[1:] == (1, 1), (grid, block)
+        if failure := self.kernels[kernel](grid[0], block[0], places):
+            raise DriverError(failure.decode(), Status.INTERNAL)
+
+
+class OpenCLWarps(Warps):
+    """As `Warps`, with programs in NVIDIA's OpenCL C."""
+
+    kernel_generator = "opencl_c_units"

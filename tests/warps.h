@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Enough of CUDA C++ for generated kernels with matrix units to run on a CPU, one group of items after the other: an item
+// is a fiber, and 32 of them are a warp. Instructions of PTX are functions here, named after the instruction, written
+// from the PTX manual: warp_drivers.py replaces inline assembly by calls of them. They know nothing of the generator's
+// own description of the units, which they prove.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+struct float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+namespace warps {
+
+struct Three {
+  int x = 0;
+};
+Three thread, group;
+const char* failure = nullptr;
+
+// Addresses of shared memory have 32 bits: the others are those of this object, which is near.
+char window;
+uint32_t low(const void* place) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(place));
+}
+char* shared_place(uint32_t address) {
+  return &window + static_cast<int32_t>(address - low(&window));
+}
+
+void fail(const char* why) {
+  if (failure == nullptr) failure = why;
+}
+
+// What items that wait for each other bring.
+struct Meeting {
+  int expected = 0, here = 0;
+  unsigned turn = 0;
+};
+struct Words {
+  uint32_t at[10];
+};
+struct Warp {
+  Meeting begin, end;
+  Words given[32];
+};
+struct Copy {
+  void* to;
+  const void* from;
+};
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  bool is_done = false;
+  std::vector<Copy> copies;  // begun and not waited for
+};
+
+ucontext_t scheduler;
+std::vector<Fiber> fibers;
+std::vector<Warp> all;
+Meeting barrier;
+void (*kernel)(void* const*);
+void* const* arguments;
+
+Fiber& fiber() {
+  return fibers[thread.x];
+}
+Warp& warp() {
+  return all[thread.x / 32];
+}
+
+void meet(Meeting& meeting) {
+  const unsigned turn = meeting.turn;
+  if (++meeting.here == meeting.expected) {
+    meeting.here = 0;
+    ++meeting.turn;
+    return;
+  }
+  while (meeting.turn == turn) swapcontext(&fiber().context, &scheduler);
+}
+
+// Bring an item's words, and return the words of all lanes. The caller meets at `end` when it has read them.
+const Words* exchange(const Words& own) {
+  warp().given[thread.x % 32] = own;
+  meet(warp().begin);
+  return warp().given;
+}
+
+void begin() {
+  kernel(arguments);
+  if (!fiber().copies.empty()) fail("a kernel ends before its copies are done");
+  fiber().is_done = true;
+}
+
+bool run_group(int items) {
+  fibers.resize(items);
+  all.assign((items + 31) / 32, {});
+  for (int i = 0; i < static_cast<int>(all.size()); ++i) all[i].begin.expected = all[i].end.expected = 32;
+  barrier = {};
+  barrier.expected = items;
+  for (Fiber& one : fibers) {
+    if (!one.stack) one.stack.reset(new char[1 << 17]);
+    one.is_done = false;
+    one.copies.clear();
+    getcontext(&one.context);
+    one.context.uc_stack.ss_sp = one.stack.get();
+    one.context.uc_stack.ss_size = 1 << 17;
+    one.context.uc_link = &scheduler;
+    makecontext(&one.context, begin, 0);
+  }
+  for (int left = items, turns = 0; left > 0; ++turns) {
+    if (turns > 1000000) return false;
+    left = 0;
+    for (int i = 0; i < items; ++i) {
+      // The last item comes first in every other turn, so that none relies on the order.
+      thread.x = turns % 2 == 0 ? i : items - 1 - i;
+      if (fiber().is_done) continue;
+      swapcontext(&scheduler, &fiber().context);
+      left += fiber().is_done ? 0 : 1;
+    }
+  }
+  return true;
+}
+
+const char* run(void (*given)(void* const*), void* const* values, int groups, int items) {
+  kernel = given, arguments = values, failure = nullptr;
+  for (group.x = 0; group.x < groups && failure == nullptr; ++group.x) {
+    if (!run_group(items)) return "items wait for each other and don't meet";
+  }
+  return failure;
+}
+
+float of_f16(uint32_t bits) {
+  _Float16 value;
+  const auto half = static_cast<uint16_t>(bits);
+  std::memcpy(&value, &half, 2);
+  return static_cast<float>(value);
+}
+float of_bits(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+float of_bf16(uint32_t bits) {
+  return of_bits(bits << 16);
+}
+
+// mma.m16n8k16. The manual gives, for each element of a fragment, its row and its column:
+//   A  row = groupID for a0, a1, a4 and a5, else groupID + 8
+//      column = threadID_in_group * 2 + (i & 1) for i < 4, else 8 more
+//   B  row = threadID_in_group * 2 + (i & 1) for i < 2, else 8 more; column = groupID
+//   C  row = groupID for c0 and c1, else 8 more; column = threadID_in_group * 2 + (i & 1)
+template <typename Element>
+void multiply(float& c0, float& c1, float& c2, float& c3, const Words& own, Element element) {
+  const Words* words = exchange(own);
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int group_id = lane >> 2, in_group = lane % 4;
+    for (int i = 0; i < 8; ++i) {
+      const int row = i < 2 || (4 <= i && i < 6) ? group_id : group_id + 8;
+      const int column = i < 4 ? in_group * 2 + (i & 1) : in_group * 2 + (i & 1) + 8;
+      a[row][column] = element(words[lane].at[i / 2] >> 16 * (i % 2) & 0xffffu);
+    }
+    for (int i = 0; i < 4; ++i) {
+      const int row = i < 2 ? in_group * 2 + (i & 1) : in_group * 2 + (i & 1) + 8;
+      b[row][group_id] = element(words[lane].at[4 + i / 2] >> 16 * (i % 2) & 0xffffu);
+    }
+  }
+  const int lane = thread.x % 32;
+  float* c[4] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; ++i) {
+    const int row = i < 2 ? lane >> 2 : (lane >> 2) + 8, column = lane % 4 * 2 + (i & 1);
+    for (int step = 0; step < 16; ++step) *c[i] += a[row][step] * b[step][column];
+  }
+  meet(warp().end);
+}
+
+// ldmatrix: lanes 8 * j to 8 * j + 7 give the addresses of the rows of matrix j, of eight elements of 16 bits. A lane gets
+// of matrix j the elements 2 * (lane % 4) and the next one of row lane / 4, or of column lane / 4 with .trans.
+inline void load_matrices(uint32_t* into, int count, uint32_t address, bool is_transposed) {
+  if (address % 16 != 0) fail("ldmatrix reads a row that is not aligned to 16 bytes");
+  const Words* words = exchange({{address}});
+  const int lane = thread.x % 32;
+  for (int j = 0; j < count; ++j) {
+    uint32_t word = 0;
+    for (int i = 0; i < 2; ++i) {
+      const int other = lane / 4, one = 2 * (lane % 4) + i;
+      const int row = is_transposed ? one : other, column = is_transposed ? other : one;
+      uint16_t element;
+      std::memcpy(&element, shared_place(words[8 * j + row].at[0]) + 2 * column, 2);
+      word |= static_cast<uint32_t>(element) << 16 * i;
+    }
+    into[j] = word;
+  }
+  meet(warp().end);
+}
+
+}  // namespace warps
+
+#ifdef WARPS_CUDA
+#define __device__
+#define __constant__
+#define __forceinline__ inline
+#define __global__
+#define __shared__
+#define __CUDA_ARCH__ 900
+#define threadIdx ::warps::thread
+#define blockIdx ::warps::group
+#define blockDim (::warps::Three{static_cast<int>(::warps::fibers.size())})
+inline void __syncthreads() {
+  warps::meet(warps::barrier);
+}
+inline uint32_t __cvta_generic_to_shared(const void* place) {
+  return warps::low(place);
+}
+inline float __uint_as_float(unsigned bits) {
+  return warps::of_bits(bits);
+}
+inline float __int_as_float(int bits) {
+  return warps::of_bits(static_cast<unsigned>(bits));
+}
+inline unsigned __float_as_uint(float value) {
+  return warps::bits_of(value);
+}
+inline double __longlong_as_double(long long bits) {
+  double value;
+  std::memcpy(&value, &bits, 8);
+  return value;
+}
+inline long long __double_as_longlong(double value) {
+  long long bits;
+  std::memcpy(&bits, &value, 8);
+  return bits;
+}
+// One item runs at a time.
+template <typename T>
+T atomicAdd(T* place, T value) {
+  const T before = *place;
+  *place += value;
+  return before;
+}
+inline unsigned atomicCAS(unsigned* place, unsigned seen, unsigned next) {
+  const unsigned before = *place;
+  if (before == seen) *place = next;
+  return before;
+}
+inline unsigned atomicCAS_system(unsigned* place, unsigned seen, unsigned next) {
+  return atomicCAS(place, seen, next);
+}
+#endif
+
+#ifdef WARPS_OPENCL_C
+#define __NV_CL_C_VERSION 120
+#define __kernel
+#define __global
+#define __constant static const
+#define __local
+#define restrict __restrict__
+#define CLK_LOCAL_MEM_FENCE 0
+using uchar = unsigned char;
+using ushort = unsigned short;
+inline void barrier(int) {
+  warps::meet(warps::barrier);
+}
+inline long get_local_id(int) {
+  return warps::thread.x;
+}
+inline long get_group_id(int) {
+  return warps::group.x;
+}
+inline long get_global_id(int) {
+  return warps::group.x * static_cast<long>(warps::fibers.size()) + warps::thread.x;
+}
+inline unsigned as_uint(float value) {
+  return warps::bits_of(value);
+}
+inline float as_float(unsigned bits) {
+  return warps::of_bits(bits);
+}
+inline unsigned atomic_cmpxchg(volatile unsigned* place, unsigned seen, unsigned next) {
+  const unsigned before = *place;
+  if (before == seen) *place = next;
+  return before;
+}
+inline unsigned long atom_cmpxchg(volatile unsigned long* place, unsigned long seen, unsigned long next) {
+  const unsigned long before = *place;
+  if (before == seen) *place = next;
+  return before;
+}
+inline void atomic_add(volatile int* place, int value) {
+  *place = *place + value;
+}
+inline void atom_add(volatile long* place, long value) {
+  *place = *place + value;
+}
+inline double as_double(unsigned long bits) {
+  double value;
+  std::memcpy(&value, &bits, 8);
+  return value;
+}
+inline unsigned long as_ulong(double value) {
+  unsigned long bits;
+  std::memcpy(&bits, &value, 8);
+  return bits;
+}
+#endif
+
+// The instructions.
+inline void ptx_cvt_f32_f16(float& to, uint16_t from) {
+  to = warps::of_f16(from);
+}
+inline void ptx_cvt_rn_f16_f32(uint16_t& to, float from) {
+  const auto half = static_cast<_Float16>(from);
+  std::memcpy(&to, &half, 2);
+}
+inline void ptx_cvt_rn_bf16_f32(uint16_t& to, float from) {
+  const uint32_t bits = warps::bits_of(from);
+  to = from != from ? 0x7fff : static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+// Nothing is there before the wait.
+inline void ptx_cp_async_cg_shared_global(uint32_t to, const void* from) {
+  char* place = warps::shared_place(to);
+  if (((reinterpret_cast<uintptr_t>(place) | reinterpret_cast<uintptr_t>(from)) & 15) != 0)
+    warps::fail("cp.async copies what is not aligned to 16 bytes");
+  warps::fiber().copies.push_back({place, from});
+}
+inline void ptx_cp_async_wait_all() {
+  for (const warps::Copy& one : warps::fiber().copies) std::memcpy(one.to, one.from, 16);
+  warps::fiber().copies.clear();
+}
+inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
+                                                         uint32_t from) {
+  uint32_t into[4];
+  warps::load_matrices(into, 4, from, false);
+  a = into[0], b = into[1], c = into[2], d = into[3];
+}
+inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
+                                                               uint32_t from) {
+  uint32_t into[4];
+  warps::load_matrices(into, 4, from, true);
+  a = into[0], b = into[1], c = into[2], d = into[3];
+}
+inline void ptx_ldmatrix_sync_aligned_m8n8_x2_shared_b16(uint32_t& a, uint32_t& b, uint32_t from) {
+  uint32_t into[2];
+  warps::load_matrices(into, 2, from, false);
+  a = into[0], b = into[1];
+}
+inline void ptx_ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(uint32_t& a, uint32_t& b, uint32_t from) {
+  uint32_t into[2];
+  warps::load_matrices(into, 2, from, true);
+  a = into[0], b = into[1];
+}
+#define WARPS_MMA(KIND)                                                                                       \
+  inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_##KIND##_##KIND##_f32(                                \
+      float& c0, float& c1, float& c2, float& c3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, \
+      uint32_t b1) {                                                                                          \
+    warps::multiply(c0, c1, c2, c3, {{a0, a1, a2, a3, b0, b1}}, warps::of_##KIND);                            \
+  }
+WARPS_MMA(f16)
+WARPS_MMA(bf16)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The matrix units of GPUs whose languages take inline PTX, from sm_80 on: `mma.sync`, `ldmatrix` and `cp.async`.
+
+The names and the places of elements are those of the PTX manual, chapter "Warp Level Matrix Instructions". Of a warp's
+32 lanes, four adjacent ones are a group of the manual: `lane / 4` is its groupID, `lane % 4` its threadID_in_group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.units import Copies, Fragment, MatrixUnit
+
+__all__ = ["CUDA_CPP_UNITS", "OPENCL_C_UNITS"]
+
+_SUMS = Fragment("float", 4, "lane / 4 + index / 2 * 8", "lane % 4 * 2 + index % 2")
+_LEFT = Fragment("ob_u32", 4, "lane / 4 + index / 2 % 2 * 8", "lane % 4 * 2 + index % 2 + index / 4 * 8", 2)
+_RIGHT = Fragment("ob_u32", 2, "lane % 4 * 2 + index % 2 + index / 2 * 8", "lane / 4", 2)
+
+# ldmatrix takes the address of a row of eight elements from each lane: the first eight lanes have the first matrix of
+# eight rows, whose elements become the first register, and so on.
+_LOAD_LEFT = (
+    "ob_load_4($INTO, $TILE + lane % 16 * $PITCH + lane / 16 * 8);",
+    "ob_load_4_transposed($INTO, $TILE + (lane % 8 + lane / 16 * 8) * $PITCH + lane / 8 % 2 * 8);",
+)
+_LOAD_RIGHT = (
+    "ob_load_2($INTO, $TILE + lane % 8 * $PITCH + lane / 8 % 2 * 8);",
+    "ob_load_2_transposed($INTO, $TILE + lane % 16 * $PITCH);",
+)
+
+_OF_CUDA = """\
+#if __CUDA_ARCH__ < 800
+#error "matrix units by PTX need sm_80 or later: leave the driver's option matrix_units out"
+#endif
+OB_DEVICE ob_u32 ob_shared(const void* place) { return (ob_u32)__cvta_generic_to_shared(place); }
+"""
+_OF_OPENCL = """\
+#ifndef __NV_CL_C_VERSION
+#error "matrix units by PTX need NVIDIA's OpenCL: leave the driver's option matrix_units out"
+#endif
+OB_DEVICE ob_u32 ob_shared(__local const void* place) { return (ob_u32)(size_t)place; }
+"""
+
+_COPIES = """\
+OB_DEVICE void ob_copy_16(ob_u32 to, OB_GLOBAL const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+}
+OB_DEVICE void ob_wait_for_copies(void) { asm volatile("cp.async.wait_all;" : : : "memory"); }
+"""
+
+_LOADS = """\
+OB_DEVICE void ob_load_words_4(ob_u32* into, ob_u32 from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(into[0]), "=r"(into[1]), "=r"(into[2]), "=r"(into[3]) : "r"(from) : "memory");
+}
+OB_DEVICE void ob_load_words_4_transposed(ob_u32* into, ob_u32 from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(into[0]), "=r"(into[1]), "=r"(into[2]), "=r"(into[3]) : "r"(from) : "memory");
+}
+OB_DEVICE void ob_load_words_2(ob_u32* into, ob_u32 from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(into[0]), "=r"(into[1]) : "r"(from) : "memory");
+}
+OB_DEVICE void ob_load_words_2_transposed(ob_u32* into, ob_u32 from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(into[0]), "=r"(into[1]) : "r"(from) : "memory");
+}
+#define ob_load_4(into, from) ob_load_words_4(into, ob_shared(from))
+#define ob_load_4_transposed(into, from) ob_load_words_4_transposed(into, ob_shared(from))
+#define ob_load_2(into, from) ob_load_words_2(into, ob_shared(from))
+#define ob_load_2_transposed(into, from) ob_load_words_2_transposed(into, ob_shared(from))
+"""
+
+_MULTIPLY = """\
+OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.$KIND.$KIND.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+               "{%0, %1, %2, %3};"
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+               : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+}
+"""
+
+
+def _units(shared: str) -> tuple[MatrixUnit, ...]:
+    """Return the units in a language; `shared` has `ob_shared`, the address that PTX uses for the group's memory."""
+    return tuple(
+        MatrixUnit(
+            name=f"mma_m16n8k16_{kind}",
+            m=16,
+            n=8,
+            k=16,
+            dtype=dtype,
+            lanes=32,
+            left=_LEFT,
+            right=_RIGHT,
+            result=_SUMS,
+            multiply="ob_multiply($SUMS, $LEFT, $RIGHT);",
+            header=shared + _COPIES + _LOADS + _MULTIPLY.replace("$KIND", kind),
+            load_left=_LOAD_LEFT,
+            load_right=_LOAD_RIGHT,
+            copies=Copies("ob_copy_16(ob_shared($TO), $FROM);", "ob_wait_for_copies();"),
+        )
+        for dtype, kind in ((torch.bfloat16, "bf16"), (torch.float16, "f16"))
+    )
+
+
+CUDA_CPP_UNITS = replace(CUDA_CPP, name="cuda_cpp_units", language="cuda", units=_units(_OF_CUDA))
+OPENCL_C_UNITS = replace(OPENCL_C, name="opencl_c_units", language="opencl_c", units=_units(_OF_OPENCL))
