@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 
 from torch_outboard import _C, NotSupportedError
 from torch_outboard.compile.generators import generators
+from torch_outboard.kernels import bringup
 from torch_outboard.kernels.templates.schedules import matrix
 from torch_outboard.kernels.tune import measuring, schedule_table
 from torch_outboard.testing.database.calls import poison
@@ -161,3 +163,16 @@ def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monk
     words = r"the matrix unit '\w+' of 16 by 8 by \d+ and \d+ lanes does not divide tiles of 24"
     with pytest.raises(NotSupportedError, match=words):
         torch.mm(x, x)
+
+
+def test_a_wrong_unit_is_found_by_the_figures(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit whose text multiplies in another way than its places say."""
+    generator = type(generators().eager())
+    (unit,) = (one for one in generator.dialect.units if one.dtype == torch.bfloat16)
+    right, speed = bringup._products(unit, device, 64, 1)
+    assert right.value == 0 and right.is_reached and speed.value > 0 and speed.is_reached
+    swapped = replace(unit, result=replace(unit.result, row=f"{unit.m - 1} - ({unit.result.row})"))
+    monkeypatch.setattr(generator, "dialect", replace(generator.dialect, units=(swapped,)))
+    _C.set_plan_variant(next(_NUMBERS))
+    wrong, _ = bringup._products(swapped, device, 64, 1)
+    assert wrong.value > 1000 and not wrong.is_reached

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,3 +87,13 @@ def test_the_lanes_of_units_share_a_tile(unit, rows, columns, group):
 def test_a_unit_that_does_not_divide_tiles_is_refused(unit):
     with pytest.raises(Refusal, match=f"{unit.m} by 8 by {unit.k} and {unit.lanes} lanes does not divide tiles of 64"):
         _Tiling.of(unit, 64, 32)
+
+
+def test_the_unit_of_the_documentation_serves_products():
+    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+    (text,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "MatrixUnit(" in one)
+    names = {}
+    exec(text, names)
+    unit = names["UNIT"]
+    assert PRODUCTS.way_of("product", Device(replace(OPENCL_C, units=(unit,)), False, torch.bfloat16)) == "matrix"
+    assert _Tiling.of(unit, 128, 32).group == 256

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from torch_outboard.codegen.dialects.frame import Parameter
+from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.compile.generators import generators
 from torch_outboard.compile.runtime.device_kernel import device_kernel
 from torch_outboard.kernels.tune.timing import median_ratio, rounds_of
@@ -31,7 +32,7 @@ class Figure:
     The value must be at least `bar` with `is_least`, else at most `bar`. `bar` is None for figures that others refer
     to. Bars of the bandwidth are for matrices of SIDE rows and columns, and lower for smaller ones: see `bar_of_side`.
 
-    `unit` is "GB/s", "" for a share, "µs" or "ms".
+    `unit` is "GB/s", "TFLOP/s", "" for a share, "elements", "µs" or "ms".
     """
 
     name: str
@@ -50,6 +51,8 @@ class Figure:
 def figures(device: torch.device, side: int = SIDE, rounds: int = 11) -> Iterator[Figure]:
     """Measure, figure by figure, on matrices of `side` rows and columns; memory must fit three of them."""
     yield from _bandwidths(device, side, rounds)
+    for unit in generators().eager().dialect.units:  # type: ignore[attr-defined]
+        yield from _products(unit, device, side, rounds)
     yield from _host_times(device, rounds)
     yield from _first_calls(device)
 
@@ -78,6 +81,18 @@ def _bandwidths(device: torch.device, side: int, rounds: int) -> Iterator[Figure
     softmax = median_ratio(seconds["copy"], seconds["softmax"])
     bar = bar_of_side(0.8, side, seconds, "softmax")
     yield Figure(f"softmax of {side} rows, share of that", softmax, "", bar, is_least=True)
+
+
+def _products(unit: MatrixUnit, device: torch.device, side: int, rounds: int) -> Iterator[Figure]:
+    """Compare a product by a matrix unit with the CPU's, and measure one. Sums of integers are exact in any order."""
+    x, y = (torch.randint(-4, 5, size).to(unit.dtype) for size in ((131, 77), (77, 130)))
+    wrong = (x.to(device) @ y.to(device)).cpu() != (x.double() @ y.double()).to(unit.dtype)
+    yield Figure(f"product by {unit.name}, wrong", float(wrong.sum()), "elements", 0)
+    x, y, out = (torch.ones(side, side, dtype=unit.dtype, device=device) for _ in range(3))
+    torch.mm(x, y, out=out)
+    seconds = rounds_of({"product": lambda: torch.mm(x, y, out=out)}, device, rounds, least_seconds=0.01)["product"]
+    dtype = str(unit.dtype).removeprefix("torch.")
+    yield Figure(f"product of {side} {dtype} by it", 2 * side**3 / statistics.median(seconds) / 1e12, "TFLOP/s")
 
 
 def bar_of_side(bar: float, side: int, seconds: Mapping[str, Sequence[float]], name: str) -> float:
