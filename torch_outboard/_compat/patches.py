@@ -95,6 +95,12 @@ PATCHES: tuple[Patch, ...] = (
         None,
     ),
     Patch(
+        "torch.nn.attention.flex_attention._validate_device, flex_attention_hop",
+        "let the device call flex_attention, compiled without Triton too",
+        "its list of devices, torch/nn/attention/flex_attention.py",
+        "flex_attention.needs_attend",
+    ),
+    Patch(
         "torch._inductor.ir.is_cpu, BaseSchedulerNode.is_cpu",
         "fuse as for the CPU, whose generator is used",
         f"{_ISSUE}189135",

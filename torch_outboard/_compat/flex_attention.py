@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Torch 2.11 to 2.15: flex_attention refuses devices that are not on its list, and compiles to Triton on all others.
+
+The list is in torch/nn/attention/flex_attention.py, and no device can add itself to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torch_outboard._compat.imports import when_imported
+from torch_outboard._compat.source import mentions
+
+__all__ = ["attend", "needs_attend"]
+
+MODULE = "torch.nn.attention.flex_attention"
+
+
+def needs_attend() -> bool:
+    """Return True if flex_attention names the devices that may call it."""
+    from torch.nn.attention import flex_attention
+
+    return mentions(flex_attention._validate_device, "hpu")
+
+
+def attend(device: str, has_templates: Callable[[int], bool]) -> None:
+    """Let tensors of a device type into flex_attention, once its module is imported.
+
+    On a device with Triton's templates, by `has_templates(index)`, compiled calls use them, as on CUDA. All others
+    compute by operators, with the matrix of all scores, as torch's own eager calls do.
+    """
+    when_imported(MODULE, lambda module: _change(module, device, has_templates))
+
+
+def _change(module: ModuleType, device: str, has_templates: Callable[[int], bool]) -> None:
+    if not needs_attend():
+        return
+    asked = torch.compiler.assume_constant_result(has_templates)  # type: ignore[no-untyped-call]
+    check_of_torch = module._validate_device
+    operator = module.flex_attention_hop
+
+    @functools.wraps(check_of_torch)
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != device:
+            check_of_torch(query, key, value)
+
+    # Dynamo traces it: into the operators, whose gradients and autocast are theirs.
+    def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> Any:
+        if query.device.type != device:
+            return operator(query, key, value, *others)
+        if not asked(query.device.index or 0):
+            return _by_operators(module._vmap_for_bhqkv, query, key, value, *others)
+        if not torch.is_autocast_enabled(device):
+            return operator(query, key, value, *others)
+        # The operator has rules for the autocast of torch's own devices only.
+        query, key, value = (_autocast(one, device) for one in (query, key, value))
+        with torch.autocast(device, enabled=False):
+            return operator(query, key, value, *others)
+
+    module._validate_device = validate_device  # type: ignore[attr-defined]
+    module.flex_attention_hop = attention  # type: ignore[attr-defined]
+
+
+def _autocast(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.get_autocast_dtype(device))
+
+
+class _Indexed(torch.overrides.TorchFunctionMode):  # type: ignore[misc, no-any-unimported, unused-ignore]
+    """Indexes by tensors without reading them, since under vmap they have no values."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if function is torch.Tensor.__getitem__:
+            indices = arguments[1] if isinstance(arguments[1], (tuple, list)) else (arguments[1],)
+            if all(isinstance(one, torch.Tensor) for one in indices):
+                return torch.ops.aten.index.Tensor(arguments[0], list(indices))
+        return function(*arguments, **(named or {}))
+
+
+def _by_operators(
+    for_each: Callable[..., Any],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable[..., Any],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    options: dict[str, Any],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the result, and for each row the logarithm of its sum and its largest score, both to the base of 2."""
+    group = query.size(1) // key.size(1)
+    key, value = (one.repeat_interleave(group, 1).expand(query.size(0), -1, -1, -1) for one in (key, value))
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = query.to(dtype) @ key.to(dtype).transpose(-2, -1) * scale
+    places = [torch.arange(size, device=query.device) for size in scores.shape]
+    with _Indexed():
+        is_seen = for_each(block_mask[-1], prefix=())(*places)
+        scores = for_each(score_mod, prefix=(0,))(scores, *places)
+    scores = scores.to(dtype).masked_fill(~is_seen, -math.inf)
+    weights = torch.ops.aten._safe_softmax(scores, -1)
+    result = weights.to(query.dtype) @ value.to(query.dtype)
+    return result, scores.logsumexp(-1) / math.log(2), scores.amax(-1) / math.log(2)
