@@ -55,6 +55,8 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& options) override;
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  // Overrides the base class where it has this function, as in torch 2.15.
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options);
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override;
@@ -105,8 +107,8 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   std::shared_ptr<Staging> stage(const Call& call);
   Place place_of(const Call& call, const at::Tensor& first) const;
   CallStreams streams_for(c10::DeviceIndex device, Place place, const Call& call);
-  WorkPtr gather_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
-                        const c10d::AllgatherOptions& options);
+  WorkPtr all_gather_parts(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
+                           const c10d::AllgatherOptions& options);
   WorkPtr reduce_scatter_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
                                 const c10d::ReduceScatterOptions& options);
   WorkPtr reduce_in_place(const Kind& kind, const Tensors& tensors, const c10d::AllreduceOptions& options);

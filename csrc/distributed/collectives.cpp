@@ -127,8 +127,8 @@ WorkPtr DistributedBackend::allgather(std::vector<Tensors>& outputs, Tensors& in
                 native::all_gather_lists());
 }
 
-WorkPtr DistributedBackend::gather_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
-                                          const c10d::AllgatherOptions& given) {
+WorkPtr DistributedBackend::all_gather_parts(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
+                                             const c10d::AllgatherOptions& given) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), kind.name, " takes as many outputs as inputs, got ",
                     outputs.size(), " and ", inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -148,12 +148,12 @@ WorkPtr DistributedBackend::gather_single(const Kind& kind, const Tensors& outpu
 
 WorkPtr DistributedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                             const c10d::AllgatherOptions& options) {
-  return gather_single(kinds::all_gather_base, {output}, {input}, options);
+  return all_gather_parts(kinds::all_gather_base, {output}, {input}, options);
 }
 
 WorkPtr DistributedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                             const c10d::AllgatherOptions& options) {
-  return gather_single(kinds::all_gather_coalesced, outputs, inputs, options);
+  return all_gather_parts(kinds::all_gather_coalesced, outputs, inputs, options);
 }
 
 WorkPtr DistributedBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -206,6 +206,20 @@ WorkPtr DistributedBackend::gather(std::vector<Tensors>& outputs, Tensors& input
             }};
   call.root = static_cast<int>(given.rootRank);
   return submit(std::move(call), native::gather(given.rootRank));
+}
+
+WorkPtr DistributedBackend::gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
+  const char* const name = "gather_single";
+  std::vector<Tensors> outputs;
+  Tensors inputs{input};
+  check_tensors(name, inputs);
+  if (getRank() == options.rootRank) {
+    check_tensors(name, {input, output});
+    check_parts(name, output, input, getSize());
+    TORCH_CHECK_VALUE(output.is_contiguous(), name, " takes a contiguous output, got strides of ", output.strides());
+    outputs.push_back(output.detach().view({getSize(), input.numel()}).unbind(0));
+  }
+  return gather(outputs, inputs, options);
 }
 
 WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& given) {

@@ -125,6 +125,11 @@ def check_moves(dtype: torch.dtype) -> None:
     dist.gather(on(whole), outs, 0)
     if outs:
         check(f"gather {dtype}", torch.cat(outs), torch.cat(whole))
+    if hasattr(dist, "gather_single"):  # from torch 2.15 on
+        out = empty(whole[0], 8, 3) if RANK == 1 else None
+        dist.gather_single(on(whole), out, 1)
+        if out is not None:
+            check(f"gather_single {dtype}", out, torch.cat(whole))
     out = empty(whole[0])
     dist.scatter(out, [tensor.to(device) for tensor in whole] if RANK == 1 else None, 1)
     check(f"scatter {dtype}", out, whole[RANK])
