@@ -8,6 +8,7 @@ a DDP step's communication its backward hides. Writes results/distributed.json.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import socket
 import statistics
@@ -35,8 +36,18 @@ def seconds(call: Callable[[], object], repeats: int) -> float:
     return (time.perf_counter() - begin) / repeats
 
 
-def paired(first: Callable[[], object], second: Callable[[], object], repeats: int, rounds: int) -> tuple[float, ...]:
-    """Return the medians of both in seconds, and of the rounds' ratios of the second to the first."""
+def interval(values: list[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median. It is that of order statistics, which assumes no distribution."""
+    ordered = sorted(values)
+    reach = 1.96 * math.sqrt(len(ordered)) / 2
+    low, high = math.floor(len(ordered) / 2 - reach), math.ceil(len(ordered) / 2 + reach)
+    return ordered[max(low, 0)], ordered[min(high, len(ordered) - 1)]
+
+
+def paired(
+    first: Callable[[], object], second: Callable[[], object], repeats: int, rounds: int
+) -> tuple[float, float, list[float]]:
+    """Return the medians of both in seconds, and the rounds' ratios of the second to the first."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
         order = (0, 1) if number % 2 else (1, 0)
@@ -45,7 +56,7 @@ def paired(first: Callable[[], object], second: Callable[[], object], repeats: i
             if number:  # the first round warms up
                 times[which].append(spent)
     ratios = [b / a for a, b in zip(*times, strict=True)]
-    return statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios)
+    return statistics.median(times[0]), statistics.median(times[1]), ratios
 
 
 def all_reduces(device: torch.device, gloo: dist.ProcessGroup, rounds: int) -> list[dict[str, object]]:
@@ -62,9 +73,9 @@ def all_reduces(device: torch.device, gloo: dist.ProcessGroup, rounds: int) -> l
             dist.all_reduce(tensor, group=gloo)
 
         repeats = max(1, min(50, (1 << 23) // size))
-        cpu, own, ratio = paired(reduce_on_cpu, reduce_on_device, repeats, rounds)
-        rows.append({"case": f"all_reduce {name}", "gloo_us": cpu * 1e6, "device_us": own * 1e6, "ratio": ratio,
-                     "bar": bar})  # fmt: skip
+        cpu, own, ratios = paired(reduce_on_cpu, reduce_on_device, repeats, rounds)
+        rows.append({"case": f"all_reduce {name}", "gloo_us": cpu * 1e6, "device_us": own * 1e6,
+                     "ratio": statistics.median(ratios), "interval": interval(ratios), "bar": bar})  # fmt: skip
     return rows
 
 
@@ -84,8 +95,10 @@ def host_time(device: torch.device, rounds: int) -> dict[str, object]:
         if number > 1:
             spent.append(middle - begin)
             done.append(time.perf_counter() - begin)
+    low, high = interval(spent)
     return {"case": "host, all_reduce 8 MiB + wait + mul", "host_ms": statistics.median(spent) * 1e3,
-            "done_ms": statistics.median(done) * 1e3, "bar_ms": HOST_BAR}  # fmt: skip
+            "interval_ms": (low * 1e3, high * 1e3), "done_ms": statistics.median(done) * 1e3,
+            "bar_ms": HOST_BAR}  # fmt: skip
 
 
 def overlap(device: torch.device, rounds: int) -> dict[str, object]:
@@ -116,10 +129,17 @@ def overlap(device: torch.device, rounds: int) -> dict[str, object]:
         step(plain)
         torch.accelerator.synchronize()
 
-    one_after_the_other, ddp, ratio = paired(apart, together, 1, rounds)
+    one_after_the_other, ddp, ratios = paired(apart, together, 1, rounds)
     compute = statistics.median(seconds(alone, 1) for _ in range(rounds))
     return {"case": "DDP step, 8 layers of 768", "apart_ms": one_after_the_other * 1e3, "ddp_ms": ddp * 1e3,
-            "compute_ms": compute * 1e3, "ratio": ratio}  # fmt: skip
+            "compute_ms": compute * 1e3, "ratio": statistics.median(ratios),
+            "interval": interval(ratios)}  # fmt: skip
+
+
+def shown(name: str, value: object) -> str:
+    if isinstance(value, tuple):
+        return f"{name}={value[0]:.3g}..{value[1]:.3g}"
+    return f"{name}={value:.3g}" if isinstance(value, float) else str(value)
 
 
 def run(rank: int, port: int, rounds: int) -> None:
@@ -134,7 +154,7 @@ def run(rank: int, port: int, rounds: int) -> None:
     rows = [*all_reduces(device, gloo, rounds), host_time(device, rounds), overlap(device, rounds)]
     if rank == 0:
         for row in rows:
-            print("  ".join(f"{k}={v:.3g}" if isinstance(v, float) else str(v) for k, v in row.items()), flush=True)
+            print("  ".join(shown(name, value) for name, value in row.items()), flush=True)
         properties = torch.get_device_module(device).get_device_properties(device)
         write(RESULTS / "distributed.json", {"about": about(properties), "rows": rows})
     dist.destroy_process_group()
