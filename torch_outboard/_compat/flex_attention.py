@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from torch_outboard._compat.imports import when_imported
 from torch_outboard._compat.source import mentions
 
-__all__ = ["attend", "needs_attend"]
+__all__ = ["MODULE", "attend", "needs_attend"]
 
 MODULE = "torch.nn.attention.flex_attention"
 
@@ -29,19 +28,20 @@ def needs_attend() -> bool:
     return mentions(flex_attention._validate_device, "hpu")
 
 
-def attend(device: str, has_templates: Callable[[int], bool]) -> None:
-    """Let tensors of a device type into flex_attention, once its module is imported.
+def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]) -> None:
+    """Let tensors of a device type into flex_attention; `module` is torch's module of that name.
 
     On a device with Triton's templates, by `has_templates(index)`, compiled calls use them, as on CUDA. All others
     compute by operators, with the matrix of all scores, as torch's own eager calls do.
     """
-    when_imported(MODULE, lambda module: _change(module, device, has_templates))
-
-
-def _change(module: ModuleType, device: str, has_templates: Callable[[int], bool]) -> None:
     if not needs_attend():
         return
-    asked = torch.compiler.assume_constant_result(has_templates)  # type: ignore[no-untyped-call]
+
+    def asked(index: int) -> bool:
+        return has_templates(index)
+
+    # What torch.compiler.assume_constant_result sets, which imports Dynamo: that may be under way.
+    asked._dynamo_marked_constant = True  # type: ignore[attr-defined]
     check_of_torch = module._validate_device
     operator = module.flex_attention_hop
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from torch_outboard._compat.flex_attention import attend
+from torch_outboard._compat.flex_attention import MODULE, attend
 from torch_outboard._compat.imports import when_imported
 from torch_outboard._errors import OutboardError
 from torch_outboard.compile.generators import generators, set_driver
@@ -37,7 +37,7 @@ def register(driver: Driver) -> None:
     when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
     when_imported("torch._inductor.compile_fx", _kept(_register_backend))
     when_imported("torch._inductor.runtime.benchmarking", _kept(_register_benchmarker))
-    attend(driver.name, _has_templates)
+    when_imported(MODULE, _kept(lambda module: attend(module, driver.name, _has_templates)))
     if generators().has_gpus:
         when_imported("torch.utils._triton", _kept(_register_triton))
     if generators().has_target:
