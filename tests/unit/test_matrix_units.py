@@ -13,7 +13,7 @@ import torch
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.units import Fragment, reference, unit_of
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.templates.schedules.matrix import _Tiling
+from torch_outboard.kernels.templates.schedules.matrix_sides import Tiling
 from torch_outboard.kernels.templates.schedules.registry import PRODUCTS, Device
 
 UNIT = reference(torch.bfloat16)
@@ -77,7 +77,7 @@ def test_units_are_in_the_key_of_plans():
     ],
 )
 def test_the_lanes_of_units_share_a_tile(unit, rows, columns, group):
-    tiling = _Tiling.of(unit, 64, 32)
+    tiling = Tiling.of(unit, 64, 32)
     assert (tiling.rows, tiling.columns, tiling.group) == (rows, columns, group)
 
 
@@ -86,7 +86,7 @@ def test_the_lanes_of_units_share_a_tile(unit, rows, columns, group):
 )
 def test_a_unit_that_does_not_divide_tiles_is_refused(unit):
     with pytest.raises(Refusal, match=f"{unit.m} by 8 by {unit.k} and {unit.lanes} lanes does not divide tiles of 64"):
-        _Tiling.of(unit, 64, 32)
+        Tiling.of(unit, 64, 32)
 
 
 def test_the_unit_of_the_documentation_serves_products():
@@ -96,4 +96,4 @@ def test_the_unit_of_the_documentation_serves_products():
     exec(text, names)
     unit = names["UNIT"]
     assert PRODUCTS.way_of("product", Device(replace(OPENCL_C, units=(unit,)), False, torch.bfloat16)) == "matrix"
-    assert _Tiling.of(unit, 128, 32).group == 256
+    assert Tiling.of(unit, 128, 32).group == 256
