@@ -7,11 +7,13 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import torch_outboard
 from torch_outboard import _C, NotSupportedError
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import bringup
@@ -155,6 +157,51 @@ def test_convolutions_and_their_gradients(device: torch.device) -> None:
         poison(device)
         for got, want in zip(results(*[one.to(device) for one in given]), wanted, strict=True):
             assert torch.equal(got.cpu(), want.to(dtype))
+
+
+BOUNDS = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}
+
+
+def attend(
+    *given: torch.Tensor, mask: torch.Tensor | None = None, device: torch.device, **options: Any
+) -> torch.Tensor:
+    """Compare attention and the logarithms of its sums with float64, and return the result."""
+    operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    ours = [one if one is None else one.to(device) for one in (*given, mask)]
+    poison(device)
+    torch_outboard.reset_coverage()
+    got, logsumexp, *_ = operator(*ours, **options)
+    assert {row.op for row in torch_outboard.coverage()} == {operator.default._schema.name}
+    query, key, value = (one.double() for one in given)
+    repeats = query.shape[1] // key.shape[1]
+    key, value = (one.repeat_interleave(repeats, 1) for one in (key, value))
+    scores = query @ key.mT / query.shape[-1] ** 0.5 + (0 if mask is None else mask.double())
+    if options.get("is_causal"):
+        scores.masked_fill_(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), float("-inf"))
+    bound = BOUNDS[given[0].dtype]
+    torch.testing.assert_close(got.cpu().double(), scores.softmax(-1).nan_to_num() @ value, atol=bound, rtol=bound)
+    some = scores.logsumexp(-1).isfinite()
+    torch.testing.assert_close(logsumexp.cpu().double()[some], scores.logsumexp(-1)[some], atol=bound, rtol=bound)
+    return got.cpu()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_attention(dtype: torch.dtype, device: torch.device) -> None:
+    assert "attention.matrix" in measuring.names_of(device, "^attention", [str(dtype).removeprefix("torch.")])[0]
+    for queries, keys in ((70, 130), (64, 64), (3, 65)):
+        heads = (
+            r(2, length, size, 40).to(dtype).transpose(1, 2) for length, size in ((queries, 4), (keys, 2), (keys, 2))
+        )
+        attend(*heads, is_causal=True, device=device)
+
+
+def test_attention_with_masks_and_wide_heads(device: torch.device) -> None:
+    dtype = served()[-1]
+    mask = torch.zeros(2, 1, 70, 90, dtype=dtype).masked_fill_(torch.rand(2, 1, 70, 90) > 0.5, float("-inf"))
+    mask[0, :, 5:60] = float("-inf")
+    result = attend(*(r(2, 2, rows, 17).to(dtype) for rows in (70, 90, 90)), mask=mask, device=device)
+    assert (result[0, :, 5:60] == 0).all(), "for which no key is left"
+    attend(r(1, 1, 9, 130).to(dtype), r(1, 1, 70, 130).to(dtype), r(1, 1, 70, 136).to(dtype), device=device)
 
 
 def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,18 +27,20 @@ class Texts(find_driver("sim")):
 
 
 def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[bytes, str]]:
-    """Return the text and the options of products and a convolution, with operands that lie in several ways."""
+    """Return the text and the options of products, with operands that lie in several ways, convolution, attention."""
 
     def made(*size: int) -> torch.Tensor:
         return torch.ones(size, dtype=dtype, device="sim")
 
-    none, one = [0, 0], [1, 1]
+    none, one, attention = [0, 0], [1, 1], "aten::_scaled_dot_product_fused_attention_overrideable"
+    heads = [made(1, 2, rows, 128) for rows in (70, 90, 90)]  # which take the most memory of a group
     calls = {
         "rows": ("aten::mm", made(70, 90), made(90, 80)),
         "columns": ("aten::mm", made(90, 70).t(), made(80, 90).t()),
         "steps": ("aten::mm", made(70, 180)[:, ::2], made(90, 160)[:, ::2]),
         "large tiles": ("aten::baddbmm", made(800), made(9, 700, 40), made(9, 40, 800), 0.5, 2),
         "images": ("aten::convolution", made(2, 8, 9, 9), made(10, 8, 3, 3), made(10), one, one, one, False, none, 1),
+        "heads": (attention, *heads, None, 0.0, True, False, None),
     }
     found = {}
     for name in only or calls:

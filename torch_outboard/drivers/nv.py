@@ -31,7 +31,7 @@ class NvDriver(Driver):
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated products and convolutions use matrix units, from sm_80 on; false if not given.",
+            "Whether generated products, convolutions and attention use matrix units; false if not given.",
         ),
         "nvrtc": Option(str, None, "NVRTC, for programs in CUDA C++; found by its usual names or as a package."),
         "cublaslt": Option(str, None, "cuBLASLt, for products; found by its usual names or as a package."),

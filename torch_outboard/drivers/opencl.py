@@ -33,7 +33,7 @@ class OpenCLDriver(Driver):
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated products and convolutions use NVIDIA's matrix units, by inline PTX; false if not given.",
+            "Whether generated kernels use NVIDIA's matrix units, by inline PTX; false if not given.",
         ),
     }
 

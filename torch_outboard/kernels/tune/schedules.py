@@ -41,6 +41,10 @@ _ATTENTION_TILES = {
     "steps": (16, 8),  # that a group brings at a time
 }
 
+_ATTENTION_MATRIX = {
+    "steps": (32, 16),  # of two bytes that a group brings at a time
+}
+
 # Family of operators and way of computing them -> parameters. The first value of each is the untuned one.
 PARAMETERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     f"{family}.{way}": parameters
@@ -50,6 +54,7 @@ PARAMETERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
         (("product", "convolution", "convolution_gradients"), "matrix", _MATRIX),
         (("attention", "attention_gradients"), "strips", _ATTENTION_STRIPS),
         (("attention", "attention_gradients"), "tiles", _ATTENTION_TILES),
+        (("attention",), "matrix", _ATTENTION_MATRIX),
     )
     for family in families
 }

@@ -4,7 +4,14 @@
 from __future__ import annotations
 
 from torch_outboard.codegen.dialects.units import unit_of
-from torch_outboard.kernels.templates.schedules import attention_strips, attention_tiles, matrix, strips, tiles
+from torch_outboard.kernels.templates.schedules import (
+    attention_matrix,
+    attention_strips,
+    attention_tiles,
+    matrix,
+    strips,
+    tiles,
+)
 from torch_outboard.kernels.templates.schedules.registry import ATTENTION, PRODUCTS, Device
 
 __all__: list[str] = []
@@ -29,3 +36,4 @@ PRODUCTS.register("strips", strips, _has_vectors)
 PRODUCTS.register("matrix", matrix, _has_unit)
 ATTENTION.register("tiles", attention_tiles, _has_groups)
 ATTENTION.register("strips", attention_strips, _has_vectors)
+ATTENTION.register("matrix", attention_matrix, _has_unit, ["attention"])
