@@ -65,7 +65,7 @@ def test_every_collective_of_nccl(run_ranks: RunRanks, nccl, variables) -> None:
     if variables == BEFORE_SPLIT and not nccl:
         pytest.skip("capability: an older library")
     # A GPU's kernels are compiled for each type and form. The fake's thousand exchanges are hand-overs of four threads.
-    run_ranks("collectives", "5", "native", way=("nv", nccl, {**without_kernels(nccl), **variables}), limit=4 * LIMIT)
+    run_ranks("collectives", "5", "native", way=("nv", nccl, {**without_kernels(nccl), **variables}), limit=2 * LIMIT)
 
 
 FAKES = {
@@ -174,7 +174,7 @@ def test_a_small_llama_learns_alike_on_each_mesh(run_ranks: RunRanks) -> None:
         devices = {"OUTBOARD_SIM_DEVICES": "4", "OUTBOARD_SIM_COLLECTIVES": str(int(has_collectives))}
         options = ("--steps=3", "--log-every=1", "--batch=4")
         # Four processes on two cores, with whatever else runs there.
-        answers = run_ranks(LLAMA, *options, statuses=(0,) * ranks, env=devices, limit=3 * LIMIT)
+        answers = run_ranks(LLAMA, *options, statuses=(0,) * ranks, env=devices, limit=2 * LIMIT)
         assert not any(answer.stdout for answer in answers[1:])
         return [float(line.split()[-1]) for line in answers[0].stdout.splitlines()]
 
@@ -206,7 +206,7 @@ def learn_by_torchrun(*options: str) -> list[float]:
     """Run the example on two ranks, and return the loss of each epoch."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     command = [*torchrun, str(EXAMPLES / "distributed_digits.py"), *options]
-    answer = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
+    answer = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=2 * LIMIT)
     assert answer.returncode == 0, answer.stderr[-4000:]
     return losses_of(answer.stdout)
 
