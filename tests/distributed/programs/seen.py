@@ -129,6 +129,18 @@ with module.stream(side), raises(sanitizer.StreamRaceError, "c10d::_allgather_ba
 sanitizer.disable()
 torch.accelerator.synchronize()
 
+# ---- Torch's hooks, from torch 2.15 on ----
+
+c10d = torch._C._distributed_c10d
+if hasattr(c10d, "NanCheckHook"):
+    hook = c10d.NanCheckHook.attach(dist.group.WORLD)
+    with raises(RuntimeError, "NaN found in input tensor"):
+        dist.all_reduce(torch.full((2,), float("nan"), device=device))
+    hook.remove()
+    # Torch attaches its flight recorder to each group.
+    entry = json.loads(c10d._dump_fr_trace_json(backend="outboard"))["entries"][0]
+    assert (entry["profiling_name"], entry["input_sizes"]) == ("outboard:all_reduce", [[1 << 10]]), entry
+
 # ---- Graphs ----
 
 
