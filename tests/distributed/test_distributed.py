@@ -155,7 +155,8 @@ def test_training_reaches_what_one_process_reaches(run_ranks: RunRanks, way, pro
 
 @pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (OWN, "native")])
 def test_torchs_stacks_compute_what_one_process_does(run_ranks: RunRanks, way, provider) -> None:
-    run_ranks("stacks", "fsdp1,gpipe,one_f_one_b,resharded,compiled,context", provider, way=way)
+    parts = "fsdp1,gpipe,one_f_one_b,resharded,compiled,context"
+    run_ranks("stacks", parts, provider, way=way, limit=2 * LIMIT)
 
 
 @pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (OWN, "native")])
