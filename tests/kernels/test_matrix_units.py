@@ -113,7 +113,7 @@ def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device) -> No
     """Large tiles, half as many steps: in a batch, with an added row and factors."""
     (name,) = measuring.names_of(device, "^product", [str(dtype).removeprefix("torch.")])
     x, y, row = whole(2, 131, 50, dtype=dtype), whole(2, 50, 127, dtype=dtype), whole(127, dtype=dtype)
-    for many, steps in ((1, 32), (1, 16), (256, 16)):
+    for many, steps in ((1, 32), (1, 16), (256, 16)) if dtype == torch.bfloat16 else ((1, 16),):
         _C.set_plan_variant(next(_NUMBERS))
         with schedule_table.trying({name: {"many": many, "steps": steps}}):
             check(lambda row, x, y: torch.baddbmm(row, x, y, beta=2, alpha=0.5), row, x, y, device=device)
