@@ -251,9 +251,20 @@ def test_the_patch_is_needed(run_python: RunPython) -> None:
     run_python(
         """
 import torch
+import torch.distributed as dist
+import torch_outboard
 from torch_outboard._compat.distributed import needs_choose_backend
-minor = tuple(map(int, torch.__version__.split(".")[:2]))
-assert needs_choose_backend() == (minor < (2, 15)), "torch_outboard/_compat/distributed.py can go"
+torch_outboard.attach("sim")
+assert needs_choose_backend()
+c10d = dist.distributed_c10d
+c10d._new_process_group_helper = c10d._new_process_group_helper.__wrapped__
+try:
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(2))
+except RuntimeError as error:
+    assert "ackend" in str(error), error
+else:
+    raise AssertionError("torch_outboard/_compat/distributed.py can go")
 """
     )
 

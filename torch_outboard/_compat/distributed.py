@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11 to 2.14: torch.distributed."""
+"""Torch 2.11 to 2.15: torch.distributed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["choose_backend", "needs_choose_backend"]
 
 
 def needs_choose_backend() -> bool:
-    """Return True if a group without a backend's name takes Gloo for every accelerator but CUDA."""
+    """Return True if a group without a backend's name takes Gloo, or leaves CPU tensors without a backend."""
     if not torch.distributed.is_available():
         return False
     return mentions(torch.distributed.distributed_c10d._new_process_group_helper, "UNDEFINED")
@@ -24,7 +24,7 @@ def choose_backend(device: str) -> None:
     """Make init_process_group() without a name take the device's default backend, for all of its devices.
 
     The map of default backends contains the device, but torch sets the group's own default to Gloo. Gloo is then no
-    backend of the group, and init_process_group() raises. Torch 2.15 uses the map.
+    backend of the group, and init_process_group() raises. Torch 2.15 uses the map, where CPU tensors have no backend.
     """
     if not needs_choose_backend():
         return

@@ -85,7 +85,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "torch.distributed.distributed_c10d._new_process_group_helper",
         "choose the device's backend in init_process_group() without a name",
-        "done in torch 2.15",
+        "torch 2.15 uses the map, but leaves CPU tensors without a backend",
         "distributed.needs_choose_backend",
     ),
     Patch(
