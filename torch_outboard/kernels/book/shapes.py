@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,22 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     return torch.ops.aten.cat.default(taken or [one.to(common) for one in tensors], dim)
 
 
+def _copied(view: Any) -> Callable[..., Any]:
+    """Return the decomposition of a view's copy. Inductor has no lowering of these, and would call the operator."""
+
+    def copy(*given: Any, **named: Any) -> Any:
+        found = view(*given, **named)
+        if isinstance(found, torch.Tensor):
+            return found.clone(memory_format=torch.contiguous_format)
+        return [one.clone(memory_format=torch.contiguous_format) for one in found]
+
+    return copy
+
+
 OPERATORS = (
+    Operator("aten::select_copy.int", decomposition=_copied(torch.ops.aten.select.int)),
+    Operator("aten::slice_copy.Tensor", decomposition=_copied(torch.ops.aten.slice.Tensor)),
+    Operator("aten::split_copy.Tensor", decomposition=_copied(torch.ops.aten.split.Tensor)),
     Operator("aten::cat.default", decomposition=_cat),
     Operator("aten::constant_pad_nd", guarded=("pad",)),
     Operator("aten::roll", guarded=("shifts",)),
