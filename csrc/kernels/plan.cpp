@@ -44,6 +44,7 @@ class PlanReader {
       read_line();
     }
     require(line_ > 0, "the text is empty");
+    require(!is_repeated_, "a 'repeat' has no 'end'");
   }
 
  private:
@@ -92,6 +93,12 @@ class PlanReader {
   }
 
   void read_step(const std::string& word) {
+    require(!is_repeated_ || word == "launch" || word == "end", "only launches are repeated");
+    if (word == "end") {
+      require(is_repeated_, "there is no 'repeat' before this 'end'");
+      is_repeated_ = false;
+      return;
+    }
     PlanStep step{};
     if (word == "number") {
       step.kind = PlanStep::Kind::Number;
@@ -121,6 +128,11 @@ class PlanReader {
       step.target = tensor(next_word());
       require(!step.target.is_buffer, "a copy goes into a tensor of the call");
       step.source = tensor(next_word());
+    } else if (word == "repeat") {
+      step.kind = PlanStep::Kind::Repeat;
+      step.formulas.push_back(formula(std::exchange(rest_, {})));
+      repeat_ = plan_.steps_.size();
+      is_repeated_ = true;
     } else {
       require(word == "free", "there is no step '", word, "'");
       step.kind = PlanStep::Kind::Free;
@@ -145,6 +157,9 @@ class PlanReader {
 
   void read_launch(PlanStep& step) {
     step.kind = PlanStep::Kind::Launch;
+    if (is_repeated_) {
+      ++plan_.steps_[repeat_].index;
+    }
     step.index = next_index(kMaxIndex);
     require(step.index < kernels_.size(), "there are ", kernels_.size(), " kernels");
     const ArgumentKinds& kinds = kernels_[step.index];
@@ -158,6 +173,11 @@ class PlanReader {
       } else {
         require(kinds[i] == ArgumentKind::Int64 || kinds[i] == ArgumentKind::Int32, "argument ", i,
                 " of the kernel is no integer");
+        if (is_repeated_ && items[i] == "turn") {
+          argument.kind = PlanArgument::Kind::Turn;
+          step.arguments.push_back(std::move(argument));
+          continue;
+        }
         argument.kind = PlanArgument::Kind::Number;
         argument.numbers = 1;
         step.formulas.push_back(formula(items[i]));
@@ -339,6 +359,8 @@ class PlanReader {
   std::string_view rest_;
   size_t line_ = 0;
   std::vector<bool> freed_;  // by buffer
+  bool is_repeated_ = false;  // the next step is
+  size_t repeat_ = 0;         // by the step of this index
 };
 
 Plan::Plan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels) {

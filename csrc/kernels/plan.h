@@ -17,6 +17,9 @@
 //   call 1 aten::mm [t0, b2]                an operator; the first number counts the buffers that it returns
 //   copy t0 b1                              into a tensor that the operator writes
 //   free b2                                 the last step that uses it has run
+//   repeat a0                               the launches until `end` run this often, one after the other; `turn` in
+//   launch 1 [t0, b1, turn, a0]             place of a number counts the turns from 0
+//   end
 //   return b1                               what the operator returns beside the tensors that it writes, in order;
 //                                           `return none` for an undefined tensor, `return [b1, b3]` for a list,
 //                                           `return number a0` for an integer
@@ -54,7 +57,7 @@ struct PlanTensor {
 };
 
 struct PlanArgument {
-  enum class Kind : uint8_t { Tensor, Number, Real, Bool, None, Numbers, Tensors };
+  enum class Kind : uint8_t { Tensor, Number, Turn, Real, Bool, None, Numbers, Tensors };
   Kind kind;
   double real = 0;  // of Real; of Bool 1 or 0
   std::vector<PlanTensor> tensors;
@@ -62,16 +65,18 @@ struct PlanArgument {
 };
 
 struct PlanStep {
-  enum class Kind : uint8_t { Number, Seed, Allocate, View, Launch, Call, Copy, Free };
+  enum class Kind : uint8_t { Number, Seed, Allocate, View, Launch, Call, Copy, Free, Repeat };
   Kind kind;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // of Number and Allocate
-  uint32_t index = 0;  // of Number the argument, of Launch the kernel, of Call how many tensors it returns
+  // Of Number the argument, of Launch the kernel, of Call how many tensors it returns, of Repeat how many launches
+  // follow that are repeated.
+  uint32_t index = 0;
   uint32_t rank = 0;  // of Allocate and View
   PlanTensor target{};  // of Copy; the buffer of View and Free
   PlanTensor source{};  // of Copy
   std::string op;  // of Call: name and overload
   std::vector<PlanArgument> arguments;  // of Launch and Call
-  // Sizes, strides and, of View, the offset; of Launch and Call the numbers, in order.
+  // Sizes, strides and, of View, the offset; of Launch and Call the numbers, in order; of Repeat the turns.
   std::vector<Expression> formulas;
 };
 

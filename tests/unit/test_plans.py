@@ -17,6 +17,10 @@ number 3 float32
 allocate float32 [a0, 4] [4, 1]
 view b1 [4, a0] [1, 4] 0
 launch 0 [t0, b0, b1, a0 4 mul]
+repeat a0 1 add
+launch 0 [t0, b0, b1, turn]
+launch 0 [t0, b0, b1, 7]
+end
 call 1 aten::mm [b1, b2]
 call 0 aten::f [b3, none, true, real -0x1.8p+1, real inf, a0, numbers 1; a0 2 add, tensors t0; b1]
 seed
@@ -30,7 +34,7 @@ return number a0 2 mul
 
 
 def test_a_plan_is_read() -> None:
-    assert _C.check_plan(GOOD, ["rrwi"]) == 9
+    assert _C.check_plan(GOOD, ["rrwi"]) == 12
     assert _C.check_plan("plan 1\nallocate bool [] []\nreturn b0\n", []) == 1
 
 
@@ -59,6 +63,13 @@ def test_a_plan_is_read() -> None:
         ("plan 1\nlaunch 0 [t0]", "the kernel takes 2 arguments, not 1"),
         ("plan 1\nlaunch 0 [3, 4]", "'3' is no tensor"),
         ("plan 1\nlaunch 0 [t0, t1]", "the formula 't1' has the word 't1'"),
+        ("plan 1\nlaunch 0 [t0, turn]", "the formula 'turn' has the word 'turn'"),
+        ("plan 1\nrepeat 3\nlaunch 0 [turn, 1]", "'turn' is no tensor"),
+        ("plan 1\nrepeat 3\nlaunch 0 [t0, turn]", "a 'repeat' has no 'end'"),
+        ("plan 1\nrepeat 3\nrepeat 3", "line 3 of a plan: only launches are repeated"),
+        ("plan 1\nrepeat 3\nfree b0", "line 3 of a plan: only launches are repeated"),
+        ("plan 1\nend", "there is no 'repeat' before this 'end'"),
+        ("plan 1\nrepeat", "formula"),
         ("plan 1\ncall 1 mm [t0]", "'mm' is no operator"),
         ("plan 1\ncall 1 aten::mm [real 1.5]", "a real number is written in hexadecimal digits"),
         ("plan 1\ncopy b0 t0", "there is no buffer b0"),

@@ -148,6 +148,9 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
       case PlanStep::Kind::Call:
         buffers.resize(buffers.size() + step.index, BufferShape{false, true, {}, {}, {}});
         break;
+      case PlanStep::Kind::Repeat:
+        TORCH_CHECK_VALUE(own[0] >= 0, "launches are repeated ", own[0], " times");
+        break;
       default:
         break;
     }
@@ -228,9 +231,15 @@ class Run {
         number_(compiled.numbers.data()) {}
 
   void run() {
-    for (const PlanStep& step : compiled_.recipe->plan.steps()) {
-      step_ = &step;
-      run_step(step);
+    const std::vector<PlanStep>& steps = compiled_.recipe->plan.steps();
+    for (size_t i = 0; i < steps.size(); ++i) {
+      step_ = &steps[i];
+      if (C10_LIKELY(step_->kind != PlanStep::Kind::Repeat)) {
+        run_step(steps[i]);
+        continue;
+      }
+      repeat(take(1)[0], {&steps[i + 1], steps[i].index});
+      i += steps[i].index;
     }
   }
 
@@ -308,6 +317,8 @@ class Run {
       case PlanStep::Kind::Free:
         buffers_[step.target.index].reset();
         break;
+      case PlanStep::Kind::Repeat:
+        break;  // run() repeats
     }
   }
 
@@ -324,16 +335,38 @@ class Run {
     return made;
   }
 
-  void launch(const PlanStep& step) {
+  KernelLaunch prepared(const PlanStep& step) {
     KernelLaunch launch(*compiled_.recipe->kernels[step.index], stream_);
     for (const PlanArgument& argument : step.arguments) {
       if (argument.kind == PlanArgument::Kind::Tensor) {
         launch.add(tensor(argument.tensors[0]));
       } else {
-        launch.add(static_cast<uint64_t>(take(1)[0]));
+        launch.add(argument.kind == PlanArgument::Kind::Turn ? 0 : static_cast<uint64_t>(take(1)[0]));
       }
     }
-    launch.queue(compiled_.sizes[launches_++]);
+    return launch;
+  }
+
+  void launch(const PlanStep& step) { prepared(step).queue(compiled_.sizes[launches_++]); }
+
+  // Queue launches that differ from turn to turn in the number of the turn only.
+  void repeat(int64_t turns, c10::ArrayRef<PlanStep> steps) {
+    c10::SmallVector<KernelLaunch, 2> launches;
+    for (const PlanStep& step : steps) {
+      step_ = &step;
+      launches.push_back(prepared(step));
+    }
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      for (size_t i = 0; i < steps.size(); ++i) {
+        for (size_t place = 0; place < steps[i].arguments.size(); ++place) {
+          if (steps[i].arguments[place].kind == PlanArgument::Kind::Turn) {
+            launches[i].replace(place, static_cast<uint64_t>(turn));
+          }
+        }
+        launches[i].queue(compiled_.sizes[launches_ + i]);
+      }
+    }
+    launches_ += steps.size();
   }
 
   void call_operator(const PlanStep& step) {

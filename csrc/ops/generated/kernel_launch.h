@@ -28,6 +28,8 @@ class OUTBOARD_API KernelLaunch {
   // kernel reads is read now. Raise ValueError for other CPU tensors.
   void add(const at::Tensor& tensor);
   void add(uint64_t bits) { words_.push_back(bits); }
+  // Replace a number that was passed before, for another launch.
+  void replace(size_t index, uint64_t bits) { words_[index] = bits; }
 
   // Queue the launch on the stream, or in the graph that the stream captures. The first launch on a device waits for the
   // compiler. `sizes` are those of the arguments' integers.

@@ -137,6 +137,13 @@ class TemplateCall:
             arguments = [one if isinstance(one, str) else self.plan.formula(one) for one in passed]
             self.plan.step(f"launch {self.add_program(program)} [{', '.join(arguments)}]")
 
+    def repeat(self, turns: Any, *kernels: Kernel) -> None:
+        """Launch kernels in turn, and all of them again for each turn."""
+        self.plan.step(f"repeat {self.plan.formula(simplified(turns))}")
+        for kernel in kernels:
+            self.launch(kernel)
+        self.plan.step("end")
+
 
 @dataclass
 class Kernel:
@@ -185,6 +192,10 @@ class Kernel:
         if text == name:
             self.parameter(name, value)
         return text
+
+    def turn(self) -> None:
+        """Declare `turn`, which counts the turns of repeated launches from 0."""
+        self._declare(Parameter("turn", "ob_i64"), "int64_t", "turn")
 
     def parameter(self, name: str, value: Any) -> None:
         """Declare a number that differs between launches."""
