@@ -69,6 +69,8 @@ void register_operators() {
   register_scalars(aten);
   register_ctc(aten);
   register_recurrent(aten);
+  register_recurrent_cells();
+  register_recurrent_nets();
   register_dropout(aten);
   register_composites(aten);
   register_attention();

@@ -374,13 +374,13 @@ def agree(kind):
 )
 
 
-def test_a_recurrent_cell_is_one_call_where_the_driver_brings_no_operators_for_it(run_python):
+def test_a_recurrent_layer_is_one_call_where_the_driver_brings_no_operators_for_it(run_python):
     run_python(
         CELLS
         + """
 elementwise = {"aten::mul.Tensor", "aten::sigmoid", "aten::sigmoid_", "aten::tanh", "aten::tanh_"}
 for kind in host:
-    names = {f"outboard::{kind.lower()}_cell", f"outboard::{kind.lower()}_cell_backward"}
+    names = {"outboard::recurrent", "outboard::recurrent_backward"}
     seen = agree(kind)
     assert names <= seen and not (elementwise - {"aten::mul.Tensor"}) & seen, seen
 register_kernel("aten::mul.Tensor", lambda a, b: torch.addcmul(torch.zeros_like(a), a, torch.as_tensor(b)))

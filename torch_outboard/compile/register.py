@@ -33,6 +33,7 @@ def register(driver: Driver) -> None:
         from torch_outboard import _C  # not at the top: `outboard info` works without the extension
 
         _C.forbid_opening("this is a worker of torch's compiler, which compiles for devices and uses none")
+    when_imported("torch._decomp.decompositions", _kept(_register_sequences))
     when_imported("torch._dynamo.device_interface", _kept(_register_interface))
     when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
     when_imported("torch._inductor.compile_fx", _kept(_register_backend))
@@ -104,6 +105,12 @@ def _is_compile_worker() -> bool:
     mains = (sys.modules.get(name) for name in ("__main__", "__mp_main__"))
     paths = (Path(getattr(main, "__file__", None) or "") for main in mains)
     return any(path.parts[-4:] == ("torch", "_inductor", "compile_worker", "__main__.py") for path in paths)
+
+
+def _register_sequences(module: ModuleType) -> None:
+    from torch_outboard.compile.device.sequences import decompose_sequences
+
+    decompose_sequences()
 
 
 def _register_interface(module: ModuleType) -> None:

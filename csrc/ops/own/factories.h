@@ -12,6 +12,8 @@ void register_fill(torch::Library& aten);
 void register_scalars(torch::Library& aten);
 void register_ctc(torch::Library& aten);
 void register_recurrent(torch::Library& aten);
+void register_recurrent_cells();
+void register_recurrent_nets();
 void register_dropout(torch::Library& aten);
 void register_composites(torch::Library& aten);
 void register_attention();

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whole cells of LSTMs and GRUs, one kernel each; csrc/ops/own/recurrent.cpp has their schemas."""
+"""Cells of LSTMs and GRUs, one kernel each, and layers of recurrent nets, one kernel for each step.
+
+csrc/ops/own/recurrent.cpp and recurrent_steps.cpp have their schemas.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +79,31 @@ def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bo
     return grad_input, grad_hidden, grad * update, *biases
 
 
+def _bound_sum(gates: torch.Tensor, hidden_gates: torch.Tensor, is_tanh: bool) -> torch.Tensor:
+    total = gates + hidden_gates
+    return total.tanh() if is_tanh else total.relu()
+
+
+def _recurrent(*given: Any) -> Any:
+    from torch_outboard.kernels.templates.recurrent import recurrent_steps
+
+    return recurrent_steps(*given)
+
+
+def _recurrent_backward(*given: Any) -> Any:
+    from torch_outboard.kernels.templates.recurrent_backward import recurrent_gradients
+
+    return recurrent_gradients(*given)
+
+
 OPERATORS = (
+    Operator("outboard::bound_sum", computed=Body(_bound_sum)),
     Operator("outboard::gru_cell", computed=Body(_gru_cell)),
     Operator("outboard::gru_cell_backward", computed=Body(_gru_cell_backward)),
     Operator("outboard::lstm_cell", computed=Body(_lstm_cell)),
     Operator("outboard::lstm_cell_backward", computed=Body(_lstm_cell_backward)),
+    Operator("outboard::recurrent", computed=Body(_recurrent)),
+    Operator("outboard::recurrent_backward", computed=Body(_recurrent_backward)),
+    Operator("outboard::recurrent_gradients.default", template="recurrent_backward:backward"),
+    Operator("outboard::recurrent_steps.default", template="recurrent:forward"),
 )

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// One layer of a recurrent net in one direction, with a formula for gradients: the inputs of all steps are multiplied at
+// once, and the steps are one operator (recurrent_steps.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/own/recurrent_steps.h"
+
+namespace outboard {
+
+struct RecurrentLayer {
+  at::Tensor input;
+  at::Tensor input_weight;
+  RecurrentSteps steps;  // without gates
+  std::vector<int64_t> first_rows;  // of packed sequences the offsets as numbers, else empty
+};
+
+// Return the states of all steps, the last one, and the last cells of an LSTM.
+std::vector<at::Tensor> run_layer(const RecurrentLayer& layer);
+
+}  // namespace outboard
