@@ -64,7 +64,8 @@ def measure_autocast(device: str, rounds: int, calls: int) -> list[tuple[str, fl
     def timed(place: str, function: Callable[[], object], enabled: bool) -> Callable[[], float]:
         def run() -> float:
             with torch.no_grad(), torch.autocast(place, dtype=torch.bfloat16, enabled=enabled):
-                # The calling thread's own time: the device's thread, and other programs, are not autocast's.
+                # The calling thread's own time: the device's thread, and
+                # other programs, are not autocast's.
                 result = seconds(function, calls, time.thread_time)
             if place != "cpu":
                 torch.accelerator.synchronize()
@@ -87,7 +88,8 @@ def measure_autocast(device: str, rounds: int, calls: int) -> list[tuple[str, fl
             for place in (device, "cpu")
         }
         rows.append((name, added[device], added["cpu"], added[device] / added["cpu"]))
-    # One operator's added time is tens of nanoseconds, as is the noise: the bar is for the sum of all operators.
+    # One operator's added time is tens of nanoseconds, as is the noise: the bar
+    # is for the sum of all operators.
     ours_added, theirs_added = (sum(row[column] for row in rows) for column in (1, 2))
     return [*rows, (ALL, ours_added, theirs_added, ours_added / theirs_added)]
 
@@ -151,7 +153,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail if a bar is missed")
     options = parser.parse_args()
     if options.driver_option is None:
-        # The default driver runs work on the calling thread: handing work to another thread costs more than autocast.
+        # The default driver runs work on the calling thread: handing work to another
+        # thread costs more than autocast.
         options.driver_option = ["schedule=inline"] if options.driver == parser.get_default("driver") else []
     torch.set_num_threads(1)
     torch_outboard.attach(options.driver, **dict(option.split("=", 1) for option in options.driver_option))
@@ -162,7 +165,8 @@ def main() -> int:
     is_met = print_rows("What autocast adds to an operator", (driver.name, "cpu"), added, AUTOCAST_BAR)
     unscaled = measure_unscale(driver.name, options.rounds, 5)
     is_met &= print_rows("Unscaling", ("unscale", "foreach mul"), unscaled, UNSCALE_BAR)
-    # The host provider runs torch's CPU kernel on the device: our ratio cannot be better than that kernel's.
+    # The host provider runs torch's CPU kernel on the device: our ratio
+    # cannot be better than that kernel's.
     on_cpu = measure_unscale("cpu", options.rounds, 5)
     print_rows("Unscaling of CPU tensors, to compare", ("unscale", "foreach mul"), on_cpu, None)
     return 0 if is_met or not options.check else 1

@@ -97,7 +97,8 @@ def functions(case: Case, device: torch.device) -> tuple[Callable[[], Any], Call
     result = attention(*inputs, mask, **options)
     torch.manual_seed(1)
     gradient = torch.randn(result.shape).to(case.dtype).to(device)
-    # The node itself: with two devices in one process, autograd's engine takes one for the process's accelerator.
+    # The node itself: with two devices in one process, autograd's engine takes one
+    # for the process's accelerator.
     node: Any = result.grad_fn
     rest = [None] * (len(node._input_metadata) - 1)
     return forward, lambda: [one for one in node(gradient, *rest)[:3] if one is not None]

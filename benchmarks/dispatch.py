@@ -24,8 +24,8 @@ from typing import Any
 
 from _results import RESULTS, write
 
-# Bars of a case: the largest ratio to the CPU, the most microseconds above it, or the most microseconds of a call; and
-# the largest ratio until all is done.
+# Bars of a case: the largest ratio to the CPU, the most microseconds above it, or the most
+# microseconds of a call; and the largest ratio until all is done.
 RATIO, ABOVE, CALL, DONE = "ratio", "above", "call", "done"
 
 
@@ -156,7 +156,8 @@ def measure_case(
     waits = {"cpu": lambda: None, "device": wait}
     samples: dict[str, list[tuple[float, float]]] = {place: [] for place in timers}
     for number in range(-1, rounds):
-        # The order alternates, so that neither side always runs on the caches that the other one left.
+        # The order alternates, so that neither side always runs on the
+        # caches that the other one left.
         for place in sorted(timers, reverse=bool(number % 2)):
             sample = seconds_per_call(timers[place], case.loops, waits[place])
             if number >= 0:
@@ -224,7 +225,8 @@ def run_section(driver: str, section: str, rounds: int, threads: int) -> dict[st
 
     return {
         "options": options,
-        # If the call itself runs the kernel, the time would include the cost of new sizes in the CPU's libraries.
+        # If the call itself runs the kernel, the time would include the cost of
+        # new sizes in the CPU's libraries.
         "new_sizes": measure_new_sizes(wait, device, rounds) if section == "queued" else {},
         "cases": {case.name: measure_case(case, names, wait, rounds) for case in cases},
         "hop": measure_hop(names, wait, rounds),
@@ -291,7 +293,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--driver", default="sim")
     parser.add_argument("--rounds", type=int, default=11, help="at least 9")
-    # With more threads, two teams share the cores, and the figures would measure the system's scheduler.
+    # With more threads, two teams share the cores, and the figures would
+    # measure the system's scheduler.
     parser.add_argument("--threads", type=int, default=1, help="threads of one operator, on both sides")
     parser.add_argument("--json", type=Path, default=RESULTS / "dispatch.json")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")

@@ -27,7 +27,8 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 OURS, THEIRS, OPENCL = "nv", "cuda", "opencl"
-# Tensors are 256 MB of float32. OUTBOARD_BENCH_QUICK tries the script itself, on little data; its figures mean nothing.
+# Tensors are 256 MB of float32. OUTBOARD_BENCH_QUICK tries the script itself, on little
+# data; its figures mean nothing.
 IS_QUICK = os.environ.get("OUTBOARD_BENCH_QUICK") == "1"
 SIDE = 512 if IS_QUICK else 8192
 COUNT = SIDE * SIDE
@@ -266,7 +267,8 @@ def measure(case: Case, benches: dict[str, Bench]) -> dict[str, Any]:
     timers = {place: timeit.Timer(case.statement, globals=names[place]) for place in benches}
     samples: dict[str, list[float]] = {place: [] for place in benches}
     for number in range(-2, ROUNDS):
-        # The order alternates, so that neither side always runs on the state that the other one left.
+        # The order alternates, so that neither side always runs on the
+        # state that the other one left.
         for place in sorted(timers, reverse=bool(number % 2)):
             seconds = sample(case, timers[place], benches[place].module.synchronize)
             if number >= 0:

@@ -35,10 +35,12 @@ print(time.perf_counter() - start)
 
 
 def milliseconds(program: str) -> float:
-    # torch calls the hook while it is imported; here it is called once more, alone, so torch must not call it first.
+    # torch calls the hook while it is imported; here it is called once more, alone,
+    # so torch must not call it first.
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     environment.pop("OUTBOARD_DRIVER", None)
-    # As installed, with the bytecode that the first turn leaves: compiling the sources takes longer than their import.
+    # As installed, with the bytecode that the first turn leaves: compiling the sources
+    # takes longer than their import.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-c", PRELUDE.format(program=program)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)

@@ -33,7 +33,8 @@ import torch_outboard
 
 STEPS = 50
 WARM = 3
-# By which the losses of a step may differ: products of bfloat16 are summed in another order, which training carries on.
+# By which the losses of a step may differ: products of bfloat16 are summed in another
+# order, which training carries on.
 TOLERANCE = 5e-2
 
 

@@ -52,7 +52,8 @@ CALLS = [
     Case("synchronize an idle stream", "stream.synchronize()", None),
 ]
 
-# At most this much more for each call with 10,000 events instead of 10, or 256 streams instead of 4.
+# At most this much more for each call with 10,000 events instead of
+# 10, or 256 streams instead of 4.
 GROWTH_BAR = 1.2
 # At most this ratio of a step with a profile to one without.
 PROFILE_ON_BAR, PROFILE_OFF_BAR = 1.15, 1.03

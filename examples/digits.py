@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 ACCURACY_BAR = 0.97
 LOSS_BAR = 1e-4
-# The driver's own kernels and compiled kernels round differently from the CPU's, and training multiplies the
-# difference. With such kernels only the losses of this many first steps must agree.
+# The driver's own kernels and compiled kernels round differently from the CPU's, and training
+# multiplies the difference. With such kernels only the losses of this many first steps must agree.
 FIRST_STEPS = 5
 SEED = 20
 
@@ -100,7 +100,8 @@ def batches_on(device: torch.device, loader: DataLoader) -> Iterator[list[Tensor
         current = torch.accelerator.current_stream(device)
         current.wait_stream(side)
         for tensor in batch:
-            # The blocks belong to the side stream: the allocator must not reuse them before this stream is done.
+            # The blocks belong to the side stream: the allocator must not reuse
+            # them before this stream is done.
             tensor.record_stream(current)
         # Only after the wait above, which would otherwise wait for this copy too.
         following = fetch()
@@ -130,11 +131,13 @@ class Trainer:
             torch.manual_seed(seed)
             self.model = DigitsNet()
         self.model.to(device)
-        # Shares the model's weights. The reference on the CPU stays eager, so that the two runs are independent.
+        # Shares the model's weights. The reference on the CPU stays eager, so
+        # that the two runs are independent.
         is_compiled = options.compile and device.type != "cpu"
         dynamic = True if options.dynamic else None
         self.forward = torch.compile(self.model, dynamic=dynamic) if is_compiled else self.model
-        # By default the optimiser picks a formula for each kind of device; both runs must use the same one.
+        # By default the optimiser picks a formula for each kind of device;
+        # both runs must use the same one.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, weight_decay=1e-2, foreach=True)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, options.lr, total_steps=options.epochs * len(self.loader)
@@ -204,7 +207,8 @@ def train(data: Data, device: torch.device, options: argparse.Namespace, console
         for epoch in range(options.epochs):
             if epoch == options.epochs // 2:
                 trainer.save(checkpoint)
-                # Other weights and another order of the batches: state that is not restored would change the losses.
+                # Other weights and another order of the batches: state that is not
+                # restored would change the losses.
                 trainer = Trainer(data, device, options, SEED + 1)
                 trainer.load(checkpoint)
             loss = trainer.train_epoch(lambda: progress.advance(task))

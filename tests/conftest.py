@@ -25,7 +25,8 @@ DEVICE_TESTS = ("driver", "amp", "compile", "kernels", "models", "operators")
 # Tests that take minutes: `make stress`.
 STRESS = ROOT / "tests" / "stress"
 
-# The examples, as "examples.<module>:<class>". After installed packages, so that an installed wheel is tested.
+# The examples, as "examples.<module>:<class>". After installed packages, so
+# that an installed wheel is tested.
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 

@@ -21,7 +21,8 @@ TESTS = Path(__file__).resolve().parent
 # What the package itself offers, and the drivers of the examples.
 OWN = [name for name, found in found_drivers().items() if found.target.startswith("torch_outboard.")]
 EXAMPLES = ["examples.pure_python_driver:PythonDriver"]
-# Those whose order of work a test chooses. What is long and the same for all that generate C++ runs on them.
+# Those whose order of work a test chooses. What is long and the same for all
+# that generate C++ runs on them.
 SCHEDULED = [name for name in OWN if "schedule" in find_driver(name).options]
 
 
@@ -77,7 +78,8 @@ def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
 
 
-# Whether operators run on the device's memory and in its streams, which only a process with the driver can see.
+# Whether operators run on the device's memory and in its streams, which only a
+# process with the driver can see.
 QUEUES_HOST_CALLS = """
 import sys, torch, torch_outboard
 from torch_outboard import _C
@@ -136,8 +138,8 @@ def workers() -> list[str]:
 NO_HOST_CALLS = "{} has no host_address, or no host_callback: its operators run through copies or wait"
 
 
-# Of the compiler's tests those whose launches and graphs reach the driver; kernels, wrappers, caches, errors, reports
-# are above it.
+# Of the compiler's tests those whose launches and graphs reach the driver; kernels, wrappers,
+# caches, errors, reports are above it.
 RUNS = ("random", "streams", "reduce_overhead")
 
 
@@ -200,8 +202,8 @@ DATABASE = str(TESTS / "kernels" / "test_operator_database.py")
 REDUCTIONS = str(TESTS / "kernels" / "test_reductions.py")
 MATRIX_UNITS = str(TESTS / "kernels" / "test_matrix_units.py")
 WITHOUT_DOUBLES = str(TESTS / "kernels" / "test_without_doubles.py")
-# Of the tests of generated kernels what Inductor's lowerings, and what torch decomposes, decide. The other kernels are
-# written here, and each of them is in the database.
+# Of the tests of generated kernels what Inductor's lowerings, and what torch decomposes, decide.
+# The other kernels are written here, and each of them is in the database.
 LOWERED = ["gradients", "lists", "lowerings", "models", "numbers", "random", "sparse", "transforms"]
 OF_LISTS = str(TESTS / "kernels" / "test_lists.py") + "::test_reductions"
 

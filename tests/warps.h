@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Enough of CUDA C++ for generated kernels with matrix units to run on a CPU, one group of items after the other: an item
-// is a fiber, and 32 of them are a warp. Instructions of PTX are functions here, named after the instruction, written
-// from the PTX manual: warp_drivers.py replaces inline assembly by calls of them. They know nothing of the generator's
-// own description of the units, which they prove.
+// Enough of CUDA C++ for generated kernels with matrix units to run on a CPU, one group of items
+// after the other: an item is a fiber, and 32 of them are a warp. Instructions of PTX are
+// functions here, named after the instruction, written from the PTX manual: warp_drivers.py
+// replaces inline assembly by calls of them. They know nothing of the generator's own description
+// of the units, which they prove.
 #pragma once
 #include <ucontext.h>
 
@@ -87,7 +88,8 @@ void meet(Meeting& meeting) {
   while (meeting.turn == turn) swapcontext(&fiber().context, &scheduler);
 }
 
-// Bring an item's words, and return the words of all lanes. The caller meets at `end` when it has read them.
+// Bring an item's words, and return the words of all lanes. The caller meets
+// at `end` when it has read them.
 const Words* exchange(const Words& own) {
   warp().given[thread.x % 32] = own;
   meet(warp().begin);
@@ -188,8 +190,9 @@ void multiply(float& c0, float& c1, float& c2, float& c3, const Words& own, Elem
   meet(warp().end);
 }
 
-// ldmatrix: lanes 8 * j to 8 * j + 7 give the addresses of the rows of matrix j, of eight elements of 16 bits. A lane gets
-// of matrix j the elements 2 * (lane % 4) and the next one of row lane / 4, or of column lane / 4 with .trans.
+// ldmatrix: lanes 8 * j to 8 * j + 7 give the addresses of the rows of matrix j, of eight elements
+// of 16 bits. A lane gets of matrix j the elements 2 * (lane % 4) and the next one of row lane / 4,
+// or of column lane / 4 with .trans.
 inline void load_matrices(uint32_t* into, int count, uint32_t address, bool is_transposed) {
   if (address % 16 != 0) fail("ldmatrix reads a row that is not aligned to 16 bytes");
   const Words* words = exchange({{address}});

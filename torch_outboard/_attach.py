@@ -369,7 +369,8 @@ def _run(attachment: _Attachment, step: str, action: Callable[[], object]) -> No
 
 def _prepare_exit(driver: Driver) -> None:
     if driver.kernel_generator is not None:
-        # The builder of plans needs this module, and a function that atexit calls cannot import it any more.
+        # The builder of plans needs this module, and a function that atexit
+        # calls cannot import it any more.
         import concurrent.futures.process  # noqa: F401
     atexit.register(_shut_down)
 

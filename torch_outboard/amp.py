@@ -157,7 +157,8 @@ def _names_of(op: Any) -> list[str]:
 def _unknown(op: str, known: list[str]) -> ValueError:
     import difflib
 
-    # All namespaces have thousands of names, and names of other namespaces would be misleading matches.
+    # All namespaces have thousands of names, and names of other
+    # namespaces would be misleading matches.
     matches = difflib.get_close_matches(op if "::" in op else f"aten::{op}", known, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, matches))}?" if matches else "Names are namespace::name.overload."
     return ValueError(f"there is no operator {op!r}. {hint}")

@@ -119,7 +119,8 @@ class Driver:
         """Return the vendor's libraries that operators use, each with its file, for `outboard info`."""
         return {}
 
-    # -- Required ------------------------------------------------------------------------------------------------------
+    # -- Required
+    # ------------------------------------------------------------------------------------------------------
 
     @_required
     def device_count(self) -> int:
@@ -191,7 +192,8 @@ class Driver:
         """Queue a wait for the event's latest record at the time of this call."""
         raise NotImplementedError
 
-    # -- Optional ------------------------------------------------------------------------------------------------------
+    # -- Optional
+    # ------------------------------------------------------------------------------------------------------
 
     @_optional
     def destroy(self) -> None:
@@ -423,7 +425,8 @@ class Driver:
         """
         raise NotImplementedError
 
-    # Only as the address of a C function: Python drivers raise exceptions, and pass kernels as `kernels`.
+    # Only as the address of a C function: Python drivers raise exceptions,
+    # and pass kernels as `kernels`.
     last_error: ClassVar[int | None] = None
     kernel_register: ClassVar[int | None] = None
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A cached allocate and free of the device allocator, in C++: victims drawn at random among the live blocks, sizes
-// random from 1 byte to 1 MiB (small pool) or 4 MiB (both pools). Prints the median of nine rounds. Then threads at the
-// same time, on one device each and all on one.
+// A cached allocate and free of the device allocator, in C++: victims drawn at random among the
+// live blocks, sizes random from 1 byte to 1 MiB (small pool) or 4 MiB (both pools). Prints the
+// median of nine rounds. Then threads at the same time, on one device each and all on one.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -72,8 +72,9 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The median over rounds and threads, each of which starts a round when all are there. Processor time: what a thread
-// waits for another one's lock is not in it, but what it does to get it and the cache lines that go back and forth are.
+// The median over rounds and threads, each of which starts a round when all are there. Processor
+// time: what a thread waits for another one's lock is not in it, but what it does to get it and the
+// cache lines that go back and forth are.
 double threads_ns(size_t count, bool is_shared, const std::vector<size_t>& sizes) {
   std::barrier start(static_cast<std::ptrdiff_t>(count));
   std::vector<std::vector<double>> taken(count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels in the driver's language that users launch from Python, with declared parameters. Each launch is checked
-// against the declaration.
+// Kernels in the driver's language that users launch from Python, with declared parameters. Each
+// launch is checked against the declaration.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,13 +54,13 @@ struct LaunchOptions {
   Stream* stream = nullptr;  // null: the current stream of the tensors' device
 };
 
-// Queue a launch, or add it to the graph that the stream captures. `arguments` has one element for each parameter. A
-// grid of no blocks queues nothing. The caller may release the tensors: their memory belongs to the stream until the
-// launch is done.
+// Queue a launch, or add it to the graph that the stream captures. `arguments` has one element for
+// each parameter. A grid of no blocks queues nothing. The caller may release the tensors: their
+// memory belongs to the stream until the launch is done.
 //
-// Raise ValueError for a tensor that the declaration forbids, a block of no threads or a stream of another device.
-// Raise RuntimeError for tensors of two devices. Raise NotSupportedError if the driver launches no kernels, or if
-// `follows_addresses` is required and the device lacks it.
+// Raise ValueError for a tensor that the declaration forbids, a block of no threads or a stream of
+// another device. Raise RuntimeError for tensors of two devices. Raise NotSupportedError if the
+// driver launches no kernels, or if `follows_addresses` is required and the device lacks it.
 OUTBOARD_API void launch_typed(const TypedKernel& kernel, c10::ArrayRef<TypedArgument> arguments,
                                const LaunchOptions& options);
 

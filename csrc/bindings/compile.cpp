@@ -210,8 +210,8 @@ bool to_streams(PyObject* object, std::vector<Stream*>* out) {
   return true;
 }
 
-// Save the Python error. An operator in Python throws an exception that leaves the error itself with the thread, where
-// it would be lost.
+// Save the Python error. An operator in Python throws an exception that leaves the error itself
+// with the thread, where it would be lost.
 void secure_python_error() {
   try {
     throw;
@@ -222,7 +222,8 @@ void secure_python_error() {
   }
 }
 
-// Call generated code, which turns its exceptions into a RuntimeError. An error of ours gets its own type again.
+// Call generated code, which turns its exceptions into a RuntimeError. An error
+// of ours gets its own type again.
 PyObject* py_call_compiled(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::vector<Stream*> given;

@@ -272,7 +272,8 @@ PyObject* py_synchronize_device(PyObject*, PyObject* argument) {
   });
 }
 
-// Issue the warnings of work that was not waited for. With an "error" filter there is no caller left to raise to.
+// Issue the warnings of work that was not waited for. With an "error" filter there
+// is no caller left to raise to.
 void issue_last_warnings() {
   const auto issue = [] {
     return Object(guarded([]() -> PyObject* {

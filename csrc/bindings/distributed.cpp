@@ -30,7 +30,8 @@ c10::intrusive_ptr<DistributedBackend> make_backend(const c10::intrusive_ptr<c10
   return c10::make_intrusive<DistributedBackend>(store, rank, size, options, make_gloo);
 }
 
-// Add the classes to the module, once. Torch's own must exist, so this does not happen when the module is imported.
+// Add the classes to the module, once. Torch's own must exist, so this does not
+// happen when the module is imported.
 PyObject* py_add_distributed(PyObject* self, PyObject*) {
   return guarded([self]() -> PyObject* {
     auto module = py::reinterpret_borrow<py::module_>(self);
@@ -50,8 +51,8 @@ PyObject* py_add_distributed(PyObject* self, PyObject*) {
                                [](DistributedBackend& own) {
                                  return c10::static_intrusive_pointer_cast<Options>(own.getBackendOptions());
                                })
-        // Methods that torch.distributed calls on a group with a bound device, and that base classes lack in some
-        // versions.
+        // Methods that torch.distributed calls on a group with a bound device, and that base
+        // classes lack in some versions.
         .def("perform_nocolor_split", [](DistributedBackend&, const py::object&) {})
         .def("_set_default_timeout", [](DistributedBackend& own, std::chrono::milliseconds t) { own.setTimeout(t); });
     return none();

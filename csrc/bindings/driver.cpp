@@ -214,7 +214,8 @@ PyObject* py_entries(PyObject*, PyObject*) {
   });
 }
 
-// (entry, device, handle of a stream): for a caller other than the core or the driver that calls the driver's method.
+// (entry, device, handle of a stream): for a caller other than the core or the driver
+// that calls the driver's method.
 PyObject* py_refuse_in_capture(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::string entry;

@@ -23,9 +23,9 @@ extern const size_t entry_count;
 // Return true if the table has the entry.
 bool has_entry(const ob_driver& table, const EntryInfo& entry);
 
-// An attach under way. Methods that are bound meanwhile take effect at once, because the driver is asked for its
-// devices before it is installed. Without keep() the earlier driver's methods are restored at the end. The caller holds
-// the interpreter lock.
+// An attach under way. Methods that are bound meanwhile take effect at once, because the driver is
+// asked for its devices before it is installed. Without keep() the earlier driver's methods are
+// restored at the end. The caller holds the interpreter lock.
 class Rebinding {
  public:
   Rebinding();
@@ -47,8 +47,9 @@ bool is_in_entry() noexcept;
 // Return true if the attached driver's entry is a Python method. Only for entries that wait.
 bool is_python_method(const char* entry) noexcept;
 
-// Bind the members of a dict to the table. An int is the address of a C function. A callable goes through a trampoline,
-// which keeps it as long as the process. Return false with a RegistrationError or another Python error set.
+// Bind the members of a dict to the table. An int is the address of a C function. A callable goes
+// through a trampoline, which keeps it as long as the process. Return false with a
+// RegistrationError or another Python error set.
 bool bind_entries(const char* driver, PyObject* dict, ob_driver* table);
 
 }  // namespace outboard::bindings

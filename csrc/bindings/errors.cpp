@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Exceptions in both directions. An error of the core becomes a Python exception. It travels as torch's `python_error`,
-// so it passes through torch's own bindings unchanged.
+// Exceptions in both directions. An error of the core becomes a Python exception. It travels as
+// torch's `python_error`, so it passes through torch's own bindings unchanged.
 #define OUTBOARD_TORCH_PYTHON
 #include "bindings/python.h"
 
@@ -50,8 +50,8 @@ void set_outboard_error(ErrorKind kind, ob_status code, const std::string& messa
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.get())), exception.get());
 }
 
-// Raise the Python exception. Return for the kinds with a C++ class in torch, and once Python cannot be called any
-// more.
+// Raise the Python exception. Return for the kinds with a C++ class in torch, and once
+// Python cannot be called any more.
 void raise_python(ErrorKind kind, ob_status code, const std::string& message) {
   const bool is_ours = kind == ErrorKind::Driver || kind == ErrorKind::NotSupported ||
                        kind == ErrorKind::Registration || kind == ErrorKind::Capture;

@@ -26,8 +26,8 @@ void leave(void* state) {
   PyEval_RestoreThread(static_cast<PyThreadState*>(state));
 }
 
-// Report a wait through logging, because a waiting thread cannot get a warning. Without a handler it goes to the
-// standard error.
+// Report a wait through logging, because a waiting thread cannot get a warning. Without a handler
+// it goes to the standard error.
 void tell_wait(const std::string& text) {
   if (python_is_gone()) {
     std::fprintf(stderr, "torch_outboard: %s\n", text.c_str());

@@ -31,8 +31,8 @@ void complain() {
   PyGILState_Release(gil);
 }
 
-// Release an owner. The last owner runs work that was accepted and that nothing else will call. `fn` takes no Python
-// lock, so this thread may or may not hold it.
+// Release an owner. The last owner runs work that was accepted and that nothing else will call.
+// `fn` takes no Python lock, so this thread may or may not hold it.
 void drop(HostWork* work) {
   if (work->owners.fetch_sub(1) != 1) {
     return;

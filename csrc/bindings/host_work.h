@@ -10,14 +10,14 @@ namespace outboard::bindings {
 
 struct HostWork;
 
-// Return a callable that runs fn(user) once, with the interpreter lock released. A second call raises RuntimeError.
-// `out_work` is valid until settle_host_work.
+// Return a callable that runs fn(user) once, with the interpreter lock released. A second call
+// raises RuntimeError. `out_work` is valid until settle_host_work.
 Object make_host_work(ob_host_fn fn, void* user, HostWork** out_work);
 
-// Return the entry's status, once the driver's method has returned with `status`. If the method failed, the callable
-// cannot run any more. If the callable has already run, that counts as success, because the core would run the work
-// again. A callable that a driver accepted and dropped runs when it is dropped, with a message on stderr, because the
-// core waits for it.
+// Return the entry's status, once the driver's method has returned with `status`. If the method
+// failed, the callable cannot run any more. If the callable has already run, that counts as
+// success, because the core would run the work again. A callable that a driver accepted and dropped
+// runs when it is dropped, with a message on stderr, because the core waits for it.
 ob_status settle_host_work(HostWork* work, ob_status status);
 
 }  // namespace outboard::bindings

@@ -8,8 +8,8 @@
 
 namespace outboard::bindings {
 
-// Convert an argument for Python kernels and the builder of plans. Dtypes, layouts and memory formats are integers on
-// the stack.
+// Convert an argument for Python kernels and the builder of plans. Dtypes, layouts and memory
+// formats are integers on the stack.
 py::object to_kernel_argument(const c10::IValue& value, const c10::Argument& argument);
 
 }  // namespace outboard::bindings

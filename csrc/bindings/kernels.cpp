@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The provider 'generated' in Python: which providers run, and torch_outboard.kernels.builder, which builds its plans.
+// The provider 'generated' in Python: which providers run, and
+// torch_outboard.kernels.builder, which builds its plans.
 #define OUTBOARD_TORCH_PYTHON
 #include "bindings/python.h"
 
@@ -23,7 +24,8 @@ namespace outboard::bindings {
 
 namespace {
 
-// Call a function of the builder. Its exceptions are bugs or interrupts: everything else is a refusal.
+// Call a function of the builder. Its exceptions are bugs or
+// interrupts: everything else is a refusal.
 template <typename Ask>
 auto with_builder(Ask&& ask) {
   const pybind11::gil_scoped_acquire gil;

@@ -176,7 +176,8 @@ bool to_sizes(PyObject* object, const TypedKernel& kernel, const char* what, std
   return true;
 }
 
-// (is cooperative, follows addresses, device and id of a stream; a device of -1: the current stream)
+// (is cooperative, follows addresses, device and id of a stream; a
+// device of -1: the current stream)
 bool to_options(PyObject* const* arguments, const TypedKernel& kernel, LaunchOptions* out) {
   c10::DeviceIndex device = 0;
   int64_t id = 0;

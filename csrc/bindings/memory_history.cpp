@@ -54,7 +54,8 @@ PyObject* py_record_memory_history(PyObject*, PyObject* arguments) {
   });
 }
 
-// Stacks are only noted here. They are symbolized together at the end, because many entries share one.
+// Stacks are only noted here. They are symbolized together at the end,
+// because many entries share one.
 class Stacks {
  public:
   void want(const py::dict& entry, const Context& context) {

@@ -122,7 +122,8 @@ PyObject* py_set_fallback_mode(PyObject*, PyObject* argument) {
   });
 }
 
-// Return the argument that a return stands for: the one with the same alias annotation, if the operator writes to it.
+// Return the argument that a return stands for: the one with the same alias
+// annotation, if the operator writes to it.
 std::optional<size_t> written_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
   if (!result.alias_info() || !result.alias_info()->isWrite()) {
     return std::nullopt;
@@ -136,8 +137,9 @@ std::optional<size_t> written_argument(const c10::FunctionSchema& schema, const 
   return std::nullopt;
 }
 
-// A kernel's call while the core records the stream. Work that the kernel launches itself, with a driver handle or
-// through an address, runs at once and is missing in each replay. Nothing was recorded then.
+// A kernel's call while the core records the stream. Work that the kernel launches
+// itself, with a driver handle or through an address, runs at once and is missing in each
+// replay. Nothing was recorded then.
 class CapturedCall {
  public:
   explicit CapturedCall(const Call& call) : capture_(capture_of(current_stream(call.device()))) {
@@ -163,7 +165,8 @@ class CapturedCall {
   }
 
  private:
-  // Return true if the tensor has elements that the call must write; false for a view of an argument.
+  // Return true if the tensor has elements that the call must write;
+  // false for a view of an argument.
   static bool makes_elements(const Call& call, const at::Tensor& result) {
     if (!result.defined() || result.numel() == 0 || !is_ours(*result.unsafeGetTensorImpl())) {
       return false;
@@ -189,8 +192,8 @@ class PythonKernel {
  public:
   explicit PythonKernel(PyObject* callable) : callable_(Py_NewRef(callable)) {}
 
-  // The callable is never freed: a kernel stays registered until the process ends, and the interpreter may be gone
-  // before the registration.
+  // The callable is never freed: a kernel stays registered until the process ends, and the
+  // interpreter may be gone before the registration.
   bool operator()(const Call& call, torch::jit::Stack* stack) const {
     if (python_is_gone()) {
       return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Python's C API for the bindings, limited by default. Files define OUTBOARD_TORCH_PYTHON before anything else to get
-// the full API: if their torch headers need it, or if they are called so often that its macros matter.
+// Python's C API for the bindings, limited by default. Files define OUTBOARD_TORCH_PYTHON
+// before anything else to get the full API: if their torch headers need it, or if they are
+// called so often that its macros matter.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -66,8 +67,8 @@ class WithGil {
 
 // Set the Python error for the C++ exception being handled.
 void set_python_error() noexcept;
-// Throw the Python error as torch's own exception, which its bindings and autograd threads pass on with type and
-// traceback.
+// Throw the Python error as torch's own exception, which its bindings and autograd threads
+// pass on with type and traceback.
 [[noreturn]] void throw_python_error();
 
 // Run the body of a binding function. A C++ exception becomes a Python one.
@@ -112,7 +113,8 @@ inline PyObject* from_text(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
-// Return true once Python code must not be called any more, because the interpreter is about to end.
+// Return true once Python code must not be called any more, because
+// the interpreter is about to end.
 bool python_is_gone() noexcept;
 void mark_python_gone() noexcept;
 
@@ -140,8 +142,8 @@ void install_raiser();  // errors.cpp
 void install_plan_builder();  // kernels.cpp
 bool install_blocking_hooks();  // gil.cpp; false with a Python error
 
-// Take the Python exception behind the failed entry for which the core is raising an error; empty if there is none.
-// Taking it clears it.
+// Take the Python exception behind the failed entry for which the core is raising an error; empty
+// if there is none. Taking it clears it.
 Object take_trampoline_exception();
 
 }  // namespace outboard::bindings

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Records that Python passes: NamedTuples such as KernelRecord (torch_outboard/codegen/program.py). Their fields are
-// read by name. The thread holds the interpreter lock.
+// Records that Python passes: NamedTuples such as KernelRecord (torch_outboard/codegen/program.py).
+// Their fields are read by name. The thread holds the interpreter lock.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ class Record {
   // Read from an object that outlives this one. `kind` is the record's name in errors.
   Record(PyObject* object, const char* kind) : object_(object), kind_(kind) {}
 
-  // Each raises TypeError, with the names of the record and the field, for a missing field and for another type.
+  // Each raises TypeError, with the names of the record and the field, for a
+  // missing field and for another type.
   Object field(const char* name) const;
   std::string text(const char* name) const;
   std::string bytes(const char* name) const;

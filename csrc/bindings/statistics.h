@@ -11,7 +11,8 @@ namespace outboard::bindings {
 PyObject* host_statistics();
 void reset_host_statistics(bool is_peak);
 
-// Return an observer that calls the Python function with the interpreter lock held. Its exceptions pass through.
+// Return an observer that calls the Python function with the interpreter lock
+// held. Its exceptions pass through.
 OutOfMemoryObserver make_observer(PyObject* function);
 
 }  // namespace outboard::bindings

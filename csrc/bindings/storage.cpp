@@ -34,7 +34,8 @@ void drop_owner(void* owner) {
   }
 }
 
-// (device, address, bytes, owner): keep the owner as long as the storage lives. It cannot be resized.
+// (device, address, bytes, owner): keep the owner as long as the
+// storage lives. It cannot be resized.
 PyObject* py_storage_at(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;

@@ -33,8 +33,8 @@ PyObject* py_set_stream(PyObject*, PyObject* const* arguments, Py_ssize_t count)
   });
 }
 
-// Return the driver's handle of the current stream. Generated code passes it on and launches through the core, so a
-// capture may continue.
+// Return the driver's handle of the current stream. Generated code passes it on and launches
+// through the core, so a capture may continue.
 PyObject* py_current_raw_stream(PyObject*, PyObject* argument) {
   return guarded([&]() -> PyObject* {
     c10::DeviceIndex device = 0;

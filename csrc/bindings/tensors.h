@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Conversion between torch's Python objects and their C++ objects. This is a separate file because the headers that it
-// hides take ten seconds to compile.
+// Conversion between torch's Python objects and their C++ objects. This is a separate file because
+// the headers that it hides take ten seconds to compile.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,8 @@
 
 namespace outboard::bindings {
 
-// Return the tensor that the object holds, valid as long as the object, or null without a Python error.
+// Return the tensor that the object holds, valid as long as the object,
+// or null without a Python error.
 const at::Tensor* as_tensor(PyObject* object) noexcept;
 PyObject* from_tensor(at::Tensor tensor);
 

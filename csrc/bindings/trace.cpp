@@ -59,7 +59,8 @@ class PythonTrace final : public Trace {
   }
 
  private:
-  // Call the function with the result of `make`. The function distinguishes the three kinds of call by their arguments.
+  // Call the function with the result of `make`. The function distinguishes the three
+  // kinds of call by their arguments.
   template <class Make>
   void with_python(Make make) {
     if (python_is_gone()) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Driver entries that are Python methods. A trampoline takes the interpreter lock, and turns the arguments into Python
-// objects and the result into out arguments. An exception becomes a status: its text is last_error, and the exception
-// is the cause of the error that the core raises.
+// Driver entries that are Python methods. A trampoline takes the interpreter lock, and turns the
+// arguments into Python objects and the result into out arguments. An exception becomes a status:
+// its text is last_error, and the exception is the cause of the error that the core raises.
 //
-// torch_outboard/driver.py documents the arguments and the result of each method, beside the entry in class Driver.
+// torch_outboard/driver.py documents the arguments and the result of each method,
+// beside the entry in class Driver.
 #pragma once
 
 #include <torch_outboard/driver.h>
@@ -40,20 +41,22 @@ OB_PYTHON_ENTRIES(X)
 #undef X
 std::remove_pointer_t<decltype(ob_driver::last_error)> on_last_error;
 
-// The methods by entry. bind_entries sets them before the table is installed. They are kept: trampolines read them from
-// any thread.
+// The methods by entry. bind_entries sets them before the table is installed. They are kept:
+// trampolines read them from any thread.
 struct Methods {
   PyObject* of[static_cast<int>(Entry::count)];
   void (*library_last_error)(void*, char*, size_t);
 };
 extern Methods methods;
-// The methods of the driver that an attach is replacing: its `destroy` is called when the new one is already bound.
+// The methods of the driver that an attach is replacing: its `destroy` is called
+// when the new one is already bound.
 extern const Methods* replaced;
 
 const char* name_of(Entry entry) noexcept;
 // Return true while this thread is in a method.
 bool is_in_method() noexcept;
-// Return the exception of this thread's last trampoline if the core asks about that failure, else null.
+// Return the exception of this thread's last trampoline if the core asks
+// about that failure, else null.
 Object take_exception();
 
 // ---- Arguments ----
@@ -97,8 +100,8 @@ Object arguments(Values&&... values) {
 
 // ---- Results ----
 
-// Each returns OB_OK if the object is what the entry must return; else another status with the Python error
-// set.
+// Each returns OB_OK if the object is what the entry must return; else another
+// status with the Python error set.
 inline ob_status nothing(PyObject*) {
   return OB_OK;
 }
@@ -127,7 +130,8 @@ inline ob_status readiness(PyObject* result) {
 // ---- Calls ----
 
 void set_failure(Entry entry, std::string text);
-// Return the status for the current Python error, and clear it. `has_result`: the method returned something unusable.
+// Return the status for the current Python error, and clear it. `has_result`: the
+// method returned something unusable.
 ob_status take_error(Entry entry, bool has_result);
 PyObject* method_of(Entry entry);
 PyGILState_STATE begin_call();

@@ -11,13 +11,14 @@ namespace {
 
 thread_local int calls_under_way = 0;
 
-// The failure of this thread's last trampoline. take_… or the next trampoline releases the exception: a handled one
-// must not become the cause of a later error.
+// The failure of this thread's last trampoline. take_… or the next trampoline releases the
+// exception: a handled one must not become the cause of a later error.
 thread_local const char* failed_in = nullptr;
 thread_local std::string failure;
 thread_local PyObject* failed_exception = nullptr;
 
-// Return true if the core asks about that failure: entries that are C functions fail without a trampoline.
+// Return true if the core asks about that failure: entries that are C
+// functions fail without a trampoline.
 bool is_asked_about() {
   const char* asked = failed_entry().entry;
   return failed_in != nullptr && (asked == nullptr || std::strcmp(asked, failed_in) == 0);

@@ -109,7 +109,8 @@ ThreadLog& thread_log() {
   return *log;
 }
 
-// The ids of a thread. A recording may stop between a push and its pop, so ids of an earlier recording are dropped.
+// The ids of a thread. A recording may stop between a push and its pop, so ids of an
+// earlier recording are dropped.
 struct ThreadIds {
   uint64_t recording = 0;
   std::vector<uint64_t> ops;
@@ -268,9 +269,9 @@ ob_status timestamp_of(const Event& event, int64_t* out_nanoseconds) {
   return driver().event_timestamp(driver().self, event.device(), event.handle(), out_nanoseconds);
 }
 
-// Correct work that seems to begin before its call. Measured times may be earlier for two reasons: the event before the
-// work is recorded just before the call's time is taken, and a driver converts its device's clock. A larger difference
-// means a wrong clock.
+// Correct work that seems to begin before its call. Measured times may be earlier for two reasons:
+// the event before the work is recorded just before the call's time is taken, and a driver converts
+// its device's clock. A larger difference means a wrong clock.
 void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile) {
   constexpr int64_t kOfConversion = 1'000'000;  // a millisecond
   int64_t furthest = 0;
@@ -512,7 +513,8 @@ void ActivityScope::end() {
   open_->call.end = now();
   const std::unique_ptr<Open> open(std::exchange(open_, nullptr));
   innermost_scope = open->outer;
-  // Work on another stream is not the outer call's: sends and receives of a group have a scope for each stream.
+  // Work on another stream is not the outer call's: sends and receives of a
+  // group have a scope for each stream.
   if (Open* const outer = open->outer; outer && open->call.is_queued && outer->stream == open->stream) {
     outer->has_inner = true;
   }

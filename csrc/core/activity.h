@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a profiler records: the calls that queue work or wait, on their threads, and the work itself, on the device's
-// streams. The work's times come from the driver's activity records. For a driver without records, host work is timed
-// while it runs, and all other work by events around it.
+// What a profiler records: the calls that queue work or wait, on their threads, and the work
+// itself, on the device's streams. The work's times come from the driver's activity records. For a
+// driver without records, host work is timed while it runs, and all other work by events around it.
 //
-// Each call has a correlation number, which the records of its work carry. While nothing is recorded, a call site costs
-// one load.
+// Each call has a correlation number, which the records of its work carry. While nothing is
+// recorded, a call site costs one load.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -78,9 +78,9 @@ struct ActivityProfile {
   ClockPair end;
 };
 
-// Start or stop the recording. The process has one recording at a time. Starting again discards the current recording;
-// stopping without a start returns an empty profile. Neither function waits for work or raises its failures. A refusal
-// by the driver is listed in the profile's problems.
+// Start or stop the recording. The process has one recording at a time. Starting again discards the
+// current recording; stopping without a start returns an empty profile. Neither function waits for
+// work or raises its failures. A refusal by the driver is listed in the profile's problems.
 OUTBOARD_API void start_activities();
 OUTBOARD_API ActivityProfile stop_activities();
 
@@ -101,8 +101,9 @@ inline bool is_recording_activities() noexcept {
   return detail::is_recording_activities.load(std::memory_order_relaxed);
 }
 
-// A driver call under way. If the call raises, the scope is not finished and leaves no record. A failure of the
-// recording never raises, because work may be queued already: it is listed in the profile's problems.
+// A driver call under way. If the call raises, the scope is not finished and leaves no
+// record. A failure of the recording never raises, because work may be queued already: it is
+// listed in the profile's problems.
 class OUTBOARD_API ActivityScope {
  public:
   ActivityScope(Stream& stream, const ActivityInfo& info) {
@@ -130,8 +131,9 @@ class OUTBOARD_API ActivityScope {
     }
   }
 
-  // Return what to queue in place of host work that must be timed here, because the driver will report no record of it.
-  // The caller releases it once it is queued. Null if the driver times the work or nothing is recorded.
+  // Return what to queue in place of host work that must be timed here, because the driver will
+  // report no record of it. The caller releases it once it is queued. Null if the driver times
+  // the work or nothing is recorded.
   struct TimedHostWork {
     ob_host_fn fn;
     void* user;
@@ -141,7 +143,8 @@ class OUTBOARD_API ActivityScope {
   std::unique_ptr<TimedHostWork> time_host_work(ob_host_fn fn, void* user) const;
   // Do the same for work that the core runs itself. Null if nothing is recorded.
   std::unique_ptr<TimedHostWork> time_own_work(ob_host_fn fn, void* user) const;
-  // Return the number of the call, for work that a thread of the core does for it; 0 if nothing is recorded.
+  // Return the number of the call, for work that a thread of the core does
+  // for it; 0 if nothing is recorded.
   uint64_t correlation() const noexcept;
 
  private:
@@ -156,7 +159,8 @@ class OUTBOARD_API ActivityScope {
   Open* open_ = nullptr;
 };
 
-// The times of work that a thread of the core does for a call. begin() and finish() come on that thread.
+// The times of work that a thread of the core does for a call. begin()
+// and finish() come on that thread.
 class OUTBOARD_API OwnWorkTimer {
  public:
   OwnWorkTimer() = default;

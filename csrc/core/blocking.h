@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Long waits go through a BlockingRegion. The bindings install the function that releases Python's interpreter lock.
-// Nothing else below the bindings knows about the lock.
+// Long waits go through a BlockingRegion. The bindings install the function that releases Python's
+// interpreter lock. Nothing else below the bindings knows about the lock.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@ struct BlockingHooks {
 };
 OUTBOARD_API void set_blocking_hooks(BlockingHooks hooks);
 
-// Make every call that queues work wait for it (OUTBOARD_BLOCKING=1). The call itself then raises the failure.
+// Make every call that queues work wait for it (OUTBOARD_BLOCKING=1). The call
+// itself then raises the failure.
 OUTBOARD_API void set_waits_for_calls(bool waits) noexcept;
 namespace detail {
 OUTBOARD_API extern std::atomic<bool> waits_for_calls_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A graph capture under way, as the layers below csrc/graph see it. Work that is queued on a capturing stream goes to
-// its capture instead of the driver. The functions of core/queue.h, streams and events route it there.
+// A graph capture under way, as the layers below csrc/graph see it. Work that is queued on a
+// capturing stream goes to its capture instead of the driver. The functions of core/queue.h,
+// streams and events route it there.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,8 +22,8 @@ namespace outboard {
 class OUTBOARD_API HostCommand {
  public:
   virtual ~HostCommand() = default;
-  // Run the work. `place` is the replay's position in its stream: failures are reported there. Must call no driver
-  // entry.
+  // Run the work. `place` is the replay's position in its stream: failures are reported
+  // there. Must call no driver entry.
   virtual void run(const WorkPlace& place) noexcept = 0;
   virtual std::string describe() const = 0;
 };
@@ -37,7 +38,8 @@ class OUTBOARD_API DriverCommand {
   virtual std::string describe() const = 0;
 };
 
-// A random generator's seed and offset for one replay. They are written and read in the order of the replaying stream.
+// A random generator's seed and offset for one replay. They are written and read in the
+// order of the replaying stream.
 struct RandomCell {
   uint64_t seed = 0;
   uint64_t offset = 0;
@@ -63,13 +65,15 @@ struct CaptureMark {
   std::vector<uint64_t> seen;  // how much of each capturing stream lies before the point
 };
 
-// A capture under way. Objects of this class are never freed, so a thread that has just read `StreamState::capture` may
-// use the object. Thread-safe. If a member fails, it invalidates the capture and raises CaptureError.
+// A capture under way. Objects of this class are never freed, so a thread that has just read
+// `StreamState::capture` may use the object. Thread-safe. If a member fails, it invalidates the
+// capture and raises CaptureError.
 class OUTBOARD_API Capture {
  public:
   virtual ~Capture() = default;
 
-  // Return true if the driver captures. Calls then go on to the driver after the capture has checked them.
+  // Return true if the driver captures. Calls then go on to the driver
+  // after the capture has checked them.
   virtual bool is_native() const noexcept = 0;
   virtual void add(Stream& stream, std::unique_ptr<DriverCommand> command) = 0;  // not called on a native capture
   virtual void add(Stream& stream, std::unique_ptr<HostCommand> command) = 0;
@@ -85,8 +89,8 @@ class OUTBOARD_API Capture {
   // Make `stream` wait for the mark. The stream takes part in the mark's capture from then on.
   virtual void join(Stream& stream, const CaptureMark& mark) = 0;
   virtual bool is_active(uint64_t id) const noexcept = 0;
-  // Return how many commands were added since the process began. A change shows that a call was recorded. Not called on
-  // a native capture.
+  // Return how many commands were added since the process began. A change shows that a call was
+  // recorded. Not called on a native capture.
   virtual uint64_t command_count() const noexcept = 0;
 
   virtual bool forbids_wait_for(c10::DeviceIndex device) const noexcept = 0;
@@ -94,8 +98,8 @@ class OUTBOARD_API Capture {
   [[noreturn]] virtual void refuse(const std::string& what) = 0;
 };
 
-// Return true on the thread that calls host_callback for a driver's capture. The work passed there runs once each
-// launch.
+// Return true on the thread that calls host_callback for a driver's capture. The work
+// passed there runs once each launch.
 OUTBOARD_API bool is_repeated_host_work() noexcept;
 namespace detail {
 OUTBOARD_API void set_repeated_host_work(bool is_repeated) noexcept;
@@ -105,28 +109,31 @@ inline Capture* capture_of(const Stream& stream) noexcept {
   return stream.capture.load(std::memory_order_acquire);
 }
 
-// Return true if the driver captures the stream. A query of the stream or a wait for it would end the capture.
+// Return true if the driver captures the stream. A query of the stream or a
+// wait for it would end the capture.
 inline bool is_captured_by_driver(const Stream& stream) noexcept {
   const Capture* capture = capture_of(stream);
   return C10_UNLIKELY(capture != nullptr) && capture->is_native();
 }
 
-// Raise CaptureError if the stream captures. `what` names the attempt: "aten::nonzero, whose result the caller waits
-// for,".
+// Raise CaptureError if the stream captures. `what` names the attempt: "aten::nonzero, whose
+// result the caller waits for,".
 inline void refuse_in_capture(const Stream& stream, const char* what) {
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
     capture->refuse(what);
   }
 }
 
-// Return the driver's handle of a stream, for a caller that queues work below the core. Raise CaptureError if the core
-// records the stream: the work would run at once and be missing in the graph. A driver that captures records such work
-// itself.
+// Return the driver's handle of a stream, for a caller that queues work below the core. Raise
+// CaptureError if the core records the stream: the work would run at once and be missing in the
+// graph. A driver that captures records such work itself.
 OUTBOARD_API uint64_t handle_for_caller(Stream& stream);
-// Raise the same error for a handle that was obtained before the capture. `what` names what the caller does.
+// Raise the same error for a handle that was obtained before the capture.
+// `what` names what the caller does.
 OUTBOARD_API void refuse_handle_in_capture(c10::DeviceIndex device, uint64_t handle, const char* what);
 
-// Raise the same error for work on an external stream that shares its handle with a capturing stream.
+// Raise the same error for work on an external stream that shares its
+// handle with a capturing stream.
 inline void refuse_second_stream(const Stream& stream) {
   if (C10_UNLIKELY(stream.is_external)) {
     refuse_handle_in_capture(stream.device, stream.handle,

@@ -10,12 +10,12 @@
 
 namespace outboard {
 
-// Return the table with the entries that its driver was built with, the others null. Raise RegistrationError for a bad
-// table.
+// Return the table with the entries that its driver was built with, the others null. Raise
+// RegistrationError for a bad table.
 OUTBOARD_API ob_collectives check_collectives(const std::string& name, const ob_collectives& table);
 
-// Make a checked table the process's, or an empty one for a driver without collectives. Call it once the driver is
-// installed: a library whose attach fails is closed.
+// Make a checked table the process's, or an empty one for a driver without collectives. Call it
+// once the driver is installed: a library whose attach fails is closed.
 OUTBOARD_API void install_collectives(const ob_collectives& table) noexcept;
 
 // Return the table, or null if the driver has no collectives.

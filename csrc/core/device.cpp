@@ -51,7 +51,8 @@ std::string device_text(c10::DeviceIndex device) {
   return driver_name() + ":" + std::to_string(static_cast<int>(device));
 }
 
-// End texts that a driver copied without the final zero, as strncpy does with long texts. They are cut.
+// End texts that a driver copied without the final zero, as strncpy does
+// with long texts. They are cut.
 void end_texts(ob_device_properties* properties) {
   for (const auto& [text, size] :
        {std::pair{properties->name, sizeof properties->name}, std::pair{properties->vendor, sizeof properties->vendor},
@@ -98,7 +99,8 @@ void detail::open_device(c10::DeviceIndex device) {
     if (const std::string reason = opening_forbidden(); !reason.empty()) {
       raise(ErrorKind::Driver, OB_FAILED_PRECONDITION, "Cannot open " + device_text(device) + " here: " + reason);
     }
-    // In a forked child the mutex may be held by a thread that does not exist there: check before locking.
+    // In a forked child the mutex may be held by a thread that does not
+    // exist there: check before locking.
     if (in_bad_fork()) {
       raise(ErrorKind::BadFork, OB_FAILED_PRECONDITION,
             "Cannot use " + device_text(device) +
@@ -252,8 +254,8 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
 
 namespace {
 
-// Wait for each stream, even if another wait fails, and raise the first failure. A driver cannot wait for a stream that
-// it captures.
+// Wait for each stream, even if another wait fails, and raise the first failure. A driver cannot
+// wait for a stream that it captures.
 void synchronize_streams(c10::DeviceIndex device) {
   std::exception_ptr error;
   detail::for_each_made_stream(

@@ -24,8 +24,8 @@ namespace {
 std::string attached_name;
 std::atomic<bool> attached{false};
 
-// Guards the result, which is written once. The probe itself runs without it, so two threads may probe at the same
-// time.
+// Guards the result, which is written once. The probe itself runs without it, so two
+// threads may probe at the same time.
 std::mutex probe_mutex;
 std::atomic<bool> is_probed{false};
 std::string probe_failure;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Conversion of a driver's status to a C++ exception. The top of torch_outboard/_errors.py draws the Python classes.
+// Conversion of a driver's status to a C++ exception. The top of
+// torch_outboard/_errors.py draws the Python classes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -26,14 +27,15 @@ enum class ErrorKind : int {
   BadDevice = 8,     // torch.AcceleratorError, as on CUDA: no such device
 };
 
-// Raise an error; `code` is an ob_status. The bindings install a raiser that creates the Python exception. Without one
-// (in a C++ program) it raises the c10::Error class that torch translates to the nearest Python type.
+// Raise an error; `code` is an ob_status. The bindings install a raiser that creates the Python
+// exception. Without one (in a C++ program) it raises the c10::Error class that torch
+// translates to the nearest Python type.
 [[noreturn]] OUTBOARD_API void raise(ErrorKind kind, ob_status code, const std::string& message);
 using Raiser = void (*)(ErrorKind kind, ob_status code, const std::string& message);
 OUTBOARD_API void set_raiser(Raiser raiser);
 
-// A function that copies an exception. Several waits may raise the same failure, but a Python error can be raised only
-// once. The bindings install it.
+// A function that copies an exception. Several waits may raise the same failure, but a Python error
+// can be raised only once. The bindings install it.
 using ErrorCopier = std::exception_ptr (*)(const std::exception_ptr& error);
 OUTBOARD_API void set_error_copier(ErrorCopier copier);
 [[noreturn]] OUTBOARD_API void raise_copy(const std::exception_ptr& error);
@@ -41,8 +43,9 @@ OUTBOARD_API void set_error_copier(ErrorCopier copier);
 // "OUT_OF_MEMORY (8)"
 OUTBOARD_API std::string status_name(ob_status status);
 
-// The entry whose failure a thread is asking about or raising, and its device; null and -1 elsewhere. The bindings read
-// both into DriverError. A Python driver's exception becomes the cause of that failure's error only.
+// The entry whose failure a thread is asking about or raising, and its device; null and -1
+// elsewhere. The bindings read both into DriverError. A Python driver's exception becomes the
+// cause of that failure's error only.
 struct Failed {
   const char* entry = nullptr;
   int device = -1;  // below 0 for an entry without a device
@@ -62,8 +65,8 @@ class OUTBOARD_API FailedEntry {
 // Return the driver's `last_error` for this thread, or "" if the driver has none.
 OUTBOARD_API std::string last_driver_error();
 
-// Raise for a status other than OB_OK. The message has the entry, the device and the driver's own reason. `device` may
-// be OB_HOST for entries that name no device.
+// Raise for a status other than OB_OK. The message has the entry, the device and the driver's own
+// reason. `device` may be OB_HOST for entries that name no device.
 [[noreturn]] OUTBOARD_API void raise_status(ob_status status, const char* entry, int device);
 
 // Raise NotSupportedError for an entry that the driver lacks. `what` names what the user asked for.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Events. The driver's event is taken from a pool at the first record and returned there, so destroying an event calls
-// no driver entry and cannot fail.
+// Events. The driver's event is taken from a pool at the first record and returned there, so
+// destroying an event calls no driver entry and cannot fail.
 #pragma once
 
 #include <torch_outboard/driver.h>
@@ -44,20 +44,23 @@ class OUTBOARD_API Event {
   uint32_t flags() const noexcept { return flags_; }
   uint64_t handle() const noexcept { return handle_; }  // 0 before the first record
 
-  // Queue a mark. An event belongs to the device of its first record; raise ValueError for a stream of another device.
-  // On a capturing stream the event becomes a point of the capture. Streams may wait for it, and then take part in the
-  // capture. The host may not wait for it, during the capture or afterwards (CaptureError).
+  // Queue a mark. An event belongs to the device of its first record; raise ValueError for a stream
+  // of another device. On a capturing stream the event becomes a point of the capture. Streams may
+  // wait for it, and then take part in the capture. The host may not wait for it, during the
+  // capture or afterwards (CaptureError).
   void record(Stream& stream);
-  // Queue a wait for the latest record at the time of this call, also across devices. Do nothing if there is no record.
+  // Queue a wait for the latest record at the time of this call, also across devices. Do
+  // nothing if there is no record.
   void block(Stream& stream) const;
   // Return true if the latest record is done, or if there is none.
   bool query() const;
-  // Wait for the latest record. Then raise the first failure of earlier work that the recording stream has not raised
-  // yet, once.
+  // Wait for the latest record. Then raise the first failure of earlier work that the recording
+  // stream has not raised yet, once.
   void synchronize(Leave leave = Leave::Never) const;
   // Wait only, for owners of memory. A failure is left to the user's next wait.
   void drain() const;
-  // Return the milliseconds from this event to `end`. Both must be recorded with OB_EVENT_TIMING on one device.
+  // Return the milliseconds from this event to `end`. Both must be recorded with
+  // OB_EVENT_TIMING on one device.
   double elapsed_ms(const Event& end) const;
   // Return nanoseconds of CLOCK_MONOTONIC. The event must be a recorded timing event that is done.
   int64_t timestamp_ns() const;

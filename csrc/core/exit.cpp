@@ -9,7 +9,8 @@ namespace outboard {
 
 namespace {
 
-// Wait at the end of the process. Return false if a signal ended the wait: the work may never be done.
+// Wait at the end of the process. Return false if a signal ended the
+// wait: the work may never be done.
 bool wait_unless_left(c10::DeviceIndex device) noexcept {
   const ob_driver& t = driver();
   try {
@@ -45,7 +46,8 @@ void shut_down() noexcept {
       continue;
     }
     all_closed = false;  // live tensors may still point into its memory, which the end of the process frees
-    // A failure at this point has nobody to report to. The only purpose is that nothing runs any more.
+    // A failure at this point has nobody to report to. The only purpose
+    // is that nothing runs any more.
     if (!wait_unless_left(device)) {
       break;
     }

@@ -15,8 +15,8 @@ namespace outboard {
 
 namespace {
 
-// Guards the failures of all streams. It is taken only if there is a failure, so other work does not pay for it. Lock
-// it before a stream's own mutex.
+// Guards the failures of all streams. It is taken only if there is a failure, so other work does
+// not pay for it. Lock it before a stream's own mutex.
 std::mutex failures_mutex;
 std::atomic<size_t> kept_count{0};
 
@@ -79,7 +79,8 @@ std::vector<StreamState*>& failing() {
   return *list;
 }
 
-// Mark the failures that `on` must still raise, now or, if the stream has not raised them itself, after a later wait.
+// Mark the failures that `on` must still raise, now or, if the stream has not raised
+// them itself, after a later wait.
 void mark_needed(const Dependency& on, std::vector<bool>& needed) {
   const StreamFailures& failures = on.stream->failures;
   const uint64_t told = failures.told.load(std::memory_order_relaxed);
@@ -92,7 +93,8 @@ void mark_needed(const Dependency& on, std::vector<bool>& needed) {
   }
 }
 
-// Drop the failures that no stream will raise any more. They go to `out_dropped`, to be destroyed without a lock.
+// Drop the failures that no stream will raise any more. They go to `out_dropped`,
+// to be destroyed without a lock.
 void forget(std::vector<Failure>& out_dropped) {
   std::erase_if(failing(), [&](StreamState* stream) {
     std::vector<Failure>& kept = stream->failures.kept;
@@ -120,14 +122,15 @@ void forget(std::vector<Failure>& out_dropped) {
   });
 }
 
-// Return true if the work has run and none of its stream's failures is kept. `is_exact`: failures_mutex is held,
-// because there are failures.
+// Return true if the work has run and none of its stream's failures is kept. `is_exact`:
+// failures_mutex is held, because there are failures.
 bool is_past(const Dependency& on, bool is_exact) {
   const StreamFailures& failures = on.stream->failures;
   return on.mark < failures.done.load(std::memory_order_acquire) && (!is_exact || failures.kept.empty());
 }
 
-// Note one dependency. Past dependencies are dropped, so the list stays as short as the work under way.
+// Note one dependency. Past dependencies are dropped, so the list stays
+// as short as the work under way.
 void merge(StreamState& stream, const Dependency& on, bool is_exact) {
   if (on.stream == &stream || is_past(on, is_exact)) {
     return;
@@ -192,8 +195,8 @@ std::exception_ptr take_of_others(const Standing& before) {
   return nullptr;
 }
 
-// Call visit(dependency, stream) for all that the streams of a device depend on, themselves included, and store its
-// changes.
+// Call visit(dependency, stream) for all that the streams of a device depend on, themselves
+// included, and store its changes.
 template <class Visit>
 void visit_dependencies(int device, Visit visit) {
   visit_streams(device, [&](StreamState& stream) {
@@ -261,7 +264,8 @@ void depend_on(StreamState& stream, const Standing& before) {
   }
   if (kept_count.load(std::memory_order_acquire) == 0) {
     merge_all(stream, before, /*is_exact=*/false);
-    // A failure is kept before its work counts as done. If there is none yet, nothing was taken for past that failed.
+    // A failure is kept before its work counts as done. If there is none yet, nothing
+    // was taken for past that failed.
     if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
       return;
     }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Failures of queued host work, and the waits that raise them. A failure belongs to a stream and to a position in its
-// order. Recording an event stores its stream's position and the dependencies of that position; a wait for the event
-// passes both on. Synchronizing a stream raises its own failures, and those of other streams that lie before what it
-// waited for. Each stream raises a failure once, whether or not others raise it too.
+// Failures of queued host work, and the waits that raise them. A failure belongs to a stream and to
+// a position in its order. Recording an event stores its stream's position and the dependencies of
+// that position; a wait for the event passes both on. Synchronizing a stream raises its own
+// failures, and those of other streams that lie before what it waited for. Each stream raises a
+// failure once, whether or not others raise it too.
 //
-// Work fails on a driver's thread, long after later records and waits were queued. A stream therefore counts its
-// records, work carries the count at its queueing (its mark), and dependencies are marks. This is a vector clock. It
-// stores only what a wait brought and no synchronization has settled since. Thread-safe.
+// Work fails on a driver's thread, long after later records and waits were queued. A stream
+// therefore counts its records, work carries the count at its queueing (its mark), and
+// dependencies are marks. This is a vector clock. It stores only what a wait brought and no
+// synchronization has settled since. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -108,18 +110,19 @@ OUTBOARD_API WorkPlace next_place(StreamState& stream) noexcept;
 // Return a position that no other work of the stream shares: its mark identifies the work.
 OUTBOARD_API WorkPlace next_own_place(StreamState& stream) noexcept;
 
-// Store a failure of the work; any thread may call it. Failures that follow an unraised failure of the same stream are
-// dropped.
+// Store a failure of the work; any thread may call it. Failures that follow an unraised failure
+// of the same stream are dropped.
 OUTBOARD_API void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept;
 
-// Return what is queued so far. Call it before an event is recorded, and before a wait for the stream: work that another
-// thread queues meanwhile must not count as done with it.
+// Return what is queued so far. Call it before an event is recorded, and before a wait for the
+// stream: work that another thread queues meanwhile must not count as done with it.
 OUTBOARD_API Standing standing_of(StreamState& stream);
 
 // Make work that is queued on the stream from now on depend on everything before `before`.
 OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
 
-// Raise the first failure before `before` that its stream has not raised. Call it once all of that work has run.
+// Raise the first failure before `before` that its stream has not raised. Call it
+// once all of that work has run.
 OUTBOARD_API void tell_failures(const Standing& before);
 inline void tell_failures(StreamState& stream) {
   tell_failures(standing_of(stream));
@@ -135,8 +138,8 @@ inline void raise_to(std::atomic<uint64_t>& value, uint64_t least) noexcept {
 }
 // Note that the stream's work up to the place has run.
 void note_done(const WorkPlace& place) noexcept;
-// Watch for failures of a stream that this thread reports. A report shows that the driver ran the work within the call
-// that queued it.
+// Watch for failures of a stream that this thread reports. A report shows that the driver ran the
+// work within the call that queued it.
 void begin_failure_watch() noexcept;
 bool has_failed_here(const StreamState& stream) noexcept;
 }  // namespace detail

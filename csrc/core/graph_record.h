@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The failure record of the kernels in a driver's own graph. The driver stores a launch's arguments once, so all
-// replays share one record and one ticket. A failure therefore belongs to each stream with a replay that may be under
-// way, at the position of the first such replay: it is raised at the next wait for any of them.
+// The failure record of the kernels in a driver's own graph. The driver stores a launch's arguments
+// once, so all replays share one record and one ticket. A failure therefore belongs to each stream
+// with a replay that may be under way, at the position of the first such replay: it is raised at
+// the next wait for any of them.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,8 +21,8 @@ struct StreamState;
 
 class OUTBOARD_API GraphRecord : public std::enable_shared_from_this<GraphRecord> {
  public:
-  // Return null if the host cannot read the record without a copy: a graph would have to copy it in each replay. It may
-  // call the driver.
+  // Return null if the host cannot read the record without a copy: a graph would have to copy it in
+  // each replay. It may call the driver.
   static std::shared_ptr<GraphRecord> make(c10::DeviceIndex device);
   ~GraphRecord();
   GraphRecord(const GraphRecord&) = delete;
@@ -60,7 +61,8 @@ void read_graph_records(StreamState& stream);
 // Read the records of all graphs.
 void read_graph_records();
 
-// Return the streams of a device with replays that may be under way, and what is queued there so far.
+// Return the streams of a device with replays that may be under way,
+// and what is queued there so far.
 std::vector<WorkPlace> graph_replays(c10::DeviceIndex device);
 // Read the records, and note that the work is done. Call it after a wait for the device.
 void end_graph_replays(const std::vector<WorkPlace>& replays);

@@ -13,23 +13,25 @@
 
 namespace outboard {
 
-// A piece of the host's work that a stream waits for. It counts as work of the stream: what lies behind the wait raises
-// its failure. Thread-safe.
+// A piece of the host's work that a stream waits for. It counts as work of the stream: what lies
+// behind the wait raises its failure. Thread-safe.
 class OUTBOARD_API HostEvent {
  public:
   // Return true if streams of this driver can wait for the host.
   static bool is_supported() noexcept { return driver().event_signal != nullptr; }
 
   explicit HostEvent(Stream& stream);
-  // Call no driver: the next event of the device destroys this one, which releases a stream that still waits for it.
+  // Call no driver: the next event of the device destroys this one, which releases a
+  // stream that still waits for it.
   ~HostEvent();
   HostEvent(const HostEvent&) = delete;
   HostEvent& operator=(const HostEvent&) = delete;
 
-  // Queue the wait, before or after the event is signalled. `name` is for reports of long waits, and lives as long as
-  // the process. Raise CaptureError on a capturing stream.
+  // Queue the wait, before or after the event is signalled. `name` is for reports of long waits,
+  // and lives as long as the process. Raise CaptureError on a capturing stream.
   void block(const char* name);
-  // Store the work's failure, which may be null, then let the stream go on. Only the first call has an effect.
+  // Store the work's failure, which may be null, then let the stream go on.
+  // Only the first call has an effect.
   void signal(std::exception_ptr error);
 
  private:

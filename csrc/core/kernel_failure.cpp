@@ -99,9 +99,9 @@ std::exception_ptr detail::error_of(const KernelRecord& record) {
 
 std::atomic<bool> detail::any_record{false};
 
-// A stream's record, and what the host knows of it. Threads share a stream: each must find queued before its launch, or
-// its wait, what any thread owed to it. So a count of what is due goes up first, and a count of what was queued follows
-// only once it is queued.
+// A stream's record, and what the host knows of it. Threads share a stream: each must find queued
+// before its launch, or its wait, what any thread owed to it. So a count of what is due goes up
+// first, and a count of what was queued follows only once it is queued.
 class StreamRecord {
  public:
   explicit StreamRecord(const RecordSlot& slot)
@@ -121,15 +121,16 @@ class StreamRecord {
     note_launch();
   }
 
-  // Note a launch. Called before it, because a wait may come with it, and after it, because another thread may have
-  // queued the copy meanwhile.
+  // Note a launch. Called before it, because a wait may come with it, and after it, because another
+  // thread may have queued the copy meanwhile.
   void note_launch() noexcept {
     if (is_copied_) {
       launches_.fetch_add(1, std::memory_order_acq_rel);
     }
   }
 
-  // Queue the copy to the host, if kernels that check were queued since the last. Several threads may copy at once.
+  // Queue the copy to the host, if kernels that check were queued since the last.
+  // Several threads may copy at once.
   void fetch(Stream& stream) {
     const uint64_t launches = launches_.load(std::memory_order_acquire);
     if (fetched_.load(std::memory_order_acquire) < launches && capture_of(stream) == nullptr) {
@@ -148,8 +149,9 @@ class StreamRecord {
     if (!detail::copy_record(host_, &seen)) {
       return;
     }
-    // A copy that was queued before the last one was read has the same content. Without copies, the same ticket is
-    // another item of the launch, which wrote after another thread's wait had read the first.
+    // A copy that was queued before the last one was read has the same content. Without
+    // copies, the same ticket is another item of the launch, which wrote after another
+    // thread's wait had read the first.
     if (is_copied_ && has_last_ && seen.ticket == last_) {
       return;
     }
@@ -166,8 +168,8 @@ class StreamRecord {
   }
 
  private:
-  // Queue the erasure of the record, unless another thread has. It is queued once for each failure: a second one would
-  // wipe out the next failure.
+  // Queue the erasure of the record, unless another thread has. It is queued once for each failure:
+  // a second one would wipe out the next failure.
   void erase(Stream& stream) {
     const Waiting waiting("copy_async", stream.device, &stream);
     std::unique_lock lock(mutex_);
@@ -208,7 +210,8 @@ class StreamRecord {
   const uint64_t address_;
   KernelRecord* const host_;
   const bool is_copied_;
-  // Of a record that is copied: erasures that are due and that are queued, launches, and those before the last copy.
+  // Of a record that is copied: erasures that are due and that are queued, launches,
+  // and those before the last copy.
   std::atomic<uint64_t> due_;
   std::atomic<uint64_t> erased_{0};
   std::atomic<uint64_t> launches_{0};

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Failures that kernels in a driver's language detect: an index out of bounds, an assertion that does not hold. A
-// kernel cannot raise. It writes to the record of its stream and continues with an index within bounds. The next wait
-// behind it reads the record and raises (core/failure.h).
+// Failures that kernels in a driver's language detect: an index out of bounds, an assertion that
+// does not hold. A kernel cannot raise. It writes to the record of its stream and continues with an
+// index within bounds. The next wait behind it reads the record and raises (core/failure.h).
 //
-// A record holds the first failure; later failures are dropped until a wait has read it. The record lies in memory that
-// the host reads directly after a wait: host memory that kernels reach, or device memory that the host reaches. Without
-// such memory, the record is copied to the host. The copy is queued before each wait for the stream and each event
-// recorded on it, if such kernels were queued since the last wait.
+// A record holds the first failure; later failures are dropped until a wait has read it. The record
+// lies in memory that the host reads directly after a wait: host memory that kernels reach, or
+// device memory that the host reaches. Without such memory, the record is copied to the host. The
+// copy is queued before each wait for the stream and each event recorded on it, if such kernels
+// were queued since the last wait.
 //
-// Launches without checks take no part in this. A stream has no record before its first kernel that checks. The kernels
-// of a driver's own graph write to the record of the graph (core/graph_record.h).
+// Launches without checks take no part in this. A stream has no record before its
+// first kernel that checks. The kernels of a driver's own graph write to the record of
+// the graph (core/graph_record.h).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -53,8 +55,8 @@ struct KernelCheck {
 // Register a kernel that checks, permanently, and return its number. `name` is its name in errors.
 OUTBOARD_API uint32_t add_checked_kernel(std::string name, std::vector<KernelCheck> checks);
 
-// Three adjacent arguments of a launch, through which its kernel reports a failure: the record's address, the launch's
-// ticket, the kernel's number.
+// Three adjacent arguments of a launch, through which its kernel reports a failure: the record's
+// address, the launch's ticket, the kernel's number.
 struct RecordArguments {
   static constexpr size_t kCount = 3;
 
@@ -63,8 +65,8 @@ struct RecordArguments {
   uint64_t ticket = 0;
 };
 
-// Fill the arguments in for the next launch on the stream; `record` lives until then. Allocate the stream's record if
-// it has none, and queue its erasure if that is due.
+// Fill the arguments in for the next launch on the stream; `record` lives until then. Allocate the
+// stream's record if it has none, and queue its erasure if that is due.
 void set_record(StreamState& stream, RecordArguments& record, ob_kernel_arg* args);
 // Note that the launch was queued.
 void note_checked_launch(StreamState& stream) noexcept;
@@ -87,8 +89,8 @@ inline bool has_records() noexcept {
   return any_record.load(std::memory_order_relaxed);
 }
 
-// Queue the copy of a record that the host cannot reach. Call it before a wait for the stream, and before an event is
-// recorded on it.
+// Queue the copy of a record that the host cannot reach. Call it before a wait for the stream, and
+// before an event is recorded on it.
 void queue_record_copy(StreamState& stream);
 inline void fetch_record(StreamState& stream) {
   if (C10_UNLIKELY(has_records())) {
@@ -97,8 +99,8 @@ inline void fetch_record(StreamState& stream) {
 }
 void fetch_records(c10::DeviceIndex device);
 
-// Turn the content of the stream's record into a failure of the stream. A record that is not complete yet is read by a
-// later wait.
+// Turn the content of the stream's record into a failure of the stream. A record that is not
+// complete yet is read by a later wait.
 void read_record(StreamState& stream);
 void read_records();
 

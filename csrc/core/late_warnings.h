@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Warnings of queued host work. The work runs on a driver's thread, where the user would not see them. A bounded number
-// is kept for each stream and issued after the next wait for the device, on the waiting thread.
+// Warnings of queued host work. The work runs on a driver's thread, where the user would not
+// see them. A bounded number is kept for each stream and issued after the next wait for the
+// device, on the waiting thread.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,8 +17,9 @@
 
 namespace outboard {
 
-// Keep this thread's warnings for `stream` during its lifetime; `what` states their origin. Does nothing on a thread
-// whose warnings reach Python by themselves, because the work runs within the call.
+// Keep this thread's warnings for `stream` during its lifetime; `what` states their
+// origin. Does nothing on a thread whose warnings reach Python by themselves, because
+// the work runs within the call.
 class OUTBOARD_API KeepWarnings final : public c10::WarningHandler {
  public:
   KeepWarnings(const Stream& stream, const std::string& what);
@@ -31,7 +33,8 @@ class OUTBOARD_API KeepWarnings final : public c10::WarningHandler {
   std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
 };
 
-// Drop this thread's warnings during its lifetime: for work that runs only for its shape or its error.
+// Drop this thread's warnings during its lifetime: for work that runs
+// only for its shape or its error.
 class NoWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -51,13 +54,14 @@ class CollectedWarnings final : public c10::WarningHandler {
   const c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
-// Run work that the call itself runs again, and drop its warnings, because the call repeats them. Torch issues some
-// warnings once a process: those are issued here. With `is_asked`, issue all of them, because the call will be refused
-// and does not run.
+// Run work that the call itself runs again, and drop its warnings, because the call repeats them.
+// Torch issues some warnings once a process: those are issued here. With `is_asked`, issue all of
+// them, because the call will be refused and does not run.
 void run_before_call(const std::function<void()>& run, bool is_asked);
 
-// Issue the warnings that are kept for the device. Call it after a wait, with no lock held. Raise if an issuer raises:
-// a filter may turn a warning into an error. The remaining warnings stay for the next wait.
+// Issue the warnings that are kept for the device. Call it after a wait, with no lock held.
+// Raise if an issuer raises: a filter may turn a warning into an error. The remaining
+// warnings stay for the next wait.
 OUTBOARD_API void issue_late_warnings(c10::DeviceIndex device);
 // Do the same for every device, at the end of the process.
 OUTBOARD_API void issue_all_late_warnings();

@@ -69,7 +69,8 @@ std::string mistrust(const std::string& path, const struct stat& about, uid_t tr
   return "";
 }
 
-// Do the same for a folder that contains another folder, whose name another user must not be able to reuse.
+// Do the same for a folder that contains another folder, whose name another
+// user must not be able to reuse.
 std::string mistrust_above(const std::string& path, uid_t trusted) {
   struct stat about = {};
   if (stat(path.c_str(), &about) != 0) {

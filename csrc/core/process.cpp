@@ -21,7 +21,8 @@ std::atomic<bool> runtime_opened{false};
 std::mutex forbidden_mutex;  // held for a copy, never during a call
 std::string forbidden;
 
-// The child has one thread, and locks may be held by threads that it lacks. Everything else that it reads is atomic.
+// The child has one thread, and locks may be held by threads that it lacks.
+// Everything else that it reads is atomic.
 void before_fork() {
   detail::lock_devices();
   forbidden_mutex.lock();

@@ -8,11 +8,12 @@
 
 namespace outboard {
 
-// Return true in a child that was forked after a device was opened, or after a probe that opens. Using a device raises
-// there.
+// Return true in a child that was forked after a device was opened, or after a probe that
+// opens. Using a device raises there.
 OUTBOARD_API bool in_bad_fork() noexcept;
 
-// Return true once shut_down began, or in a bad fork. Deleters and destructors of events and streams then call nothing.
+// Return true once shut_down began, or in a bad fork. Deleters and destructors of events
+// and streams then call nothing.
 OUTBOARD_API bool driver_is_gone() noexcept;
 
 // Make every device that is not open refuse to open in this process, permanently, with this reason.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Queue work at the driver, or in the graph that the stream captures. All work except host_callback's passes here.
+// Queue work at the driver, or in the graph that the stream captures. All work
+// except host_callback's passes here.
 #pragma once
 
 #include <torch_outboard/driver.h>
@@ -14,20 +15,21 @@ namespace outboard {
 
 OUTBOARD_API void queue_copy(Stream& stream, const ob_copy& copy);
 
-// Return false if the driver does not do it, in general or for this shape. Return false during a capture in software,
-// where the driver cannot be asked without running the copy.
+// Return false if the driver does not do it, in general or for this shape. Return false during a
+// capture in software, where the driver cannot be asked without running the copy.
 OUTBOARD_API bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy);
 
 // Return false if the driver has no fill.
 OUTBOARD_API bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t pattern_size, uint64_t count);
 
-// Queue a launch. Raise NotSupportedError if the driver has no kernels. `name` is the kernel's name in profiles, graph
-// descriptions and errors; it lives as long as the process, and may be null.
+// Queue a launch. Raise NotSupportedError if the driver has no kernels. `name` is the kernel's name
+// in profiles, graph descriptions and errors; it lives as long as the process, and may be null.
 OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch, const char* name = nullptr);
 
-// Do the same for a kernel that checks its input. `args` are the launch's arguments; those of `record` are filled in
-// here. A graph fills them in for each replay, so that the kernel writes to the record of the stream it is replayed on.
-// Raise CaptureError while the driver captures if the host cannot read the graph's record (core/graph_record.h).
+// Do the same for a kernel that checks its input. `args` are the launch's arguments; those of
+// `record` are filled in here. A graph fills them in for each replay, so that the kernel writes to
+// the record of the stream it is replayed on. Raise CaptureError while the driver captures if the
+// host cannot read the graph's record (core/graph_record.h).
 OUTBOARD_API void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,
                                        RecordArguments record);
 

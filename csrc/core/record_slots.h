@@ -19,7 +19,8 @@ struct RecordSlot {
 
 // Return an empty slot of the device. It may call the driver. Thread-safe.
 RecordSlot take_record_slot(c10::DeviceIndex device);
-// Return a slot to the device's free slots. No kernel that writes to it may be queued. Calls no driver entry.
+// Return a slot to the device's free slots. No kernel that writes to it may be
+// queued. Calls no driver entry.
 void give_record_slot(c10::DeviceIndex device, const RecordSlot& slot) noexcept;
 
 }  // namespace outboard

@@ -178,8 +178,8 @@ void set_current_stream(Stream& stream) noexcept {
 
 namespace {
 
-// Return true if there may be work to wait for. Raise if the device is gone: its streams look as if they had never been
-// made.
+// Return true if there may be work to wait for. Raise if the device is gone: its streams look
+// as if they had never been made.
 bool was_used(const Stream& stream) {
   refuse_gone(stream.device);
   return stream.is_external || stream.is_made.load(std::memory_order_acquire);
@@ -239,7 +239,8 @@ void drain_stream(Stream& stream) {
     return;
   }
   ensure_open(stream.device);
-  // Work that the driver captures is not under way, and earlier work was done when the capture began.
+  // Work that the driver captures is not under way, and earlier work
+  // was done when the capture began.
   if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
     return;
   }
@@ -248,7 +249,8 @@ void drain_stream(Stream& stream) {
   try {
     check(wait_for_stream(stream), "stream_synchronize", stream.device);
   } catch (...) {
-    // The failure of work is reported once, and the work is done then. A stream that cannot be waited for fails again.
+    // The failure of work is reported once, and the work is done then. A stream that
+    // cannot be waited for fails again.
     const std::exception_ptr failure = std::current_exception();
     if (is_lost(stream.device) || wait_for_stream(stream) != OB_OK) {
       throw;
@@ -386,8 +388,8 @@ void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*)
       visit(stream, user);
     }
   }
-  // Elements never move and are never removed. They are visited without the lock, which must not be held during a
-  // driver call.
+  // Elements never move and are never removed. They are visited without the lock, which must
+  // not be held during a driver call.
   for (ExternalStream* external = streams->newest.load(std::memory_order_acquire); external != nullptr;
        external = external->next) {
     if (external->stream.is_made.load(std::memory_order_acquire)) {
@@ -408,8 +410,8 @@ void forget_streams(c10::DeviceIndex device) noexcept {
   for (Stream& stream : streams->fixed) {
     forget(stream);
   }
-  // Take no lock: in a child it may be held by a thread that does not exist there. The links never change once they are
-  // visible.
+  // Take no lock: in a child it may be held by a thread that does not exist there. The links
+  // never change once they are visible.
   for (ExternalStream* external = streams->newest.load(std::memory_order_acquire); external != nullptr;
        external = external->next) {
     forget(external->stream);

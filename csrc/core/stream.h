@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams: one default stream a device, 32 pooled streams for each priority and device, and external streams. A driver
-// stream is made on its first use and lives as long as the device. A StreamState never moves, so pointers to it stay
-// valid.
+// Streams: one default stream a device, 32 pooled streams for each priority and device, and
+// external streams. A driver stream is made on its first use and lives as long as the device. A
+// StreamState never moves, so pointers to it stay valid.
 //
-// A c10::StreamId is 0 for the default stream and 1 + 32 * slot + index for a pooled stream (slot 0 is priority 0, slot
-// n is priority -n). The n-th external stream has kFirstExternalStreamId + n; a table maps it to the driver's handle.
+// A c10::StreamId is 0 for the default stream and 1 + 32 * slot + index for a pooled stream (slot 0
+// is priority 0, slot n is priority -n). The n-th external stream has kFirstExternalStreamId + n; a
+// table maps it to the driver's handle.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -26,7 +27,8 @@ constexpr int kStreamsPerPriority = 32;
 constexpr int kMaxPriorities = 8;
 constexpr c10::StreamId kFirstExternalStreamId = 1 << 20;
 
-// An error that could not be raised where it happened. The first error is kept until a caller can raise it.
+// An error that could not be raised where it happened. The first error is
+// kept until a caller can raise it.
 class OUTBOARD_API ErrorSlot {
  public:
   void set(std::exception_ptr error) noexcept;  // later errors are dropped until the first is taken
@@ -69,38 +71,42 @@ inline uint64_t stream_handle(Stream& stream) {
 // Return the stream by id. Raise ValueError for an invalid id or device.
 OUTBOARD_API Stream& get_stream(c10::DeviceIndex device, c10::StreamId id);
 OUTBOARD_API Stream& default_stream(c10::DeviceIndex device);
-// Return the next of the 32 pooled streams of that priority, round-robin. The priority is clamped to the device's
-// range.
+// Return the next of the 32 pooled streams of that priority, round-robin. The priority is
+// clamped to the device's range.
 OUTBOARD_API Stream& pool_stream(c10::DeviceIndex device, int priority);
 // Wrap a driver handle that the caller owns. The same handle returns the same stream.
 OUTBOARD_API Stream& external_stream(c10::DeviceIndex device, uint64_t handle);
 
-// Get or set the thread's current stream of that device; the default stream at first. Neither opens anything.
+// Get or set the thread's current stream of that device; the default stream at
+// first. Neither opens anything.
 OUTBOARD_API Stream& current_stream(c10::DeviceIndex device) noexcept;
 OUTBOARD_API void set_current_stream(Stream& stream) noexcept;
 
-// Return true if all queued work is done. Never block, and never raise the work's failures. Raise CaptureError on a
-// capturing stream, whose work has not run; the next two do so too.
+// Return true if all queued work is done. Never block, and never raise the work's failures. Raise
+// CaptureError on a capturing stream, whose work has not run; the next two do so too.
 OUTBOARD_API bool query_stream(Stream& stream);
-// Wait, then raise the first failure of the work queued before, once. The work is of this stream, or of streams that it
-// waited for.
+// Wait, then raise the first failure of the work queued before, once. The work is of this stream,
+// or of streams that it waited for.
 OUTBOARD_API void synchronize_stream(Stream& stream, Leave leave = Leave::Never);
-// Wait only, for owners of memory. Also waits for a capturing stream, for the work that was queued before. A failure is
-// left to the user's next wait.
+// Wait only, for owners of memory. Also waits for a capturing stream, for the work that was queued
+// before. A failure is left to the user's next wait.
 OUTBOARD_API void drain_stream(Stream& stream);
 
-// Run fn(user) in the stream's order, through the driver's host_callback, or else on the calling thread after a wait.
+// Run fn(user) in the stream's order, through the driver's host_callback, or else on
+// the calling thread after a wait.
 //
-// Return true if it was queued. Return false if it has already run: a failure that it reported is known then, and
-// tell_failures raises it. After the return, fn was called or will be called exactly once; if this raises, fn is not
-// called. Raise CaptureError on a capturing stream: work that can run again is a HostCommand. `name` is its name in
-// profiles; it lives as long as the process, and may be null.
+// Return true if it was queued. Return false if it has already run: a failure that it reported
+// is known then, and tell_failures raises it. After the return, fn was called or will be
+// called exactly once; if this raises, fn is not called. Raise CaptureError on a capturing
+// stream: work that can run again is a HostCommand. `name` is its name in profiles; it lives
+// as long as the process, and may be null.
 OUTBOARD_API bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name);
-// Wait for the stream, raise its failures, and run fn(user) on this thread. For a caller that waits for the result
-// anyway, on memory that the host reaches. Capture and `name` as above.
+// Wait for the stream, raise its failures, and run fn(user) on this thread. For a caller that waits
+// for the result anyway, on memory that the host reaches. Capture and `name` as above.
 OUTBOARD_API void wait_and_run(Stream& stream, ob_host_fn fn, void* user, const char* name);
-// End a call that queued work, once the work owns nothing of the caller's. Raise the failure of work that ran within
-// the call (`is_queued` is false), and wait for the work if OUTBOARD_BLOCKING is set.
+// End a call that queued work, once the work owns nothing of the caller's. Raise the
+// failure of work that ran within the call (`is_queued` is false), and wait for the
+// work if OUTBOARD_BLOCKING is set.
 inline void finish_call(Stream& stream, bool is_queued = true) {
   if (C10_UNLIKELY(!is_queued || waits_for_calls())) {
     detail::finish_waiting_call(stream, is_queued);
@@ -117,12 +123,12 @@ inline Stream& from_c10(const c10::Stream& stream) {
 }
 
 namespace detail {
-// Raise the error that stream_synchronize returned. Waits for the device then skip an external stream until it is used
-// again.
+// Raise the error that stream_synchronize returned. Waits for the device then skip an external
+// stream until it is used again.
 void check_wait(ob_status status, Stream& stream);
-// Wait for the work queued on a made stream, and raise if a signal ends the wait. Does so only with Leave::OnSignal, if
-// a signal may end a wait in `entry` and the driver has stream_query. The driver's own wait, which raises the failures,
-// is short afterwards.
+// Wait for the work queued on a made stream, and raise if a signal ends the wait. Does so only with
+// Leave::OnSignal, if a signal may end a wait in `entry` and the driver has stream_query. The
+// driver's own wait, which raises the failures, is short afterwards.
 OUTBOARD_API void wait_until_left(Stream& stream, Leave leave, const char* entry);
 // Do the same for all streams of a device, before a wait for the whole device.
 void wait_until_left(c10::DeviceIndex device, Leave leave);

@@ -14,9 +14,9 @@ namespace outboard {
 // Remembers what it has found. Not thread-safe.
 class StreamsOfHandles {
  public:
-  // Return the stream with the handle. `of_call` is the stream of the call that queued the work, -1 if it is unknown: it
-  // is preferred to others with the handle, and returned if no stream has it, as a driver's record may name streams by
-  // other numbers.
+  // Return the stream with the handle. `of_call` is the stream of the call that queued the work, -1
+  // if it is unknown: it is preferred to others with the handle, and returned if no stream has it,
+  // as a driver's record may name streams by other numbers.
   c10::StreamId find(c10::DeviceIndex device, uint64_t handle, c10::StreamId of_call);
 
  private:

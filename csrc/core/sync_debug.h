@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A report of operations for which the host waits for the device, as torch.cuda.set_sync_debug_mode has it. The waits
-// that a program asks for, for a device or an event, are not reported.
+// A report of operations for which the host waits for the device, as torch.cuda.set_sync_debug_mode
+// has it. The waits that a program asks for, for a device or an event, are not reported.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,8 @@ OUTBOARD_API extern std::atomic<SyncDebugMode> sync_debug_mode_;
 void report_sync(const char* what);
 }  // namespace detail
 
-// Report an operation that will wait, before it queues anything: in mode Error this raises. `what` names the operation.
+// Report an operation that will wait, before it queues anything: in mode Error this
+// raises. `what` names the operation.
 inline void note_sync(const char* what) {
   if (detail::sync_debug_mode_.load(std::memory_order_relaxed) != SyncDebugMode::Default) [[unlikely]] {
     detail::report_sync(what);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an observer of streams receives: accesses to memory, and what orders them. The stream sanitizer is such an
-// observer. Without an observer each call site costs one load.
+// What an observer of streams receives: accesses to memory, and what orders them. The stream
+// sanitizer is such an observer. Without an observer each call site costs one load.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -28,14 +28,14 @@ enum class TraceOrder : int {
   DeviceSync = 4    // the same for all streams of a device
 };
 
-// An observer of queued work. Members are called on the thread that queues the work, with no lock held. If a member
-// raises, the traced call fails.
+// An observer of queued work. Members are called on the thread that queues the work, with no lock
+// held. If a member raises, the traced call fails.
 class OUTBOARD_API Trace {
  public:
   virtual ~Trace() = default;
   virtual void access(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) = 0;
-  // Note an ordering. `event` is the driver's handle, 0 if no event takes part. Where a stream waits for it, the event
-  // may be of another device.
+  // Note an ordering. `event` is the driver's handle, 0 if no event takes part. Where a stream
+  // waits for it, the event may be of another device.
   virtual void order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
                      uint64_t event) = 0;
   // Note that memory at this address was handed out: anything known of the address is outdated.
@@ -47,9 +47,9 @@ OUTBOARD_API extern std::atomic<Trace*> active_trace;
 OUTBOARD_API bool is_untraced_thread() noexcept;
 }  // namespace detail
 
-// Code whose accesses and waits an observer does not hear of: a thread of the core that waits orders nothing for the
-// program, and the core reports the accesses of a whole call itself. Records of events and waits of streams are still
-// reported.
+// Code whose accesses and waits an observer does not hear of: a thread of the core that waits
+// orders nothing for the program, and the core reports the accesses of a whole call itself. Records
+// of events and waits of streams are still reported.
 class OUTBOARD_API Untraced {
  public:
   Untraced() noexcept;

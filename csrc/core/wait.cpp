@@ -27,8 +27,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A thread's wait. The thread writes it and the watch reads it: a read is valid if the number is the same before and
-// after.
+// A thread's wait. The thread writes it and the watch reads it: a read is valid if the
+// number is the same before and after.
 struct Note {
   std::atomic<uint64_t> number{0};  // number of the thread's wait; 0 between waits
   std::atomic<const char*> entry{nullptr};
@@ -37,7 +37,8 @@ struct Note {
   std::atomic<c10::DeviceIndex> device{0};
   uint64_t last = 0;  // number of the thread's last wait; private to the thread
   const pid_t thread = gettid();
-  // Private to the watch: the wait that it saw last, when it saw it first, and whether it has reported it.
+  // Private to the watch: the wait that it saw last, when it saw it first,
+  // and whether it has reported it.
   uint64_t seen = 0;
   Clock::time_point since;
   bool is_told = false;
@@ -68,7 +69,8 @@ std::string describe(const Note& note, std::chrono::milliseconds waited) {
          " operator the driver may still write to memory, so that only the process can be ended (Ctrl-\\).";
 }
 
-// The thread that reads the notes. It starts with the first one and lives until the end of the process.
+// The thread that reads the notes. It starts with the first one and
+// lives until the end of the process.
 class Watch {
  public:
   void add(Note* note) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Waits for the driver, of any length. A long wait is reported once: a thread reads the notes of the waiting threads,
-// and each note costs the waiter two stores. Ctrl-C ends a wait that the user requested, if the driver can be asked
-// whether the work is done. Such a wait polls, because a wait inside the driver cannot be interrupted.
+// Waits for the driver, of any length. A long wait is reported once: a thread reads the notes of
+// the waiting threads, and each note costs the waiter two stores. Ctrl-C ends a wait that the user
+// requested, if the driver can be asked whether the work is done. Such a wait polls, because a wait
+// inside the driver cannot be interrupted.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,9 +21,10 @@ namespace outboard {
 
 struct StreamState;
 
-// A call that may last, from construction to destruction: of the driver's entry `entry`, or named by that text. The
-// texts live as long as the process. `what` names what is waited for, if that is not the work of `stream`, which may be
-// null. The device may be OB_HOST. A nested call on the same thread is part of the outer call.
+// A call that may last, from construction to destruction: of the driver's entry `entry`, or named
+// by that text. The texts live as long as the process. `what` names what is waited for, if that is
+// not the work of `stream`, which may be null. The device may be OB_HOST. A nested call on the same
+// thread is part of the outer call.
 class OUTBOARD_API NotedCall {
  public:
   NotedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr,
@@ -48,23 +50,23 @@ class OUTBOARD_API Waiting {
   NotedCall call_;
 };
 
-// The receiver of reports of long waits; the standard error if there is none. Called on its own thread, with no lock
-// held.
+// The receiver of reports of long waits; the standard error if there is none. Called on its
+// own thread, with no lock held.
 using WaitTeller = void (*)(const std::string& text);
 OUTBOARD_API void set_wait_teller(WaitTeller teller) noexcept;
 // Set after how long a wait is reported: 30 seconds, except in tests.
 OUTBOARD_API void set_long_wait(std::chrono::milliseconds limit);
 
-// Whether a signal may end a wait in this entry on the calling thread, and the function that handles pending signals.
-// It raises if one of them ends the wait.
+// Whether a signal may end a wait in this entry on the calling thread, and the function that
+// handles pending signals. It raises if one of them ends the wait.
 struct InterruptHooks {
   bool (*can_interrupt)(const char* entry);
   void (*handle)();
 };
 OUTBOARD_API void set_interrupt_hooks(InterruptHooks hooks) noexcept;
 
-// Whether a signal may end the wait: OnSignal for the user's own wait (synchronize()), Never if something relies on its
-// end, such as the memory that a copy writes to.
+// Whether a signal may end the wait: OnSignal for the user's own wait (synchronize()), Never if
+// something relies on its end, such as the memory that a copy writes to.
 enum class Leave : bool { Never, OnSignal };
 
 namespace detail {
@@ -73,12 +75,12 @@ OUTBOARD_API bool can_interrupt(const char* entry);
 OUTBOARD_API void ask_until_done(const Waiting& waiting, bool (*is_done)(void*), void* user);
 // Handle pending signals, on a thread that can_interrupt. Raise what the handler raises.
 OUTBOARD_API void handle_signals();
-// Note a driver call on a thread of the core. The end of the process waits for these calls; the wait returns false if a
-// signal ends it.
+// Note a driver call on a thread of the core. The end of the process waits for these calls; the
+// wait returns false if a signal ends it.
 OUTBOARD_API void begin_own_call() noexcept;
 OUTBOARD_API void end_own_call() noexcept;
-// Start a thread that takes no signals: the host program's handlers expect its own threads. Raise std::system_error if
-// no thread can be started.
+// Start a thread that takes no signals: the host program's handlers expect its own threads. Raise
+// std::system_error if no thread can be started.
 OUTBOARD_API std::thread new_thread(std::function<void()> body);
 // Start such a thread, for the life of the process. Return false if no thread can be started.
 OUTBOARD_API bool start_thread(std::function<void()> body);
@@ -87,8 +89,8 @@ bool wait_for_own_calls() noexcept;
 OUTBOARD_API void stop_telling_of_waits();
 }  // namespace detail
 
-// Wait for another thread, within `waiting`. The lock is held at the call and at the return. A signal may end the wait,
-// which then raises with the lock released: nothing may rely on its end.
+// Wait for another thread, within `waiting`. The lock is held at the call and at the return. A
+// signal may end the wait, which then raises with the lock released: nothing may rely on its end.
 template <typename IsDone>
 void wait_for_thread(const Waiting&, std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                      IsDone is_done) {

@@ -9,8 +9,8 @@
 
 namespace outboard {
 
-// How often collectives of the device's tensors ran, by "c10d::allreduce_" and "host" or "staged". The texts live as
-// long as the process.
+// How often collectives of the device's tensors ran, by "c10d::allreduce_" and "host" or "staged".
+// The texts live as long as the process.
 struct CollectiveRow {
   const char* op;
   const char* provider;

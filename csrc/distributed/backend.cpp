@@ -118,8 +118,8 @@ DistributedBackend::~DistributedBackend() {
 c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive_ptr<c10d::Store>&,
                                                             const std::vector<int>& ranks,
                                                             const c10::intrusive_ptr<c10d::Backend::Options>& options) {
-  // Keys that are the same on each rank. Torch prefixes its store with the new group's name, which depends on the
-  // groups of a rank; and it splits once for each type of device.
+  // Keys that are the same on each rank. Torch prefixes its store with the new group's name, which
+  // depends on the groups of a rank; and it splits once for each type of device.
   const std::string prefix = c10::str("split/", splits_.fetch_add(1), "/", c10::Join("_", ranks));
   const auto found = std::find(ranks.begin(), ranks.end(), getRank());
   if (found == ranks.end()) {
@@ -153,7 +153,8 @@ void DistributedBackend::startCoalescing() {
   deferred_.clear();
 }
 
-// Torch does not end a batch in which a call has raised: later calls would wait for an end that does not come.
+// Torch does not end a batch in which a call has raised: later calls would wait
+// for an end that does not come.
 void DistributedBackend::drop_batch() {
   Works works;
   std::vector<NativeDeferred> deferred;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The c10d backend of a driver's devices, and of CPU tensors beside them. Gloo exchanges the data: in the device's own
-// memory if the host reaches it, else through pinned memory. The virtual functions of c10d::Backend change with every
-// minor version of torch; those overridden here are the same in 2.11 to 2.15.
+// The c10d backend of a driver's devices, and of CPU tensors beside them. Gloo exchanges the
+// data: in the device's own memory if the host reaches it, else through pinned memory. The
+// virtual functions of c10d::Backend change with every minor version of torch; those overridden
+// here are the same in 2.11 to 2.15.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

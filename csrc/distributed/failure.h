@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The first failure of a group. Collectives rely on each rank having run the same ones before, so a group does not
-// survive a failure: every later call raises the first cause. Thread-safe.
+// The first failure of a group. Collectives rely on each rank having run the same ones before, so a
+// group does not survive a failure: every later call raises the first cause. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ class GroupFailure {
   void check(const char* operation) const;
   bool has_failed() const noexcept { return has_failed_.load(std::memory_order_acquire); }
 
-  // Return the error of an operation that failed with `cause`: a DistBackendError that names group, rank, operation and
-  // sequence number. The first error becomes the cause of all later ones.
+  // Return the error of an operation that failed with `cause`: a DistBackendError that names group,
+  // rank, operation and sequence number. The first error becomes the cause of all later ones.
   std::exception_ptr fail(const char* operation, uint64_t sequence, const std::exception_ptr& cause);
   // End the group for another reason: "it was aborted".
   void end(const std::string& reason);

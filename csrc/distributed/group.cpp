@@ -66,8 +66,8 @@ void Lane::end(Ending ending) {
     state_->changed.notify_all();
     thread = std::move(thread_);
     if (ending == Ending::LeaveAtExit) {
-      // An exchange whose peers have come ends soon. A thread that is left would end with the interpreter, in the midst
-      // of a destructor.
+      // An exchange whose peers have come ends soon. A thread that is left would end with the
+      // interpreter, in the midst of a destructor.
       state_->changed.wait_for(lock, kPatienceAtExit, [&] { return !state_->is_busy; });
     }
     is_busy = state_->is_busy;
@@ -166,8 +166,8 @@ bool Group::make_ready(Request& request) {
   try {
     request.staging->wait_until_ready();
   } catch (...) {
-    // Earlier work of the device has failed: the caller gets that error, of any type. The peers wait for a rank that
-    // does not come, so the group is over.
+    // Earlier work of the device has failed: the caller gets that error, of any type. The peers
+    // wait for a rank that does not come, so the group is over.
     const std::exception_ptr error = std::current_exception();
     static_cast<void>(failure_.fail(name, sequence, error));
     complete(request, error);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The threads of a group and their shared state. It outlives the backend if Gloo cannot be interrupted: an abort leaves
-// a thread behind in its exchange, which ends when Gloo's own timeout does.
+// The threads of a group and their shared state. It outlives the backend if Gloo
+// cannot be interrupted: an abort leaves a thread behind in its exchange, which
+// ends when Gloo's own timeout does.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -30,9 +31,9 @@ struct Request {
   std::chrono::milliseconds timeout{};  // of point-to-point operations; others have it in their options
 };
 
-// How to end a thread that is within an exchange with Gloo, which cannot be interrupted. The caller waits for it, or
-// leaves it to end by itself. At the end of the process it keeps what it holds, because freeing a tensor may need
-// Python.
+// How to end a thread that is within an exchange with Gloo, which cannot be interrupted. The caller
+// waits for it, or leaves it to end by itself. At the end of the process it keeps what it holds,
+// because freeing a tensor may need Python.
 enum class Ending : uint8_t { Wait, Leave, LeaveAtExit };
 
 // A thread that takes requests in order. The first request starts it. Not copied; thread-safe.
@@ -71,9 +72,10 @@ class Group : public std::enable_shared_from_this<Group> {
  public:
   Group(c10::intrusive_ptr<c10d::Backend> gloo, std::string name, int rank);
 
-  // Submit a request. Everything except sends and receives goes through one queue in the order of the calls, including
-  // CPU tensors and barriers: ranks meet in Gloo in the order of their programs. Sends and receives have another queue,
-  // because a peer may need this rank's receive before it joins a collective.
+  // Submit a request. Everything except sends and receives goes through one queue in the order
+  // of the calls, including CPU tensors and barriers: ranks meet in Gloo in the order of their
+  // programs. Sends and receives have another queue, because a peer may need this rank's
+  // receive before it joins a collective.
   void submit(std::shared_ptr<Request> request, bool is_point_to_point);
   // Wait for the submitted requests; receives without a sender are cancelled. Later calls raise.
   void shut_down();

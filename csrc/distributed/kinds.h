@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The collectives and point-to-point operations: their names, and how often each provider has run them.
+// The collectives and point-to-point operations: their names, and how
+// often each provider has run them.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>

@@ -35,7 +35,8 @@ void NativeCall::settle(ob_status status, const char* entry) {
   if (status == OB_NOT_READY) {
     const ob_collectives& table = *collectives();
     const BlockingRegion without_interpreter;
-    // A library that queues on a thread of its own takes microseconds; only ranks that meet take longer.
+    // A library that queues on a thread of its own takes microseconds;
+    // only ranks that meet take longer.
     for (int looks = 0; status == OB_NOT_READY; ++looks) {
       if (looks < kEagerLooks) {
         std::this_thread::yield();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The driver's own collectives (torch_outboard/collectives.h) for one group: its communicators, and a thread that
-// watches the calls under way.
+// The driver's own collectives (torch_outboard/collectives.h) for one group: its communicators, and
+// a thread that watches the calls under way.
 #pragma once
 
 #include <torch_outboard/collectives.h>
@@ -74,7 +74,8 @@ class NativeCall {
 
   int rank() const noexcept { return communicator_.rank; }
   int size() const noexcept { return communicator_.size; }
-  // Queue one part; nothing for no elements. Return false if the driver does not do it, before anything is queued.
+  // Queue one part; nothing for no elements. Return false if the driver does not do
+  // it, before anything is queued.
   bool add(ob_collective part);
   bool add(int32_t kind, const at::Tensor& src, const at::Tensor& dst, int root = 0);
   // Queue all parts between the two as one.
@@ -117,11 +118,12 @@ class NativeGroup {
 
   // Return false once a rank's library was found absent.
   bool is_usable() const noexcept { return !is_unavailable_.load(); }
-  // Return the communicator of all ranks, or of the sends to (`sends`) or receives from a peer. The first call joins,
-  // and waits for the other ranks. Return null if the driver's library is absent, which all ranks learn alike.
+  // Return the communicator of all ranks, or of the sends to (`sends`) or receives from a peer.
+  // The first call joins, and waits for the other ranks. Return null if the driver's library is
+  // absent, which all ranks learn alike.
   Communicator* communicator(c10::DeviceIndex device, int peer, bool sends, std::chrono::milliseconds timeout);
-  // Queue a call, or capture it in a graph, which then holds `owner`, the owner of this object. Return false if the
-  // driver does not do it. Raise DistBackendError if it fails.
+  // Queue a call, or capture it in a graph, which then holds `owner`, the owner of this object.
+  // Return false if the driver does not do it. Raise DistBackendError if it fails.
   bool post(Communicator& communicator, const NativePost& post, Staging& staging, const NativeCallInfo& info,
             const std::shared_ptr<const void>& owner);
   // Queue and watch what a graph has captured.

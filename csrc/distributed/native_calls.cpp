@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What each collective queues with the driver. Tensors are contiguous and of the device. Those that are only moved move
-// as bytes.
+// What each collective queues with the driver. Tensors are contiguous and of the device. Those
+// that are only moved move as bytes.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -36,7 +36,8 @@ bool has_groups() {
   return collectives()->group_begin != nullptr;
 }
 
-// Exchange a part with each rank: in[r] goes to rank r, and out[r] comes from there. Undefined tensors do not.
+// Exchange a part with each rank: in[r] goes to rank r, and out[r] comes from
+// there. Undefined tensors do not.
 bool exchange(NativeCall& call, const Tensors& in, const Tensors& out) {
   if (!has_groups()) {
     return false;

@@ -76,8 +76,8 @@ std::string NativeGroup::trouble() {
   return "";
 }
 
-// Fail the calls that wait in the driver beyond their timeout, and return why; "" if none does. An abort makes the
-// driver return. mutex_ is held.
+// Fail the calls that wait in the driver beyond their timeout, and return why; "" if none does. An
+// abort makes the driver return. mutex_ is held.
 std::string NativeGroup::end_overdue_queueing() {
   const Clock::time_point now = Clock::now();
   std::string first;

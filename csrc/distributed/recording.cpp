@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What torch's profilers see of a call: its name, sizes and group, as torch's own backends record them, and the exchange
-// on the lane of its stream.
+// What torch's profilers see of a call: its name, sizes and group, as torch's own backends record
+// them, and the exchange on the lane of its stream.
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
 #include <numeric>

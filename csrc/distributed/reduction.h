@@ -9,8 +9,8 @@ namespace outboard {
 
 class Reduction {
  public:
-  // Raise ValueError for a reduction that the dtype does not support, and NotSupportedError for dtypes that Gloo does
-  // not reduce. `name` is the collective's.
+  // Raise ValueError for a reduction that the dtype does not support, and NotSupportedError for
+  // dtypes that Gloo does not reduce. `name` is the collective's.
   Reduction(const c10d::ReduceOp& op, c10::ScalarType dtype, int size, const char* name);
 
   const c10d::ReduceOp& op() const noexcept { return op_; }
@@ -18,7 +18,8 @@ class Reduction {
   at::Tensor view(const at::Tensor& tensor) const;
   // Compute the result from a sum, in place: AVG divides, PREMUL_SUM multiplies.
   void adjust(const at::Tensor& tensor) const;
-  // Return the reduction as an OB_REDUCE_ value, which computes the whole result; -1 if drivers don't have it.
+  // Return the reduction as an OB_REDUCE_ value, which computes the whole
+  // result; -1 if drivers don't have it.
   int32_t native() const noexcept;
   double scale() const noexcept { return number_; }  // of OB_REDUCE_PREMUL_SUM
   bool adjusts() const noexcept { return adjustment_ != Adjustment::None; }

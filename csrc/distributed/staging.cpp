@@ -67,8 +67,8 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
   }
 }
 
-// A stream may wait for the host if nothing that is queued behind the wait would block the caller, who may hold what
-// the peer needs. OUTBOARD_BLOCKING makes each call block.
+// A stream may wait for the host if nothing that is queued behind the wait would block the caller,
+// who may hold what the peer needs. OUTBOARD_BLOCKING makes each call block.
 bool Staging::can_stream() const {
   if (streams_.out == nullptr || read_.size() + written_.size() == 0 || !HostEvent::is_supported() ||
       waits_for_calls()) {
@@ -79,7 +79,8 @@ bool Staging::can_stream() const {
 }
 
 Staging::~Staging() {
-  // Reference counts in torch's libraries order this behind every use. The lock shows it to ThreadSanitizer too.
+  // Reference counts in torch's libraries order this behind every use. The lock
+  // shows it to ThreadSanitizer too.
   const std::lock_guard lock(mutex_);
   const bool is_copied = place_ == Place::Staged || place_ == Place::Native;
   if (!is_copied || is_captured_ || streams_.out == streams_.current || driver_is_gone()) {

@@ -18,9 +18,10 @@ namespace outboard {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The streams of a call; all null for CPU tensors. `in` and `out` are the current stream for a call that is waited for
-// at once. Otherwise they are two of the group's own, so that a result never waits behind the next call's tensors.
-// Sends and receives have two for each peer and direction, which may come in any order.
+// The streams of a call; all null for CPU tensors. `in` and `out` are the current stream for a
+// call that is waited for at once. Otherwise they are two of the group's own, so that a result
+// never waits behind the next call's tensors. Sends and receives have two for each peer and
+// direction, which may come in any order.
 struct CallStreams {
   Stream* current = nullptr;
   Stream* in = nullptr;
@@ -29,7 +30,8 @@ struct CallStreams {
 
 class Staging {
  public:
-  // Queue what precedes the exchange, on the caller's thread. `is_in_place`: `written` are the tensors read.
+  // Queue what precedes the exchange, on the caller's thread. `is_in_place`:
+  // `written` are the tensors read.
   Staging(Place place, const CallStreams& streams, const Tensors& read, const Tensors& written, bool is_in_place);
   ~Staging();
   Staging(const Staging&) = delete;
@@ -37,26 +39,30 @@ class Staging {
 
   Place place() const noexcept { return place_; }
 
-  // Return true if the stream waits for the exchange. Otherwise a thread does, before it queues what needs the results.
+  // Return true if the stream waits for the exchange. Otherwise a thread does, before it
+  // queues what needs the results.
   bool is_streamed() const noexcept { return exchanged_.has_value() || place_ == Place::Native; }
-  // Queue the wait for the exchange and what follows it, on the caller's thread, once a thread of the group has the
-  // request: a copy that blocks then ends. `name` is the collective's. Only if is_streamed().
+  // Queue the wait for the exchange and what follows it, on the caller's thread, once a
+  // thread of the group has the request: a copy that blocks then ends. `name` is the
+  // collective's. Only if is_streamed().
   void queue_results(const char* name);
 
-  // Wait until the tensors may be read and written, on a thread of the group. Raise the failures of earlier work.
+  // Wait until the tensors may be read and written, on a thread of the group.
+  // Raise the failures of earlier work.
   void wait_until_ready();
   Tensors& in() noexcept { return in_; }
   Tensors& out() noexcept { return is_in_place_ ? in_ : out_; }
   // Copy the results to the device, or queue the copy, unless it is queued.
   void finish();
-  // End the exchange, with an error if it is not null: the stream goes on. Only the first call has an effect.
+  // End the exchange, with an error if it is not null: the stream goes on.
+  // Only the first call has an effect.
   void release(const std::exception_ptr& error);
 
   // Make the caller's stream wait for the results, after finish() or queue_results(). Thread-safe.
   void join();
   bool is_done() const;  // after finish()
-  // Raise the exchange's failure, once; no wait for the group's stream raises it again. After release(), if
-  // is_streamed().
+  // Raise the exchange's failure, once; no wait for the group's stream raises it again.
+  // After release(), if is_streamed().
   void tell();
   Stream* out_stream() const noexcept { return streams_.out; }
   bool is_captured() const noexcept { return is_captured_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The timer with which DistributedDataParallel logs the times of forward, backward and communication. Without a timer
-// for the device it warns in its first iteration. The times come from events on the current stream.
+// The timer with which DistributedDataParallel logs the times of forward, backward and
+// communication. Without a timer for the device it warns in its first iteration. The times come
+// from events on the current stream.
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include <optional>

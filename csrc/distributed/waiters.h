@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that wait: for a peer's half of a send or a receive, which may come in any order, and for users' callbacks.
-// Each task starts at once, so the number of threads is the largest number of tasks that ran at the same time.
+// Threads that wait: for a peer's half of a send or a receive, which may come in any order, and for
+// users' callbacks. Each task starts at once, so the number of threads is the largest number of
+// tasks that ran at the same time.
 #pragma once
 
 #include <condition_variable>

@@ -26,7 +26,8 @@ DistributedWork::DistributedWork(int rank, const Kind& kind, uint64_t sequence, 
   }
 }
 
-// End the operator that the base class has begun in a profile. An end after the profile's would write to freed memory.
+// End the operator that the base class has begun in a profile. An end after the
+// profile's would write to freed memory.
 void DistributedWork::end_recording() {
   std::function<void()> end;
   {
@@ -148,7 +149,8 @@ void DistributedWork::complete(std::exception_ptr error) {
   }
   cv_.notify_all();
   if (future) {
-    // Callbacks may start collectives and wait for them, so they never run on a thread that collectives need.
+    // Callbacks may start collectives and wait for them, so they never run on
+    // a thread that collectives need.
     auto self = c10::intrusive_ptr<DistributedWork>::unsafe_reclaim_from_nonowning(this);
     try {
       waiters_->run([self, future, error] { self->settle(*future, error); });

@@ -33,7 +33,8 @@ struct RandomUse {
   uint64_t increment = 0;            // of one replay
 };
 
-// A device on which the pool is in use. During the capture, allocations of the capturing streams go there.
+// A device on which the pool is in use. During the capture, allocations of
+// the capturing streams go there.
 struct PoolUse {
   c10::DeviceIndex device;
   RouteId route;
@@ -62,8 +63,8 @@ struct Body {
 
 // Free a body, once its replays are done, on a thread that may call the driver. Never fails.
 void retire(std::unique_ptr<Body> body) noexcept;
-// Free the retired bodies that are done, or all of them with Wait. Call it with no lock held. A body whose state a
-// failure leaves unknown stays.
+// Free the retired bodies that are done, or all of them with Wait. Call it with no lock held. A
+// body whose state a failure leaves unknown stays.
 void free_retired(memory::Effort effort);
 // Free the body at once. No replay may be under way.
 void free_body(std::unique_ptr<Body> body);

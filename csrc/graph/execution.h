@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The replays of a graph that may be under way. A stream is noted before anything is queued on it, and removed when all
-// its queued work is done. If anything raises in between, the body is not freed early.
+// The replays of a graph that may be under way. A stream is noted before anything is
+// queued on it, and removed when all its queued work is done. If anything raises in
+// between, the body is not freed early.
 #pragma once
 
 #include <atomic>

@@ -77,8 +77,8 @@ void order(Stream& from, Stream& to) {
   }
 }
 
-// Queue the steps on the replaying stream. Steps captured on another device go to the stream that they were captured
-// on. Return false if some of them have run on this thread.
+// Queue the steps on the replaying stream. Steps captured on another device go to the stream that
+// they were captured on. Return false if some of them have run on this thread.
 bool queue_steps(Body& body, Stream& stream) {
   Stream* previous = &stream;
   bool is_queued = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A graph: work captured from streams, replayed on a stream. If the driver captures, it is the driver's own graph; else
-// the core stores the calls and repeats them.
+// A graph: work captured from streams, replayed on a stream. If the driver captures, it is the
+// driver's own graph; else the core stores the calls and repeats them.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -20,32 +20,33 @@ class Recorder;
 
 enum class CaptureMode : int { Default = 0, Global = 1, ThreadLocal = 2, Relaxed = 3 };
 
-// A graph. Only one thread at a time may use it. Replays of one graph on different streams wait for each other in
-// stream order.
+// A graph. Only one thread at a time may use it. Replays of one graph on different streams wait
+// for each other in stream order.
 class OUTBOARD_API Graph {
  public:
-  // With keep_graph, a native graph is instantiated by `instantiate` or the first replay, not at the end of the
-  // capture.
+  // With keep_graph, a native graph is instantiated by `instantiate` or the first replay,
+  // not at the end of the capture.
   explicit Graph(bool keep_graph = false);
-  // Calls no driver entry. A replay under way ends before its body is freed. If the driver captures and the capture was
-  // not ended, by `abandon` at least, the next call on its stream raises.
+  // Calls no driver entry. A replay under way ends before its body is freed. If the driver captures
+  // and the capture was not ended, by `abandon` at least, the next call on its stream raises.
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Capture later work of the current device's current stream, which must not be its default stream, and of streams
-  // that wait for its events. Their allocations come from `pool`; {0, 0} makes a new pool. Raise CaptureError if the
-  // stream captures already, or if the graph already holds a capture.
+  // Capture later work of the current device's current stream, which must not be its
+  // default stream, and of streams that wait for its events. Their allocations come from
+  // `pool`; {0, 0} makes a new pool. Raise CaptureError if the stream captures already, or
+  // if the graph already holds a capture.
   void capture_begin(c10::MempoolId_t pool = {0, 0}, CaptureMode mode = CaptureMode::Default);
-  // End the capture. If something could not be captured, raise CaptureError, and there is no graph. Raise it also if
-  // the current stream is not the capture's; the capture then continues.
+  // End the capture. If something could not be captured, raise CaptureError, and there is no graph.
+  // Raise it also if the current stream is not the capture's; the capture then continues.
   void capture_end();
   void instantiate();
-  // Queue the work on the current stream of the graph's device. If this raises, part of the work may be queued, and the
-  // next replay runs behind it.
+  // Queue the work on the current stream of the graph's device. If this raises, part of the work
+  // may be queued, and the next replay runs behind it.
   void replay();
-  // Wait for the last replay, and drop the graph or the capture. A failure of the replay's work is left to the next
-  // wait for its stream.
+  // Wait for the last replay, and drop the graph or the capture. A failure of the replay's work is
+  // left to the next wait for its stream.
   void reset();
   // End the capture, if one is under way, without a result.
   void abandon();

@@ -186,7 +186,8 @@ uint64_t Recorder::end_at_driver(std::exception_ptr* out_error) {
   return graph;
 }
 
-// Finish the capture with the driver's result. `out_cause` is why the capture has failed, if it has.
+// Finish the capture with the driver's result. `out_cause` is why the
+// capture has failed, if it has.
 std::unique_ptr<Body> Recorder::finish(std::string* out_cause, std::exception_ptr* out_error) {
   const uint64_t graph = end_at_driver(out_error);
   std::unique_ptr<Body> body;
@@ -246,7 +247,8 @@ void Recorder::drop() noexcept {
   }
 }
 
-// End a capture whose graph was destroyed, on a thread that may call the driver, and raise. Call it with the lock held.
+// End a capture whose graph was destroyed, on a thread that may call the driver, and
+// raise. Call it with the lock held.
 void Recorder::end_dropped(Lock& lock) {
   if (C10_LIKELY(!std::exchange(is_dropped_, false))) {
     return;
@@ -342,7 +344,8 @@ void Recorder::keep(std::shared_ptr<const void> object) {
   body_->kept.push_back(std::move(object));
 }
 
-// Return the record of the graph's kernels on the stream's device, null if the host cannot read one.
+// Return the record of the graph's kernels on the stream's device,
+// null if the host cannot read one.
 std::shared_ptr<GraphRecord> Recorder::record_of(Stream& stream) {
   const auto find_it = [&]() -> std::shared_ptr<GraphRecord> {
     Lock lock(mutex_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The capture that csrc/core reports to. It writes one list of steps in the order of the calls, in which all steps may
-// run one by one whatever their streams were. Vector clocks over the streams decide whether all work was joined to the
-// stream that the capture began on.
+// The capture that csrc/core reports to. It writes one list of steps in the order of the calls, in
+// which all steps may run one by one whatever their streams were. Vector clocks over the streams
+// decide whether all work was joined to the stream that the capture began on.
 #pragma once
 
 #include <atomic>
@@ -20,17 +20,18 @@ enum class Mode : int { Default = 0, Global = 1, ThreadLocal = 2, Relaxed = 3 };
 
 class Recorder final : public Capture {
  public:
-  // Make the stream capture. Raise CaptureError if it captures already. Recorders are reused and never freed.
+  // Make the stream capture. Raise CaptureError if it captures already.
+  // Recorders are reused and never freed.
   static Recorder& begin(Stream& stream, c10::MempoolId_t pool, Mode mode);
   uint64_t id() const noexcept { return id_.load(std::memory_order_acquire); }  // of the capture under way
-  // End the capture on all its streams and return what was recorded. If it failed, raise CaptureError with the first
-  // cause. The recorder is free afterwards in any case.
+  // End the capture on all its streams and return what was recorded. If it failed, raise
+  // CaptureError with the first cause. The recorder is free afterwards in any case.
   std::unique_ptr<Body> end();
-  // End the capture without a result. Raise only the driver's errors, and only for a capture that has not failed
-  // before.
+  // End the capture without a result. Raise only the driver's errors, and only for a
+  // capture that has not failed before.
   void abort();
-  // End the capture from a destructor, which calls no driver entry. If the driver captures, the next call on the
-  // capture's streams ends its capture with an error.
+  // End the capture from a destructor, which calls no driver entry. If the driver captures, the
+  // next call on the capture's streams ends its capture with an error.
   void drop() noexcept;
 
   bool is_native() const noexcept override { return is_native_; }

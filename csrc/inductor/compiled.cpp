@@ -218,8 +218,8 @@ CompiledStreams::~CompiledStreams() {
 
 }  // namespace outboard
 
-// The symbol that compiled_functions() of torch_outboard/compiled.h looks up. Return null for another version of that
-// header.
+// The symbol that compiled_functions() of torch_outboard/compiled.h looks up. Return null for
+// another version of that header.
 extern "C" OUTBOARD_API const torch_outboard::CompiledFunctions* outboard_compiled_functions(uint32_t version) {
   return version == torch_outboard::kCompiledVersion ? &outboard::kFunctions : nullptr;
 }

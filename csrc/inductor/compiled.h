@@ -9,11 +9,12 @@
 
 namespace outboard {
 
-// A scope that keeps the first exception thrown by a function of torch_outboard/compiled.h on its thread. Generated
-// code passes on only the text.
+// A scope that keeps the first exception thrown by a function of torch_outboard/compiled.h on its
+// thread. Generated code passes on only the text.
 class OUTBOARD_API CompiledErrors {
  public:
-  // `secure`, if given, is called where an exception is caught, to save state that the exception itself does not hold.
+  // `secure`, if given, is called where an exception is caught, to save state that the
+  // exception itself does not hold.
   explicit CompiledErrors(void (*secure)() = nullptr);
   ~CompiledErrors();
   CompiledErrors(const CompiledErrors&) = delete;
@@ -29,7 +30,8 @@ class OUTBOARD_API CompiledErrors {
   CompiledErrors* outer_;
 };
 
-// A scope in which generated code on its thread finds the streams that the compiled function was given.
+// A scope in which generated code on its thread finds the streams that
+// the compiled function was given.
 class OUTBOARD_API CompiledStreams {
  public:
   explicit CompiledStreams(std::vector<Stream*> streams);

@@ -29,7 +29,8 @@ using kernels::ArgumentKind;
 
 constexpr size_t kInlineWords = 12;
 
-// CPU numbers that a kernel reads through a pointer. They must live as long as the launch, and not move.
+// CPU numbers that a kernel reads through a pointer. They must live as
+// long as the launch, and not move.
 struct Scalar {
   alignas(kScalarBytes) std::byte data[kScalarBytes];
 };

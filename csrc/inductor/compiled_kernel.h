@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Launch kernels that a compiler generated: in C++ for memory that the host can reach, or in the driver's language.
+// Launch kernels that a compiler generated: in C++ for memory that the host can
+// reach, or in the driver's language.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +20,8 @@ namespace outboard {
 // A kernel's own entry. Each argument is one word, which holds an address or the bits of a number.
 using CompiledEntry = void (*)(const uint64_t* arguments);
 
-// An entry on the host, or a program of the device. Never freed: queued launches and graphs refer to it, and its
-// library stays loaded.
+// An entry on the host, or a program of the device. Never freed: queued launches and graphs refer
+// to it, and its library stays loaded.
 struct CompiledKernel {
   std::string name;
   kernels::ArgumentKinds arguments;  // those that calls pass
@@ -38,18 +39,20 @@ struct CompiledArgument {
   uint64_t bits = 0;                   // of the others
 };
 
-// Queue the kernel on the current stream of its tensors' device: as host work, or as a driver launch. The first launch
-// on a device waits for the compiler. While the stream captures, the launch becomes a step of the graph. A CPU tensor
-// of one element that the kernel reads is read now. Memory of another stream's pool is recorded as in use on this
-// stream, because the authors of compiled code cannot do it.
+// Queue the kernel on the current stream of its tensors' device: as host work, or as a driver
+// launch. The first launch on a device waits for the compiler. While the stream captures, the
+// launch becomes a step of the graph. A CPU tensor of one element that the kernel reads is read
+// now. Memory of another stream's pool is recorded as in use on this stream, because the authors
+// of compiled code cannot do it.
 //
-// Raise ValueError for tensors of several devices or of none, and for other CPU tensors. Raise NotSupportedError if a
-// kernel on the host needs memory that the host cannot reach. An exception in such a kernel is raised at the next wait
-// for the stream, with the kernel's name. A failure of a driver launch is raised where the driver reports it.
+// Raise ValueError for tensors of several devices or of none, and for other CPU tensors. Raise
+// NotSupportedError if a kernel on the host needs memory that the host cannot reach. An exception
+// in such a kernel is raised at the next wait for the stream, with the kernel's name. A failure of
+// a driver launch is raised where the driver reports it.
 OUTBOARD_API void launch_compiled(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments);
 
-// Return a new tensor on a device's current stream: torch.empty_strided without the dispatcher, which would double the
-// time.
+// Return a new tensor on a device's current stream: torch.empty_strided without the
+// dispatcher, which would double the time.
 OUTBOARD_API at::Tensor empty_compiled(c10::DeviceIndex device, c10::ScalarType dtype, c10::IntArrayRef sizes,
                                        c10::IntArrayRef strides);
 

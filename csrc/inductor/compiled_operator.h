@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators as the C++ of torch.compile calls them: untyped arguments take the types of the operator's schema.
+// Operators as the C++ of torch.compile calls them: untyped arguments take the
+// types of the operator's schema.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,12 +18,13 @@ struct CompiledOperator {
   std::atomic<const c10::OperatorHandle*> handle{nullptr};  // null until the first call
 };
 
-// Return the tensor. Raise RuntimeError for a null handle, such as a model's constant that was not loaded yet.
+// Return the tensor. Raise RuntimeError for a null handle, such as a model's
+// constant that was not loaded yet.
 const at::Tensor& tensor_of(AtenTensorHandle handle);
 
-// Call the operator below autograd. compiled.h describes `results`, under call_operator. Raise RuntimeError for an
-// operator that is not registered or for a wrong number of results, and TypeError for an argument that its schema does
-// not have.
+// Call the operator below autograd. compiled.h describes `results`, under call_operator. Raise
+// RuntimeError for an operator that is not registered or for a wrong number of results, and
+// TypeError for an argument that its schema does not have.
 void call_compiled(CompiledOperator& op, c10::ArrayRef<torch_outboard::Value> arguments,
                    c10::ArrayRef<AtenTensorHandle*> results);
 

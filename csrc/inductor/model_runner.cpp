@@ -16,8 +16,8 @@ namespace outboard {
 
 namespace {
 
-// Keep the library of a model loaded after the runner is gone: queued launches and graphs refer to its kernels. Torch,
-// which opens it next, reports its errors.
+// Keep the library of a model loaded after the runner is gone: queued launches and graphs refer to
+// its kernels. Torch, which opens it next, reports its errors.
 const std::string& kept_loaded(const std::string& library) {
   dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   return library;

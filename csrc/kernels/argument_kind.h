@@ -80,8 +80,8 @@ constexpr bool takes_tensor(ArgumentKind kind) {
 
 using ArgumentKinds = std::vector<ArgumentKind>;
 
-// Read a letter for each argument. Raise ValueError, which lists the letters, for another one, and for one that entries
-// on the host do not take if `is_on_host`.
+// Read a letter for each argument. Raise ValueError, which lists the letters, for another one, and
+// for one that entries on the host do not take if `is_on_host`.
 OUTBOARD_API ArgumentKinds read_kinds(const std::string& kernel, std::string_view letters, bool is_on_host = false);
 
 // Return the letters, for messages.

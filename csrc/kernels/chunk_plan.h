@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How an operator over lists of tensors becomes one launch: its kernel, and the layout of the table that the kernel
-// reads. The table has a row for each index of the lists, and a word for each chunk of elements, which one group of
-// items computes.
+// How an operator over lists of tensors becomes one launch: its kernel, and the layout of the table
+// that the kernel reads. The table has a row for each index of the lists, and a word for each chunk
+// of elements, which one group of items computes.
 //
 //   chunks 1
 //   column list 0 w            a row has the address of argument 0's tensor, which is written,
@@ -16,15 +16,18 @@
 //
 //   column chunk               the number of the row's first chunk
 //   join float32 float16 any   the first kernel writes a float32 for each chunk; the second reduces them to a float16
-//                              for each row, the result; `any`: rows may have no elements, `some`: at least one
+//                              for each row, the result; `any`: rows may have no
+//                              elements, `some`: at least one
 //
-// The tensors of `list` and `fresh` in a row have equal element counts and the same order in memory. The first column
-// is of one of them. A row ends with its number of elements. The table begins with the words of the chunks: the row in
-// the upper 32 bits, the number of the chunk within the row in the lower.
+// The tensors of `list` and `fresh` in a row have equal element counts and the same order in
+// memory. The first column is of one of them. A row ends with its number of elements. The
+// table begins with the words of the chunks: the row in the upper 32 bits, the number of the
+// chunk within the row in the lower.
 //
-// The kernel gets the table, the number of chunks, the number of elements in a chunk, and a value for each `argument`.
-// The first of two kernels gets the memory of the chunks' numbers too. The second gets the table, the numbers of chunks,
-// of elements in a chunk and of rows, that memory, and the results' memory.
+// The kernel gets the table, the number of chunks, the number of elements in a chunk, and a
+// value for each `argument`. The first of two kernels gets the memory of the chunks' numbers
+// too. The second gets the table, the numbers of chunks, of elements in a chunk and of rows,
+// that memory, and the results' memory.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -56,8 +59,8 @@ struct ChunkJoin {
 };
 
 struct OUTBOARD_API ChunkPlan {
-  // Read a plan; `kernels` has the arguments of each kernel. Raise ValueError with the reason for a text that is no such
-  // plan, or that does not fit the kernels.
+  // Read a plan; `kernels` has the arguments of each kernel. Raise ValueError with the reason for a
+  // text that is no such plan, or that does not fit the kernels.
   ChunkPlan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels);
 
   std::vector<ChunkSource> columns;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels in a driver's own language: a program, the kernel's name in it, the kinds of its arguments, and formulas for
-// the number of threads.
+// Kernels in a driver's own language: a program, the kernel's name in it, the kinds of its
+// arguments, and formulas for the number of threads.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -38,11 +38,12 @@ struct LaunchSizes {
 
 class OUTBOARD_API DeviceKernel {
  public:
-  // Create a kernel. `arguments` has a letter for each argument (kernels/argument_kind.h). A kernel that checks has a
-  // record among them, through which it reports a failure.
+  // Create a kernel. `arguments` has a letter for each argument (kernels/argument_kind.h). A kernel
+  // that checks has a record among them, through which it reports a failure.
   //
-  // `checks` describes each check, by its number: "index" and the operator's name, or "assert" and a message. Raise
-  // ValueError for other letters and checks, for checks without a record, and for invalid formulas.
+  // `checks` describes each check, by its number: "index" and the operator's name, or
+  // "assert" and a message. Raise ValueError for other letters and checks, for checks without
+  // a record, and for invalid formulas.
   DeviceKernel(const std::string& name, ProgramText program, std::string entry, std::string_view arguments,
                const Geometry& geometry, const std::vector<std::string>& checks = {});
 
@@ -53,12 +54,14 @@ class OUTBOARD_API DeviceKernel {
   // Build the program for the device, if it was not built yet. Waits for the compiler.
   void build(c10::DeviceIndex device) const { static_cast<void>(kernel_.handle(device)); }
 
-  // Queue a launch on the stream, or in the graph that the stream captures. `words` are addresses and the bits of
-  // numbers, one for each argument that is passed. A grid of no blocks queues nothing. Raise ValueError with the kernel's
-  // name for a geometry below 0 or beyond 32 bits, and if the driver refuses it.
+  // Queue a launch on the stream, or in the graph that the stream captures. `words` are
+  // addresses and the bits of numbers, one for each argument that is passed. A grid of no blocks
+  // queues nothing. Raise ValueError with the kernel's name for a geometry below 0 or beyond 32
+  // bits, and if the driver refuses it.
   void launch(Stream& stream, c10::ArrayRef<uint64_t> words) const { launch(stream, words, sizes(words)); }
 
-  // Do the same in two parts: compute what depends on the integers alone (addresses are not read), and launch.
+  // Do the same in two parts: compute what depends on the integers alone
+  // (addresses are not read), and launch.
   LaunchSizes sizes(c10::ArrayRef<uint64_t> words) const;
   void launch(Stream& stream, c10::ArrayRef<uint64_t> words, const LaunchSizes& sizes) const;
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Integer formulas in postfix form, such as the number of blocks of a launch and of threads in a block. They are text,
-// so generated code, files and Python pass them in the same way.
+// Integer formulas in postfix form, such as the number of blocks of a launch and of threads in a
+// block. They are text, so generated code, files and Python pass them in the same way.
 //
-// Words are separated by spaces: a decimal number, a0, a1, … for a value, or an operation on the two values before it:
-// add, sub, mul, floordiv, mod (as Python's), ceildiv (rounds up), min, max; eq, ne, lt, le, gt, ge, which return 1 or
-// 0; and, or, for which every number except 0 is true. "a2 255 add 256 floordiv" is (a2 + 255) // 256.
+// Words are separated by spaces: a decimal number, a0, a1, … for a value, or an operation on the
+// two values before it: add, sub, mul, floordiv, mod (as Python's), ceildiv (rounds up), min, max;
+// eq, ne, lt, le, gt, ge, which return 1 or 0; and, or, for which every number except 0 is true.
+// "a2 255 add 256 floordiv" is (a2 + 255) // 256.
 #pragma once
 
 #include <c10/util/ArrayRef.h>

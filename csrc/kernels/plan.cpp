@@ -14,7 +14,8 @@ namespace outboard::kernels {
 
 namespace {
 
-// More than any operator needs, and small enough that a text cannot exhaust the memory of the process.
+// More than any operator needs, and small enough that a text cannot
+// exhaust the memory of the process.
 constexpr size_t kMaxText = size_t{1} << 20;
 constexpr size_t kMaxLines = 10000;
 constexpr size_t kMaxItems = 4096;  // in a list

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The steps of an operator's call on the device: allocations, launches and calls of other operators, in order, with
-// integer formulas for what depends on the call's sizes. A plan is text: its builder needs no tensors, and a reader
-// sees what runs. The text is verified when it is read, and never trusted.
+// The steps of an operator's call on the device: allocations, launches and calls of other
+// operators, in order, with integer formulas for what depends on the call's sizes. A plan is
+// text: its builder needs no tensors, and a reader sees what runs. The text is verified when
+// it is read, and never trusted.
 //
 //   plan 1
 //   value size 0 1                          a0 is the size of the call's first tensor in its second dimension;
@@ -21,11 +22,12 @@
 //   launch 1 [t0, b1, turn, a0]             place of a number counts the turns from 0
 //   end
 //   return b1                               what the operator returns beside the tensors that it writes, in order;
-//                                           `return none` for an undefined tensor, `return [b1, b3]` for a list,
-//                                           `return number a0` for an integer
+//                                           `return none` for an undefined tensor, `return [b1,
+//                                           b3]` for a list, `return number a0` for an integer
 //
-// A call has all arguments of the operator's schema: a tensor, a formula for an integer, `real 0x1p-2`, `true`,
-// `false`, `none`, `numbers F; F` for a list of integers, `tensors t0; b1` for a list of tensors.
+// A call has all arguments of the operator's schema: a tensor, a formula for an integer,
+// `real 0x1p-2`, `true`, `false`, `none`, `numbers F; F` for a list of integers, `tensors
+// t0; b1` for a list of tensors.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -68,15 +70,16 @@ struct PlanStep {
   enum class Kind : uint8_t { Number, Seed, Allocate, View, Launch, Call, Copy, Free, Repeat };
   Kind kind;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // of Number and Allocate
-  // Of Number the argument, of Launch the kernel, of Call how many tensors it returns, of Repeat how many launches
-  // follow that are repeated.
+  // Of Number the argument, of Launch the kernel, of Call how many tensors it returns, of Repeat
+  // how many launches follow that are repeated.
   uint32_t index = 0;
   uint32_t rank = 0;  // of Allocate and View
   PlanTensor target{};  // of Copy; the buffer of View and Free
   PlanTensor source{};  // of Copy
   std::string op;  // of Call: name and overload
   std::vector<PlanArgument> arguments;  // of Launch and Call
-  // Sizes, strides and, of View, the offset; of Launch and Call the numbers, in order; of Repeat the turns.
+  // Sizes, strides and, of View, the offset; of Launch and Call the numbers,
+  // in order; of Repeat the turns.
   std::vector<Expression> formulas;
 };
 
@@ -89,19 +92,20 @@ struct PlanReturn {
 
 class OUTBOARD_API Plan {
  public:
-  // Read a plan. `kernels` has the arguments of each kernel that calls pass. Raise ValueError with the line and the
-  // reason for a text that is no plan.
+  // Read a plan. `kernels` has the arguments of each kernel that calls pass. Raise ValueError with
+  // the line and the reason for a text that is no plan.
   Plan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels);
 
   const std::vector<PlanValue>& values() const noexcept { return values_; }
   const std::vector<PlanStep>& steps() const noexcept { return steps_; }
   const std::vector<PlanReturn>& returns() const noexcept { return returns_; }
 
-  // Return true if the plan serves a call with these values. Return false if a guard cannot be computed.
+  // Return true if the plan serves a call with these values. Return false
+  // if a guard cannot be computed.
   bool holds(c10::ArrayRef<int64_t> values) const;
 
-  // Return the values of all formulas: of the steps in order, then of the results. Raise ValueError for a formula that
-  // cannot be computed.
+  // Return the values of all formulas: of the steps in order, then of the results. Raise ValueError
+  // for a formula that cannot be computed.
   std::vector<int64_t> numbers(c10::ArrayRef<int64_t> values) const;
 
  private:

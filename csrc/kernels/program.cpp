@@ -60,7 +60,8 @@ bool is_final(ob_status status) {
   return status == OB_CANCELLED || status == OB_DEVICE_LOST;
 }
 
-// Build the program from the bytes of an earlier process. Return 0 if that fails: the driver may have its own reasons.
+// Build the program from the bytes of an earlier process. Return 0 if that fails: the
+// driver may have its own reasons.
 uint64_t build_kept(c10::DeviceIndex device, const ProgramText& text, const std::string& key, const std::string& name) {
   std::string bytes = read_program(key);
   uint64_t program = 0;
@@ -153,8 +154,9 @@ void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, co
   all.built.notify_all();
 }
 
-// Do the same on a separate thread, so that Ctrl-C ends the main thread's wait: a compiler cannot be interrupted. The
-// build then continues, and the next request uses its result. Return false if no thread can be started.
+// Do the same on a separate thread, so that Ctrl-C ends the main thread's wait: a compiler
+// cannot be interrupted. The build then continues, and the next request uses its result. Return
+// false if no thread can be started.
 bool start_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                  const std::shared_ptr<Build>& build_it) {
   detail::begin_own_call();
@@ -248,8 +250,8 @@ uint64_t get_kernel(c10::DeviceIndex device, Program& program, const std::string
   return program.kernels.try_emplace(entry, kernel).first->second;
 }
 
-// Return a permanent copy of a name. Names repeat with each plan of an operator. Queued launches and graphs refer to
-// them.
+// Return a permanent copy of a name. Names repeat with each plan of an operator. Queued
+// launches and graphs refer to them.
 const std::string& kept_name(const std::string& name) {
   static auto* const mutex = new std::mutex;
   static auto* const names = new std::set<std::string>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Programs in a driver's language, built once for each device and text. They are never destroyed: queued launches,
-// graphs and holders of a kernel's handle refer to them.
+// Programs in a driver's language, built once for each device and text. They are never destroyed:
+// queued launches, graphs and holders of a kernel's handle refer to them.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,21 +22,23 @@ struct ProgramText {
   std::string options;
 };
 
-// The driver refuses a program's text, every time: OB_PROGRAM_REFUSED, an invalid request, or a text without the
-// kernel.
+// The driver refuses a program's text, every time: OB_PROGRAM_REFUSED, an invalid
+// request, or a text without the kernel.
 class OUTBOARD_API ProgramRefused : public c10::ValueError {
   using c10::ValueError::ValueError;
 };
 
-// Return the driver's handle of a program's kernel by name, valid as long as the process. The first call for a device
-// and a text waits for the compiler; concurrent calls wait for it. After a failed build the next call builds again.
+// Return the driver's handle of a program's kernel by name, valid as long as the process. The first
+// call for a device and a text waits for the compiler; concurrent calls wait for it. After a failed
+// build the next call builds again.
 //
-// Raise NotSupportedError if the driver builds no programs, and ProgramRefused if it refuses this program. The error
-// has the build log and `name`, which the author of the kernel knows.
+// Raise NotSupportedError if the driver builds no programs, and ProgramRefused if it refuses this
+// program. The error has the build log and `name`, which the author of the kernel knows.
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
 
-// A kernel of a program on each device. It is built for a device at the first request for its handle there.
+// A kernel of a program on each device. It is built for a device at the
+// first request for its handle there.
 class OUTBOARD_API ProgramKernel {
  public:
   ProgramKernel(const std::string& name, ProgramText program, std::string entry);

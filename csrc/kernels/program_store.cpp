@@ -48,8 +48,8 @@ void report_unkept(const std::string& why) {
   report("compiled programs are not kept: ", why);
 }
 
-// Return the folder, which is made if it is missing; "" if nothing can be kept. It is checked each time: it may have
-// been removed and made again.
+// Return the folder, which is made if it is missing; "" if nothing can be kept. It is checked each
+// time: it may have been removed and made again.
 std::string open_folder() {
   const std::string plans = kernel_cache_folder();
   if (plans.empty()) {
@@ -80,15 +80,16 @@ bool write_all(int file, const std::string& data) {
   return true;
 }
 
-// Return true for names that write_program gives its files: a digest, and while they are incomplete a point and six
-// letters.
+// Return true for names that write_program gives its files: a digest, and while they are
+// incomplete a point and six letters.
 bool is_name_of_ours(const std::string& name) {
   const std::string digits = "0123456789abcdef";
   const bool has_length = name.size() == kNameBytes || (name.size() == kNameBytes + 7 && name[kNameBytes] == '.');
   return has_length && name.find_first_not_of(digits) >= kNameBytes;
 }
 
-// Remove the oldest files, if there are more than the limit. Other files, and links, belong to the user.
+// Remove the oldest files, if there are more than the limit. Other files,
+// and links, belong to the user.
 void prune(const std::string& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code error;  // another process prunes too

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Program binaries on disk: bytes that program_binary returned, for program_build of a later process. They lie in
-// `programs` below the folder of plans (OUTBOARD_KERNEL_CACHE_DIR), a file each. The file's name is the hash of all
-// that the binary depends on. Its first bytes are the hash of that and of the rest. A file that is damaged, or that
-// another user may have written, is not used. Processes share the folder: files appear complete. Thread-safe.
+// Program binaries on disk: bytes that program_binary returned, for program_build of a later
+// process. They lie in `programs` below the folder of plans (OUTBOARD_KERNEL_CACHE_DIR), a file
+// each. The file's name is the hash of all that the binary depends on. Its first bytes are the hash
+// of that and of the rest. A file that is damaged, or that another user may have written, is not
+// used. Processes share the folder: files appear complete. Thread-safe.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,8 +14,8 @@
 
 namespace outboard::kernels {
 
-// Return what the bytes of a program for a device depend on; "" if the driver returns no bytes, or there is no folder
-// for them.
+// Return what the bytes of a program for a device depend on; "" if the driver returns no bytes,
+// or there is no folder for them.
 std::string program_key(c10::DeviceIndex device, const ProgramText& text);
 
 // Return the stored bytes, or "" if there are none.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The objects of the device allocator. A segment is one mem_alloc. Blocks divide it, in address order. A free block is
-// in the free index of its segment's size pool. The lock of the device's heap guards all of it.
+// The objects of the device allocator. A segment is one mem_alloc. Blocks divide it, in
+// address order. A free block is in the free index of its segment's size pool. The lock of the
+// device's heap guards all of it.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -36,15 +37,16 @@ enum class BlockState : uint8_t {
   Transit,    // likewise, while the driver maps or unmaps it
 };
 
-// A stream that uses a block beside the block's own stream, from record_stream until the work queued there is done.
+// A stream that uses a block beside the block's own stream, from record_stream until
+// the work queued there is done.
 struct BlockUse : StreamUse {
   Block* block = nullptr;
 };
 
 constexpr int kUnitShift = 9;  // block sizes are multiples of 512 bytes
 
-// The context of a DataPtr. Everything that an allocation or a free touches lies in the first cache line. With many
-// live blocks, cache misses are the largest cost.
+// The context of a DataPtr. Everything that an allocation or a free touches lies in the first cache
+// line. With many live blocks, cache misses are the largest cost.
 struct alignas(64) Block {
   Segment* segment;  // never null while the block is in use
   SizePool* pool;    // the segment's
@@ -71,7 +73,8 @@ struct alignas(64) Block {
   // Only of free blocks above 1 MiB.
   Block* child[2];
   Block* parent;
-  // Only of blocks that are a whole free segment: the size pool's `searches` when the block became free.
+  // Only of blocks that are a whole free segment: the size pool's
+  // `searches` when the block became free.
   uint64_t free_since;
 
   size_t size() const { return units << kUnitShift; }
@@ -83,9 +86,9 @@ struct alignas(64) Block {
 constexpr size_t kMaxUses = (1 << 16) - 1;  // what `pending` can count
 static_assert(offsetof(Block, child) == 64, "what is hot fills one cache line");
 
-// The free blocks by size. Finds the smallest block that is large enough. Sizes up to 1 MiB have exact bins. Above,
-// each power of two has a bitwise trie. Every operation is bounded by the number of bits of a size, however many blocks
-// there are.
+// The free blocks by size. Finds the smallest block that is large enough. Sizes up to 1 MiB have
+// exact bins. Above, each power of two has a bitwise trie. Every operation is bounded by the number
+// of bits of a size, however many blocks there are.
 class OUTBOARD_API FreeIndex {
  public:
   void insert(Block* block) noexcept;
@@ -109,11 +112,12 @@ class OUTBOARD_API FreeIndex {
   Block* trees_[64] = {};  // by the position of the highest bit of a size in units
 };
 
-// The memory pool for allocations with caching disabled. Its segments are exactly as large as the request.
+// The memory pool for allocations with caching disabled. Its segments are
+// exactly as large as the request.
 constexpr c10::MempoolId_t kUncached{std::numeric_limits<c10::CaptureId_t>::max(), 0};
 
-// The functions that give a memory pool its segments in place of the driver, with torch's signatures for pluggable
-// allocators.
+// The functions that give a memory pool its segments in place of the driver, with torch's
+// signatures for pluggable allocators.
 struct SegmentSource {
   void* (*alloc)(ptrdiff_t size, int device, void* stream);  // null: out of memory
   void (*free)(void* pointer, ptrdiff_t size, int device, void* stream);
@@ -179,9 +183,9 @@ inline void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] s
 #endif
 }
 
-// A recycler of objects. It returns none to the system, so that a pointer to an object stays readable. Many objects
-// share a huge page, if the system has huge pages: otherwise blocks freed in random order cost a miss of the address
-// translation.
+// A recycler of objects. It returns none to the system, so that a pointer to an object stays
+// readable. Many objects share a huge page, if the system has huge pages: otherwise blocks freed in
+// random order cost a miss of the address translation.
 template <typename T>
 class Slab {
  public:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The interfaces of the device allocator: torch's c10::DeviceAllocator and the core's own functions.
+// The interfaces of the device allocator: torch's
+// c10::DeviceAllocator and the core's own functions.
 #include "memory/caching_allocator.h"
 
 #include <algorithm>
@@ -174,7 +175,8 @@ bool host_address(const c10::DataPtr& ptr, size_t bytes, void** out_address) {
 }
 
 void record_stream(const c10::DataPtr& ptr, Stream& stream) {
-  // The block's own stream needs no record, and no lock of the heap: compiled kernels call this for each argument.
+  // The block's own stream needs no record, and no lock of the heap: compiled
+  // kernels call this for each argument.
   if (Block* block = block_of(ptr); block != nullptr && block->pool->stream != &stream) {
     block->pool->heap->record_stream(block, stream);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Blocks that were freed while other streams may still use them. A free only parks the block. Its uses are checked
-// here, by the next thread that allocates, synchronizes or empties the cache. There the driver may be called and may
-// fail.
+// Blocks that were freed while other streams may still use them. A free only parks the block. Its
+// uses are checked here, by the next thread that allocates, synchronizes or empties the cache.
+// There the driver may be called and may fail.
 #include "core/process.h"
 #include "memory/device_heap.h"
 

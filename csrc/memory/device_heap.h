@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory of one device: its pools, its segments, its lock. DESIGN.md beside this file states the invariants.
+// The memory of one device: its pools, its segments, its lock. DESIGN.md beside
+// this file states the invariants.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -26,8 +27,8 @@ using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingDeviceAllocator::SegmentInfo;
 using SegmentFilter = c10::function_ref<bool(const Segment&)>;
 
-// A memory pool beside the common one. While the pool is in use its free memory is not returned to the driver, because
-// a graph may write there.
+// A memory pool beside the common one. While the pool is in use its free memory is not returned to
+// the driver, because a graph may write there.
 struct PrivatePool {
   int use_count = 0;
   bool is_fallback = false;  // serves requests to the common pool when no other memory is left
@@ -47,20 +48,25 @@ class DeviceHeap {
   void free(Block* block) noexcept;
   void record_stream(Block* block, Stream& stream);
 
-  // Wait for the work on parked blocks, then return every free segment of the memory pool to the driver.
+  // Wait for the work on parked blocks, then return every free segment of
+  // the memory pool to the driver.
   void empty_cache(c10::MempoolId_t mempool);
-  // Record and poll the events of parked blocks, and raise what failed since the last call. Never waits.
+  // Record and poll the events of parked blocks, and raise what failed
+  // since the last call. Never waits.
   void process_deferred();
-  // Store a failure of a path that must not throw; process_deferred raises it. Later failures are dropped.
+  // Store a failure of a path that must not throw; process_deferred raises
+  // it. Later failures are dropped.
   void defer_error(std::exception_ptr error) noexcept { deferred_error_.set(std::move(error)); }
 
-  // In private_pools.cpp. Uses are counted. The first use makes the pool; later uses ignore the options. After the last
-  // release its free memory may be returned. Raise ValueError for a release without a use.
+  // In private_pools.cpp. Uses are counted. The first use makes the pool; later uses
+  // ignore the options. After the last release its free memory may be returned. Raise
+  // ValueError for a release without a use.
   void use_pool(c10::MempoolId_t mempool, const PrivatePool& options);
   void release_pool(c10::MempoolId_t mempool);
   int pool_use_count(c10::MempoolId_t mempool);
-  // Send the allocations that pass the filter to a pool in use, and return the route's id. A route is ended by its id,
-  // or as the latest with its tag. The latest route wins. The filter runs under the lock.
+  // Send the allocations that pass the filter to a pool in use, and return the route's
+  // id. A route is ended by its id, or as the latest with its tag. The latest route wins.
+  // The filter runs under the lock.
   uint64_t begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter);
   void end_route(uint64_t route) noexcept;
   void end_route(c10::MempoolId_t mempool, std::thread::id tag);
@@ -75,8 +81,8 @@ class DeviceHeap {
   void reset_peak_stats();
   std::vector<SegmentInfo> snapshot();
   size_t reserved_bytes();  // bytes that the driver has allocated and not got back
-  // Limit the bytes that may be requested from the driver, and note the fraction of the device that they stand for. A
-  // fraction of 1 is no limit.
+  // Limit the bytes that may be requested from the driver, and note the fraction of the device that
+  // they stand for. A fraction of 1 is no limit.
   void set_limit(double fraction, size_t bytes);
   double fraction();
   // Return true if one of the segments holds the address.
@@ -99,8 +105,8 @@ class DeviceHeap {
     }
   };
 
-  // Memory that a thread is about to get from the driver, or has taken out of the heap for a driver call. Lives on that
-  // thread's stack. An allocation that fails waits for earlier transits.
+  // Memory that a thread is about to get from the driver, or has taken out of the heap for a driver
+  // call. Lives on that thread's stack. An allocation that fails waits for earlier transits.
   struct Transit {
     uint64_t number = 0;
     std::thread::id thread;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Expandable segments: ranges of addresses that get memory where it is needed, and lose it a page at a time. Their
-// blocks cover the whole range. A block without memory is Unmapped, and in Transit while the driver is called.
+// Expandable segments: ranges of addresses that get memory where it is needed, and lose it a page
+// at a time. Their blocks cover the whole range. A block without memory is Unmapped, and in
+// Transit while the driver is called.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -95,8 +96,8 @@ void DeviceHeap::make_unmapped(Block* block) noexcept {
   add_unmapped(block);
 }
 
-// Return the unmapped range of the lowest address that serves the size together with its free neighbours, and how many
-// bytes of it to map.
+// Return the unmapped range of the lowest address that serves the size together with its free
+// neighbours, and how many bytes of it to map.
 Block* DeviceHeap::find_unmapped(const SizePool& pool, size_t size, size_t granularity, size_t* out_bytes) noexcept {
   const auto free_size = [](const Block* block) {
     return block && block->state() == BlockState::Free ? block->size() : 0;
@@ -119,7 +120,8 @@ Block* DeviceHeap::find_unmapped(const SizePool& pool, size_t size, size_t granu
   return best;
 }
 
-// Return null if the driver has no memory, or at the limit. Raise for every other failure, with nothing changed.
+// Return null if the driver has no memory, or at the limit. Raise for every other
+// failure, with nothing changed.
 Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::string* out_refusal) {
   const size_t granularity = device_properties(device_).mem_granularity;
   Transit transit;
@@ -127,7 +129,8 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
   Block* head = nullptr;
   Block* spare = nullptr;
   size_t bytes = 0;
-  // Retry, because another thread may release the range that was just reserved, which has no memory yet.
+  // Retry, because another thread may release the range that was just
+  // reserved, which has no memory yet.
   for (;;) {
     {
       const Lock lock(mutex_);
@@ -300,7 +303,8 @@ bool DeviceHeap::reserve(SizePool& pool, size_t size) {
   return true;
 }
 
-// Take the whole free pages of the expandable segments that pass the filter out of the heap, as a list.
+// Take the whole free pages of the expandable segments that pass the
+// filter out of the heap, as a list.
 Block* DeviceHeap::detach_free_ranges(SegmentFilter filter) {
   Block* list = std::exchange(stuck_ranges_, nullptr);
   const auto add = [&](Block* block) {
@@ -356,7 +360,8 @@ Block* DeviceHeap::detach_free_ranges(SegmentFilter filter) {
   return list;
 }
 
-// Take the expandable segments without memory out of the heap, and put them before a list of detached segments.
+// Take the expandable segments without memory out of the heap, and put them
+// before a list of detached segments.
 Segment* DeviceHeap::detach_unmapped_segments(Segment* list) noexcept {
   for (Segment *segment = segments_, *next = nullptr; segment; segment = next) {
     next = segment->next;

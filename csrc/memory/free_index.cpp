@@ -7,8 +7,9 @@ namespace outboard::memory {
 
 namespace {
 
-// Blocks of one size in a tree form a ring, one of which is the node. In a bin they form a list. The most frequent
-// operations, taking the first and inserting in front, then touch only one other block.
+// Blocks of one size in a tree form a ring, one of which is the node. In a bin they
+// form a list. The most frequent operations, taking the first and inserting in front,
+// then touch only one other block.
 void make_ring(Block* block) noexcept {
   block->ring_next = block->ring_prev = block;
 }
@@ -101,8 +102,9 @@ Block* FreeIndex::first_bin_from(size_t bin) const noexcept {
   return bins_[found * 64 + static_cast<size_t>(std::countr_zero(bin_words_[found]))];
 }
 
-// A tree holds the sizes with the same highest bit. A node may have any size of its subtree; its children differ in the
-// next lower bit. So the depth is at most the number of bits, and nothing is rebalanced.
+// A tree holds the sizes with the same highest bit. A node may have any size of its
+// subtree; its children differ in the next lower bit. So the depth is at most the number of
+// bits, and nothing is rebalanced.
 void FreeIndex::insert_in_tree(Block* block) noexcept {
   const size_t units = block->units;
   const int top = highest_bit(units);

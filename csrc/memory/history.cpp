@@ -54,7 +54,8 @@ void DeviceHeap::record_history(const HistorySettings& settings) {
   history_.is_on = settings.is_on;
 }
 
-// Note an event, with the lock held. Without memory for it the entry is lost, and that is raised later.
+// Note an event, with the lock held. Without memory for it the entry is
+// lost, and that is raised later.
 void DeviceHeap::note(TraceEntry::Action action, uint64_t address, size_t size, const SizePool* pool,
                       const Context& context) noexcept {
   if (!history_.is_traced || history_.max_entries == 0 ||

@@ -34,9 +34,9 @@ struct HistorySettings {
 // Record the history of all devices.
 OUTBOARD_API void record_memory_history(const HistorySettings& settings);
 
-// The segments with the stacks of live blocks, and the trace entries of a device, oldest first. Times are microseconds
-// since 1970; `stream` holds the outboard::Stream's address. Without the trace nothing is copied, and the snapshot
-// itself is not noted.
+// The segments with the stacks of live blocks, and the trace entries of a device, oldest first.
+// Times are microseconds since 1970; `stream` holds the outboard::Stream's address. Without the
+// trace nothing is copied, and the snapshot itself is not noted.
 struct MemorySnapshot {
   std::vector<SegmentInfo> segments;
   std::vector<TraceEntry> trace;
@@ -60,7 +60,8 @@ struct History {
   std::unordered_map<const Block*, Context> contexts;
 };
 
-// The calling thread's stack for the events of this scope, collected if the history is on. Create it with no lock held.
+// The calling thread's stack for the events of this scope, collected if the history is
+// on. Create it with no lock held.
 class ContextScope {
  public:
   ContextScope(const History& history, RecordContext least) {

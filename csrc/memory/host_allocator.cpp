@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Torch's template calls its runtime functions from deleters, which must not throw, and under its mutexes. No driver
-// entry may be called from either. So a block that streams still use is kept from the template until they are done, and
-// memory to be freed is noted. Both are settled in allocate, in empty_cache and after a wait.
+// Torch's template calls its runtime functions from deleters, which must not throw, and under its
+// mutexes. No driver entry may be called from either. So a block that streams still use is kept
+// from the template until they are done, and memory to be freed is noted. Both are settled in
+// allocate, in empty_cache and after a wait.
 #include "memory/host_allocator.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -94,8 +95,8 @@ class HostAllocatorImpl final : public Base {
 
   void copy_data(void* dest, const void* src, size_t count) const override { std::memcpy(dest, src, count); }
 
-  // Return blocks to the template once their streams are done. The next process_deferred of a device raises its
-  // failure.
+  // Return blocks to the template once their streams are done. The next process_deferred
+  // of a device raises its failure.
   void settle(Effort effort) {
     if (driver_is_gone()) {
       return;
@@ -207,9 +208,9 @@ class HostAllocatorImpl final : public Base {
   bool stream_is_capturing(c10::Stream) const override { return false; }  // captures have no host pools
 
 #if OUTBOARD_TORCH_MINOR <= 13
-  // With pinned_max_round_threshold_mb set, torch 2.13 puts blocks of different sizes into one list, and returns the
-  // last one although it may be too small. Later versions search for a block that is large enough, as this does. For
-  // older versions this notes the pool for `release`.
+  // With pinned_max_round_threshold_mb set, torch 2.13 puts blocks of different sizes into one
+  // list, and returns the last one although it may be too small. Later versions search for a block
+  // that is large enough, as this does. For older versions this notes the pool for `release`.
   PinnedBlock* get_free_block(size_t size, BlockPool& pool) override {
     pool_.store(&pool);
     const size_t index = size_index(size);
@@ -229,8 +230,8 @@ class HostAllocatorImpl final : public Base {
   }
 #endif
 
-  // Free the blocks that free_block noted, and return the first failure. empty_cache tries again what the driver did
-  // not free.
+  // Free the blocks that free_block noted, and return the first failure. empty_cache tries
+  // again what the driver did not free.
   std::exception_ptr free_noted() {
     std::vector<HostRange> ranges;
     if (driver_is_gone()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The host memory that a device may reach: blocks of the host allocator, and registered memory. Found by any address
-// within.
+// The host memory that a device may reach: blocks of the host allocator, and registered
+// memory. Found by any address within.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ class HostRanges {
   void remove(uintptr_t start);
   // Return the range, or one of size 0 if the address is in none.
   HostRange find(const void* pointer) const;
-  // Mark a registered range that begins there as busy, or as no longer busy. Return false if there is no such range in
-  // the other state.
+  // Mark a registered range that begins there as busy, or as no longer busy. Return false if there
+  // is no such range in the other state.
   bool set_busy(uintptr_t start, bool is_busy);
   void set_pinned(uintptr_t start);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of DeviceHeap that runs with its lock held: finding, splitting and joining blocks. Calls no driver entry.
+// The part of DeviceHeap that runs with its lock held: finding, splitting and joining
+// blocks. Calls no driver entry.
 #include <optional>
 
 #include "memory/device_heap.h"
@@ -56,8 +57,8 @@ Block* DeviceHeap::find_block(SizePool& pool, size_t size, size_t requested) {
   return carve(block, size, requested, spare);
 }
 
-// Turn a free block that is in no index into an allocated one. With a spare, the part beyond `size` becomes a free
-// block.
+// Turn a free block that is in no index into an allocated one. With a spare, the part
+// beyond `size` becomes a free block.
 Block* DeviceHeap::carve(Block* block, size_t size, size_t requested, Block* spare) noexcept {
   SizePool& pool = *block->pool;
   const size_t type = pool.stat_type();
@@ -176,7 +177,8 @@ void DeviceHeap::free_block(Block* block) noexcept {
   make_free(block);
 }
 
-// Put a block that is in no index into its pool, joined with its free neighbours. Return the joined block.
+// Put a block that is in no index into its pool, joined with its free
+// neighbours. Return the joined block.
 Block* DeviceHeap::make_free(Block* block) noexcept {
   SizePool& pool = *block->pool;
   const size_t type = pool.stat_type();
@@ -472,8 +474,8 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
       add(*segment);
     }
   }
-  // Memory that the driver did not unmap is still reserved and belongs to no segment: each range is listed as a
-  // segment.
+  // Memory that the driver did not unmap is still reserved and belongs to no segment:
+  // each range is listed as a segment.
   for (const Block* block = stuck_ranges_; block; block = block->ring_next) {
     begin(*block->segment, block->address);
     SegmentInfo& info = result.back();

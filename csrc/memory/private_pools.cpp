@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory pools beside the common one. Calls no driver entry. The lock is held, except in the first lines of the public
-// functions.
+// Memory pools beside the common one. Calls no driver entry. The lock is held, except in the first
+// lines of the public functions.
 #include <algorithm>
 
 #include "core/error.h"

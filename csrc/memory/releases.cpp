@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of DeviceHeap that returns memory to the driver. The lock is never held over a driver call: the memory
-// concerned is taken out of the heap before the call, and what remains is put back after it.
+// The part of DeviceHeap that returns memory to the driver. The lock is never held over
+// a driver call: the memory concerned is taken out of the heap before the call, and
+// what remains is put back after it.
 #include <cinttypes>
 #include <cstdio>
 
@@ -58,7 +59,8 @@ ob_status free_memory(c10::DeviceIndex device, const Segment& segment) {
   return driver().mem_free(driver().self, device, segment.address);
 }
 
-// Make room before the driver is asked, if this process has reserved more than a fraction of its limit.
+// Make room before the driver is asked, if this process has reserved
+// more than a fraction of its limit.
 void DeviceHeap::collect_garbage() {
   const double threshold = Config::garbage_collection_threshold();
   if (C10_LIKELY(threshold <= 0)) {
@@ -84,7 +86,8 @@ void DeviceHeap::collect_garbage() {
   }
 }
 
-// Release the free segments that pass the filter, and return how many. Raise the first failure after all were tried.
+// Release the free segments that pass the filter, and return how many. Raise the
+// first failure after all were tried.
 size_t DeviceHeap::release_cached(SegmentFilter filter) {
   if (driver_is_gone()) {
     raise_closed(device_);
@@ -122,16 +125,17 @@ size_t DeviceHeap::release_cached(SegmentFilter filter) {
   return released;
 }
 
-// Wait for all work that may use the free memory of a pool. Reuse within a stream is ordered, so that stream may still
-// use it. Results of a graph or of another user of a private pool may be read on any stream, and that is recorded
-// nowhere.
+// Wait for all work that may use the free memory of a pool. Reuse within a stream is ordered, so
+// that stream may still use it. Results of a graph or of another user of a private pool may be read
+// on any stream, and that is recorded nowhere.
 bool DeviceHeap::drain(const SizePool& pool, std::exception_ptr* out_error) noexcept {
   const bool is_private = pool.mempool != c10::MempoolId_t{0, 0} && pool.mempool != kUncached;
   return parked_.drain(*pool.stream, is_private, out_error);
 }
 
-// Free a list of detached segments and end the transit. A segment whose stream could not be drained returns to the
-// heap. A segment that the driver did not free is kept aside, because the state of its memory is unknown.
+// Free a list of detached segments and end the transit. A segment whose stream could not be
+// drained returns to the heap. A segment that the driver did not free is kept aside, because the
+// state of its memory is unknown.
 size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* out_error) noexcept {
   using Release = Segment::Release;
   const auto keep_first = [&](std::exception_ptr error) {
@@ -139,7 +143,8 @@ size_t DeviceHeap::release(Segment* list, Transit* transit, std::exception_ptr* 
       *out_error = std::move(error);
     }
   };
-  // mem_free may be called only when no queued work uses the memory. Reuse within a stream does not wait for that.
+  // mem_free may be called only when no queued work uses the memory. Reuse within a
+  // stream does not wait for that.
   for (Segment* segment = list; segment; segment = segment->next) {
     if (segment->release != Release::NotYet) {
       continue;
@@ -228,8 +233,8 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
   }
 }
 
-// Wait for other threads' transits. Return false if there were none, and none has changed anything since `changes_` was
-// `changes`.
+// Wait for other threads' transits. Return false if there were none, and none has changed anything
+// since `changes_` was `changes`.
 bool DeviceHeap::wait_for_transits(uint64_t changes) {
   // Those threads may need the interpreter lock to continue.
   const Waiting waiting("mem_free", device_, nullptr, "other threads, which give memory back");

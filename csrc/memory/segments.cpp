@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of DeviceHeap that asks the driver for memory; releases.cpp returns it. The lock is never held over a driver
-// call: the memory concerned is taken out of the heap before the call, and put back after it.
+// The part of DeviceHeap that asks the driver for memory; releases.cpp returns it. The lock
+// is never held over a driver call: the memory concerned is taken out of the heap before
+// the call, and put back after it.
 #include <c10/util/Exception.h>
 
 #include <cinttypes>
@@ -97,8 +98,8 @@ Block* DeviceHeap::allocate(Stream& stream, size_t bytes) {
   return block;
 }
 
-// Allocate separate memory for a block. First, memory freed on this stream with caching disabled is returned to the
-// driver.
+// Allocate separate memory for a block. First, memory freed on this stream with caching
+// disabled is returned to the driver.
 Block* DeviceHeap::allocate_uncached(Stream& stream, size_t size, size_t requested) {
   SizePool* pool = nullptr;  // never dropped
   {
@@ -174,8 +175,8 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
   }
 }
 
-// Release cached memory for an allocation. Other streams' failures do not fail it: the next wait for the device raises
-// them.
+// Release cached memory for an allocation. Other streams' failures do not fail it: the next
+// wait for the device raises them.
 size_t DeviceHeap::release_for_allocation(SegmentFilter filter) {
   try {
     return release_cached(filter);
@@ -198,8 +199,8 @@ void DeviceHeap::make_room() {
   release_for_allocation(is_any);
 }
 
-// Return null if the driver has no memory, with its reason, or at the limit. Raise for every other failure, with
-// nothing leaked.
+// Return null if the driver has no memory, with its reason, or at the limit. Raise for every
+// other failure, with nothing leaked.
 Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested, std::string* out_refusal) {
   out_refusal->clear();
   if (C10_UNLIKELY(Config::use_expandable_segments()) && is_expandable(pool)) {

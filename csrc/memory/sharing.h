@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory outside the allocator's own use: the owner of an address, and segments shared with other processes.
+// Memory outside the allocator's own use: the owner of an address, and
+// segments shared with other processes.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,8 +14,8 @@
 
 namespace outboard {
 
-// Return the device whose segments hold the address, -1 if there is none. Takes one heap's lock after the other; calls
-// no driver entry.
+// Return the device whose segments hold the address, -1 if there is none. Takes one heap's lock
+// after the other; calls no driver entry.
 OUTBOARD_API c10::DeviceIndex device_of_address(uint64_t address) noexcept;
 
 // The data with which another process reaches an allocation.
@@ -24,14 +25,15 @@ struct SharedMemory {
   uint64_t offset = 0;        // of the allocation within the segment
 };
 
-// Ask the driver for a handle of the segment that holds `ptr`. The caller waits for queued work, and keeps the memory
-// alive until the other process has ended its use. Raise NotSupportedError if the driver exports no handles, or not for
-// this memory: from a pluggable allocator, or in an expandable segment. Raise ValueError for memory that is not the
-// allocator's.
+// Ask the driver for a handle of the segment that holds `ptr`. The caller waits for queued work,
+// and keeps the memory alive until the other process has ended its use. Raise NotSupportedError if
+// the driver exports no handles, or not for this memory: from a pluggable allocator, or in an
+// expandable segment. Raise ValueError for memory that is not the allocator's.
 OUTBOARD_API SharedMemory share_memory(const c10::DataPtr& ptr);
 
-// Map what another process shared, and return its address here. close_shared_memory unmaps it, once no queued work uses
-// it. Raise ValueError if the handle is invalid here, for example because the other process has ended.
+// Map what another process shared, and return its address here. close_shared_memory unmaps it,
+// once no queued work uses it. Raise ValueError if the handle is invalid here, for example
+// because the other process has ended.
 OUTBOARD_API uint64_t open_shared_memory(c10::DeviceIndex device, const std::string& handle);
 OUTBOARD_API void close_shared_memory(c10::DeviceIndex device, uint64_t address);
 

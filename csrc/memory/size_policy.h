@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CUDA's sizes: how a request is rounded, how large its segment is, when a block is split. The constants and the
-// settings (PYTORCH_ALLOC_CONF) are torch's.
+// CUDA's sizes: how a request is rounded, how large its segment is, when a block is split. The
+// constants and the settings (PYTORCH_ALLOC_CONF) are torch's.
 #pragma once
 
 #include <c10/core/AllocatorConfig.h>
@@ -55,8 +55,8 @@ inline size_t segment_size_for(size_t block_size) {
   return round_up(block_size, kRoundLarge);
 }
 
-// Return true if a block is so large that it is never split. The setting counts whole MiB, so small blocks skip the
-// check.
+// Return true if a block is so large that it is never split. The setting counts whole MiB,
+// so small blocks skip the check.
 inline bool is_oversize(size_t size) {
   return C10_UNLIKELY(size >= kSmallSize) && size >= Config::max_split_size();
 }
@@ -78,7 +78,8 @@ inline bool should_split(const SizePool& pool, size_t free_size, size_t block_si
   return pool.is_small ? remainder >= kMinBlockSize : remainder > kSmallSize && !is_oversize(block_size);
 }
 
-// Return true if a free block may serve the request. Blocks that may not be split are kept for requests of their size.
+// Return true if a free block may serve the request. Blocks that may not be split are
+// kept for requests of their size.
 inline bool may_use(size_t free_size, size_t block_size) {
   return !is_oversize(free_size) ||
          (is_oversize(block_size) && free_size < block_size + Config::max_non_split_rounding_size());

@@ -14,8 +14,8 @@ namespace outboard::memory {
 
 namespace {
 
-// Return true if waits for the device skip an external stream because a wait for it failed. It is skipped until the
-// user uses it again; an event of ours must not count as such a use.
+// Return true if waits for the device skip an external stream because a wait for it failed. It is
+// skipped until the user uses it again; an event of ours must not count as such a use.
 bool is_left_out(const Stream& stream) noexcept {
   return stream.is_external && !stream.is_made.load(std::memory_order_acquire);
 }
@@ -35,8 +35,8 @@ void StreamUses::add(StreamUse* use) noexcept {
   count_.fetch_add(1, std::memory_order_release);
 }
 
-// Make this thread the one that settles, with the uses added since the last visit. Return false if another thread
-// settles, or this thread itself, further up the stack.
+// Make this thread the one that settles, with the uses added since the last visit. Return false if
+// another thread settles, or this thread itself, further up the stack.
 bool StreamUses::enter(Effort effort, UseList* out_added) {
   const auto self = std::this_thread::get_id();
   for (;;) {
@@ -78,7 +78,8 @@ StreamUses::Queue& StreamUses::queue_of(Stream& stream) {
   return it != queues_.end() ? *it : queues_.emplace_back(Queue{&stream});
 }
 
-// Return false if the stream is skipped, or if it captures, because the event would become part of the graph.
+// Return false if the stream is skipped, or if it captures, because the event
+// would become part of the graph.
 bool StreamUses::record_all(Queue& queue) {
   while (StreamUse* use = queue.unrecorded.head) {
     if (!use->is_recorded) {

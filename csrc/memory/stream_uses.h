@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The streams that use a block, from its free until no queued work can use it any more. Device memory, pinned memory
-// and graphs all wait for their streams through this.
+// The streams that use a block, from its free until no queued work can use it any more. Device
+// memory, pinned memory and graphs all wait for their streams through this.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,8 @@
 
 namespace outboard::memory {
 
-// A stream that uses a block. The owner derives from it to add the block, and keeps it in place until it is done.
+// A stream that uses a block. The owner derives from it to add the block, and
+// keeps it in place until it is done.
 struct StreamUse {
   StreamUse* next = nullptr;
   Stream* stream = nullptr;
@@ -52,8 +53,8 @@ struct UseList {
   }
 };
 
-// How hard to try. Poll never waits, and skips streams that have failed. Retry, for after a wait, asks those again too.
-// Wait waits for all.
+// How hard to try. Poll never waits, and skips streams that have failed. Retry, for after a wait,
+// asks those again too. Wait waits for all.
 enum class Effort { Poll, Retry, Wait };
 
 // The result of a visit. The failure was not reported before: the caller raises it, once.
@@ -63,18 +64,20 @@ struct Settled {
   Stream* failed = nullptr;  // the stream that failed
 };
 
-// A queue of events for each stream, so that a visit asks each stream for its oldest use only. Thread-safe.
+// A queue of events for each stream, so that a visit asks each stream for
+// its oldest use only. Thread-safe.
 //
-// A stream whose event fails blocks only its own uses. Blocks that it uses are not reused before a new event of the
-// stream, or a wait for it or for the whole device, has succeeded: Retry tries the event, Wait all three.
+// A stream whose event fails blocks only its own uses. Blocks that it uses are not reused before
+// a new event of the stream, or a wait for it or for the whole device, has succeeded: Retry
+// tries the event, Wait all three.
 class OUTBOARD_API StreamUses {
  public:
   StreamUses() = default;
   StreamUses(const StreamUses&) = delete;
   StreamUses& operator=(const StreamUses&) = delete;
 
-  // Add a use. It ends with the work now queued on its stream, or with its event if that is recorded. For deleters:
-  // calls no driver entry, and takes a lock that is held briefly.
+  // Add a use. It ends with the work now queued on its stream, or with its event if that is
+  // recorded. For deleters: calls no driver entry, and takes a lock that is held briefly.
   void add(StreamUse* use) noexcept;
 
   bool is_empty() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
@@ -83,12 +86,14 @@ class OUTBOARD_API StreamUses {
     return C10_UNLIKELY(!is_empty()) && count_.load() != stuck_.load() && !is_settling_.load();
   }
 
-  // Settle uses that are done. Calls the driver: call it with no lock held. One thread settles at a time; others return
-  // at once, except that Wait waits for its turn. Uses of a capturing stream wait for the end of the capture.
+  // Settle uses that are done. Calls the driver: call it with no lock held. One thread settles at a
+  // time; others return at once, except that Wait waits for its turn. Uses of a capturing stream
+  // wait for the end of the capture.
   Settled settle(Effort effort);
 
-  // Wait for the stream, or for its whole device, if `is_whole_device` or if the stream cannot be waited for. Return
-  // false if neither succeeds. Store a failure in *out_error, unless it is set or this stream's was reported before.
+  // Wait for the stream, or for its whole device, if `is_whole_device` or if the stream cannot be
+  // waited for. Return false if neither succeeds. Store a failure in *out_error, unless it is set
+  // or this stream's was reported before.
   bool drain(Stream& stream, bool is_whole_device, std::exception_ptr* out_error) noexcept;
 
   // Drop all uses when the device closes and no work is under way.

@@ -34,8 +34,8 @@ class ChainKernel final : public c10::OperatorKernel {
   Operator& op_;
 };
 
-// Return the library of a namespace. Libraries must outlive every call: torch removes registrations when they are
-// destroyed.
+// Return the library of a namespace. Libraries must outlive every call: torch removes
+// registrations when they are destroyed.
 torch::Library& library_for(const std::string& space) {
   static std::mutex mutex;
   static auto* libraries = new std::map<std::string, std::unique_ptr<torch::Library>>();

@@ -8,14 +8,15 @@
 
 namespace outboard {
 
-// Run a call by the first provider that takes it: the native kernel, a view, generated kernels, the host, the fallback.
+// Run a call by the first provider that takes it: the native kernel, a view, generated
+// kernels, the host, the fallback.
 void run_chain(Operator& op, torch::jit::Stack* stack);
 
 // Run the chain, for every operator that has no kernel for the device.
 void chain_fallback(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
 
-// Install the chain for an operator that a composite kernel would serve otherwise. Installs once, and never over a
-// registered kernel.
+// Install the chain for an operator that a composite kernel would serve otherwise. Installs once,
+// and never over a registered kernel.
 void install_chain(Operator& op);
 
 }  // namespace outboard

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which providers of the chain may run, by OUTBOARD_PROVIDERS, the driver and the device. Copies to the CPU, the last
-// resort, are set by the fallback itself (ops/host/fallback.h).
+// Which providers of the chain may run, by OUTBOARD_PROVIDERS, the driver and the device. Copies to
+// the CPU, the last resort, are set by the fallback itself (ops/host/fallback.h).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -45,8 +45,8 @@ inline bool allows_generated() {
   return detail::generated_mode_.load(std::memory_order_relaxed) != GeneratedMode::Off;
 }
 
-// Return true if kernels are generated for the device. Opens the device the first time, to ask whether the host reaches
-// its memory.
+// Return true if kernels are generated for the device. Opens the device the first time, to ask
+// whether the host reaches its memory.
 bool generates_for(c10::DeviceIndex device);
 
 }  // namespace outboard

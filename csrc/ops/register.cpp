@@ -22,7 +22,8 @@ torch::Library& keep(torch::Library::Kind kind, const char* space, c10::Dispatch
   return *new torch::Library(kind, space, key, __FILE__, __LINE__);
 }
 
-// Return true for composites that the chain replaces. They have no CPU kernel: the CPU's table holds the composite.
+// Return true for composites that the chain replaces. They have no CPU kernel: the
+// CPU's table holds the composite.
 bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
   constexpr std::array<std::string_view, 8> kNames = {
       // Convolution selects among the CPU's back ends, and has no composite form.
@@ -44,8 +45,9 @@ bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
          name == "aten::_batch_norm_no_update";
 }
 
-// Install the chain for every operator with its own CPU kernel. Many of these have composite kernels too, which torch
-// would use otherwise (native_layer_norm), and structured ones would run their meta function twice.
+// Install the chain for every operator with its own CPU kernel. Many of these have composite
+// kernels too, which torch would use otherwise (native_layer_norm), and structured ones would
+// run their meta function twice.
 void install_chains() {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) {
@@ -77,7 +79,8 @@ void register_operators() {
   register_grouped_products(aten);
   register_sync_batch_norm(aten);
   register_lists();
-  // Copies resolve lazy conjugation and negation themselves; torch's boxed kernels for those keys would recurse.
+  // Copies resolve lazy conjugation and negation themselves; torch's boxed
+  // kernels for those keys would recurse.
   for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
     torch::Library& lazy = keep(torch::Library::IMPL, "aten", key);
     lazy.impl("_copy_from", torch::CppFunction::makeFallthrough());

@@ -2,6 +2,7 @@
 #pragma once
 
 namespace outboard {
-// Register the operators with torch's dispatcher, through torch::Library objects that live as long as the process.
+// Register the operators with torch's dispatcher, through torch::Library objects
+// that live as long as the process.
 void register_operators();
 }  // namespace outboard

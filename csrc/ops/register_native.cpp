@@ -14,7 +14,8 @@ namespace outboard {
 
 namespace {
 
-// The argument of a driver's kernel_register. It keeps the error of a refused kernel: the driver gets only its status.
+// The argument of a driver's kernel_register. It keeps the error of a refused kernel:
+// the driver gets only its status.
 struct Registration {
   std::string error;
 };

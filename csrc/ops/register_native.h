@@ -9,9 +9,9 @@
 
 namespace outboard {
 
-// Make `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor") and of its other forms
-// (ops/native/native.h). Replaces an earlier kernel. It runs with the device guard set. Raise ValueError for an unknown
-// operator.
+// Make `kernel` the native provider of an operator ("aten::relu", "aten::add.Tensor") and of its
+// other forms (ops/native/native.h). Replaces an earlier kernel. It runs with the device guard set.
+// Raise ValueError for an unknown operator.
 OUTBOARD_API void register_native_kernel(const std::string& op, NativeKernel kernel);
 
 // Let the driver register its kernels, if it has any.

@@ -119,7 +119,8 @@ void set_optional_dtype(const AutocastOp& op, torch::jit::Stack* stack) {
   }
 }
 
-// The kernel of operators without an unboxed kernel: those that the lists do not name, such as custom operators.
+// The kernel of operators without an unboxed kernel: those that the lists do not
+// name, such as custom operators.
 class BoxedKernel final : public c10::OperatorKernel {
  public:
   explicit BoxedKernel(const AutocastOp& op) : op_(op) {}

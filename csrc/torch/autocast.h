@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Autocast for the device: torch's lists of operators and policies, which a driver opts into, as a table that may
-// change at run time.
+// Autocast for the device: torch's lists of operators and policies, which a driver opts into, as a
+// table that may change at run time.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,14 @@ OUTBOARD_API const char* cast_policy_name(CastPolicy policy);
 OUTBOARD_API void register_autocast();
 OUTBOARD_API bool has_autocast();
 
-// Set the policy of an operator ("aten::softmax.int", "aten::mm"); "default" restores the operator's own. Calls on
-// other threads meanwhile use either. Raise ValueError for an unknown operator or policy, or for two that do not fit
-// together, and NotSupportedError before register_autocast.
+// Set the policy of an operator ("aten::softmax.int", "aten::mm"); "default" restores
+// the operator's own. Calls on other threads meanwhile use either. Raise ValueError for
+// an unknown operator or policy, or for two that do not fit together, and
+// NotSupportedError before register_autocast.
 OUTBOARD_API void set_cast_policy(const std::string& op, const std::string& policy);
 
-// Raise the errors of set_cast_policy for these arguments, and change nothing. register_autocast need not have run.
+// Raise the errors of set_cast_policy for these arguments, and change nothing.
+// register_autocast need not have run.
 OUTBOARD_API void check_cast_policy(const std::string& op, const std::string& policy);
 
 struct CastPolicyRow {

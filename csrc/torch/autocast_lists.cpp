@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The operators of ATen/autocast_mode.h with unboxed kernels. Each version of torch brings its own lists.
+// The operators of ATen/autocast_mode.h with unboxed kernels. Each version
+// of torch brings its own lists.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/boxing/impl/boxing.h>
@@ -11,8 +12,9 @@ namespace outboard {
 
 namespace {
 
-// Torch's autocast kernel behind a check of the operator's policy. The check is one load, so autocast costs the same as
-// on devices with compiled-in policies. Any policy other than the listed one goes through the boxed kernel.
+// Torch's autocast kernel behind a check of the operator's policy. The check is one load, so
+// autocast costs the same as on devices with compiled-in policies. Any policy other than the listed
+// one goes through the boxed kernel.
 template <auto ListedKernel, CastPolicy listed, class Signature>
 struct Kernel;
 template <auto ListedKernel, CastPolicy listed, class Return, class... Args>

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// `backward()` returns when the last gradient is ready. The device's autograd thread drops its share of the pass a
-// little later, and with it a Python object that torch keeps in the thread-local state (torch/autograd/graph.py,
-// "context"). If Python has ended by then, taking its lock ends the thread in a destructor, which aborts the process.
+// `backward()` returns when the last gradient is ready. The device's autograd thread drops its
+// share of the pass a little later, and with it a Python object that torch keeps in the
+// thread-local state (torch/autograd/graph.py, "context"). If Python has ended by then, taking its
+// lock ends the thread in a destructor, which aborts the process.
 //
-// The thread takes one task after the other: when it runs a task of ours, it has dropped all that it finished before.
-// Our task is started by a C++ thread, so its thread-local state holds no Python objects. Python's lock is released.
+// The thread takes one task after the other: when it runs a task of ours, it has dropped all that
+// it finished before. Our task is started by a C++ thread, so its thread-local state holds no
+// Python objects. Python's lock is released.
 #include "torch/autograd_threads.h"
 
 #include <ATen/ThreadLocalPythonObjects.h>
@@ -65,7 +67,8 @@ void run_nothing_on_open_devices() {
   }
 }
 
-// Opens protected members of the engine. A pointer to a protected member may be taken through a derived class.
+// Opens protected members of the engine. A pointer to a protected member may be
+// taken through a derived class.
 struct OpenEngine : Engine {
   static auto queues() { return &OpenEngine::device_ready_queues_; }
   static auto workers() { return &OpenEngine::thread_pool_shared_; }
@@ -119,7 +122,8 @@ void drain_autograd_threads() noexcept {
   try {
     std::thread(wait).detach();
   } catch (const std::system_error&) {
-    // No thread can be started: this one waits, without a limit, and hides its Python objects from the task.
+    // No thread can be started: this one waits, without a limit, and hides
+    // its Python objects from the task.
     const at::impl::ThreadLocalPythonObjects own = at::impl::ThreadLocalPythonObjects::get_state();
     at::impl::ThreadLocalPythonObjects::set_state({});
     wait();

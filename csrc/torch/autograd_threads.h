@@ -7,16 +7,18 @@
 
 namespace outboard {
 
-// Return true if a backward pass has run in this process, on any device. Torch has counted the devices by then, and
-// never counts again. A pass on a device that it did not count ends in an internal assertion.
+// Return true if a backward pass has run in this process, on any device. Torch has counted
+// the devices by then, and never counts again. A pass on a device that it did not count
+// ends in an internal assertion.
 OUTBOARD_API bool has_autograd_begun();
 
-// Start autograd's threads for `devices` devices after that. Raise RegistrationError if fewer threads exist for other
-// devices: their list cannot grow while passes read it.
+// Start autograd's threads for `devices` devices after that. Raise RegistrationError if fewer
+// threads exist for other devices: their list cannot grow while passes read it.
 OUTBOARD_API void begin_autograd_threads(c10::DeviceIndex devices);
 
-// Wait until autograd's threads of the opened devices have released every finished backward pass, at most five seconds.
-// If no thread can be started, warn and return at once. Call it before Python ends, without its lock.
+// Wait until autograd's threads of the opened devices have released every finished backward pass,
+// at most five seconds. If no thread can be started, warn and return at once. Call it before
+// Python ends, without its lock.
 OUTBOARD_API void drain_autograd_threads() noexcept;
 
 }  // namespace outboard

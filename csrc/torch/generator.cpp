@@ -120,7 +120,8 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   }
 
  private:
-  // Refuse a change that would not be part of the graph: in a replay, later draws of the capture would not see it.
+  // Refuse a change that would not be part of the graph: in a replay, later draws
+  // of the capture would not see it.
   void refuse_change(const char* what) const {
     if (device().has_index() && is_attached()) {
       refuse_in_capture(current_stream(device().index()), what);

@@ -22,9 +22,9 @@ struct PhiloxState {
   uint64_t offset;
 };
 
-// Take the next numbers of the generator (the device's default one if undefined). Draws never overlap. `increment` is
-// rounded up to a multiple of 4. Raise CaptureError if the device's current stream captures: use `capture_philox`
-// there.
+// Take the next numbers of the generator (the device's default one if undefined). Draws never
+// overlap. `increment` is rounded up to a multiple of 4. Raise CaptureError if the device's current
+// stream captures: use `capture_philox` there.
 OUTBOARD_API PhiloxState reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment);
 
 // Do the same for a captured draw. Each replay takes its own numbers.

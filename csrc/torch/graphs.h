@@ -3,7 +3,8 @@
 
 namespace outboard {
 
-// Make torch.accelerator.Graph work, if torch has it (2.13 and later). Call it once the device has its name.
+// Make torch.accelerator.Graph work, if torch has it (2.13 and later). Call
+// it once the device has its name.
 void register_graphs();
 
 }  // namespace outboard

@@ -87,7 +87,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
       copy.src_device = device;
       queue_copy(stream, copy);
     }
-    // The old block returns to its stream's pool. If that is another stream, its reuse must wait for this copy.
+    // The old block returns to its stream's pool. If that is another stream, its
+    // reuse must wait for this copy.
     record_stream(impl->data_ptr(), stream);
     impl->set_data_ptr_noswap(std::move(data));
     impl->set_nbytes(new_bytes);
@@ -98,8 +99,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 void register_hooks() {
   at::RegisterPrivateUse1HooksInterface(new Hooks());  // torch keeps it permanently
-  // Torch pins host memory only for initialized device types, whatever isPinnedPtr returns. A driver's own pinned
-  // memory and registered memory exist without a request by torch, so initialize it here.
+  // Torch pins host memory only for initialized device types, whatever isPinnedPtr
+  // returns. A driver's own pinned memory and registered memory exist without a request
+  // by torch, so initialize it here.
   at::globalContext().lazyInitDevice(kDeviceType);
 }
 

@@ -50,8 +50,8 @@ const std::set<ActivityType>& activity_types() {
   return types;
 }
 
-// Kineto's clock is the time of day; drivers use the monotonic clock. The two drift apart, so both ends of the
-// recording are used.
+// Kineto's clock is the time of day; drivers use the monotonic clock. The two drift apart, so both
+// ends of the recording are used.
 class Clock {
  public:
   Clock(const ClockPair& begin, const ClockPair& end) : begin_(begin) {
@@ -225,15 +225,16 @@ class Session final : public libkineto::IActivityProfilerSession {
     }
   }
 
-  // Torch keeps the flows of all profilers in one table. CUPTI, present beside a GPU that torch knows, counts its own
-  // flows up from 1 in each process.
+  // Torch keeps the flows of all profilers in one table. CUPTI, present beside a GPU that torch
+  // knows, counts its own flows up from 1 in each process.
   static void set_flow(GenericTraceActivity& activity, bool is_start) {
     activity.flow.id = static_cast<uint32_t>(activity.id) | 0x40000000U;
     activity.flow.type = libkineto::kLinkAsyncCpuGpu;
     activity.flow.start = is_start ? 1 : 0;
   }
 
-  // Extend a user's range: on each stream it spans the first to the last work that was queued in it.
+  // Extend a user's range: on each stream it spans the first to the
+  // last work that was queued in it.
   void extend(uint64_t annotation, const WorkRecord& work, const GenericTraceActivity& activity) {
     const auto [at, is_new] =
         ranges_.try_emplace({annotation, {work.device, work.stream}}, activity.startTime, activity.endTime);

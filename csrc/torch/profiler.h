@@ -3,7 +3,8 @@
 
 namespace outboard {
 
-// Register the activity profiler of torch.profiler, and the stubs of torch.autograd.profiler without Kineto.
+// Register the activity profiler of torch.profiler, and the stubs of
+// torch.autograd.profiler without Kineto.
 void register_profiler();
 void register_profiler_stubs();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torch.autograd.profiler without Kineto: record an event before and after each operator, on its thread's current
-// stream.
+// torch.autograd.profiler without Kineto: record an event before and after each operator,
+// on its thread's current stream.
 #include <torch/csrc/profiler/stubs/base.h>
 
 #include <chrono>

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# The oldest architecture that is served: a GPU's driver translates PTX of an older one, never of a newer.
+# The oldest architecture that is served: a GPU's driver translates PTX of
+# an older one, never of a newer.
 OPTIONS = [b"--gpu-architecture=compute_70", b"--std=c++17", b"--extra-device-vectorization"]
 
 HEADER = """// SPDX-License-Identifier: BSD-3-Clause

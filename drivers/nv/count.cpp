@@ -66,8 +66,8 @@ Gpus ask_proc() {
   return gpus;
 }
 
-// Count the items of CUDA_VISIBLE_DEVICES that name a GPU. An item that names none ends the list, and naming a GPU
-// twice hides all. Return -1 if there are names that only CUDA can resolve.
+// Count the items of CUDA_VISIBLE_DEVICES that name a GPU. An item that names none ends the list,
+// and naming a GPU twice hides all. Return -1 if there are names that only CUDA can resolve.
 int32_t count_visible(const char* visible, const Gpus& gpus) {
   std::vector<size_t> chosen;
   const char* at = visible;

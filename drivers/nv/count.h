@@ -9,8 +9,8 @@ namespace nv {
 
 constexpr int32_t kMaxDevices = 64;
 
-// Count the GPUs: by NVML, else /proc, else CUDA in a child process. CUDA_VISIBLE_DEVICES applies. Return 0, with a
-// sentence, if there is none.
+// Count the GPUs: by NVML, else /proc, else CUDA in a child process. CUDA_VISIBLE_DEVICES applies.
+// Return 0, with a sentence, if there is none.
 int32_t count_devices(const std::string& library, std::string* out_error);
 
 }  // namespace nv

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of NVIDIA's driver API that this driver uses, declared here so that it builds without a toolkit. The library
-// is opened at run time.
+// The part of NVIDIA's driver API that this driver uses, declared here so that it builds without a
+// toolkit. The library is opened at run time.
 #pragma once
 
 #include <cstddef>
@@ -220,7 +220,8 @@ enum : unsigned {
 // Return the status for a result. Errors that CUDA makes sticky are OB_DEVICE_LOST.
 ob_status status_of(CUresult code);
 
-// Store "<what>: <function> gave CUDA_ERROR_… (n): <CUDA's sentence>" as the last error, and return the status.
+// Store "<what>: <function> gave CUDA_ERROR_… (n): <CUDA's sentence>" as the
+// last error, and return the status.
 ob_status cuda_fail(const Api& api, CUresult code, const char* function, const std::string& what);
 
 }  // namespace nv

@@ -132,8 +132,8 @@ inline CUstream to_stream(uint64_t handle) {
   return reinterpret_cast<CUstream>(handle);
 }
 
-// Makes a context current for one entry and restores the earlier one: others in the process, torch's own CUDA device
-// among them, take the current context for the current device.
+// Makes a context current for one entry and restores the earlier one: others in the process,
+// torch's own CUDA device among them, take the current context for the current device.
 class Current {
  public:
   Current(const Api& api, const Device& device) : api_(api) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The driver's own kernels. compile_kernels.py makes _generated/kernels.h of them: PTX that every GPU's driver
-// translates, so that neither build nor run time needs a compiler.
+// The driver's own kernels. compile_kernels.py makes _generated/kernels.h of them: PTX that every
+// GPU's driver translates, so that neither build nor run time needs a compiler.
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -10,7 +10,8 @@ struct alignas(16) u128 {
   u64 low, high;
 };
 
-// Must be StridedArgument of ../support/strided_kernel.h. Division by a size is a multiplication, an addition and a shift.
+// Must be StridedArgument of ../support/strided_kernel.h. Division by a size is a
+// multiplication, an addition and a shift.
 struct Strided {
   u32 count, ndim;
   u32 sizes[8], magics[8], shifts[8];
@@ -66,8 +67,8 @@ static __device__ __forceinline__ void copy(T* dst, const T* src, const Strided&
   }
 }
 
-// Must be TransposeArgument of ../support/strided_kernel.h: `columns` runs fast in the destination, `rows` in the source; the other
-// dimensions are counted in `batch`, by a Strided of their own.
+// Must be TransposeArgument of ../support/strided_kernel.h: `columns` runs fast in the destination,
+// `rows` in the source; the other dimensions are counted in `batch`, by a Strided of their own.
 struct Transpose {
   u32 columns, rows, column_tiles, row_tiles;
   u64 dst_row, src_column;
@@ -155,8 +156,8 @@ static __device__ __forceinline__ void store(Brain* to, float value) {
   to->bits = value == value ? static_cast<u16>(rounded) : static_cast<u16>(0x7fc0);
 }
 
-// Must be BiasArgument of libraries/biases.cpp. A channel repeats each `inner` elements and changes after each of them:
-// `inner` is 1 in channels last, else the grid's elements.
+// Must be BiasArgument of libraries/biases.cpp. A channel repeats each `inner` elements and changes
+// after each of them: `inner` is 1 in channels last, else the grid's elements.
 struct Bias {
   u32 count, channels, inner, splits;
 };
@@ -190,7 +191,8 @@ static __device__ __forceinline__ void add_bias(T* out, const T* bias, const Bia
   if (is_whole) *reinterpret_cast<u128*>(out + first) = words;
 }
 
-// Sum rows of channels: a block sums one of `splits` runs of rows for 32 channels, and writes them side by side.
+// Sum rows of channels: a block sums one of `splits` runs of rows for 32
+// channels, and writes them side by side.
 template <class To, class From>
 static __device__ __forceinline__ void sum_rows(To* out, const From* in, const Bias& s) {
   using Sum = decltype(widened(From{}));
@@ -213,7 +215,8 @@ static __device__ __forceinline__ void sum_rows(To* out, const From* in, const B
   store(&out[split * s.channels + channel], sum);
 }
 
-// Sum grids: a block sums one of `splits` runs of a channel's elements, and writes the sum as sum_rows does.
+// Sum grids: a block sums one of `splits` runs of a channel's elements, and
+// writes the sum as sum_rows does.
 template <class To, class From>
 static __device__ __forceinline__ void sum_grids(To* out, const From* in, const Bias& s) {
   using Sum = decltype(widened(From{}));

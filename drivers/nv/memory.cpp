@@ -71,8 +71,8 @@ ob_status mem_info(void* self, int32_t index, uint64_t* out_free, uint64_t* out_
   });
 }
 
-// Run the body with a context of any open device: pinned memory belongs to all contexts, but allocating it needs a
-// current one.
+// Run the body with a context of any open device: pinned memory belongs to all contexts, but
+// allocating it needs a current one.
 template <class Body>
 ob_status on_any_device(void* self, const char* entry, Body&& body) {
   Driver& driver = *static_cast<Driver*>(self);
@@ -99,7 +99,8 @@ ob_status host_free(void* self, void* pointer) {
 ob_status host_register(void* self, void* pointer, uint64_t bytes) {
   return on_any_device(self, "host_register", [&](Driver& driver, Device& device) {
     const CUresult code = driver.api.MemHostRegister(pointer, bytes, kHostPortable);
-    // For memory from cuMemHostAlloc, such as torch.cuda's, CUDA returns "invalid value", as for a bad pointer.
+    // For memory from cuMemHostAlloc, such as torch.cuda's, CUDA returns
+    // "invalid value", as for a bad pointer.
     unsigned flags = 0;
     if (code != CUDA_SUCCESS && driver.api.MemHostGetFlags(&flags, pointer) == CUDA_SUCCESS) {
       return fail(OB_ALREADY_EXISTS, "cuMemHostRegister: the memory at %p is pinned already", pointer);
@@ -156,8 +157,8 @@ ob_status map(Driver& driver, Device& device, uint64_t address, uint64_t bytes) 
   prop.location = {kLocationDevice, device.id};
   uint64_t at = address;
   CUresult code = CUDA_SUCCESS;
-  // A piece for each granule: memory that was mapped at once may be unmapped in parts, and CUDA unmaps only whole
-  // pieces.
+  // A piece for each granule: memory that was mapped at once may be unmapped in parts, and
+  // CUDA unmaps only whole pieces.
   for (; at < address + bytes && code == CUDA_SUCCESS; at += device.granularity) {
     CUmemHandle piece = 0;
     code = driver.api.MemCreate(&piece, device.granularity, &prop, 0);

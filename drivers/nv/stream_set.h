@@ -8,8 +8,8 @@
 
 namespace nv {
 
-// The known CUDA streams, by pointer, and their state. A look-up takes no lock. Streams made by others are legal and
-// unknown here. A destroyed pointer is remembered until CUDA returns it again.
+// The known CUDA streams, by pointer, and their state. A look-up takes no lock. Streams made by
+// others are legal and unknown here. A destroyed pointer is remembered until CUDA returns it again.
 class StreamSet {
  public:
   enum class State : uint8_t { kUnknown, kLive, kDestroyed, kOtherDevice };

@@ -78,7 +78,8 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.is_integrated = attribute(api, id, kIntegrated);
     p.machine = OB_MACHINE_GPU;
     p.follows_addresses = 1;
-    // With one address space, which all of these systems have, pinned memory has the host's addresses.
+    // With one address space, which all of these systems have, pinned
+    // memory has the host's addresses.
     p.addresses_host_memory =
         attribute(api, id, kCanMapHostMemory) != 0 && attribute(api, id, kUnifiedAddressing) != 0 ? 1 : 0;
     // The exact range needs a context to query; stream_create clamps to it.
@@ -276,8 +277,8 @@ ob_status Driver::check_stream(int32_t index, uint64_t handle) const {
   const StreamSet::State state = streams.find(handle, index);
   if (state == StreamSet::State::kLive) [[likely]]
     return OB_OK;
-  // CUDA's own streams (0 to 2) and streams made by others are legal. A value that cannot be a pointer would crash in
-  // CUDA.
+  // CUDA's own streams (0 to 2) and streams made by others are legal. A value that cannot be
+  // a pointer would crash in CUDA.
   if (state == StreamSet::State::kUnknown && (handle <= 2 || (handle % 8 == 0 && handle >> 47 == 0))) return OB_OK;
   return fail(OB_INVALID_ARGUMENT,
               "device %d has no stream 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);

@@ -83,7 +83,8 @@ ob_status status_of(cl_int code, During during) {
       return OB_OUT_OF_MEMORY;
     case CL_OUT_OF_RESOURCES:
     case CL_INVALID_COMMAND_QUEUE:
-      // In a wait, GPU runtimes report with these codes that a kernel made an illegal access and the context is lost.
+      // In a wait, GPU runtimes report with these codes that a kernel made an illegal
+      // access and the context is lost.
       if (during == During::kWait) return OB_DEVICE_LOST;
       return during == During::kAllocation ? OB_OUT_OF_MEMORY : OB_INTERNAL;
     case CL_INVALID_KERNEL_NAME:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of OpenCL 3.0 that this driver uses, declared here so that it builds without an SDK. The library is opened
-// at run time.
+// The part of OpenCL 3.0 that this driver uses, declared here so that it builds without an SDK. The
+// library is opened at run time.
 #pragma once
 
 #include <cstddef>
@@ -176,7 +176,8 @@ constexpr cl_int CL_COMPLETE = 0;
 // "CL_OUT_OF_RESOURCES (-5)"
 std::string error_name(cl_int code);
 
-// The kind of call that failed, which decides the status: the same code means different things in different calls.
+// The kind of call that failed, which decides the status: the same code means
+// different things in different calls.
 enum class During : uint8_t { kAllocation, kWait, kOther };
 
 // Store "<what>: <function> gave <code>" as the last error, and return the status for the code.

@@ -24,8 +24,8 @@ ob_status check_side(Driver& driver, int32_t index, uint64_t address, uint64_t b
   return (*out_device)->memory.check(index, address, bytes);
 }
 
-// Copy between devices whose memory is in different contexts and not reachable from the host. Waits, and goes through
-// host memory.
+// Copy between devices whose memory is in different contexts and not reachable from the host.
+// Waits, and goes through host memory.
 ob_status copy_staged(Driver& driver, Stream& stream, Device& to, Device& from, const ob_copy& copy) {
   cl_int code = driver.api.Finish(stream.queue);
   if (code != CL_SUCCESS) return cl_fail(code, "clFinish", where(driver, stream.device), During::kWait);
@@ -91,8 +91,8 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     if (count == 0) return OB_OK;
     const uint64_t bytes = count * pattern_size;
     if (const ob_status status = device->memory.check(index, dst, bytes); status != OB_OK) return status;
-    // Runtimes may store one pattern at a time, twice as fast for 16 bytes as for 4: fill with wide patterns first,
-    // then the rest.
+    // Runtimes may store one pattern at a time, twice as fast for 16 bytes as for 4: fill with wide
+    // patterns first, then the rest.
     unsigned char wide[kWidestPattern];
     for (uint32_t at = 0; at < kWidestPattern; at += pattern_size) std::memcpy(wide + at, pattern, pattern_size);
     const uint64_t widely = dst % kWidestPattern == 0 ? bytes / kWidestPattern * kWidestPattern : 0;

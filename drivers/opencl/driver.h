@@ -21,8 +21,8 @@ namespace opencl {
 
 using support::fail;
 
-// A command queue. OpenCL cannot say whether a queue is idle, so commands are counted, and the count that is known to
-// have ended is stored.
+// A command queue. OpenCL cannot say whether a queue is idle, so commands are counted, and the
+// count that is known to have ended is stored.
 struct Stream {
   int32_t device = -1;
   cl_command_queue queue = nullptr;
@@ -33,7 +33,8 @@ struct Stream {
   uint64_t tail_queued = 0;
 };
 
-// The latest record. A wait takes its marker at that moment, so the event may be recorded again or destroyed.
+// The latest record. A wait takes its marker at that moment, so the event may
+// be recorded again or destroyed.
 struct Event {
   int32_t device = -1;
   std::mutex mutex;

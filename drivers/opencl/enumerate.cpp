@@ -59,8 +59,8 @@ int rank(cl_bitfield type) {
   return (type & CL_DEVICE_TYPE_GPU) ? 0 : (type & CL_DEVICE_TYPE_ACCELERATOR) ? 1 : 2;
 }
 
-// Select devices: "2,0" on three devices selects the third and the first. As with CUDA_VISIBLE_DEVICES, an invalid
-// number ends the list.
+// Select devices: "2,0" on three devices selects the third and the first. As with
+// CUDA_VISIBLE_DEVICES, an invalid number ends the list.
 void select_visible(Enumeration* result) {
   const char* visible = std::getenv("OPENCL_VISIBLE_DEVICES");
   if (visible == nullptr) return;

@@ -35,12 +35,12 @@ struct Enumeration {
   std::string error;                  // why there is nothing to use, or ""
 };
 
-// Ask every platform, in this process. GPUs come first, then accelerators, then CPUs. OPENCL_VISIBLE_DEVICES, which
-// counts in this order, selects and reorders.
+// Ask every platform, in this process. GPUs come first, then accelerators, then CPUs.
+// OPENCL_VISIBLE_DEVICES, which counts in this order, selects and reorders.
 Enumeration enumerate(const Api& api, const Options& options);
 
-// Return the same count without opening anything in this process. Runtimes start threads and do not survive a fork, so
-// a child process asks. `devices` stays empty.
+// Return the same count without opening anything in this process. Runtimes start threads and do not
+// survive a fork, so a child process asks. `devices` stays empty.
 int32_t probe(const Options& options, Enumeration* out_enumeration);
 
 std::string platform_text(const Api& api, cl_platform_id platform, cl_uint what);

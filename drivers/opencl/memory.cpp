@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Device memory: shared virtual memory, one allocation for each segment of the caching allocator. Host memory for
-// copies.
+// Device memory: shared virtual memory, one allocation for each segment of the caching
+// allocator. Host memory for copies.
 #include <cinttypes>
 #include <cstdlib>
 
@@ -27,7 +27,8 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
                   " bytes are more than one allocation may have (CL_DEVICE_MAX_MEM_ALLOC_SIZE is %" PRIu64 ")",
                   where(driver, index).c_str(), bytes, device->max_allocation);
     }
-    // CPU runtimes allocate more than there is, and the system kills the process when the memory is used.
+    // CPU runtimes allocate more than there is, and the system kills the
+    // process when the memory is used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than are left of %" PRIu64,

@@ -69,16 +69,17 @@ std::string to_binary(const Api& api, cl_program program) {
   return binary;
 }
 
-// Return the options for float32 division and square root rounded as on the CPU and on PyTorch's other devices. By
-// default OpenCL leaves them some bits short, and trunc(a / b) is then wrong by one if a is a multiple of b.
+// Return the options for float32 division and square root rounded as on the CPU and on PyTorch's
+// other devices. By default OpenCL leaves them some bits short, and trunc(a / b) is then wrong
+// by one if a is a multiple of b.
 std::string precise_options(const Api& api, cl_device_id device, const std::string& given) {
   const auto known = device_info<cl_bitfield>(api, device, CL_DEVICE_SINGLE_FP_CONFIG);
   if ((known & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) == 0) return given;
   return given + (given.empty() ? "" : " ") + "-cl-fp32-correctly-rounded-divide-sqrt";
 }
 
-// Return true if the compiler can build now, tried with a text that is in no cache. Runtimes report a full disk like a
-// wrong text.
+// Return true if the compiler can build now, tried with a text that is in no cache. Runtimes report
+// a full disk like a wrong text.
 bool builds_anything(const Api& api, Device& device) {
   static std::atomic<uint64_t> number{
       static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
@@ -219,8 +220,8 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
 cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_arg& arg) {
   switch (arg.kind) {
     case OB_ARG_POINTER:
-      // A null pointer, as of a tensor without elements, is not a pointer to shared memory: NVIDIA's runtime refuses
-      // the launch.
+      // A null pointer, as of a tensor without elements, is not a pointer to shared memory:
+      // NVIDIA's runtime refuses the launch.
       if (arg.pointer == 0) {
         return api.SetKernelArg(kernel, index, sizeof(cl_mem), nullptr);
       }
@@ -240,8 +241,9 @@ bool follows_addresses(const ob_launch& given) {
   return given.struct_size >= kEnd && given.follows_addresses != 0;
 }
 
-// Report all memory to the runtime that a kernel may reach by addresses that are not arguments. The kernel keeps the
-// report. Call it with the kernel's mutex held. No queued work uses memory that is freed meanwhile.
+// Report all memory to the runtime that a kernel may reach by addresses that are not
+// arguments. The kernel keeps the report. Call it with the kernel's mutex held. No queued work
+// uses memory that is freed meanwhile.
 cl_int follow_addresses(const Api& api, const Device& device, Kernel& kernel) {
   if (kernel.known_memory == device.memory.changes()) return CL_SUCCESS;
   uint64_t changes = 0;

@@ -45,7 +45,8 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
     std::unique_ptr<Stream> stream;
     if (!driver.streams.take(handle, &stream)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one stream");
     if (stream->tail != nullptr) driver.api.ReleaseEvent(stream->tail);
-    // Queued commands complete: releasing flushes, and the runtime keeps the queue until they are done.
+    // Queued commands complete: releasing flushes, and the runtime keeps
+    // the queue until they are done.
     const cl_int code = driver.api.ReleaseCommandQueue(stream->queue);
     return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clReleaseCommandQueue", where(driver, index));
   });
@@ -221,7 +222,8 @@ void cross_bridge(cl_event, cl_int status, void* user) {
   bridge->driver->api.ReleaseEvent(bridge->target);
 }
 
-// Return an event of this device that ends when `marker` of another context does: waits do not cross contexts.
+// Return an event of this device that ends when `marker` of another context
+// does: waits do not cross contexts.
 ob_status make_bridge(Driver& driver, Device& device, cl_event marker, cl_event* out_event) {
   cl_int code = CL_SUCCESS;
   cl_event target = driver.api.CreateUserEvent(device.context, &code);

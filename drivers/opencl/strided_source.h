@@ -4,9 +4,10 @@
 
 namespace opencl {
 
-// Strided and Transpose are StridedArgument and TransposeArgument of strided_kernel.h. Division by a size is a
-// multiplication, an addition and a shift; indices are below 2^31, so the addition has no carry. A work-item copies
-// four elements, each a work-group apart, so that its four loads are under way together.
+// Strided and Transpose are StridedArgument and TransposeArgument of strided_kernel.h. Division
+// by a size is a multiplication, an addition and a shift; indices are below 2^31, so the
+// addition has no carry. A work-item copies four elements, each a work-group apart, so that its
+// four loads are under way together.
 constexpr const char* kStridedSource = R"(
 typedef struct { uint count, ndim; uint sizes[8], magics[8], shifts[8]; ulong dst[8], src[8]; } Strided;
 typedef struct { uint columns, rows, column_tiles, row_tiles; ulong dst_row, src_column; Strided batch; } Transpose;

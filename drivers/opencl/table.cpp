@@ -64,7 +64,8 @@ int32_t sub_group_size(const Api& api, cl_device_id id, const std::string& exten
 }
 
 uint64_t kernel_dtypes(bool has_double) {
-  // Half types can be loaded, computed in float and stored everywhere (vload_half is in OpenCL C's core).
+  // Half types can be loaded, computed in float and stored everywhere
+  // (vload_half is in OpenCL C's core).
   uint64_t bits = 0;
   for (const int dtype :
        {OB_UINT8, OB_INT8, OB_INT16, OB_INT32, OB_INT64, OB_FLOAT16, OB_FLOAT32, OB_COMPLEX32, OB_COMPLEX64, OB_BOOL,
@@ -121,8 +122,8 @@ int64_t monotonic_ns() {
   return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
 }
 
-// Measure the device's clock against the host's: a marker on an idle queue ends shortly before its wait does. The
-// shortest of several waits is the best measurement.
+// Measure the device's clock against the host's: a marker on an idle queue ends shortly before its
+// wait does. The shortest of several waits is the best measurement.
 ob_status measure_clock(Driver& driver, Device& device, int64_t* out_offset) {
   int64_t best = INT64_MAX;
   for (int i = 0; i < 8; ++i) {
@@ -162,7 +163,8 @@ ob_status open_device(Driver& driver, int32_t index) {
   static_cast<void>(api.GetDeviceInfo(found->device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof device->max_items,
                                       device->max_items, nullptr));
   cl_int code = CL_SUCCESS;
-  // One context for each device: the memory of a context with several devices may migrate between them.
+  // One context for each device: the memory of a context with several
+  // devices may migrate between them.
   device->context = api.CreateContext(nullptr, 1, &found->device, nullptr, nullptr, &code);
   if (code != CL_SUCCESS) return cl_fail(code, "clCreateContext", where(driver, index), During::kAllocation);
   const cl_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
@@ -227,15 +229,16 @@ ob_status follow_clock(Driver& driver, Device& device) {
   if (!lock.owns_lock()) return OB_OK;  // a copy is under way; the next time suffices
   int64_t offset = 0;
   if (const ob_status status = measure_clock(driver, device, &offset); status != OB_OK) return status;
-  // A measurement is too large by the time of its wait, so a smaller one is better, and a slightly larger one is
-  // ignored.
+  // A measurement is too large by the time of its wait, so a smaller one is better, and a
+  // slightly larger one is ignored.
   const int64_t known = device.clock_offset.load();
   if (offset < known || offset > known + kNoise) device.clock_offset.store(offset);
   return OB_OK;
 }
 
 Driver::~Driver() {
-  // The end of the process frees what a caller left; a runtime with work under way must not lose its context.
+  // The end of the process frees what a caller left; a runtime with work under
+  // way must not lose its context.
 }
 
 std::string where(const Driver& driver, int32_t device) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The collectives of this device, if the option `collectives` is set. Each communicator has a thread. A call makes its
-// stream wait at a gate, and the thread exchanges with the other processes through shared memory, then opens the gate.
+// The collectives of this device, if the option `collectives` is set. Each communicator has a
+// thread. A call makes its stream wait at a gate, and the thread exchanges with the other processes
+// through shared memory, then opens the gate.
 //
-// In the lazy schedule the rank's seed decides for each call whether the thread exchanges at once, when little else has
-// run, or only when the host waits and nothing else can run. So a missing wait shows for some seeds, on either side.
+// In the lazy schedule the rank's seed decides for each call whether the thread exchanges at once,
+// when little else has run, or only when the host waits and nothing else can run. So a missing wait
+// shows for some seeds, on either side.
 #include "torch_outboard/collectives.h"
 
 #include <unistd.h>

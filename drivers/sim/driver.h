@@ -51,7 +51,8 @@ struct Driver {
   std::mutex host_mutex;
   HostRanges host_ranges;
 
-  // The number of tasks queued on all streams. With it the lazy schedule detects a host that only polls.
+  // The number of tasks queued on all streams. With it the lazy schedule
+  // detects a host that only polls.
   std::atomic<uint64_t> queued_count{0};
 
   // Fail if there is no such device.
@@ -60,7 +61,8 @@ struct Driver {
   // Fail if there is no such device or it is not open.
   ob_status find_device(int32_t index, Device** out_device);
 
-  // Return null, with the last error set to OB_INVALID_ARGUMENT, if that device has no such stream or event.
+  // Return null, with the last error set to OB_INVALID_ARGUMENT, if that
+  // device has no such stream or event.
   Stream* stream(int32_t device, uint64_t handle);
   Event* event(int32_t device, uint64_t handle);
 
@@ -70,18 +72,20 @@ struct Driver {
   ob_status create_stream(int32_t device, int32_t priority, uint64_t* out_stream);
   ob_status destroy_stream(int32_t device, uint64_t handle);
 
-  // Queue a task, or run it at once (inline). `out_position`, which may be null, is the stream's position after it.
-  // `handle` is the one by which `stream` was found: it may have been destroyed since.
+  // Queue a task, or run it at once (inline). `out_position`, which may be null, is
+  // the stream's position after it. `handle` is the one by which `stream` was found:
+  // it may have been destroyed since.
   ob_status queue(Stream* stream, uint64_t handle, const Task& task, uint64_t* out_position = nullptr);
 
   // Drop a destroyed stream that has no more work. Its last user calls this, with no lock held.
   void recycle(Stream* stream);
 
-  // Return the streams of a device, or of all (OB_HOST), that are live or still have work, in the order of their
-  // creation.
+  // Return the streams of a device, or of all (OB_HOST), that are live or still have work,
+  // in the order of their creation.
   std::vector<Stream*> streams_of(int32_t device);
 
-  // Take the first failure of a device's streams, in the order of their creation, dead ones last; one failure a call.
+  // Take the first failure of a device's streams, in the order of their creation, dead
+  // ones last; one failure a call.
   ob_status take_failure(int32_t device);
 
   // Wait for everything that was queued on a device before the call.

@@ -17,7 +17,8 @@ struct Call {
   ob_status injected;  // the status with which the queued work of this call must fail, or OB_OK
 };
 
-// Run an entry's body: count the call for fault injection, and keep exceptions from crossing into C.
+// Run an entry's body: count the call for fault injection, and keep
+// exceptions from crossing into C.
 template <Entry kEntry, class Body>
 ob_status enter(void* self, Body&& body) noexcept {
   Driver& driver = *static_cast<Driver*>(self);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The entries that queue copies and fills. Addresses are checked and translated when the work is queued, so that the
-// faulty call itself fails.
+// The entries that queue copies and fills. Addresses are checked and translated when the work is
+// queued, so that the faulty call itself fails.
 #include <cstring>
 #include <memory>
 
@@ -81,8 +81,9 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
   });
 }
 
-// Return the span of one side of a strided copy in bytes, and how far before the side's address it begins. The span
-// reaches from the first byte to the end of the last. Return false if the numbers overflow.
+// Return the span of one side of a strided copy in bytes, and how far before the side's
+// address it begins. The span reaches from the first byte to the end of the last. Return
+// false if the numbers overflow.
 bool extent(const ob_copy_nd& copy, const int64_t* strides, uint64_t* out_before, uint64_t* out_bytes) {
   int64_t low = 0;
   int64_t high = 0;

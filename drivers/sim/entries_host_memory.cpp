@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The entries about host memory: ordinary memory, with a list of allocated and registered ranges. Mistakes fail here as
-// they would on hardware.
+// The entries about host memory: ordinary memory, with a list of allocated and registered ranges.
+// Mistakes fail here as they would on hardware.
 #include <cstdlib>
 
 #include "entries.h"

@@ -10,7 +10,8 @@
 namespace sim {
 namespace {
 
-// A plain array: a thread-local with a destructor could be destroyed before its last use at thread exit.
+// A plain array: a thread-local with a destructor could be destroyed
+// before its last use at thread exit.
 thread_local char last_error_text[512];
 
 struct NamedStatus {

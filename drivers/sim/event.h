@@ -18,8 +18,8 @@ struct Point {
   bool is_reached() const { return stream == nullptr || stream->is_done(position); }
 };
 
-// An event. Records are numbered for the life of the slot. A mark that is still queued when the event is recorded
-// again, destroyed or made again is recognized as old.
+// An event. Records are numbered for the life of the slot. A mark that is still queued when the
+// event is recorded again, destroyed or made again is recognized as old.
 struct Event {
   std::atomic<uint64_t> handle{0};
   std::atomic<uint32_t> flags{0};
@@ -27,7 +27,8 @@ struct Event {
   // Make the slot an event without a record, or, with a gate, one that the host completes.
   void reset(uint32_t event_flags, Stream* gate = nullptr, uint64_t gate_handle = 0);
 
-  // Return the gate, which is the caller's to open, the first time; null afterwards, and for other events.
+  // Return the gate, which is the caller's to open, the first time; null
+  // afterwards, and for other events.
   Stream* take_gate(uint64_t* out_gate_handle);
   bool is_host() const { return (flags.load(std::memory_order_relaxed) & OB_EVENT_HOST) != 0; }
 

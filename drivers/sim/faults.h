@@ -11,7 +11,8 @@
 
 namespace sim {
 
-// The entries that a rule may name: all entries of the driver, except those that cannot fail (last_error, destroy).
+// The entries that a rule may name: all entries of the driver, except those that
+// cannot fail (last_error, destroy).
 #define SIM_ENTRIES(X)                                                                                             \
   X(device_count) X(device_properties) X(mem_alloc) X(mem_free) X(copy_async) X(stream_create) X(stream_destroy)   \
   X(stream_synchronize) X(event_create) X(event_destroy) X(event_record) X(event_query) X(stream_wait_event)       \
@@ -30,18 +31,20 @@ enum class Entry : uint8_t {
 
 const char* entry_name(Entry entry);
 
-// The fault rules. Calls are counted for each entry of one driver table, over all its devices and threads, from 1.
+// The fault rules. Calls are counted for each entry of one driver table, over all
+// its devices and threads, from 1.
 class Faults {
  public:
-  // Add rules, separated by commas: "ENTRY:N:STATUS" (the N-th call fails), "ENTRY:N+:STATUS" (it and all later calls
-  // fail) and "queued:ENTRY:N:STATUS" (the call succeeds, its queued work fails). Not thread-safe. Return false, with a
-  // sentence, for an invalid rule.
+  // Add rules, separated by commas: "ENTRY:N:STATUS" (the N-th call fails), "ENTRY:N+:STATUS" (it
+  // and all later calls fail) and "queued:ENTRY:N:STATUS" (the call succeeds, its queued work
+  // fails). Not thread-safe. Return false, with a sentence, for an invalid rule.
   bool add_rules(const std::string& text, std::string* out_problem);
 
   bool active() const { return !rules_.empty(); }
 
-  // Count a call. Return the status that the call must return, or OB_OK, and in `out_queued_status` the status with
-  // which its queued work must fail, or OB_OK. Sets the last error for the first of them.
+  // Count a call. Return the status that the call must return, or OB_OK, and in
+  // `out_queued_status` the status with which its queued work must fail, or OB_OK. Sets the
+  // last error for the first of them.
   ob_status count_call(Entry entry, ob_status* out_queued_status);
 
  private:

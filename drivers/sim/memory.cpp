@@ -37,8 +37,8 @@ ob_status DeviceMemory::map_window(uint64_t span) {
     host = mmap(nullptr, mapping_bytes_, PROT_NONE, kFlags, -1, 0);
   }
   if (host == MAP_FAILED) return OB_OUT_OF_MEMORY;
-  // A forked child must not use the device. Without this, each page that the parent writes to while a child lives would
-  // be copied.
+  // A forked child must not use the device. Without this, each page that the parent writes to while
+  // a child lives would be copied.
   madvise(host, mapping_bytes_, MADV_DONTFORK);
   host_mapping_ = host;
   device_mapping_ = nullptr;
@@ -58,8 +58,8 @@ ob_status DeviceMemory::open(int32_t device, const Options& options) {
     file_ = memfd_create("outboard-sim", MFD_CLOEXEC);
     if (file_ < 0) return fail(OB_UNAVAILABLE, "device %d: memfd_create: %s", device, std::strerror(errno));
   }
-  // The core reserves a range as large as the device for each of many streams. Tools that limit address space (ulimit,
-  // valgrind, sanitizers) may allow less.
+  // The core reserves a range as large as the device for each of many streams. Tools that limit
+  // address space (ulimit, valgrind, sanitizers) may allow less.
   constexpr uint64_t kMaxSpan = uint64_t{32} << 40;
   const uint64_t least = round_up(total_, kMapGranularity) * 2;
   ob_status status = OB_OUT_OF_MEMORY;
@@ -138,8 +138,8 @@ ob_status DeviceMemory::allocate(uint64_t bytes, uint64_t* out_address) {
     rounded = round_up(bytes, page_size());
     const ob_status status = take_bytes(rounded);
     if (status != OB_OK) return status;
-    // Allocations as large as a huge page are aligned like one, so that the host may use huge pages. At least one
-    // inaccessible page follows each allocation: an overrun faults.
+    // Allocations as large as a huge page are aligned like one, so that the host may use huge
+    // pages. At least one inaccessible page follows each allocation: an overrun faults.
     const uint64_t unit = rounded >= kMapGranularity ? kMapGranularity : page_size();
     span = round_up(rounded + page_size(), unit);
     address = addresses_.take(span, unit);

@@ -16,9 +16,10 @@ namespace sim {
 
 constexpr uint64_t kMapGranularity = uint64_t{2} << 20;
 
-// Two equally large ranges of the process's address space: device addresses, which are never accessible, and host
-// addresses, which are accessible if their memory is live. Host minus device is one number for the whole device. The
-// ranges are much larger than the memory, so that address space never runs out before memory does.
+// Two equally large ranges of the process's address space: device addresses, which are never
+// accessible, and host addresses, which are accessible if their memory is live. Host minus device
+// is one number for the whole device. The ranges are much larger than the memory, so that address
+// space never runs out before memory does.
 class DeviceMemory {
  public:
   ob_status open(int32_t device, const Options& options);
@@ -37,10 +38,12 @@ class DeviceMemory {
   ob_status open_handle(const void* handle, size_t size, uint64_t* out_address);
   ob_status close_handle(uint64_t address);
 
-  // Return the host's address of live memory, or an error that says what [address, address + bytes) is instead.
+  // Return the host's address of live memory, or an error that says what
+  // [address, address + bytes) is instead.
   ob_status translate(uint64_t address, uint64_t bytes, void** out_host) const;
 
-  // Return the number of live allocations, reservations and opened handles, and the bytes of the first two.
+  // Return the number of live allocations, reservations and opened handles,
+  // and the bytes of the first two.
   uint64_t live_count() const;
   uint64_t live_bytes() const;
 

@@ -16,8 +16,8 @@
 namespace sim {
 namespace {
 
-// The memory file is opened as /proc/PID/fd/N, which any process of the same user may open. Inode and device show
-// whether it is still the same file.
+// The memory file is opened as /proc/PID/fd/N, which any process of the same user may open. Inode
+// and device show whether it is still the same file.
 struct Handle {
   uint64_t magic;
   uint64_t inode;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The options of `torch_outboard.attach("sim", **options)` and of the environment; README.md describes each.
+// The options of `torch_outboard.attach("sim", **options)` and of the
+// environment; README.md describes each.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,10 @@ struct Options {
   Schedule schedule = Schedule::kNormal;
   uint64_t seed = 0;  // of the lazy schedule
 
-  // One by default. Work of the host provider is OpenMP code, and OpenMP keeps a team for each thread that enters it.
-  // Two workers mean two teams on the same cores, which made an addition of a million floats up to 2.6 times slower.
-  // One worker also means that two streams run at once only if a test asks for it.
+  // One by default. Work of the host provider is OpenMP code, and OpenMP keeps a team for each
+  // thread that enters it. Two workers mean two teams on the same cores, which made an addition
+  // of a million floats up to 2.6 times slower. One worker also means that two streams run at
+  // once only if a test asks for it.
   uint32_t workers = 1;
 
   std::string fault;  // rules, see faults.h
@@ -47,7 +49,8 @@ struct Options {
   bool ipc = false;  // memory lies in a file, so that other processes can map it
 };
 
-// Read options and environment. On failure return OB_INVALID_ARGUMENT, and a sentence in `out_error`.
+// Read options and environment. On failure return OB_INVALID_ARGUMENT,
+// and a sentence in `out_error`.
 ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error);
 
 }  // namespace sim

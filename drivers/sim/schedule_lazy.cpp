@@ -11,13 +11,15 @@
 namespace sim {
 namespace {
 
-// The lazy schedule. A step draws one of the runnable streams of all devices, and runs its next task. Streams are
-// listed in the order of their creation, and waits are not tasks. So the same calls with the same seed run in the same
-// order, whatever the addresses, the clock or the handles are.
+// The lazy schedule. A step draws one of the runnable streams of all devices, and runs
+// its next task. Streams are listed in the order of their creation, and waits are not
+// tasks. So the same calls with the same seed run in the same order, whatever the
+// addresses, the clock or the handles are.
 //
-// A waiting thread takes steps until the awaited work is done, and leaves all other work where it is. A query that
-// finds unfinished work takes one step, but only if nothing was queued since the last query. A host that polls and
-// works (an allocator that looks for finished blocks) makes nothing run; a host that only polls reaches the end.
+// A waiting thread takes steps until the awaited work is done, and leaves all other work where it
+// is. A query that finds unfinished work takes one step, but only if nothing was queued since the
+// last query. A host that polls and works (an allocator that looks for finished blocks) makes
+// nothing run; a host that only polls reaches the end.
 class LazyScheduler final : public Scheduler {
  public:
   explicit LazyScheduler(Driver& driver) : driver_(driver), state_(driver.options.seed) {}
@@ -31,8 +33,8 @@ class LazyScheduler final : public Scheduler {
   }
 
   void wait(Stream* stream, uint64_t position, bool) override {
-    // Records precede the waits that are bound to them, so some stream can run unless all that is left waits for an
-    // event that the host completes.
+    // Records precede the waits that are bound to them, so some stream can run unless all that is
+    // left waits for an event that the host completes.
     for (;;) {
       const uint64_t changes = count_changes();
       bool has_run = false;

@@ -17,12 +17,14 @@
 namespace sim {
 namespace {
 
-// The normal schedule. A stream is in one place at a time: idle, in the ready list, with a worker, or in the blocked
-// list of the stream that it waits for. So a blocked stream occupies no worker, and no stream runs on two.
+// The normal schedule. A stream is in one place at a time: idle, in the ready list, with a
+// worker, or in the blocked list of the stream that it waits for. So a blocked stream occupies no
+// worker, and no stream runs on two.
 //
-// A worker that has emptied its stream keeps it and looks for more work, of this stream or of others, for `spin`
-// microseconds, and then sleeps. A host that alternately queues and waits therefore finds the worker awake: no list, no
-// system call, one cache line from one core to the other.
+// A worker that has emptied its stream keeps it and looks for more work, of this stream
+// or of others, for `spin` microseconds, and then sleeps. A host that alternately
+// queues and waits therefore finds the worker awake: no list, no system call, one cache
+// line from one core to the other.
 class WorkerScheduler final : public Scheduler {
  public:
   explicit WorkerScheduler(Driver& driver) : driver_(driver), spin_(int64_t{driver.options.spin} * 1000) {}
@@ -64,8 +66,9 @@ class WorkerScheduler final : public Scheduler {
       list.append(stream);
       ready_count_.fetch_add(1);
     }
-    // The order of these two loads does not matter, but both must follow the increment of the count: a worker lowers
-    // `lingering_`, or raises `sleeping_`, before it reads the count for the last time.
+    // The order of these two loads does not matter, but both must follow the increment
+    // of the count: a worker lowers `lingering_`, or raises `sleeping_`, before it
+    // reads the count for the last time.
     if (sleeping_.load() > 0 && ready_count_.load() > lingering_.load()) wake_one();
   }
 
@@ -135,10 +138,11 @@ class WorkerScheduler final : public Scheduler {
     }
   }
 
-  // Move off the processor of the thread that woke this one. The kernel may wake a worker on that processor, because
-  // the worker slept there, and keep doing so. The waker then stands still while the worker runs and looks for more
-  // work, although another processor is idle (a burst of 40 calls took 300 us instead of 145). This costs some
-  // microseconds, once: the next time the worker wakes where it slept.
+  // Move off the processor of the thread that woke this one. The kernel may wake a worker on
+  // that processor, because the worker slept there, and keep doing so. The waker then stands
+  // still while the worker runs and looks for more work, although another processor is idle (a
+  // burst of 40 calls took 300 us instead of 145). This costs some microseconds, once: the next
+  // time the worker wakes where it slept.
   void step_aside() {
     const int processor = sched_getcpu();
     cpu_set_t allowed;

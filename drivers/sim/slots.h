@@ -10,9 +10,10 @@
 
 namespace sim {
 
-// A table of slots. A handle is (generation, device, index). A look-up takes no lock, touches no freed memory whatever
-// the number, and finds nothing for a handle that was destroyed or belongs to another device. `T` has an atomic
-// `handle`, 0 while the slot is free. Slots are reused, so a `T` is made once and serves several handles.
+// A table of slots. A handle is (generation, device, index). A look-up takes no lock, touches no
+// freed memory whatever the number, and finds nothing for a handle that was destroyed or belongs to
+// another device. `T` has an atomic `handle`, 0 while the slot is free. Slots are reused, so a `T`
+// is made once and serves several handles.
 template <class T>
 class SlotTable {
  public:
@@ -28,7 +29,8 @@ class SlotTable {
     return at(handle & kIndexMask) != nullptr && (handle >> kGenerationShift) != 0;
   }
 
-  // Return a free slot, and the handle to store in it once it is ready; null if there are already a million.
+  // Return a free slot, and the handle to store in it once it is ready; null
+  // if there are already a million.
   T* take(int32_t device, uint64_t* out_handle) {
     std::lock_guard lock(mutex_);
     uint64_t index;

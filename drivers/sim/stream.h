@@ -19,7 +19,8 @@ struct StridedCopy;
 
 enum class Work : uint8_t { kCall, kCopy, kFill, kStridedCopy, kMark, kWait };
 
-// One piece of queued work. Addresses are the host's: they were translated, and checked, when it was queued.
+// One piece of queued work. Addresses are the host's: they were translated,
+// and checked, when it was queued.
 struct alignas(64) Task {
   Work work;
   uint8_t pattern_size;     // of a fill
@@ -69,12 +70,14 @@ class Failure {
   char text_[256] = {};
 };
 
-// A stream. Its tasks are numbered from 0 without end; position n is reached when n tasks are done. A record of an
-// event is a pair (stream, position), which stays valid whatever happens to the event. So waits need no shared event
-// state. For the same reason a slot that serves another stream continues the count.
+// A stream. Its tasks are numbered from 0 without end; position n is reached when n tasks are
+// done. A record of an event is a pair (stream, position), which stays valid whatever happens
+// to the event. So waits need no shared event state. For the same reason a slot that serves
+// another stream continues the count.
 //
-// Producers append under `lock`. One thread at a time consumes: the worker that took the stream from the ready list
-// (normal), the holder of the step lock (lazy), the holder of `inline_mutex` (inline, where nothing is ever stored).
+// Producers append under `lock`. One thread at a time consumes: the worker that took the stream
+// from the ready list (normal), the holder of the step lock (lazy), the holder of `inline_mutex`
+// (inline, where nothing is ever stored).
 struct Stream {
   static constexpr uint64_t kSegmentTasks = 128;
   struct Segment {
@@ -102,12 +105,13 @@ struct Stream {
   // The consumer.
   alignas(64) std::atomic<uint64_t> completed{0};
 
-  // The lowest position that a thread sleeps for. A consumer reads it after each task. A sleeper sets it before it
-  // reads `completed` for the last time. Both are sequentially consistent, so one of them sees the other.
+  // The lowest position that a thread sleeps for. A consumer reads it after each task. A
+  // sleeper sets it before it reads `completed` for the last time. Both are sequentially
+  // consistent, so one of them sees the other.
   std::atomic<uint64_t> wake_at{kNobody};
 
-  // A stream is in at most one list, the ready list or the list of streams blocked on another. So one link suffices,
-  // and no list allocates memory.
+  // A stream is in at most one list, the ready list or the list of streams blocked on another. So
+  // one link suffices, and no list allocates memory.
   Stream* next = nullptr;
   uint64_t blocked_until = 0;  // a position of the stream that it is blocked on
 
@@ -124,11 +128,12 @@ struct Stream {
   // Return the next task, null if there is none. Consumer only.
   Task* head();
 
-  // Count the head as done, and wake the threads that waited for it. Return the streams that were blocked on it, linked
-  // by `next`. Consumer only; the Task is gone afterwards.
+  // Count the head as done, and wake the threads that waited for it. Return the streams that were
+  // blocked on it, linked by `next`. Consumer only; the Task is gone afterwards.
   Stream* complete_head();
 
-  // Make this a gate, a stream without tasks: its next position is reached when `open` is called. Return the position.
+  // Make this a gate, a stream without tasks: its next position is reached when `open`
+  // is called. Return the position.
   uint64_t close();
   // Reach the gate's position. Return what complete_head returns.
   Stream* open() { return complete_head(); }
@@ -136,7 +141,8 @@ struct Stream {
   // Sleep until `position` is reached; another thread consumes.
   void sleep_until(uint64_t position);
 
-  // Make complete_head return `waiter` when `position` is reached. Return false if it is already reached.
+  // Make complete_head return `waiter` when `position` is reached. Return
+  // false if it is already reached.
   bool block(Stream* waiter, uint64_t position);
 
  private:

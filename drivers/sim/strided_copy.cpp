@@ -40,8 +40,9 @@ void copy_rows(char* dst, const char* src, int64_t rows, int64_t columns, int64_
     }
     return;
   }
-  // Transpose through tiles, so that each cache line of either side is used completely at once. With strides of a power
-  // of two the lines of one tile map to the same few sets of the cache and would be evicted.
+  // Transpose through tiles, so that each cache line of either side is used completely at
+  // once. With strides of a power of two the lines of one tile map to the same few sets of
+  // the cache and would be evicted.
   constexpr int64_t kTile = 32;
   Element tile[kTile][kTile + 1];
   for (int64_t row0 = 0; row0 < rows; row0 += kTile) {

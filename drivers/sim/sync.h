@@ -25,8 +25,8 @@ inline int64_t now() {
   return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// A lock without system calls when two threads meet. A mutex would also work. Holders hold it briefly; waiters yield
-// after a while, because a holder may have been preempted.
+// A lock without system calls when two threads meet. A mutex would also work. Holders hold it
+// briefly; waiters yield after a while, because a holder may have been preempted.
 class SpinLock {
  public:
   void lock() {

@@ -38,7 +38,8 @@ void fill(char* dst, const unsigned char* pattern, size_t pattern_size, uint64_t
     std::memset(dst, pattern[0], count);
     return;
   }
-  // Fill one block with patterns, then copy it, doubling the size each time while it stays in the cache.
+  // Fill one block with patterns, then copy it, doubling the size each
+  // time while it stays in the cache.
   const uint64_t bytes = count * pattern_size;
   uint64_t done = std::min<uint64_t>(pattern_size, bytes);
   std::memcpy(dst, pattern, done);

@@ -10,8 +10,8 @@ namespace sim {
 
 struct Driver;
 
-// A strided copy with its loops in order: dimensions of size 1 dropped, contiguous dimensions joined, the destination's
-// smallest stride innermost.
+// A strided copy with its loops in order: dimensions of size 1 dropped, contiguous dimensions
+// joined, the destination's smallest stride innermost.
 struct StridedCopy {
   static constexpr int kMaxDims = 64;
   char* dst;
@@ -30,7 +30,8 @@ struct StridedCopy {
 void plan_strided_copy(const ob_copy_nd& copy, StridedCopy* out_plan);
 void run_strided_copy(const StridedCopy& plan);
 
-// Run any task except a wait, with its modelled duration, its injected failure and its profiler record.
+// Run any task except a wait, with its modelled duration, its injected
+// failure and its profiler record.
 void run_task(Driver& driver, Stream& stream, const Task& task);
 
 }  // namespace sim

@@ -11,8 +11,8 @@
 
 namespace support {
 
-// A plain array: a thread-local with a destructor could be destroyed before its last use at thread exit. Build logs are
-// long; the core reads at most 64 KiB.
+// A plain array: a thread-local with a destructor could be destroyed before its last use at thread
+// exit. Build logs are long; the core reads at most 64 KiB.
 inline thread_local char last_error_text[16 << 10];
 
 // Store the formatted text as this thread's last error and return `code`.

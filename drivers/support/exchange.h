@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An exchange of bytes between the processes of a group, through shared memory: for simulated collectives.
+// An exchange of bytes between the processes of a group, through shared
+// memory: for simulated collectives.
 #pragma once
 
 #include <fcntl.h>
@@ -27,9 +28,9 @@ struct Transfer {
   uint64_t done = 0;
 };
 
-// One rank's end. A file in /dev/shm holds a box for each ordered pair of ranks, through which one message passes in
-// pieces. Each rank locks a byte of the file, which tells the others when its process has ended. One thread at a time
-// calls `run`; any thread the rest.
+// One rank's end. A file in /dev/shm holds a box for each ordered pair of ranks, through which one
+// message passes in pieces. Each rank locks a byte of the file, which tells the others when its
+// process has ended. One thread at a time calls `run`; any thread the rest.
 class Exchange {
  public:
   static constexpr int kMaxRanks = 16;
@@ -57,7 +58,8 @@ class Exchange {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Return true if all ranks have joined. The file's name goes then: a process that is killed leaves none behind.
+  // Return true if all ranks have joined. The file's name goes then: a process
+  // that is killed leaves none behind.
   bool has_all() {
     for (int i = 0; i < size_; ++i) {
       if (shared_->has_joined[i].load() == 0) return false;
@@ -79,8 +81,8 @@ class Exchange {
     return "";
   }
 
-  // Run all transfers to their ends, in any order but for those of one peer and direction. Return false, with a
-  // sentence, if the group cannot go on.
+  // Run all transfers to their ends, in any order but for those of one peer and direction. Return
+  // false, with a sentence, if the group cannot go on.
   bool run(std::vector<Transfer>& transfers, std::string* out_error) {
     for (int idle = 0;;) {
       bool is_over = true;

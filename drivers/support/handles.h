@@ -13,8 +13,9 @@
 
 namespace support {
 
-// A table of handles. A handle is (kind, generation, index). A look-up takes no lock, touches no freed memory whatever
-// the number, and finds nothing for a handle that was destroyed or is of another kind. Slots are reused, never freed.
+// A table of handles. A handle is (kind, generation, index). A look-up takes no lock, touches no
+// freed memory whatever the number, and finds nothing for a handle that was destroyed or is of
+// another kind. Slots are reused, never freed.
 template <class T, uint8_t kKind>
 class Handles {
  public:
@@ -50,8 +51,8 @@ class Handles {
     return handle;
   }
 
-  // End a handle. The object is moved out, so that its destruction runs without the lock. Return false if there is
-  // none.
+  // End a handle. The object is moved out, so that its destruction runs without the lock.
+  // Return false if there is none.
   bool take(uint64_t handle, T* out_object) {
     const std::lock_guard lock(mutex_);
     T* object = find(handle);

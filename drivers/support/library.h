@@ -10,9 +10,9 @@
 
 namespace support {
 
-// Open the named file, or if that is "" the first of the usual names that the loader finds. Return null, with the
-// loader's last sentence, if there is none. Users never close it: such libraries leave threads and exit handlers
-// behind.
+// Open the named file, or if that is "" the first of the usual names that the loader finds. Return
+// null, with the loader's last sentence, if there is none. Users never close it: such libraries
+// leave threads and exit handlers behind.
 inline void* open_library(const std::string& path, std::initializer_list<const char*> usual, std::string* out_error) {
   const auto open = [&](const char* name) {
     void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -34,8 +34,8 @@ bool find_function(void* library, const char* name, Function* out_function, std:
   return *out_function != nullptr;
 }
 
-// Open a library at the first call, for the life of the process. `open` fills it in, or returns false with a sentence.
-// Return null, with that sentence, if it failed. One library for each type.
+// Open a library at the first call, for the life of the process. `open` fills it in, or returns
+// false with a sentence. Return null, with that sentence, if it failed. One library for each type.
 template <class Library>
 const Library* load_once(bool (*open)(const std::string&, Library*, std::string*), const std::string& path,
                          std::string* out_error) {

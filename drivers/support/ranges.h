@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The device memory that a driver has allocated, so that a copy beyond it is an error and not a crash.
+// The device memory that a driver has allocated, so that a copy beyond
+// it is an error and not a crash.
 #pragma once
 
 #include <cinttypes>

@@ -9,7 +9,8 @@
 
 namespace support {
 
-// Return line numbers as compilers write them: "a.cl:12:5: error", "a.cu(12): error", "line 12; error".
+// Return line numbers as compilers write them: "a.cl:12:5: error",
+// "a.cu(12): error", "line 12; error".
 inline std::set<size_t> cited_lines(std::string_view log) {
   std::set<size_t> lines;
   for (size_t at = 0; at < log.size(); ++at) {

@@ -20,7 +20,8 @@ struct StridedShape {
   int64_t src_strides[kMaxStridedDims] = {};
 };
 
-// Return false if more than kMaxStridedDims dimensions are left. A count of 0 means that there is nothing to copy.
+// Return false if more than kMaxStridedDims dimensions are left. A count of 0 means
+// that there is nothing to copy.
 inline bool make_strided_shape(const ob_copy_nd& copy, StridedShape* out_shape) {
   struct Dim {
     int64_t size, dst, src;
@@ -58,8 +59,8 @@ inline bool make_strided_shape(const ob_copy_nd& copy, StridedShape* out_shape) 
   return true;
 }
 
-// Merge neighbours that are adjacent on both sides into larger elements, up to 16 bytes, as far as sizes, strides and
-// addresses allow. Return the element size.
+// Merge neighbours that are adjacent on both sides into larger elements, up to 16 bytes, as far as
+// sizes, strides and addresses allow. Return the element size.
 inline uint32_t widen(StridedShape* shape, uint32_t element_size, uint64_t dst, uint64_t src) {
   const auto is_even = [&] {
     if (shape->ndim == 0 || shape->dst_strides[0] != 1 || shape->src_strides[0] != 1 || shape->sizes[0] % 2 != 0) {
@@ -82,8 +83,8 @@ inline uint32_t widen(StridedShape* shape, uint32_t element_size, uint64_t dst, 
   return element_size;
 }
 
-// Return the bytes from the first element to the end of the last. Beyond 64 bits it is the largest number, which no
-// memory has.
+// Return the bytes from the first element to the end of the last. Beyond 64 bits it is the
+// largest number, which no memory has.
 inline uint64_t span_bytes(const ob_copy_nd& copy, const int64_t* strides) {
   uint64_t elements = 1;
   uint64_t bytes = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launches of a strided copy, for drivers that copy with kernels. A work item copies several elements, whose loads
-// are under way together. If the two sides run along different dimensions, the copy goes through tiles.
+// The launches of a strided copy, for drivers that copy with kernels. A work item copies
+// several elements, whose loads are under way together. If the two sides run along different
+// dimensions, the copy goes through tiles.
 #pragma once
 
 #include <bit>
@@ -30,8 +31,8 @@ struct TransposeArgument {
   StridedArgument batch;  // the other dimensions
 };
 
-// A launch of `kernel` with the arguments (dst, src, argument). The kernel's full name ends with the element size in
-// bytes.
+// A launch of `kernel` with the arguments (dst, src, argument). The kernel's full name ends
+// with the element size in bytes.
 struct StridedLaunch {
   const char* kernel;
   uint32_t blocks, columns, rows;
@@ -53,7 +54,8 @@ inline void add_dim(StridedArgument* argument, int64_t size, int64_t dst, int64_
   argument->count *= divisor;
 }
 
-// Set the argument if the destination runs along one dimension and the source along another; else return false.
+// Set the argument if the destination runs along one dimension and the source
+// along another; else return false.
 inline bool make_transpose(const StridedShape& shape, TransposeArgument* out_argument) {
   if (shape.ndim < 2 || shape.dst_strides[0] != 1 || shape.src_strides[0] == 1 || shape.src_strides[0] == 0)
     return false;
@@ -75,8 +77,8 @@ inline bool make_transpose(const StridedShape& shape, TransposeArgument* out_arg
   return true;
 }
 
-// Call `launch(const StridedLaunch&)` for each launch that a copy needs, until one does not return OB_OK. `threads` is
-// the size of a block of "copy"; tiles need kTile * kTileRows threads.
+// Call `launch(const StridedLaunch&)` for each launch that a copy needs, until one does not return
+// OB_OK. `threads` is the size of a block of "copy"; tiles need kTile * kTileRows threads.
 template <class Launch>
 ob_status for_each_launch(const StridedShape& shape, uint32_t element_size, uint64_t dst, uint64_t src,
                           uint32_t threads, Launch& launch) {

@@ -20,7 +20,8 @@ void return_struct(Struct value, Struct* out_value) {
   std::memcpy(out_value, &value, value.struct_size);
 }
 
-// The body of ob_driver_table: parse the options, and let `fill(options, table)` set the entries and `self`.
+// The body of ob_driver_table: parse the options, and let `fill(options,
+// table)` set the entries and `self`.
 template <class Options, class Fill>
 ob_status return_table(ob_status (*parse)(const ob_options*, Options*, std::string*), const ob_options* given,
                        ob_driver* out_driver, char* error, size_t error_size, Fill&& fill) noexcept {

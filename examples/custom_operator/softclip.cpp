@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// softclip(x, limit) = limit * tanh(x / limit): a custom operator with a kernel for the CPU and one for every device of
-// torch-outboard, a meta function, and autograd.
+// softclip(x, limit) = limit * tanh(x / limit): a custom operator with a kernel for the CPU and one
+// for every device of torch-outboard, a meta function, and autograd.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>

@@ -119,7 +119,8 @@ class OtherProcessDriver(Driver):
         if host is None or self.is_pinned(host, bytes):
             queue.tell(Op.COPY, dst, src, bytes)
         elif src_device == HOST:
-            # Read at once: earlier writes are done, since the host waits for each copy to such memory.
+            # Read at once: earlier writes are done, since the host
+            # waits for each copy to such memory.
             queue.tell(Op.WRITE, dst, data=ctypes.string_at(src, bytes))
         else:
             queue.ask(Op.READ, src, bytes, then=lambda data: ctypes.memmove(dst, data, len(data)))
@@ -158,7 +159,8 @@ class OtherProcessDriver(Driver):
         if mark is not None:
             queue.tell(Op.WAIT, mark.number)
 
-    # Events. A mark is a request that is answered when the stream reaches it: a query sends nothing.
+    # Events. A mark is a request that is answered when the stream
+    # reaches it: a query sends nothing.
 
     def event_create(self, device, flags):
         event = next(self.handles)

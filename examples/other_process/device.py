@@ -214,7 +214,8 @@ class Devices:
         finally:
             self.answer(number, data=data)
 
-    # Programs are libraries. A launch translates the device's addresses to addresses of this process.
+    # Programs are libraries. A launch translates the device's
+    # addresses to addresses of this process.
 
     def launch(self, function, items, data):
         arguments, at = [], 0

@@ -52,7 +52,8 @@ class Link:
     def __init__(self, memory):
         self.connection, theirs = socket.socketpair()
         command = [sys.executable, "-I", str(DEVICE_PROGRAM), str(theirs.fileno()), str(memory)]
-        # A separate process group: Ctrl-C interrupts this process only, and the other one ends with it.
+        # A separate process group: Ctrl-C interrupts this process only,
+        # and the other one ends with it.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
         theirs.close()
         self.lock = threading.Lock()  # guards the three below

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What stands for your vendor's runtime, as chip.h describes it: it starts the chip's process and sends it requests.
+// What stands for your vendor's runtime, as chip.h describes it: it starts the chip's
+// process and sends it requests.
 //
-// A thread sends and another receives, so that nobody waits to be understood. A mark in a stream is a request that is
-// answered when the stream gets there: to ask for it is to look at what has been answered.
+// A thread sends and another receives, so that nobody waits to be understood. A mark in a
+// stream is a request that is answered when the stream gets there: to ask for it is to
+// look at what has been answered.
 #include "chip.h"
 
 #include <dlfcn.h>

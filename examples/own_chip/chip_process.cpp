@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The chip: a process that owns the memory of its devices and works off their streams, run by chip.cpp:
+// The chip: a process that owns the memory of its devices and works off
+// their streams, run by chip.cpp:
 //
 //     chip_process BYTES
 //
-// The work of a stream is done by a thread of its own, so requests are never kept waiting. The process ends when the
-// socket does, however the other one has ended.
+// The work of a stream is done by a thread of its own, so requests are never kept waiting. The
+// process ends when the socket does, however the other one has ended.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -169,7 +170,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
 // ---- Programs ----
 
-// Gives a program, or null. Its file has a name that no other had: libraries of one name are one to the loader.
+// Gives a program, or null. Its file has a name that no other had: libraries of
+// one name are one to the loader.
 void* load(const std::string& binary) {
   std::string path = (getenv("TMPDIR") != nullptr ? std::string(getenv("TMPDIR")) : "/tmp") + "/chip_XXXXXX";
   const int file = mkstemp(path.data());

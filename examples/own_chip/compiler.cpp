@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What stands for your vendor's compiler: a small language, which the host's C compiler takes. language.h has its words.
+// What stands for your vendor's compiler: a small language, which the host's C compiler
+// takes. language.h has its words.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The connection to the chip's process: a thread sends, and another one receives, so that no caller waits until its
-// request is understood.
+// The connection to the chip's process: a thread sends, and another one receives, so that no caller
+// waits until its request is understood.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The messages between the runtime and the chip's process: a header, and `size` bytes behind it. Requests are taken one
-// at a time, in the order in which they were sent; an answer has its request's number. 0: nobody waits for an answer.
+// The messages between the runtime and the chip's process: a header, and `size` bytes behind it.
+// Requests are taken one at a time, in the order in which they were sent; an answer has its
+// request's number. 0: nobody waits for an answer.
 #pragma once
 
 #include <sys/socket.h>

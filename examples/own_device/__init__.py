@@ -33,8 +33,8 @@ class OwnDeviceDriver(OtherProcessDriver):
         self.entries = {}  # kernel -> its name
 
     def device_properties(self, device):
-        # A stored program is used by devices with equal properties. "cpu": one item after the other computes, with
-        # vectors. With "gpu" items share rows.
+        # A stored program is used by devices with equal properties. "cpu": one item after the other
+        # computes, with vectors. With "gpu" items share rows.
         return DeviceProperties(
             name=f"Own device {device}",
             architecture=platform.machine(),

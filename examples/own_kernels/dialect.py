@@ -12,7 +12,8 @@ from torch_outboard.compile.simt.generator import SimtGenerator
 
 LANGUAGE = "own_kernels_c"
 
-# Types, the qualifier of pointers to device memory, functions that are generic in their type, bits of numbers.
+# Types, the qualifier of pointers to device memory, functions that are generic
+# in their type, bits of numbers.
 HEADER = """\
 typedef tiny ob_i8;
 typedef small ob_i16;

@@ -41,7 +41,8 @@ class OwnTritonDriver(PythonDriver):
         self.kernels = {}  # kernel -> (name, the function that runs it)
 
     def device_properties(self, device):
-        # Inductor distributes work by these properties, and chooses Triton's configurations by them.
+        # Inductor distributes work by these properties, and chooses
+        # Triton's configurations by them.
         return dataclasses.replace(
             super().device_properties(device),
             multi_processor_count=4,

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torch_outboard/compiled.h: what the C++ that torch.compile writes for a device calls (`cpp_wrapper`, AOTInductor). It
-// is for generated code; torch_outboard/runtime.h is for code that people write.
+// torch_outboard/compiled.h: what the C++ that torch.compile writes for a device
+// calls (`cpp_wrapper`, AOTInductor). It is for generated code;
+// torch_outboard/runtime.h is for code that people write.
 //
-// Nothing of it is linked: the functions come in a table, which the loaded torch_outboard library gives for a version of
-// this header. Code that was compiled by another version gets an error that says so, and so does code that runs where
-// no torch_outboard is. It includes nothing of ATen, which would take longer to compile than the generated code.
+// Nothing of it is linked: the functions come in a table, which the loaded torch_outboard library
+// gives for a version of this header. Code that was compiled by another version gets an error that
+// says so, and so does code that runs where no torch_outboard is. It includes nothing of ATen,
+// which would take longer to compile than the generated code.
 //
-// Functions throw; std::exception::what says what happened. They may be called from any thread, and use its current
-// streams.
+// Functions throw; std::exception::what says what happened. They may be called from any
+// thread, and use its current streams.
 #ifndef TORCH_OUTBOARD_COMPILED_H
 #define TORCH_OUTBOARD_COMPILED_H
 
@@ -112,8 +114,8 @@ struct Value {
 // Each argument of a kernel in a word, as csrc/inductor/compiled_kernel.h has it.
 using KernelEntry = void (*)(const uint64_t* words);
 
-// A kernel in the driver's language (torch_outboard/driver.h), and how many threads run it: formulas as
-// csrc/kernels/expression.h has them, over the numbers among its arguments.
+// A kernel in the driver's language (torch_outboard/driver.h), and how many threads run it:
+// formulas as csrc/kernels/expression.h has them, over the numbers among its arguments.
 struct KernelProgram {
   const char* language;
   const char* code;
@@ -131,18 +133,20 @@ struct KernelProgram {
 };
 
 struct CompiledFunctions {
-  // `arguments`: a letter each, those of csrc/kernels/argument_kind.h that entries on the host take. Neither the kernel
-  // nor its code is ever freed.
+  // `arguments`: a letter each, those of csrc/kernels/argument_kind.h that entries on the host
+  // take. Neither the kernel nor its code is ever freed.
   const void* (*make_kernel)(const char* name, KernelEntry entry, const char* arguments);
   // Queues it on the current stream of its tensors' device.
   void (*launch_kernel)(const void* kernel, const KernelArgument* arguments, size_t count);
   // Looked up at the first call, so that its library may be loaded later.
   const void* (*make_operator)(const char* name, const char* overload);
-  // Calls it through torch's dispatcher, below autograd. Each tensor that is returned, those in lists too, goes to a
-  // result, which the caller then owns; a null pointer drops it. No results at all drop all.
+  // Calls it through torch's dispatcher, below autograd. Each tensor that is returned,
+  // those in lists too, goes to a result, which the caller then owns; a null pointer drops
+  // it. No results at all drop all.
   void (*call_operator)(const void* op, const Value* arguments, size_t count, AtenTensorHandle* const* results,
                         size_t result_count);
-  // A fresh tensor of the current stream's memory. `allocated` are the sizes to have memory for, which may be larger.
+  // A fresh tensor of the current stream's memory. `allocated` are the sizes to have
+  // memory for, which may be larger.
   AtenTensorHandle (*empty_strided)(size_t dim, const int64_t* allocated, const int64_t* sizes, const int64_t* strides,
                                     int32_t dtype, int32_t device_index);
   // A view of the same memory in another element type.
@@ -152,18 +156,20 @@ struct CompiledFunctions {
   // A copy on the device of what lies in host memory from `data` on. Returns when it is there.
   void (*make_constant)(const void* data, int64_t dim, const int64_t* sizes, const int64_t* strides, int64_t offset,
                         int32_t dtype, int32_t device_index, AtenTensorHandle* out_tensor);
-  // A copy on the host of a tensor's storage from its first element on, valid until the thread's next call.
+  // A copy on the host of a tensor's storage from its first element on,
+  // valid until the thread's next call.
   void* (*copy_to_host)(AtenTensorHandle tensor);
   // A stream that the call was given, by its place among them. Streams are never freed.
   const void* (*given_stream)(size_t place);
   // The thread's current stream of a device.
   const void* (*current_stream)(int32_t device_index);
-  // Makes a stream its device's current one on the thread, and gives the one that it was before. Doesn't throw.
+  // Makes a stream its device's current one on the thread, and gives the one
+  // that it was before. Doesn't throw.
   const void* (*exchange_stream)(const void* stream);
   // Makes the tensor's memory, once it is freed, wait for what was queued on the stream by then.
   void (*record_stream)(AtenTensorHandle tensor, const void* stream);
-  // The same as make_kernel for one in the driver's language, which is built at its first launch on a device. It copies
-  // what it is given.
+  // The same as make_kernel for one in the driver's language, which is built at its first launch on
+  // a device. It copies what it is given.
   const void* (*make_program_kernel)(const char* name, const KernelProgram* program);
 };
 
@@ -223,7 +229,8 @@ class CompiledOperator {
   const void* operator_;
 };
 
-// The streams of a function that uses several; the thread's current stream is what it was when this goes.
+// The streams of a function that uses several; the thread's current stream
+// is what it was when this goes.
 class Streams {
  public:
   explicit Streams(int32_t device_index) : used_{compiled_functions().current_stream(device_index)} {}
@@ -246,7 +253,8 @@ class Streams {
       before_ = nullptr;
     }
   }
-  // To be called before a tensor is freed: its memory returns to one stream, which need not have waited for the others.
+  // To be called before a tensor is freed: its memory returns to one stream, which need
+  // not have waited for the others.
   void record(AtenTensorHandle tensor) const {
     for (const void* stream : used_) {
       compiled_functions().record_stream(tensor, stream);

@@ -12,7 +12,8 @@ from torch_outboard import amp
 
 from .samples import CUDA_ONLY, NAMED, SAMPLES, Make, overload
 
-# In AutocastCUDA only because they are operators of cuDNN; torch's lists for other devices leave them out.
+# In AutocastCUDA only because they are operators of cuDNN; torch's lists
+# for other devices leave them out.
 ONLY_ON_CUDA = {"aten::_cudnn_rnn", "aten::cudnn_convolution", "aten::cudnn_convolution_transpose"}
 # Where torch.autocast("cpu") has a policy that isn't CUDA's: what CUDA's lists say counts.
 OTHER_ON_CPU = {"aten::binary_cross_entropy"}

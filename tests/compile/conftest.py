@@ -47,7 +47,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, driver_name: str) -> It
     assert driver is not None
     if driver.code_generator is None:
         pytest.skip(f"capability: a code generator. {driver_name} names none")
-    # Its traces, megabytes a graph, are made only if somebody listens; pytest's capture of logs does.
+    # Its traces, megabytes a graph, are made only if somebody listens;
+    # pytest's capture of logs does.
     logging.getLogger("torch.__trace").propagate = False
     # Processes that the tests start share it: what a test compiles twice is compiled once.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))

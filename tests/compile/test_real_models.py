@@ -21,7 +21,8 @@ transformers = pytest.importorskip("transformers", reason="the models of the tes
 pytestmark = pytest.mark.models
 
 STEPS = 20
-# Of losses that begin above 2: compiled sums are of another order, and twenty steps of training carry that on.
+# Of losses that begin above 2: compiled sums are of another order, and twenty
+# steps of training carry that on.
 TOLERANCE = 1e-3
 
 

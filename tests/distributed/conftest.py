@@ -21,7 +21,8 @@ from torch_outboard.testing.fork_server import ForkServer
 
 TESTS = Path(__file__).resolve().parent.parent
 PROGRAM = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
-# Of a process that hangs. What fails is timed by the programs; import and compilation take long beside other work.
+# Of a process that hangs. What fails is timed by the programs; import and
+# compilation take long beside other work.
 LIMIT = 120.0
 # ThreadSanitizer ends a forked child that starts a thread: there each rank imports torch.
 SPAWNS = "TEST_SPAWN" in os.environ

@@ -55,7 +55,8 @@ def without_kernels(nccl: dict[str, str]) -> dict[str, str]:
     return {"OUTBOARD_PROVIDERS": "native,host"} if nccl else {}
 
 
-# Before 2.18 there is no split, and each call is queued by a thread of NCCL's. The variable asks for the same.
+# Before 2.18 there is no split, and each call is queued by a thread of NCCL's.
+# The variable asks for the same.
 WHOLE = {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0"}
 BEFORE_SPLIT = {"FAKE_NCCL_VERSION": "21700", "FAKE_NCCL_SLOW": "2"}
 
@@ -64,7 +65,8 @@ BEFORE_SPLIT = {"FAKE_NCCL_VERSION": "21700", "FAKE_NCCL_SLOW": "2"}
 def test_every_collective_of_nccl(run_ranks: RunRanks, nccl, variables) -> None:
     if variables == BEFORE_SPLIT and not nccl:
         pytest.skip("capability: an older library")
-    # A GPU's kernels are compiled for each type and form. The fake's thousand exchanges are hand-overs of four threads.
+    # A GPU's kernels are compiled for each type and form. The fake's thousand exchanges
+    # are hand-overs of four threads.
     run_ranks("collectives", "5", "native", way=("nv", nccl, {**without_kernels(nccl), **variables}), limit=2 * LIMIT)
 
 

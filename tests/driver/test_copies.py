@@ -171,7 +171,8 @@ def test_pinned_memory(device):
 def test_a_pinned_block_is_not_reused_while_a_copy_reads_it(device):
     results = []
     for value in range(50):
-        # Each block is free for Python as soon as it is dropped, while its copy may still be queued.
+        # Each block is free for Python as soon as it is dropped,
+        # while its copy may still be queued.
         block = torch.full((1 << 14,), float(value)).pin_memory()
         results.append(block[1:].to(device, non_blocking=True))
         del block

@@ -115,8 +115,8 @@ def in_forked_child(work):
         assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
 
 
-# In a process of its own: torch's autograd refuses to run in a child of a process in which a backward pass has run on a
-# device.
+# In a process of its own: torch's autograd refuses to run in a child of a process in which a
+# backward pass has run on a device.
 FORK = """
 import os, sys, warnings, torch, torch_outboard
 warnings.simplefilter("ignore")

@@ -154,7 +154,8 @@ def test_a_graph_describes_its_launches(kernel: Launcher, device: torch.device) 
 def test_the_profiler_knows_the_kernel(kernel: Launcher, device: torch.device) -> None:
     x = torch.ones(5, device=device)
     kernel(x, x, x, 5, 1.0, 0)  # builds it
-    # Without acc_events torch 2.11 warns, once a process, that it clears what it has between cycles.
+    # Without acc_events torch 2.11 warns, once a process, that it
+    # clears what it has between cycles.
     with torch.profiler.profile(activities=list(torch.profiler.supported_activities()), acc_events=True) as profile:
         kernel(x, x, x, 5, 1.0, 0)
         torch.accelerator.synchronize(device)

@@ -40,7 +40,8 @@ def maker(device):
     return lambda *shape: torch.ones(shape, device=device)
 
 
-# torch may word the error of operators that it checks itself; operators without a check must be refused too.
+# torch may word the error of operators that it checks itself; operators
+# without a check must be refused too.
 MESSAGE = "(?i)expected all tensors to be on the same device|device type|same device|on device|is on cpu|on CPU"
 
 

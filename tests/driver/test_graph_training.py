@@ -128,7 +128,8 @@ def test_a_training_step_replays_with_the_eager_losses(device: torch.device, mod
     arguments = (device, make_model, OPTIMIZERS[optimizer], make_batch)
     eager, eager_state = train(*arguments, is_graphed=False)
     graphed, graphed_state = train(*arguments, is_graphed=True)
-    # The same kernels on the same data, dropout's random numbers included. Those of a driver may add in any order.
+    # The same kernels on the same data, dropout's random numbers included. Those of
+    # a driver may add in any order.
     exact = {"rtol": 0.0, "atol": 0.0} if not ran_device_kernels() else {"rtol": 1e-3, "atol": 1e-3}
     torch.testing.assert_close(graphed, eager, **exact)
     assert len(set(eager)) == STEPS

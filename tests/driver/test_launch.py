@@ -122,7 +122,8 @@ def test_the_sanitizer_sees_what_a_launch_reads_and_writes(scale, device):
 
 def test_the_profiler_sees_a_launch(scale, device):
     x = torch.ones(5, device=device)
-    # Without acc_events torch 2.11 warns, once a process, that it clears what it has between cycles.
+    # Without acc_events torch 2.11 warns, once a process, that it
+    # clears what it has between cycles.
     with torch.profiler.profile(activities=list(torch.profiler.supported_activities()), acc_events=True) as profile:
         launch(scale, x, x, x, 5, 1.0, 0)
         torch.accelerator.synchronize(device)

@@ -96,7 +96,8 @@ def test_freed_memory_is_used_again(device):
 
 def test_a_segment_is_split_and_joined_again(device):
     module = module_of(device)
-    # In a pool of its own: blocks of the shared one fill the gaps between what other tests have left.
+    # In a pool of its own: blocks of the shared one fill the gaps
+    # between what other tests have left.
     pool = module.MemPool()
     with module.use_mem_pool(pool, device):
         large = block(device, 1000)

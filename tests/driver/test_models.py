@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from .support import assert_same
 
-# Modules for which the CPU has a fused kernel with another order of additions. The device has its own steps of
-# recurrent layers. Attention has torch's composite form if the host cannot reach the memory: test_attention.py is
-# exact elsewhere.
+# Modules for which the CPU has a fused kernel with another order of additions. The device has its
+# own steps of recurrent layers. Attention has torch's composite form if the host cannot reach the
+# memory: test_attention.py is exact elsewhere.
 FUSED_ON_CPU = {"LSTM", "GRU", "RNN", "LSTMCell", "TransformerEncoderLayer", "Transformer"}
 FUSED_TOLERANCE = 2e-5
 

@@ -146,7 +146,8 @@ def test_bags_that_end_at_the_last_offset_are_summed_in_their_first_call(
     device: torch.device, mode: str, requires_grad: bool
 ) -> None:
     weight, index = floats(CPU, 5, 4), torch.tensor([0, 3, 1, 4])
-    # What lies behind the last offset is in no bag, and the CPU's kernels read memory of others for it.
+    # What lies behind the last offset is in no bag, and the CPU's
+    # kernels read memory of others for it.
     for offsets, last in ((torch.tensor([0, 2]), False), (torch.tensor([0, 2, 4]), True), (torch.tensor([0, 4]), True)):
         options = {"mode": mode, "include_last_offset": last}
         given = weight.to(device).requires_grad_(requires_grad)

@@ -22,7 +22,8 @@ BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 # The first id of our arrows: the ids of torch's own profilers, in the same table, count up from 1.
 FLOWS = 1 << 30
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-# Torch's, when a profile begins (2.11) or its second cycle does; it crashes there if that is made an error.
+# Torch's, when a profile begins (2.11) or its second cycle does; it crashes
+# there if that is made an error.
 pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 
 

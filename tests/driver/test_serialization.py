@@ -138,7 +138,8 @@ def test_a_distributed_checkpoint(device, tmp_path):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 7}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own: no process group, storages of the typed kind
-        # Beside a GPU of torch.cuda's, _OverlappingCpuLoader copies CUDA's tensors and refuses all others.
+        # Beside a GPU of torch.cuda's, _OverlappingCpuLoader copies CUDA's
+        # tensors and refuses all others.
         ahead = {"per_thread_copy_ahead": 0} if torch.cuda.is_available() else {}
         writer = checkpoint.FileSystemWriter(tmp_path, **ahead)
         checkpoint.save(state, storage_writer=writer, no_dist=True)

@@ -163,7 +163,8 @@ def test_half_precision_where_the_cpus_kernels_keep_float32(device, name, dtype)
     torch.accelerator.synchronize(device)
     # Where attention is made of operators, each rounds; a generated kernel adds in another order.
     is_rounded = "attention" in name and not (attends(device) and reaches_memory(device))
-    # In this form the CPU's kernel rounds the statistics to half precision first, a generated one the result alone.
+    # In this form the CPU's kernel rounds the statistics to half precision first, a
+    # generated one the result alone.
     is_rounded |= name == "batch norm with update" and generates_kernels(device)
     tolerance = {"atol": 2e-3, "rtol": 2e-2} if is_rounded else {}
     for a, b in zip(ours, expected, strict=True):
@@ -276,8 +277,9 @@ def test_late_warnings_are_bounded(device, late_warning):
 
 
 F = torch.nn.functional
-# Element-wise operators, reductions and products, by name, with the number of tensors that each takes. What they make
-# of a size that they have not met is said by torch's kernels of meta tensors or by rules, in C++.
+# Element-wise operators, reductions and products, by name, with the number of tensors that
+# each takes. What they make of a size that they have not met is said by torch's kernels of
+# meta tensors or by rules, in C++.
 NEW_SIZES = {
     **{f"F.{name}": (getattr(F, name), 1) for name in (
         "celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardtanh", "hardswish", "leaky_relu", "logsigmoid", "mish",
@@ -337,7 +339,8 @@ def test_a_new_size_asks_nothing_of_python(device, queue, name):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.float16, torch.uint8], ids=str)
 def test_ranges_have_the_cpus_sizes(device, dtype):
     ends = (0, 1, 7, -3, 2.5, 0.1, 1e-3, 100, 255)
-    # Below torch 2.13 the CPU's kernel divides int64 by such a step, as the integer 0, and the process dies.
+    # Below torch 2.13 the CPU's kernel divides int64 by such a step, as the
+    # integer 0, and the process dies.
     is_deadly = dtype == torch.int64 and torch.__version__ < (2, 13)
     for start, end, step in itertools.product(ends, ends, (1, -1, 2, *([] if is_deadly else [0.3]), 7, 0)):
 

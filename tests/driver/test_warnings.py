@@ -9,7 +9,8 @@ import pytest
 
 from torch_outboard.testing.plugin import RunPython
 
-# A process of its own, since some are said once. It prints what each call warns of, and what comes at the next wait.
+# A process of its own, since some are said once. It prints what each call warns of,
+# and what comes at the next wait.
 PROGRAM = """
 import json, sys, warnings
 import torch, torch_outboard

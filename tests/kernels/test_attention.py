@@ -56,7 +56,8 @@ def check(
     given, bound = [query, key, value], BOUNDS[query.dtype]
     is_added = mask is not None and mask.is_floating_point()
     expected = differentiate([one.double() for one in given], mask.double() if is_added else mask, grad.double())
-    # What strides an argument has, `to` keeps where they are dense, as those of heads within rows are.
+    # What strides an argument has, `to` keeps where they are dense, as
+    # those of heads within rows are.
     ours = [one.to(device) for one in given], None if mask is None else mask.to(device), grad.to(device)
     poison(device)
     torch_outboard.reset_coverage()

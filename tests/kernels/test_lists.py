@@ -175,7 +175,8 @@ def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None
         torch_outboard.reset_coverage()
         got = function(ours)
         assert [(row.provider, row.calls) for row in torch_outboard.coverage()] == [("generated", 1)]
-        # Sums in float are compared with those in float64, which torch's own are not always as near to.
+        # Sums in float are compared with those in float64, which torch's
+        # own are not always as near to.
         want = function(x)
         exact = REDUCTIONS[name.removesuffix("-wide")]([one.double() for one in x])
         for one, other, near in zip(got, want, exact, strict=True):

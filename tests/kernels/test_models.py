@@ -112,8 +112,8 @@ def test_resnet_18(device: torch.device, is_compiled: bool) -> None:
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return self.model(images).logits
 
-    # At a higher rate the loss rises to thousands, and tells of rounding alone; so it does from some weights, where the
-    # CPU's own losses are 1e-3 from those of float64.
+    # At a higher rate the loss rises to thousands, and tells of rounding alone; so it does from
+    # some weights, where the CPU's own losses are 1e-3 from those of float64.
     torch.manual_seed(0)
     check(Logits(), torch.randn(8, 3, 32, 32), torch.randint(10, (8,)), device, is_compiled, rate=1e-4)
 

@@ -41,7 +41,8 @@ def is_compared(name: str, dtype: torch.dtype, number: float) -> bool:
     dtypes, kind = NOT_GENERATED.get(name, ((), int))
     if dtype in dtypes and isinstance(number, kind):
         return False
-    # A float that is a whole number beyond int32, to which the CPU's vectors raise negative numbers as to a fraction.
+    # A float that is a whole number beyond int32, to which the CPU's vectors raise
+    # negative numbers as to a fraction.
     return not ("pow" in name and dtype == torch.int32 and number == 2**31 - 1 + 1.5)
 
 

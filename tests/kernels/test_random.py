@@ -135,7 +135,8 @@ def test_draws_that_are_not_put_back(device):
     drawn = torch.multinomial(weights, 3)
     assert torch_outboard.coverage().calls("aten::multinomial", "generated") == 1
     drawn = drawn.cpu()
-    # Each element with a weight appears once, in an order with the probabilities of successive draws.
+    # Each element with a weight appears once, in an order with the
+    # probabilities of successive draws.
     assert (drawn.sort(1).values == torch.tensor([0, 2, 3])).all()
     shares = [((drawn[:, 0] == i) & (drawn[:, 1] == j)).double().mean().item() for i, j in ((0, 2), (2, 3), (3, 0))]
     torch.testing.assert_close(shares, [1 / 6 * 3 / 5, 3 / 6 * 2 / 3, 2 / 6 * 1 / 4], atol=0.02, rtol=0)

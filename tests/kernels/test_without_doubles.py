@@ -145,7 +145,8 @@ def test_training(dtype: torch.dtype | None, is_scaled: bool, device: torch.devi
     given, wanted = torch.randn(6, 1, 8, 8), torch.arange(6) % 5
     torch_outboard.reset_coverage()
     got = losses(device)
-    # GradScaler.unscale_ takes the reciprocal of the scale, one number, in float64 on whatever device.
+    # GradScaler.unscale_ takes the reciprocal of the scale, one number,
+    # in float64 on whatever device.
     assert_on_device(device, *(("aten::copy_", "aten::reciprocal") if is_scaled else ()))
     assert got == pytest.approx(losses(torch.device("cpu")), rel=0.03 if dtype is not None else 1e-4)
 

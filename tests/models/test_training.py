@@ -15,7 +15,8 @@ import torch_outboard
 
 from .training import CPU, assert_trains, losses
 
-# Where the CPU has a fused kernel for its own tensors, or a compiler orders sums anew, losses differ by rounding.
+# Where the CPU has a fused kernel for its own tensors, or a compiler orders sums
+# anew, losses differ by rounding.
 ROUNDING = 1e-4
 
 

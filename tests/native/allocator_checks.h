@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the programs that test the allocators in this process share: checks that abort, and what holds at any time.
+// What the programs that test the allocators in this process share: checks that
+// abort, and what holds at any time.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -88,7 +89,8 @@ inline void check_empty(int device) {
   CHECK(stats.oversize_allocations.current == 0 && stats.oversize_segments.current == 0);
 }
 
-// What holds at any time: segments are covered by their blocks, no two free neighbours, statistics are the sums.
+// What holds at any time: segments are covered by their blocks, no two free
+// neighbours, statistics are the sums.
 inline void check_consistent(int device) {
   const auto segments = outboard::memory_snapshot(static_cast<c10::DeviceIndex>(device));
   const auto stats = stats_of(device);
@@ -159,7 +161,8 @@ inline void set_config(const std::string& text) {
 inline void install_fake() {
   outboard::install_driver("fake", fake::table());
   outboard::set_after_wait(outboard::process_deferred);  // as register_with_torch does
-  // Every entry that names a device asks for what takes that device's lock: with the lock held it would hang here.
+  // Every entry that names a device asks for what takes that device's lock: with
+  // the lock held it would hang here.
   fake::driver().on_entry = [](int32_t device) {
     if (device >= 0) {
       static_cast<void>(allocator().getDeviceStats(static_cast<c10::DeviceIndex>(device)));

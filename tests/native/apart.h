@@ -13,7 +13,8 @@
 
 #include "check.h"
 
-// Runs each test in a process of its own, since a runtime is started once and a lost device stays lost.
+// Runs each test in a process of its own, since a runtime is started
+// once and a lost device stays lost.
 inline int run_tests_apart(int argc, char** argv, const std::vector<Test>& tests) {
   if (argc != 2) return run_tests(argc, argv, tests);
   int failed = 0;
@@ -147,7 +148,8 @@ inline View random_view(std::mt19937& random, const std::vector<int64_t>& sizes,
   return view;
 }
 
-// Copies with numbers whose products don't fit into 64 bits: 5 elements of 4 bytes, 2^62 apart, span 4 bytes modulo 2^64.
+// Copies with numbers whose products don't fit into 64 bits: 5 elements of 4 bytes, 2^62
+// apart, span 4 bytes modulo 2^64.
 inline void check_absurd_copies(const Library& driver, uint64_t stream, uint64_t dst, uint64_t src) {
   constexpr int64_t kQuarter = int64_t{1} << 62;
   const int64_t one[] = {1, 1};

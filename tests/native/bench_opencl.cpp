@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The OpenCL driver against what lies under it: a copy of 256 MB against memcpy (for devices that are CPUs), the launch
-// of an empty kernel against a bare loop over the API. Usage: bench_opencl LIBRARY
+// The OpenCL driver against what lies under it: a copy of 256 MB against memcpy (for
+// devices that are CPUs), the launch of an empty kernel against a bare loop over the
+// API. Usage: bench_opencl LIBRARY
 #include <algorithm>
 #include <chrono>
 
@@ -76,7 +77,8 @@ int main(int argc, char** argv) {
   const uint64_t from = driver.alloc(kBytes);
   const uint64_t to = driver.alloc(kBytes);
   std::vector<char> host_from(kBytes, 1), host_to(kBytes, 2);
-  // Both sides are written first: reading memory that nobody wrote reads one page of zeros, which is twice as fast.
+  // Both sides are written first: reading memory that nobody wrote reads one page of
+  // zeros, which is twice as fast.
   for (const uint64_t block : {from, to}) {
     CHECK_OK(driver.copy(stream, block, 0, reinterpret_cast<uint64_t>(host_from.data()), OB_HOST, kBytes));
     CHECK_OK(driver.sync(stream));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What queueing costs: time of the call, from the call to the run, and there and back. Nanoseconds, median of rounds.
+// What queueing costs: time of the call, from the call to the run, and there and back.
+// Nanoseconds, median of rounds.
 #include <time.h>
 
 #include <algorithm>

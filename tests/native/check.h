@@ -40,8 +40,8 @@ inline bool check_status(ob_status got, ob_status expected, const char* text, co
 
 using OptionList = std::initializer_list<std::pair<const char*, const char*>>;
 
-// One table of a driver library, with `self` and the usual arguments filled in. The environment variable
-// OB_TEST_OPTIONS ("key=value,key=value") adds options to those of every table.
+// One table of a driver library, with `self` and the usual arguments filled in. The environment
+// variable OB_TEST_OPTIONS ("key=value,key=value") adds options to those of every table.
 class Library {
  public:
   explicit Library(const char* path, OptionList options = {}) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A libcuda of host memory, on which everything is done at once: for tests of a driver of CUDA GPUs where there is none.
-// Two devices of compute capability 6.1, 1 GiB each. A module is any text; its kernel "illegal" makes every later call
-// fail, as an illegal address does, and any other does nothing. FAKE_CUDA_DEVICES says how many devices there are, and
-// FAKE_CUDA_MAJOR another major compute capability, of minor 0, for compilers that have forgotten 6.1. Of a module that
-// is a cubin it knows the kernels, their parameters and blocks: it refuses launches that CUDA refuses, and writes the
-// others to the file FAKE_CUDA_LAUNCHES, a line each: name, grid, block, shared memory, and the parameters' bytes.
+// A libcuda of host memory, on which everything is done at once: for tests of a driver of CUDA GPUs
+// where there is none. Two devices of compute capability 6.1, 1 GiB each. A module is any text; its
+// kernel "illegal" makes every later call fail, as an illegal address does, and any other does
+// nothing. FAKE_CUDA_DEVICES says how many devices there are, and FAKE_CUDA_MAJOR another major
+// compute capability, of minor 0, for compilers that have forgotten 6.1. Of a module that is a
+// cubin it knows the kernels, their parameters and blocks: it refuses launches that CUDA refuses,
+// and writes the others to the file FAKE_CUDA_LAUNCHES, a line each: name, grid, block, shared
+// memory, and the parameters' bytes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -91,8 +93,8 @@ uint64_t word(const char* at, size_t bytes) {
   return value;
 }
 
-// What the section .nv.info.NAME says: entries of a format, an attribute, and a value of two bytes, which is the size of
-// what follows in format 4.
+// What the section .nv.info.NAME says: entries of a format, an attribute, and a value of two bytes,
+// which is the size of what follows in format 4.
 void read_info(const char* at, const char* end, Function* out) {
   while (at + 4 <= end) {
     const auto format = static_cast<uint8_t>(at[0]), attribute = static_cast<uint8_t>(at[1]);

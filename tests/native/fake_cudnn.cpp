@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A libcudnn that convolves on the host, in the memory of fake_cuda.cpp, and refuses what the real one would: descriptors
-// that are not finalized or lack an attribute, shapes that don't fit together, strides that are not dense, addresses that
-// are not aligned as they were described, a workspace that is missing, no stream. Its first configuration does not repeat
-// its results, its second can't be finalized, its third rounds float32 to TF32. fakeCudnnEngine() says which was run
-// last. Convolutions of 7 channels (of the image) in groups have no engine.
-// Graphs of other operations are attention's: fake_cudnn_graphs.h.
+// A libcudnn that convolves on the host, in the memory of fake_cuda.cpp, and refuses what the real
+// one would: descriptors that are not finalized or lack an attribute, shapes that don't fit
+// together, strides that are not dense, addresses that are not aligned as they were described, a
+// workspace that is missing, no stream. Its first configuration does not repeat its results, its
+// second can't be finalized, its third rounds float32 to TF32. fakeCudnnEngine() says which was run
+// last. Convolutions of 7 channels (of the image) in groups have no engine. Graphs of other
+// operations are attention's: fake_cudnn_graphs.h.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>

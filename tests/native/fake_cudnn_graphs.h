@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Graphs of products, pointwise operations, reductions, reshapes and draws, as attention has them, run operation by
-// operation in double. Operations must come in an order in which their inputs are known.
+// Graphs of products, pointwise operations, reductions, reshapes and draws, as
+// attention has them, run operation by operation in double. Operations must come in an
+// order in which their inputs are known.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +38,8 @@ struct Tensor {
     for (size_t dim = 0; dim < 4; ++dim) result += at[dim] * strides[dim];
     return result;
   }
-  // Return the dense index of a place of a tensor that this one repeats to, or whose groups it sums.
+  // Return the dense index of a place of a tensor that this one
+  // repeats to, or whose groups it sums.
   int64_t index_of(const Sizes& at, const Sizes& from) const {
     int64_t result = 0;
     for (size_t dim = 0; dim < 4; ++dim) {

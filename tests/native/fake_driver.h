@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A driver in the test's own process, for the parts of the core that need no real device. Its memory is malloc's; its
-// streams do nothing by themselves: a test queues work that touches a range, and says when it is done. It fails on the
-// n-th call when told to, remembers what is live, and aborts when the core breaks a rule of driver.h.
+// A driver in the test's own process, for the parts of the core that need no real device. Its
+// memory is malloc's; its streams do nothing by themselves: a test queues work that touches a
+// range, and says when it is done. It fails on the n-th call when told to, remembers what is live,
+// and aborts when the core breaks a rule of driver.h.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A libnccl of host memory, for tests of a driver of CUDA GPUs where there is none: with fake_cuda, whose memory is
-// the host's and whose streams do everything at once. Ranks are processes, which exchange through shared memory.
-// Joining takes a while, as in NCCL without blocking calls. A communicator with blocking calls can be split from it:
-// each call on that one waits for its peers, and the abort of the first ends it. A communicator is destroyed when all of
-// its ranks destroy it, as in one host. FAKE_NCCL_VERSION is the version,
-// FAKE_NCCL_FAIL the name of a function that fails, and FAKE_NCCL_SLOW makes calls without blocking be under way for as
+// A libnccl of host memory, for tests of a driver of CUDA GPUs where there is none: with
+// fake_cuda, whose memory is the host's and whose streams do everything at once. Ranks are
+// processes, which exchange through shared memory. Joining takes a while, as in NCCL without
+// blocking calls. A communicator with blocking calls can be split from it: each call on that one
+// waits for its peers, and the abort of the first ends it. A communicator is destroyed when all of
+// its ranks destroy it, as in one host. FAKE_NCCL_VERSION is the version, FAKE_NCCL_FAIL the name
+// of a function that fails, and FAKE_NCCL_SLOW makes calls without blocking be under way for as
 // many questions after they return.
 #include <algorithm>
 #include <atomic>
@@ -93,7 +94,8 @@ void wait(const Comm& comm) {
   comm.is_running->wait(true);
 }
 
-// Calls are being queued until they are done, as the streams of the other fake do everything at once.
+// Calls are being queued until they are done, as the streams of the
+// other fake do everything at once.
 int run(Comm& comm, std::vector<ob_collective> calls) {
   if (comm.is_blocking) {
     *comm.is_running = true;

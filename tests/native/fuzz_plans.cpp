@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Texts of plans, changed at random: each is read and evaluated, or refused with ValueError. `fuzz_plans COUNT SEED`.
+// Texts of plans, changed at random: each is read and evaluated, or refused with
+// ValueError. `fuzz_plans COUNT SEED`.
 #include <c10/util/Exception.h>
 
 #include <cstdint>

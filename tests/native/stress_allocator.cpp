@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Many threads on the streams of four devices at once, for as many seconds as the first argument says: to be run plain,
-// with -fsanitize=thread and with -fsanitize=address. The second argument is the number of threads, the third the seed.
-// The last third of the time is with expandable segments.
+// Many threads on the streams of four devices at once, for as many seconds as the first
+// argument says: to be run plain, with -fsanitize=thread and with -fsanitize=address. The
+// second argument is the number of threads, the third the seed. The last third of the
+// time is with expandable segments.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -24,7 +25,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kStreams = 8;
 constexpr size_t kSlots = 512;
 
-// A live block, and what its owner wrote at both its ends: another owner of the same bytes would show there.
+// A live block, and what its owner wrote at both its ends: another owner of
+// the same bytes would show there.
 struct Live {
   DataPtr ptr;
   size_t bytes = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The allocators against a driver in this process: the sizes and the statistics of fixed cases, and fork.
+// The allocators against a driver in this process: the sizes and the
+// statistics of fixed cases, and fork.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 #include <sys/wait.h>
@@ -27,7 +28,8 @@ using namespace checks;
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-// Against an ordered set: the smallest that is large enough is found, whatever was put in and taken out before.
+// Against an ordered set: the smallest that is large enough is found, whatever
+// was put in and taken out before.
 void test_free_index() {
   using outboard::memory::Block;
   std::mt19937_64 random(11);
@@ -179,7 +181,8 @@ void test_record_stream() {
   outboard::process_deferred(0);
   CHECK(stats_of(0).active[0].current == 0);
 
-  // A failure of event_record is raised by the next synchronisation, and the block comes back after it.
+  // A failure of event_record is raised by the next synchronisation, and
+  // the block comes back after it.
   DataPtr f = allocate(main, 1000);
   DataPtr kept = allocate(main, 1000);
   outboard::record_stream(f, side);
@@ -219,7 +222,8 @@ void test_private_pools() {
 #if OUTBOARD_TORCH_MINOR >= 13
   CHECK(stats_of(0).reserved_bytes_by_private_pools.empty());
 #endif
-  // What lies in a private pool may be in use on any stream: all are waited for before its memory goes back.
+  // What lies in a private pool may be in use on any stream: all are waited
+  // for before its memory goes back.
   const c10::MempoolId_t pool = outboard::new_mempool_id();
   DataPtr data = pooled(pool);
   Stream& reader = stream_of(0, 3);
@@ -437,7 +441,8 @@ void test_pinned() {
   check_raises<c10::Error>([&] { host.allocate(100); }, "host_alloc failed with INTERNAL");
   d.set_fault(1, OB_OUT_OF_MEMORY);
   host.allocate(100).clear();
-  // A failing event_record in a free is raised at the next synchronisation; the block is not reused before.
+  // A failing event_record in a free is raised at the next synchronisation;
+  // the block is not reused before.
   DataPtr e = host.allocate(100);
   const void* first = e.get();
   outboard::record_host_block(first, e, stream);

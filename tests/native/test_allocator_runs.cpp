@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The allocators against a driver in this process: every driver call failing in turn, a random run against a model,
-// threads. With an argument: how many steps the random run takes.
+// The allocators against a driver in this process: every driver call failing in turn, a random run
+// against a model, threads. With an argument: how many steps the random run takes.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
@@ -80,7 +80,8 @@ void test_faults(bool is_expandable) {
   d.capacity[device] = uint64_t{4} << 30;
 }
 
-// Random steps on one device against a model that knows, for each live block, its range, and whose work touches it.
+// Random steps on one device against a model that knows, for each live block, its
+// range, and whose work touches it.
 void test_model(uint64_t seed, size_t steps) {
   fake::Driver& d = fake::driver();
   constexpr int device = 3;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What any driver library must do: run with the path of one. Uses required entries, and optional ones that are there.
+// What any driver library must do: run with the path of one. Uses required entries,
+// and optional ones that are there.
 #include "check.h"
 
 namespace {
@@ -40,7 +41,8 @@ void short_table_is_respected(const char* path) {
   if (table.destroy != nullptr) table.destroy(table.self);
 }
 
-// What a core of each version knows of a device: its fields are filled, and nothing behind them is written.
+// What a core of each version knows of a device: its fields are filled, and
+// nothing behind them is written.
 void properties_of_every_version(const char* path) {
   constexpr size_t kKnown[] = {offsetof(ob_device_properties, machine) /* 1.0 */, sizeof(ob_device_properties)};
   const Library driver(path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The driver for NVIDIA's GPUs, on a GPU, or on the built fake_cuda.cpp that OB_FAKE names. What the fake has not is
-// skipped there.
+// The driver for NVIDIA's GPUs, on a GPU, or on the built fake_cuda.cpp that OB_FAKE names. What
+// the fake has not is skipped there.
 #include <csignal>
 #include <ctime>
 #include <thread>

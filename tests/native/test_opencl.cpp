@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The OpenCL driver: faults of its surroundings, programs and their binaries, launches, strided copies. Needs an OpenCL
-// loader and a device. OB_FAKE names the built fake_opencl.cpp; without it the tests that need it say so.
+// The OpenCL driver: faults of its surroundings, programs and their binaries, launches, strided
+// copies. Needs an OpenCL loader and a device. OB_FAKE names the built fake_opencl.cpp; without it
+// the tests that need it say so.
 #include <cstddef>
 #include <ctime>
 #include <numeric>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The simulated device: queues, events, schedules, failures of queued work. Memory: test_sim_memory.cpp. The lazy
-// schedule: test_sim_lazy.cpp.
+// The simulated device: queues, events, schedules, failures of queued work. Memory:
+// test_sim_memory.cpp. The lazy schedule: test_sim_lazy.cpp.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -353,7 +353,8 @@ void activity_is_recorded(const char* path) {
   }
 }
 
-// Eight threads use eight streams of two devices, all of them all: records, waits, copies, calls, destroyed events.
+// Eight threads use eight streams of two devices, all of them all: records, waits,
+// copies, calls, destroyed events.
 void threads_and_streams(const char* path) {
   for (const char* schedule : {"normal", "inline", "lazy:3"}) {
     for (const char* workers : {"1", "3"}) {

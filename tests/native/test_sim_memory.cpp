@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The simulated device's memory: what the host may touch, limits, mapping, strided copies and fills, other processes.
+// The simulated device's memory: what the host may touch, limits, mapping, strided
+// copies and fills, other processes.
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -273,7 +274,8 @@ void strided_copies_are_right(const char* path) {
       if (elements * size > 4000) size = 1;
       elements *= size;
     }
-    // Dense strides in a random order of the dimensions, sometimes with gaps; the source may repeat.
+    // Dense strides in a random order of the dimensions, sometimes
+    // with gaps; the source may repeat.
     const auto lay_out = [&](std::vector<int64_t>* strides, bool may_repeat) {
       std::vector<uint32_t> order(ndim);
       for (uint32_t i = 0; i < ndim; ++i) order[i] = i;

@@ -84,7 +84,8 @@ def layouts(x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check(ours: torch.Tensor, expected: torch.Tensor, what: object) -> None:
-    # The numbers are whole and small: float32's sums are exact, and the expected ones are summed in it.
+    # The numbers are whole and small: float32's sums are exact, and the
+    # expected ones are summed in it.
     half = ours.dtype in (torch.float16, torch.bfloat16)
     bounds = {"rtol": 1e-2, "atol": 1e-2} if half else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(ours.cpu(), expected.to(ours.dtype), **bounds, msg=lambda text: f"{what}: {text}")
@@ -195,7 +196,8 @@ def switched(deterministic: bool, allow_tf32: bool, everywhere: bool) -> Iterato
         torch.use_deterministic_algorithms(False)
 
 
-# Whether results must repeat, by either switch, and whether TF32 is allowed; the first engine of the fake that may run.
+# Whether results must repeat, by either switch, and whether TF32 is allowed; the first
+# engine of the fake that may run.
 SWITCHES = {
     (False, True, False): 0,
     (False, False, False): 0,

@@ -44,17 +44,19 @@ NEVER: dict[str, Gap] = {
     "nn.functional.batch_norm.without_cudnn": _NO_CPU_KERNEL,
 }
 
-# Random entries whose mean says nothing: the mean does not exist, or the sign of the result is free.
+# Random entries whose mean says nothing: the mean does not exist, or
+# the sign of the result is free.
 NO_MEAN: frozenset[str] = frozenset({"cauchy", "pca_lowrank", "svd_lowrank"})
 
 # Entries that enlarge a tensor in place beyond its storage: nothing has written the added elements.
 ENLARGED_IN_PLACE: frozenset[str] = frozenset({"resize_", "resize_as_"})
 
-# Entries whose CPU kernel ends the process where elements of `out` are the same memory: nothing can be compared.
+# Entries whose CPU kernel ends the process where elements of `out` are the same
+# memory: nothing can be compared.
 DIE_ON_THE_CPU: frozenset[str] = frozenset({"narrow_copy", "nn.functional.avg_pool3d", "torch._scaled_mm"})
 
-# Entries whose CPU kernel adds to memory that nobody wrote where `out` is empty and the input is not contiguous: two
-# calls on the CPU differ.
+# Entries whose CPU kernel adds to memory that nobody wrote where `out` is empty and the input is
+# not contiguous: two calls on the CPU differ.
 UNDEFINED_INTO_EMPTY: frozenset[str] = frozenset({"native_batch_norm", "_native_batch_norm_legit"})
 
 # Entries that a check is for and that have nothing for it to compare.
@@ -76,16 +78,16 @@ NOTHING_TO_COMPARE: dict[str, frozenset[str]] = {
     "errors": frozenset(_WITHOUT_ERRORS.split()),
 }
 
-# Operators that no provider need run: allocation, fills, copies and reading one element are native code of the core for
-# every driver and are not counted, no more than views, which their schema tells. A sample that no provider counted must
-# have consisted of them on the CPU.
+# Operators that no provider need run: allocation, fills, copies and reading one element are native
+# code of the core for every driver and are not counted, no more than views, which their schema
+# tells. A sample that no provider counted must have consisted of them on the CPU.
 _NATIVE = """
     empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_
     fill fill_ full full_like new_full new_ones new_zeros ones ones_like scalar_tensor zero_ zeros zeros_like
     clone copy_ _to_copy _local_scalar_dense
 """
-# Operators that torch itself makes of those and of views for some arguments: a rotation by nothing is a clone, no
-# integer is infinite, a product over no elements is zeros.
+# Operators that torch itself makes of those and of views for some arguments: a rotation by nothing
+# is a clone, no integer is infinite, a product over no elements is zeros.
 _MADE_OF_NATIVE = """
     alias_copy as_strided_copy as_strided_scatter block_diag constant_pad_nd diag_embed diagonal_scatter expand_copy
     isinf permute_copy repeat rot90 select_scatter slice_scatter split_with_sizes_copy squeeze_copy t_copy
@@ -102,8 +104,8 @@ TOLERANCES: dict[str, Tolerance] = {
     "nn.functional.linear_cross_entropy.chunked": _SUMS,
     "nn.functional.linear_cross_entropy.chunked_none": _SUMS,
 }
-# Of complex results that such operators were multiplied for: the CPU's loop rounds otherwise where its result begins
-# within 32 bytes behind an argument, and where it begins is chance.
+# Of complex results that such operators were multiplied for: the CPU's loop rounds otherwise where
+# its result begins within 32 bytes behind an argument, and where it begins is chance.
 COMPLEX_PRODUCTS = Tolerance(4, "the CPU's kernel rounds complex products by where its tensors lie")
 PRODUCTS: frozenset[str] = frozenset({"aten::mul.Tensor", "aten::mul_.Tensor", "aten::mul.out"})
 

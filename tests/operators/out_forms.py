@@ -101,7 +101,8 @@ def candidates() -> dict[str, Pair]:
     return pairs
 
 
-# ---- Layouts of inputs and outputs: the same shape, values and type in other memory --------------------------------
+# ---- Layouts of inputs and outputs: the same shape, values and type in other memory
+# --------------------------------
 
 
 def _filled(view: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -157,7 +158,8 @@ def beside(tensor: torch.Tensor) -> torch.Tensor:
     return whole
 
 
-# ---- The proof of one call -----------------------------------------------------------------------------------------
+# ---- The proof of one call
+# -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -276,7 +278,8 @@ def _laid_out(arguments: Any, layout: Rearrange) -> Any:
     return tree_map(place, arguments)
 
 
-# ---- Every call that the operator database makes -------------------------------------------------------------------
+# ---- Every call that the operator database makes
+# -------------------------------------------------------------------
 
 
 class Prover(TorchDispatchMode):
@@ -357,7 +360,8 @@ def entries_by_name() -> dict[str, OpInfo]:
     return {info.full_name: info for info in op_db}
 
 
-# ---- The list ------------------------------------------------------------------------------------------------------
+# ---- The list
+# ------------------------------------------------------------------------------------------------------
 
 HEADER = """\
 // SPDX-License-Identifier: BSD-3-Clause

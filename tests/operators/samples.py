@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from torch_outboard.testing.database.calls import CPU, all_samples_of, seed
 
-# Of each entry and element type, in the long run: the first eight samples, then those with shapes not seen so far, up
-# to this many.
+# Of each entry and element type, in the long run: the first eight samples, then those with shapes
+# not seen so far, up to this many.
 MAX_SAMPLES = 32
 FIRST_SAMPLES = 8
 ALL_SAMPLES = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"

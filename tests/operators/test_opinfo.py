@@ -23,7 +23,8 @@ from .checks import CHECKS, Case, cases
 from .harness import Failure, Report
 from .samples import ALL_SAMPLES, dtype_name
 
-# torch warns so at each allocation, also in a test's last calls, whose warnings the wait at its end reports.
+# torch warns so at each allocation, also in a test's last calls, whose
+# warnings the wait at its end reports.
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
 # The share of entries that must not stand in a check's list.

@@ -39,7 +39,8 @@ ADDRESS = Sanitizer(
     "address",
     # A trap, which the other runtime reports: two of them in one process can't both write to files.
     ("-fsanitize=address,undefined", "-fsanitize-undefined-trap-on-error"),
-    # The second is for torch's sake: a runtime that is loaded first must find what throws exceptions.
+    # The second is for torch's sake: a runtime that is loaded first
+    # must find what throws exceptions.
     ("libasan.so", "libstdc++.so"),
     {
         "ASAN_OPTIONS": {
@@ -69,13 +70,15 @@ THREAD = Sanitizer(
             "die_after_fork": 0,
         }
     },
-    # The OpenMP library is not instrumented: what one of its threads hands to another would look like a race.
+    # The OpenMP library is not instrumented: what one of its threads hands to
+    # another would look like a race.
     {"OMP_NUM_THREADS": "1"},
 )
 SANITIZERS = {sanitizer.name: sanitizer for sanitizer in (ADDRESS, THREAD)}
 
 
-# An editable install puts its own finder before PYTHONPATH, and the tests would run on that copy's libraries.
+# An editable install puts its own finder before PYTHONPATH, and the tests
+# would run on that copy's libraries.
 SITE = """
 import os, sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
@@ -105,7 +108,8 @@ class Tree:
         kind, *others = (flag.removeprefix("-fsanitize=") for flag in sanitizer.flags)
         command = [sys.executable, "scripts/build", "--python", sys.executable, "--sanitize", kind]
         command += [f"-DCMAKE_{language}_FLAGS={' '.join(others)}" for language in ("C", "CXX") if others]
-        # With a sanitizer GCC warns of torch's headers, without reason; the usual build shows our own warnings.
+        # With a sanitizer GCC warns of torch's headers, without reason; the
+        # usual build shows our own warnings.
         environment = plain_environment()
         environment["CMAKE_ARGS"] = f"{environment.get('CMAKE_ARGS', '')} -DOUTBOARD_WERROR=OFF"
         # What CMake says of each compiler it finds has no place in a test's output unless it fails.
@@ -139,7 +143,8 @@ class Tree:
             "LD_PRELOAD": preload,
             "PYTHONPATH": str(self.root),
             "PATH": os.pathsep.join([str(self.programs), os.environ["PATH"]]),
-            # Each takes ten times as long, and this one is about what the allocator hands out, not about how.
+            # Each takes ten times as long, and this one is about what the
+            # allocator hands out, not about how.
             "OUTBOARD_MODEL_OPERATIONS": "4000",
             **options,
             **self.sanitizer.environment,

@@ -8,7 +8,8 @@ import pytest
 from stress.suites import TESTS, run_suite
 from torch_outboard._discovery import found_drivers
 
-# One generator writes the same code for all drivers: drivers with schedules stand for the others, as in the tests.
+# One generator writes the same code for all drivers: drivers with schedules stand
+# for the others, as in the tests.
 COMPILED = [
     name
     for name, driver in ((name, found.load()) for name, found in found_drivers().items())

@@ -57,7 +57,8 @@ w = kept[0] + 1
 """
 LAST = "print('the last line')\n"
 PYTHON = "examples.pure_python_driver:PythonDriver"
-# Where work runs on a thread of the driver, where it waits for somebody to ask, and where the driver is Python.
+# Where work runs on a thread of the driver, where it waits for somebody to ask,
+# and where the driver is Python.
 PROCESSES = {
     "running streams and an unfinished graph": ("sim", START + STREAMS + BACKWARD + GRAPHS + LAST, {}),
     "work that nobody waits for": ("sim", START + BACKWARD + STREAMS + LAST, {"OUTBOARD_SIM_SCHEDULE": "lazy:3"}),
@@ -111,7 +112,8 @@ def run(
     if valgrind is None:
         pytest.skip("valgrind is not installed. CONTRIBUTING.md says how")
     found = folder / "errors.xml"
-    # Threads take turns: with valgrind's own lock the one that looks for work would starve the others.
+    # Threads take turns: with valgrind's own lock the one that looks
+    # for work would starve the others.
     command = [valgrind, "--xml=yes", f"--xml-file={found}", "--fair-sched=yes", "--num-callers=40"]
     # Python frees nothing of its own at its end. XML has no way to leave out the search.
     command += ["--show-leak-kinds=none", "--errors-for-leak-kinds=none"]

@@ -26,7 +26,8 @@ def check(run_python: Any, report: Path, *arguments: str, status: int) -> list[d
 @pytest.mark.parametrize("more", [(), ("--gradients",)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 def test_nothing_is_wrong(driver: str, more: tuple[str, ...], dtype: str, run_python: Any, tmp_path: Path) -> None:
-    # By the first letter of an entry's name, so that no process is longer than one of a test may be.
+    # By the first letter of an entry's name, so that no process is
+    # longer than one of a test may be.
     found = []
     for letters in ("[a-e_A-D]", "[f-l]", "[mopq]", "nn", "n[^n]", "[r-t]", "[u-zE-Z]"):
         arguments = ("--driver", f"tests.simt_drivers:{driver}", "--dtypes", dtype, "--only", f"^{letters}")

@@ -13,8 +13,9 @@ import pytest
 
 from torch_outboard.testing.plugin import RunPython
 
-# A call whose kernels are there, and calls that need kernels which aren't; 3: there is no device. A call may raise, but
-# nothing aborts, hangs or is wrong, and what was known before works again afterwards.
+# A call whose kernels are there, and calls that need kernels which aren't; 3: there is no
+# device. A call may raise, but nothing aborts, hangs or is wrong, and what was known
+# before works again afterwards.
 PROGRAM = """
 import os, resource, sys
 import torch, torch_outboard

@@ -26,8 +26,8 @@ def drivers_with(option):
     return [name for name, found in found_drivers().items() if option in found.load().options]
 
 
-# Runs each seed in a forked child of one process that has torch loaded and no device open: a hundred times as fast as a
-# process of its own. A child reports by its exit status.
+# Runs each seed in a forked child of one process that has torch loaded and no device open: a
+# hundred times as fast as a process of its own. A child reports by its exit status.
 FORKS = """
 import json, os, sys, traceback
 import torch, torch_outboard

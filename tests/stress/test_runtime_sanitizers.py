@@ -15,11 +15,13 @@ from stress import sanitizers
 from stress.sanitizers import Tree
 from torch_outboard._discovery import found_drivers
 
-# For tools that know memory by its address, above all ThreadSanitizer. A driver with this option suits these runs.
+# For tools that know memory by its address, above all ThreadSanitizer. A driver
+# with this option suits these runs.
 OPTION = "single_mapping"
 DRIVERS = [name for name, found in found_drivers().items() if OPTION in found.load().options]
 
-# What of tests/unit opens a device, runs threads or ends processes. The rest reads descriptions and prints.
+# What of tests/unit opens a device, runs threads or ends processes. The rest
+# reads descriptions and prints.
 UNIT = (
     *("test_driver.py", "test_exit.py", "test_graph_exit.py", "test_guard_faults.py", "test_native_graphs.py"),
     *("test_lifetimes.py", "test_profiler.py", "test_trampolines.py", "test_workers.py"),
@@ -87,7 +89,8 @@ def test_what_is_left_out_exists():
             assert f"def {name.partition('[')[0]}(" in (sanitizers.ROOT / "tests" / path).read_text(), test
 
 
-# ---- That the runs above can fail ------------------------------------------------------------------------------------
+# ---- That the runs above can fail
+# ------------------------------------------------------------------------------------
 
 PLANTED = r"""
 #include <climits>
@@ -127,7 +130,8 @@ ERRORS = {
 def test_a_planted_error_is_reported(tree):
     library = plant(tree)
     for error, message in ERRORS[tree.sanitizer.name].items():
-        # As in a test's own process: torch and the package are loaded, and the error is in a process below.
+        # As in a test's own process: torch and the package are loaded, and
+        # the error is in a process below.
         call = f"import ctypes, torch, torch_outboard; ctypes.CDLL({str(library)!r}).{error}(1)"
         tree.run("-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {call!r}])", timeout=600)
         reports = tree.take_reports()

@@ -107,7 +107,8 @@ def copy_sources(root: Path, changes: Iterable[Change]) -> None:
     What is not changed is a link, with Python's compiled files: processes there must not write those.
     """
     changes = list(changes)
-    # The first tells tests where the sources are, the second makes a folder of the package for its libraries.
+    # The first tells tests where the sources are, the second makes a folder of
+    # the package for its libraries.
     copied = {"tests/unit/contract.py", "torch_outboard/__init__.py", *(one.file for one in changes)}
     for folder in _FOLDERS:
         (root / folder).parent.mkdir(parents=True, exist_ok=True)

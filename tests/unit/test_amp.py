@@ -203,7 +203,8 @@ def test_the_workaround_is_there_where_torch_needs_it():
     assert needs_register_autocast() == (minor == (2, 11)), "torch_outboard/_compat/torch_2_11.py can go"
 
 
-# Stands for torchvision: operators that refuse tensors of two dtypes, and casts for no device of ours.
+# Stands for torchvision: operators that refuse tensors of two dtypes,
+# and casts for no device of ours.
 TORCHVISION = """
 import sys, types
 package = types.ModuleType("torchvision")

@@ -7,8 +7,8 @@ from unit.test_native_kernels import attach, compile_c
 
 __all__ = ["compile_c"]
 
-# cos writes the call's flags, bernoulli the bits of its seed, drawn `draws` times. Attention is all 3, and taken for
-# heads of 8; `asked` counts the questions.
+# cos writes the call's flags, bernoulli the bits of its seed, drawn `draws` times. Attention is all
+# 3, and taken for heads of 8; `asked` counts the questions.
 KERNELS = """
 #include <torch_outboard/driver.h>
 #define SHOWN __attribute__((visibility("default")))

@@ -129,7 +129,8 @@ def test_another_version_of_the_contract():
         torch_outboard.attach(type("Newer", (Toy,), {"abi": (2, 0)}))
 
 
-# -- Libraries --------------------------------------------------------------------------------------------------------
+# -- Libraries
+# --------------------------------------------------------------------------------------------------------
 
 
 class LibraryDriver(Driver):
@@ -235,7 +236,8 @@ def test_a_library_without_the_symbol(compile_library):
         torch_outboard.attach(type("Other", (LibraryDriver,), {"library": path}))
 
 
-# -- What changes the process -----------------------------------------------------------------------------------------
+# -- What changes the process
+# -----------------------------------------------------------------------------------------
 
 ATTACH = """
 import sys

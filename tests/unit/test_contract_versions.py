@@ -32,7 +32,8 @@ def test_the_header_is_the_newest_version(compiler: str, tmp_path: Path) -> None
     required, optional = table_entries()
     assert [*required, *optional] == [name for added in ADDED_ENTRIES for name in added]
     assert set(SIZES[-1]) == set(re.findall(r"^typedef struct (\w+) \{", header(), flags=re.M))
-    # A struct is what it was, with more behind it: where the first field of a later version lies an earlier one ends.
+    # A struct is what it was, with more behind it: where the first field of a later
+    # version lies an earlier one ends.
     lines = ["#include <torch_outboard/driver.h>", "#define IS(what) _Static_assert(what, #what)"]
     for name, size in SIZES[-1].items():
         lines.append(f"IS(sizeof({name}) == {size});")

@@ -98,7 +98,8 @@ def test_the_guide_speaks_of_the_project_that_is_made():
     files = project_files("mychip", "host-memory", "c")
     for path in ("src/driver.c", "torch_mychip/__init__.py", "include/torch_outboard/driver.h", "tests/test_driver.py"):
         assert f"`{path}`" in guide and path in files
-    # The reader replaces an entry of the made driver by the guide's, which uses functions of the driver.
+    # The reader replaces an entry of the made driver by the guide's,
+    # which uses functions of the driver.
     (entry,) = re.findall(r"(?<!-->\n)```c\n(.*?)```", guide, re.DOTALL)  # the others are quoted from examples
     signature, *body = entry.splitlines()
     assert signature in files["src/driver.c"]

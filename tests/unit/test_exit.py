@@ -14,7 +14,8 @@ device = torch_outboard.attached_driver().name
 
 @pytest.mark.parametrize("driver", ["sim", "examples.pure_python_driver:PythonDriver"])
 def test_a_program_may_end_with_a_backward_pass(run_python, driver):
-    # Autograd's thread drops the pass after backward() has returned; it aborted every third process without the wait.
+    # Autograd's thread drops the pass after backward() has returned; it aborted every
+    # third process without the wait.
     code = ATTACH + "x = torch.randn(4, 4, device=device, requires_grad=True)\n(x @ x).sum().backward()\n"
     for _ in range(4):
         assert run_python(code, driver).stderr == ""
@@ -22,7 +23,8 @@ def test_a_program_may_end_with_a_backward_pass(run_python, driver):
 
 @pytest.mark.parametrize("call", ["torch.erfinv(x)", "torch._foreach_lgamma([x])"], ids=["operator", "list"])
 def test_a_failed_build_may_be_the_last_thing_in_a_program(run_python, call):
-    # The failure is kept for a second, by objects that torch's dispatcher destroys after Python has ended.
+    # The failure is kept for a second, by objects that torch's dispatcher
+    # destroys after Python has ended.
     code = f"""
 from torch_outboard.kernels import builder
 def no_room(*arguments):

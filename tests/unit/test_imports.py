@@ -46,9 +46,10 @@ _DISK = {
 }
 _TUNING = {*_TEMPLATES, *_OPERATORS, *_DISK, "kernels.disk"}
 
-# What docs/architecture.md says: the rooms that the modules of a room may import, beside their own. A module belongs to
-# the longest name that its own begins with, without the package's; "" is what users import. The order is that of the
-# layers. Generators in other languages than C++ are rooms of their own.
+# What docs/architecture.md says: the rooms that the modules of a room may import, beside
+# their own. A module belongs to the longest name that its own begins with, without the
+# package's; "" is what users import. The order is that of the layers. Generators in other
+# languages than C++ are rooms of their own.
 ROOMS: Mapping[str, Collection[str]] = {
     "_errors": (),
     "_version": (),
@@ -124,7 +125,8 @@ ROOMS: Mapping[str, Collection[str]] = {
     "__main__": {"cli"},
 }
 
-# The imports that no rule allows, and why they are still there. An import that is gone must go from this list.
+# The imports that no rule allows, and why they are still there. An import that
+# is gone must go from this list.
 _TOLD = "the last lines of `outboard test` say what `outboard info` says"
 EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("testing.conclusion", "cli.info"): _TOLD,

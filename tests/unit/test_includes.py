@@ -25,8 +25,8 @@ _CHAIN = {*_CALL, "csrc/kernels", "csrc/ops/native", "csrc/ops/generated", "csrc
 _OPS = {*_CHAIN, "csrc/ops/boxed", "csrc/ops/description", "csrc/ops/register_native", "csrc/ops/own"}
 _API = {*_OPS, *_GRAPH, "csrc/ops/register", "csrc/inductor", _PUBLIC}
 
-# What docs/architecture.md says: the rooms that the files of a room may include, beside their own. A file belongs to
-# the longest name that its path begins with. The order is that of the layers.
+# What docs/architecture.md says: the rooms that the files of a room may include, beside their own.
+# A file belongs to the longest name that its path begins with. The order is that of the layers.
 ROOMS: Mapping[str, Collection[str]] = {
     _CONTRACT: (),
     _COLLECTIVES: {_CONTRACT},
@@ -59,7 +59,8 @@ ROOMS: Mapping[str, Collection[str]] = {
     "drivers/sim": {_CONTRACT, _COLLECTIVES, "drivers/support"},
 }
 
-# Includes that no rule allows, by the two files, and why they are there. There are none: keep it so.
+# Includes that no rule allows, by the two files, and why they are
+# there. There are none: keep it so.
 EXCEPTIONS: Mapping[tuple[str, str], str] = {}
 
 # How headers of other projects begin, and the rooms that may include them.

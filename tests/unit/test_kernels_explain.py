@@ -77,7 +77,8 @@ def test_python_places_hold_what_they_are_named_for(operator: str, function: str
     assert found, output
     folder = ROOT if file.startswith("torch_outboard/") else Path(torch.__file__).parents[1]
     lines = (folder / file).read_text(encoding="utf-8").splitlines()
-    # A decorator may stand before the function, whose name is another one for Inductor's own wrappers.
+    # A decorator may stand before the function, whose name is another
+    # one for Inductor's own wrappers.
     texts = ["\n".join(lines[line - 1 : line + 2]) for line in found]
     assert any(f"def {function}(" in text or (function == "pointwise" and "def " in text) for text in texts), texts
 

@@ -218,7 +218,8 @@ assert all(bool((other == 1e9).all()) for other in others)
     )
 
 
-# A driver whose streams can be destroyed by somebody else: what names such a stream fails from then on.
+# A driver whose streams can be destroyed by somebody else: what names
+# such a stream fails from then on.
 TOY = """
 import pytest, torch, torch_outboard
 from torch_outboard import DriverError

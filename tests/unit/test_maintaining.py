@@ -200,7 +200,8 @@ check(its_programs_are_tested)
 
 WALKS = (ENTRY, DTYPE, SCHEDULE, LANGUAGE)
 
-# Each copy is checked in a forked process, before which torch was imported once. This package was not.
+# Each copy is checked in a forked process, before which torch was
+# imported once. This package was not.
 RUN = """
 import json, os, sys, traceback
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"

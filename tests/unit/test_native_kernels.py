@@ -175,7 +175,8 @@ with pytest.raises(ValueError, match="write it as namespace::name.overload"):
     )
 
 
-# ---- In C ----------------------------------------------------------------------------------------------------------
+# ---- In C
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -408,8 +409,9 @@ assert len(seen) == 5
     )
 
 
-# cos that copies its argument by way of scratch memory: `sizes` says how many bytes it asks for, in order, -1 for as
-# many as it needs; `addresses` is what it was given, `failed` counts what it wasn't: then it declines, if it may.
+# cos that copies its argument by way of scratch memory: `sizes` says how many bytes it asks for, in
+# order, -1 for as many as it needs; `addresses` is what it was given, `failed` counts what it
+# wasn't: then it declines, if it may.
 SCRATCH = """
 #include <torch_outboard/driver.h>
 #include <string.h>

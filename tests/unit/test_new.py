@@ -25,7 +25,8 @@ from torch_outboard.testing import driver_test_command, run_driver_tests, suite
 from .contract import ROOT
 
 KINDS = [(template, language) for template, languages in TEMPLATES.items() for language in languages]
-# Of the driver tests those of the contract: test_each_driver.py runs all on the drivers that projects are made of.
+# Of the driver tests those of the contract: test_each_driver.py runs all on the
+# drivers that projects are made of.
 CONTRACT = [
     *(
         "test_copies.py",
@@ -39,7 +40,8 @@ CONTRACT = [
 ]
 
 
-# The files of a template and language; of others CONTRACT. `make stress` runs all tests on devices with kernels.
+# The files of a template and language; of others CONTRACT. `make stress` runs all
+# tests on devices with kernels.
 FILES = {
     ("host-memory", "c"): CONTRACT[:1],
     ("host-memory", "python"): CONTRACT[:1],
@@ -57,7 +59,8 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 
 def is_installed(distribution: str) -> bool:
-    # Not by importlib.util.find_spec: setuptools warns of "pip" there once distutils is imported, as by torch's tests.
+    # Not by importlib.util.find_spec: setuptools warns of "pip" there once distutils is
+    # imported, as by torch's tests.
     try:
         importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -78,7 +81,8 @@ def build_and_test(template, language, tmp_path, run_python):
     run_installed(run_python, site, project, "-q", "-p", "no:cacheprovider", "-k", what)
     if template in ("kernels", "triton"):
         return  # it has the streams and the memory of another template; `make stress` has its kernels run all tests
-    # Of the others all files of the contract pass where their drivers are tested, of which they are copies.
+    # Of the others all files of the contract pass where their drivers are
+    # tested, of which they are copies.
     files = FILES.get((template, language), CONTRACT)
     run_installed(run_python, site, ROOT, *driver_test_command("made_up", arguments=[*files, "-q"])[3:])
     if (template, language) == ("device", "c"):

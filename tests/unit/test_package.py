@@ -16,7 +16,8 @@ from torch_outboard.testing.plugin import RunPython
 
 from .contract import ROOT
 
-# What the package is made of before a driver is attached; benchmarks/imports.py measures what that costs.
+# What the package is made of before a driver is attached;
+# benchmarks/imports.py measures what that costs.
 LOADED = {
     *("", "._attach", "._autoload", "._build", "._compat", "._coverage", "._discovery", "._errors", "._extension"),
     *("._direct_calls", "._host_view", "._kernels", "._launch", "._options", "._properties", "._triton", "._version"),
@@ -158,7 +159,8 @@ def test_only_drivers_know_the_names_of_drivers():
     for name, found in own.items():
         driver = found.load()
         words |= {name, driver.name, driver.__name__, f"libob_{name}"}
-    # Languages of kernels are named after languages, also in what they write: opencl_c, #pragma OPENCL.
+    # Languages of kernels are named after languages, also in what they write: opencl_c,
+    # #pragma OPENCL.
     # "null" is a word of C, and a driver's only in quotes.
     quoted = {word for word in words if word == "null"}
     pattern = re.compile(

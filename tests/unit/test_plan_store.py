@@ -30,7 +30,8 @@ ANSWER = Answer(
     ],
 )
 
-# Calls with random values, judged by the CPU; 3: there is no device. What came of the plans is printed last.
+# Calls with random values, judged by the CPU; 3: there is no device. What
+# came of the plans is printed last.
 PROGRAM = """
 import json, logging, os, sys
 logging.basicConfig(stream=sys.stdout)
@@ -52,7 +53,8 @@ print(json.dumps({**plan_statistics(), "inductor": "torch._inductor" in sys.modu
 """
 
 
-# Eight threads that wait for each other before they call, with sizes of two kinds: for a row of one, plans are others.
+# Eight threads that wait for each other before they call, with sizes of two kinds: for
+# a row of one, plans are others.
 THREADS = """
 import json, os, sys, threading
 import torch, torch_outboard
@@ -372,7 +374,8 @@ def test_what_a_plan_depends_on_is_in_its_key(monkeypatch: Any) -> None:
     found.append(key())
     monkeypatch.delenv("TORCHINDUCTOR_FREEZING")
     assert len(set(found)) == len(found) and None not in found
-    # Numbers that are read at each call, sizes and strides, and where a cache is, make no difference.
+    # Numbers that are read at each call, sizes and strides, and where
+    # a cache is, make no difference.
     assert key(arguments=[x, x, 0.25]) == key() and key(arguments=[x, 7, 0.5]) == key(arguments=[x, 2, 0.5])
     assert key(arguments=[torch.empty(9, 4).t(), x, 0.5]) == key()
     assert keys.sizes_of([x, 1, [torch.empty(9, 4).t()]]) == [[[2, 3], [3, 1]], [[4, 9], [1, 4]]]

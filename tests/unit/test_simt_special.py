@@ -117,7 +117,8 @@ def test_of_two_numbers(run: Run, name: str, dtype: torch.dtype, generator: torc
             torch.cat([*pair]) for pair in ((u[0] * 10 + 1, u[1] * 3 + 1, edges[0]), (v[0] * 20, v[1] * 1e4, edges[1]))
         )
     else:
-        # Of the last ones, up to 10^5, the second lies within a few widths of where the result changes.
+        # Of the last ones, up to 10^5, the second lies within a few
+        # widths of where the result changes.
         large = 10 ** (u[2] * 7 - 2)
         near = (large + torch.randn(2000, generator=generator) * large.sqrt()).abs()
         x = torch.cat([u[0] * 5, u[1] * 100, large, edges[0]])

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The sizes that CONTRIBUTING.md allows: 600 lines a file, 60 lines a function of Python without its docstring."""
+"""The sizes that CONTRIBUTING.md allows: of files, of functions of Python without docstrings, of comments."""
 
 from __future__ import annotations
 
 import ast
+import io
+import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,3 +50,32 @@ def test_functions_are_short() -> None:
                     long[f"{path.relative_to(ROOT)}:{node.name}"] = lines_of(node)
     assert count > 2000
     assert long == {}
+
+
+# Tables, rules and addresses: their lines are as long as they have to be.
+LAYOUT = re.compile(r"\S {2,}\S|^\W*\||-{20}|https?://")
+
+
+def comments_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the comments that have lines of their own, with the numbers of the lines."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT and token.line.strip().startswith("#"):
+                yield token.start[0], token.line.rstrip("\n")
+    else:
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.lstrip().startswith("//"):
+                yield number, line
+
+
+def test_comments_are_narrow() -> None:
+    wide = []
+    count = 0
+    for path in files("tests"):
+        for number, line in comments_of(path):
+            count += 1
+            if len(line) > 100 and not LAYOUT.search(line):
+                wide.append(f"{path.relative_to(ROOT)}:{number}")
+    assert count > 5000
+    assert wide == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-# A C function that sleeps in the driver's place, and releases the interpreter lock as one of a library does.
+# A C function that sleeps in the driver's place, and releases the interpreter
+# lock as one of a library does.
 HANGING = """
 import ctypes, logging, os, signal, threading, pytest, torch, torch_outboard
 from torch_outboard import _C
@@ -98,7 +99,8 @@ torch.accelerator.synchronize()
     assert answer.stderr.count("has been waiting in stream_synchronize for 0 s") == 1
 
 
-# Work that lasts until it is let go, on a driver whose waits no signal ends. The first call of a new operator waits.
+# Work that lasts until it is let go, on a driver whose waits no signal ends. The
+# first call of a new operator waits.
 WORK = """
 import logging, signal, threading, pytest, torch, torch_outboard
 from torch_outboard import _C

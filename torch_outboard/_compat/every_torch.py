@@ -23,7 +23,8 @@ __all__ = [
     "settle_before_settings",
 ]
 
-# The setters of process settings that the CPU's kernels read while they run. Some versions of torch lack some of them.
+# The setters of process settings that the CPU's kernels read while they run. Some
+# versions of torch lack some of them.
 SETTERS = (
     "_set_default_dtype",
     "_set_default_tensor_type",
@@ -38,8 +39,8 @@ SETTERS = (
     "_set_qengine",
 )
 
-# Meta kernels that refuse arguments by the device's type, although the device supports more than the CPU: histc counts
-# integers (csrc/ops/own/composites.cpp).
+# Meta kernels that refuse arguments by the device's type, although the device supports more than
+# the CPU: histc counts integers (csrc/ops/own/composites.cpp).
 _BEYOND_CPU = frozenset({"meta_histc"})
 
 

@@ -41,7 +41,8 @@ def cast_operators() -> None:
 def _set_policies(_: ModuleType) -> None:
     from torch_outboard import _C
 
-    # Without its library (for example if it was built for another torch), torchvision has no operators.
+    # Without its library (for example if it was built for another
+    # torch), torchvision has no operators.
     known = set(torch._C._dispatch_get_all_op_names())
     for name, policy in POLICIES.items():
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

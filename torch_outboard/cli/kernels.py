@@ -181,7 +181,8 @@ def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes:
     if given := key.settings():
         raise click.ClickException(f"plans would be for those alone who have set this too: {', '.join(given)}")
     with tempfile.TemporaryDirectory() as kept:
-        # This process does nothing else. The user's plans and other packs must not pass for new ones.
+        # This process does nothing else. The user's plans and other
+        # packs must not pass for new ones.
         os.environ.update({store.VARIABLE: kept, packs.VARIABLE: ""})
         os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
         os.environ.setdefault("OUTBOARD_FALLBACK", "silent")

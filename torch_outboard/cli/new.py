@@ -22,7 +22,8 @@ from torch_outboard.cli.torch_first import import_torch
 __all__ = ["new", "project_files"]
 
 _TEMPLATES = Path(__file__).parent / "project"
-# Template, which is what the device is at first -> the languages that the driver can be in. The first is the default.
+# Template, which is what the device is at first -> the languages that the driver can
+# be in. The first is the default.
 TEMPLATES = {
     "host-memory": ("c", "python"),
     "device": ("c", "python"),

@@ -21,7 +21,8 @@ from torch_outboard.codegen.kernel.overrides import SimtOverrides
 
 __all__ = ["LACK", "leave_to_providers"]
 
-# In a node's meta: what the dialect lacks for the node, worded as a reason of torch_outboard/kernels/reasons.py.
+# In a node's meta: what the dialect lacks for the node, worded as a reason of
+# torch_outboard/kernels/reasons.py.
 LACK = "outboard_lack"
 
 # Operators whose kernels add to memory that several items write.

@@ -42,7 +42,8 @@ class SimtScheduling(SIMDScheduling):
         return OrderedSet(_FEATURES)
 
     def codegen_comment(self, node_schedule: Any, kernel_name: str | None = None) -> None:
-        # The operators that a kernel fuses. Inductor writes them for GPUs only; the compile report reads them.
+        # The operators that a kernel fuses. Inductor writes them for GPUs only;
+        # the compile report reads them.
         origins, _ = get_kernel_metadata(node_schedule, V.graph.wrapper_code)
         V.graph.wrapper_code.make_comment(origins)  # type: ignore[no-untyped-call]
 

@@ -120,7 +120,8 @@ def _register_interface(module: ModuleType) -> None:
 
 
 def _register_context(module: ModuleType) -> None:
-    # Torch 2.11 traces only torch.cuda.device; another device's context manager breaks the graph there.
+    # Torch 2.11 traces only torch.cuda.device; another device's context
+    # manager breaks the graph there.
     if hasattr(module, "register_device_context_manager"):
         from torch_outboard.compile.device.context import register_context
 
@@ -128,8 +129,8 @@ def _register_context(module: ModuleType) -> None:
 
 
 def _register_backend(compile_fx: ModuleType) -> None:
-    # Not at the import of the registry itself, torch._inductor.codegen.common: the scheduling must be a class, and its
-    # base class can't be imported during that import.
+    # Not at the import of the registry itself, torch._inductor.codegen.common: the scheduling must
+    # be a class, and its base class can't be imported during that import.
     from torch._inductor.codegen import common
 
     from torch_outboard._compat.inductor import (
@@ -159,7 +160,8 @@ def _register_backend(compile_fx: ModuleType) -> None:
         choice.WrapperChoice("fx_wrapper"),  # type: ignore[arg-type]
         device_custom_pass=PrepareGraph(name),
     )
-    # This fills the table of overrides with torch's own, which torch 2.11 does only as long as the table is empty.
+    # This fills the table of overrides with torch's own, which torch 2.11 does only
+    # as long as the table is empty.
     common.get_device_op_overrides("cpu")
     common.register_device_op_overrides(name, OutboardOpOverrides())
     if generators().is_by_device or generators().of(0).fuses_as_cpu:
@@ -187,7 +189,8 @@ def _register_triton(module: ModuleType) -> None:
 def _register_launches(module: ModuleType) -> None:
     from torch_outboard._compat.triton import choose_driver
 
-    # Our driver for Triton is imported at the first launch, since programs that launch nothing also import Triton.
+    # Our driver for Triton is imported at the first launch, since programs that
+    # launch nothing also import Triton.
     choose_driver(
         lambda arguments: _triton_driver().choose(generators().driver, arguments),
         lambda: _triton_driver().DeviceDriver(generators().driver),

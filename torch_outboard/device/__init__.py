@@ -57,7 +57,8 @@ def build_module(driver: Driver) -> ModuleType:
         setattr(module, name, submodule)
         sys.modules[f"{module.__name__}.{name}"] = submodule
         public.append(name)
-    # The rest of amp stays in torch.<name>.amp, as under torch.cuda; torch.autocast reads this function here.
+    # The rest of amp stays in torch.<name>.amp, as under torch.cuda;
+    # torch.autocast reads this function here.
     module.get_amp_supported_dtype = amp.get_amp_supported_dtype  # type: ignore[attr-defined]
     public.append("get_amp_supported_dtype")
     module._utils = _utils  # type: ignore[attr-defined]

@@ -177,7 +177,8 @@ def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: An
 
 @functools.cache
 def _check_optimizers() -> None:
-    # torch does this for its own devices only. Before the first capture no optimizer step pays for the hook.
+    # torch does this for its own devices only. Before the first capture no
+    # optimizer step pays for the hook.
     register_optimizer_step_pre_hook(_refuse_uncapturable)
 
 
@@ -241,7 +242,8 @@ def make_graphed_callables(
             section.warm_up(num_warmup_iters, allow_unused_input)
     torch.accelerator.synchronize()
 
-    # Forward passes in the order of the calls, backward passes in the reverse one: they can share a pool.
+    # Forward passes in the order of the calls, backward passes in the
+    # reverse one: they can share a pool.
     shared = _C.new_mempool_id() if pool is None else pool
     for section in sections:
         section.capture_forward(shared)
@@ -314,7 +316,8 @@ class _Section:
 
     def install(self) -> Callable[..., Any]:
         """Return the callable for the user: the module itself with another forward, or a function."""
-        # Drop the autograd graph, which would keep the parameters' AccumulateGrad nodes on the capture's stream.
+        # Drop the autograd graph, which would keep the parameters' AccumulateGrad
+        # nodes on the capture's stream.
         self.outputs = tuple(output.detach() for output in self.outputs)
         apply = _make_function(self)
 
@@ -362,8 +365,8 @@ def _make_function(section: _Section) -> Callable[..., tuple[Tensor, ...]]:
                 if static is not None and static.data_ptr() != given.data_ptr():
                     static.copy_(given)
             section.backward.replay()
-            # Return these tensors, not detached ones: `.grad` would take over the memory of a tensor that nobody else
-            # holds, and the next replay would write there.
+            # Return these tensors, not detached ones: `.grad` would take over the memory of a
+            # tensor that nobody else holds, and the next replay would write there.
             return section.input_gradients
 
     return Graphed.apply

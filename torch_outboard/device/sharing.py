@@ -43,7 +43,8 @@ _RECEIVED = b"\1"
 _PREFIX = "torch_outboard-sent-"
 _SENDER = 1 << 62  # the byte that a sender locks as long as it lives
 
-# Guards the tables below. No driver entry is called under this lock. Reentrant, since garbage collection may call in.
+# Guards the tables below. No driver entry is called under this lock. Reentrant, since
+# garbage collection may call in.
 _lock = threading.RLock()
 
 
@@ -131,7 +132,8 @@ class _Lease:
 
 _sent: _Sent | None = None
 _segments: dict[tuple[int, bytes], _Segment] = {}
-# One for each sender, closed with the last use: closing a file drops all locks that this process has in it.
+# One for each sender, closed with the last use: closing a file drops all
+# locks that this process has in it.
 _files: dict[str, _File] = {}
 _ended: deque[tuple[_Segment, _File, int]] = deque()
 
@@ -255,8 +257,8 @@ def _rebuild(
             _untyped.shared_cache[known] = _untyped.StorageWeakRef(storage)
         return storage
     finally:
-        # Also after a failure: the message will not come again. A lease unlocks when it ends; without one there was a
-        # failure, or the lock of an earlier message keeps the memory.
+        # Also after a failure: the message will not come again. A lease unlocks when it ends;
+        # without one there was a failure, or the lock of an earlier message keeps the memory.
         os.pwrite(file.number, _RECEIVED, slot)
         if lease is None:
             _give_back(file, slot)

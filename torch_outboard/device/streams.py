@@ -50,8 +50,8 @@ class _Names(type):
         )
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        # Dynamo calls this for isinstance. In traced code it also decides by this whether to call __init__ of the
-        # result of __new__, which CPython decides by the true type.
+        # Dynamo calls this for isinstance. In traced code it also decides by this whether to call
+        # __init__ of the result of __new__, which CPython decides by the true type.
         if torch.compiler.is_dynamo_compiling():
             return False
         return issubclass(subclass, cls._stands_for) or type.__subclasscheck__(cls, subclass)
@@ -108,7 +108,8 @@ class StreamContext:
 
     def __enter__(self) -> torch.Stream | None:
         if self.stream is not None:
-            # The stream's device too, so that leaving restores its stream and the device that was current.
+            # The stream's device too, so that leaving restores its stream
+            # and the device that was current.
             before = torch.accelerator.current_device_index()
             self._previous.append((before, torch.accelerator.current_stream(self.stream.device)))
             torch.accelerator.set_stream(self.stream)

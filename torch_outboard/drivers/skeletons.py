@@ -54,8 +54,9 @@ _LANGUAGE: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/compiler.py": ("examples/own_kernels/compiler.py", {}),
 }
 
-# Template and language -> files of the new project: the source of each, and the replacements in it. {name} is the
-# driver's name, {title} the name for people, {class} the class, {package} the project's package.
+# Template and language -> files of the new project: the source of each, and the replacements
+# in it. {name} is the driver's name, {title} the name for people, {class} the class,
+# {package} the project's package.
 _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
     ("host-memory", "c"): {
         "src/driver.c": (

@@ -84,7 +84,8 @@ class BuildThread:
             self._thread = thread
 
     def _work(self) -> None:
-        # Operators that a build calls go to the next provider. Otherwise the thread would wait for itself.
+        # Operators that a build calls go to the next provider. Otherwise
+        # the thread would wait for itself.
         _C.forbid_compiling()
         with contextlib.suppress(_Ended):
             while (asked := self._waiting.get()) is not None:

@@ -141,7 +141,8 @@ def _answer_of(ask: Callable[[], Answer]) -> Answer:
         return refused(str(error))
 
 
-# Created with the module, at the first call that needs a plan, so that two concurrent first calls share the thread.
+# Created with the module, at the first call that needs a plan, so that two
+# concurrent first calls share the thread.
 _THREAD = BuildThread()
 
 
@@ -190,8 +191,8 @@ class _Asked:
     ) -> None:
         self._name = name
         self._strides = strides
-        # The build takes the arguments out and forgets them. Log handlers keep exceptions, and exceptions keep frames,
-        # which would keep memory of the device.
+        # The build takes the arguments out and forgets them. Log handlers keep exceptions, and
+        # exceptions keep frames, which would keep memory of the device.
         self._held = [arguments]
         self._places = [index for index in range(len(arguments)) if by_value >> index & 1]
         self._symbols = [index for index in range(len(arguments)) if by_value >> 32 + index & 1]
@@ -357,7 +358,8 @@ def _build_or_refuse(
         assert failure is not None
         raise failure
     finally:
-        # Inductor's objects refer to each other, and a failure's traceback refers to them, until Python collects them.
+        # Inductor's objects refer to each other, and a failure's traceback refers to
+        # them, until Python collects them.
         call.arguments = ()
         del failure
         _forget_fakes()

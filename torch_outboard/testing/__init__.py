@@ -94,7 +94,8 @@ def driver_test_command(
 
 def driver_test_environment() -> dict[str, str]:
     """Return this process's environment without the variables that would attach another driver than the tested one."""
-    # A worker of pytest-xdist must not hand its own identity down to the pytest that is started here.
+    # A worker of pytest-xdist must not hand its own identity down to
+    # the pytest that is started here.
     environment = {
         key: value for key, value in os.environ.items() if key != "OUTBOARD_DRIVER" and not key.startswith("PYTEST_")
     }

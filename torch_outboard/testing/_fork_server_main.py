@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The server of fork_server.py, run by its text. The parent stays in the loop of `serve`. A child returns from `serve`,
-# and the last line runs its code as the main module's.
+# The server of fork_server.py, run by its text. The parent stays in the loop of `serve`. A child
+# returns from `serve`, and the last line runs its code as the main module's.
 import gc
 import importlib
 import os
@@ -50,8 +50,8 @@ def main() -> str:
     connection = socket.socket(fileno=int(sys.argv[1]))
     for module in sys.argv[2:]:
         importlib.import_module(module)
-    # Torch's half a million objects are no garbage: a child that looked through them at its end took 0.4 s for that,
-    # and 1 s after imports of the compiler.
+    # Torch's half a million objects are no garbage: a child that looked through them at its end
+    # took 0.4 s for that, and 1 s after imports of the compiler.
     gc.collect()
     gc.freeze()
     request, files = serve(connection)

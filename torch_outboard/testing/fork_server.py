@@ -25,7 +25,8 @@ __all__ = ["COMPILER", "ForkServer"]
 # The `imports` of processes that compile. They take three seconds.
 COMPILER = ("torch._inductor.compile_fx",)
 
-# Variables that are read when a driver is attached, when code is compiled, when a table is printed, or by pytest alone.
+# Variables that are read when a driver is attached, when code is compiled, when a table
+# is printed, or by pytest alone.
 _READ_LATE = ("OUTBOARD_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_DEVICE_BACKEND_AUTOLOAD", "COLUMNS", "PYTEST_")
 # Variables that are read when torch's compiler is imported.
 _READ_BY_THE_COMPILER = "TORCHINDUCTOR_"
@@ -40,7 +41,8 @@ class ForkServer:
         self._socket, theirs = socket.socketpair()
         source = Path(__file__).with_name("_fork_server_main.py").read_text(encoding="utf-8")
         with theirs:
-            # Run by its text, not its path: a child that starts processes must have no main module for them to import.
+            # Run by its text, not its path: a child that starts processes must have no
+            # main module for them to import.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", source, str(theirs.fileno()), *imports],
                 env={**self._environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},

@@ -24,7 +24,8 @@ from torch_outboard.testing.watchdog import Watchdog
 
 __all__ = ["RunPython"]
 
-# Limit in seconds for a process that a test starts; lower than the limit that `outboard test` sets for the test.
+# Limit in seconds for a process that a test starts; lower than the limit that
+# `outboard test` sets for the test.
 _PROCESS_LIMIT = 270
 
 
@@ -53,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import torch_outboard
 
-    # A driver whose memory the host can't touch uses the fallback everywhere, and warnings are errors here.
+    # A driver whose memory the host can't touch uses the fallback
+    # everywhere, and warnings are errors here.
     os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
     # Otherwise the tests would test plans of an earlier run or of a pack.
     os.environ.setdefault("OUTBOARD_KERNEL_CACHE_DIR", "")
@@ -102,8 +104,9 @@ def second_device(driver_name: str) -> torch.device:
 @pytest.fixture(autouse=True, scope="session")
 def _unrounded_float32() -> Iterator[None]:
     """Let no library round float32, which torch allows convolutions and recurrent nets: the CPU's values are exact."""
-    # Not by fp32_precision: then torch refuses to read allow_tf32, which torch.export saves and restores. Not by
-    # allow_tf32: torch's own tests, whose parts these tests import, forbid to set it.
+    # Not by fp32_precision: then torch refuses to read allow_tf32, which torch.export
+    # saves and restores. Not by allow_tf32: torch's own tests, whose parts these
+    # tests import, forbid to set it.
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32
     cudnn.set_flags(_allow_tf32=False, _fp32_precision=None)  # type: ignore[no-untyped-call]

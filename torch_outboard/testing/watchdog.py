@@ -21,11 +21,12 @@ import torch
 
 __all__ = ["Watchdog"]
 
-# Seconds for the reporting thread to acquire the interpreter lock. After them, only Python's stacks are written.
+# Seconds for the reporting thread to acquire the interpreter lock. After them,
+# only Python's stacks are written.
 _GRACE = 10
 
-# torch's handler of fatal signals, which prints the stacks of C, needs more than the 16 KiB that faulthandler gave the
-# main thread for its handlers: it would write over the heap below them.
+# torch's handler of fatal signals, which prints the stacks of C, needs more than the 16 KiB that
+# faulthandler gave the main thread for its handlers: it would write over the heap below them.
 _SIGNAL_STACK = 1 << 20
 
 

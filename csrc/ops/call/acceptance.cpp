@@ -15,7 +15,8 @@ constexpr size_t kSmallCall = 256 << 10;    // of a call whose class is known
 constexpr size_t kSmallNewCall = 1 << 20;   // of the first call of a class
 constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
 
-// Return true if the CPU kernel may run on zeros in place of the call, and its answer for zeros holds for other values.
+// Return true if the CPU kernel may run on zeros in place of the call, and its answer
+// for zeros holds for other values.
 bool may_be_asked(const Call& call, bool is_refused = false) {
   const Operator& op = call.op();
   if (!op.is_torchs || call.has_sparse() || !harmless_elements(op.facts, is_refused) ||

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Ask the CPU kernel whether it accepts a call, before any provider runs it.
 //
-// A meta kernel does not know the dtypes that the CPU kernel supports. Most meta kernels that are not structured check
-// fewer shapes than the CPU kernel. A queued call would fail late, and a generated kernel would compute a number or
-// read memory beside its arguments. So the CPU kernel runs on zeros of the arguments' shapes:
+// A meta kernel does not know the dtypes that the CPU kernel supports. Most meta kernels that are
+// not structured check fewer shapes than the CPU kernel. A queued call would fail late, and a
+// generated kernel would compute a number or read memory beside its arguments. So the CPU kernel
+// runs on zeros of the arguments' shapes:
 //
 // - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes;
-// - for each signature of an operator, unless it is element-wise with a structured meta kernel: other meta kernels
-//   leave sizes, modes and dimensions to the kernel, except those listed in ops/operator/facts.cpp;
-// - for a call that its meta kernel refuses, so that the exception has the CPU kernel's type and words.
+// - for each signature of an operator, unless it is element-wise with a structured meta
+//   kernel: other meta kernels leave sizes, modes and dimensions to the kernel, except those
+//   listed in ops/operator/facts.cpp;
+// - for a call that its meta kernel refuses, so that the exception has
+//   the CPU kernel's type and words.
 //
-// The CPU kernel runs on small calls only, because it computes. For a large first call of a class, an element-wise
-// kernel runs on one element a tensor.
+// The CPU kernel runs on small calls only, because it computes. For a large first call of a class,
+// an element-wise kernel runs on one element a tensor.
 #pragma once
 
 #include <exception>
@@ -23,8 +26,8 @@ namespace outboard {
 
 enum class Acceptance : uint8_t { NotAsked, Accepted };
 
-// Raise the CPU kernel's exception if that kernel refuses the call. Its results are compared with `shape`, if that is
-// known. A class that differs is noted in the operator's shape classes.
+// Raise the CPU kernel's exception if that kernel refuses the call. Its results are compared with
+// `shape`, if that is known. A class that differs is noted in the operator's shape classes.
 Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape);
 
 // Do the same for a call that the meta kernel refuses.

@@ -16,7 +16,8 @@ namespace outboard {
 
 namespace {
 
-// Return the argument to which an element-wise operator writes its result, if it promotes its arguments' dtypes.
+// Return the argument to which an element-wise operator writes its result, if it
+// promotes its arguments' dtypes.
 std::optional<uint8_t> promoted_into(const Operator& op) {
   if (!op.handle.hasTag(at::Tag::pointwise)) {
     return std::nullopt;
@@ -28,7 +29,8 @@ std::optional<uint8_t> promoted_into(const Operator& op) {
   return static_cast<uint8_t>(written - op.args.begin());
 }
 
-// Return the category: bool, integers, floats, complex numbers. No result is cast to a lower category.
+// Return the category: bool, integers, floats, complex numbers. No
+// result is cast to a lower category.
 int category(c10::ScalarType dtype) {
   return c10::isComplexType(dtype) ? 3 : c10::isFloatingType(dtype) ? 2 : dtype != c10::kBool ? 1 : 0;
 }
@@ -45,9 +47,9 @@ bool has_dtype(const c10::IValue& value, caffe2::TypeMeta dtype) {
   return value.isTensor() && value.toTensor().dtype() == dtype;
 }
 
-// Check the categories. An argument of a higher category than the written one may produce a result that cannot be cast
-// to it. The results of some operators (comparisons) do not follow their arguments: the kernel itself decides, on one
-// element.
+// Check the categories. An argument of a higher category than the written one may produce a result
+// that cannot be cast to it. The results of some operators (comparisons) do not follow their
+// arguments: the kernel itself decides, on one element.
 void check_promotion(uint8_t written, const Call& call) {
   const caffe2::TypeMeta dtype =
       call.arg(written).isTensor() ? call.arg(written).toTensor().dtype() : caffe2::TypeMeta();
@@ -88,8 +90,8 @@ bool is_negative_bound(const c10::IValue& number, const Call& call) {
          call.arg(0).toTensor().scalar_type() == c10::kByte;
 }
 
-// Check a number. A number beyond a tensor's dtype may also exceed the dtype in which the kernel computes: the kernel
-// decides, on one element.
+// Check a number. A number beyond a tensor's dtype may also exceed the dtype in which the kernel
+// computes: the kernel decides, on one element.
 void check_number(const c10::IValue& number, const Call& call) {
   if (C10_LIKELY(is_small(number))) {
     return;

@@ -10,8 +10,8 @@
 
 namespace outboard {
 
-// Return the argument with `convert` applied to each of its defined tensors. An argument without tensors is returned
-// unchanged.
+// Return the argument with `convert` applied to each of its defined tensors. An argument without
+// tensors is returned unchanged.
 template <typename Convert>
 c10::IValue map_tensors(const ArgInfo& info, const c10::IValue& value, Convert&& convert) {
   const auto is_defined = [](const c10::IValue& element) { return element.isTensor() && element.toTensor().defined(); };

@@ -31,7 +31,8 @@ bool no_interval(const Arguments& args) {
   return is_integral(args.dtype(0)) || !(from <= to && from >= -kSurelyFinite && to <= kSurelyFinite);
 }
 
-// Return the integers that every element of a dtype can hold; for floating dtypes, those that are exact.
+// Return the integers that every element of a dtype can hold; for
+// floating dtypes, those that are exact.
 std::pair<int64_t, int64_t> range_of(c10::ScalarType dtype) {
   const auto exact = [](int digits) { return std::pair(-(int64_t{1} << digits), int64_t{1} << digits); };
   const auto all = [](auto zero) {
@@ -161,7 +162,8 @@ bool all_boolean(const Arguments& args) {
   return args.dtype(0) == c10::kBool && args.dtype(1) == c10::kBool;
 }
 
-// The gradient of a function that was applied in place, if its sign does not follow from the result.
+// The gradient of a function that was applied in place, if its sign
+// does not follow from the result.
 bool slope_of_result_is_negative(const Arguments& args) {
   return args[1].toBool() && args[0].toScalar().toDouble() < 0;
 }
@@ -183,8 +185,8 @@ bool factor_does_not_fit(const Arguments& args) {
 
 // ---- Element types ----
 
-// Return true if a present argument has another dtype than the first; mm, convolutions and similar operators promote
-// nothing.
+// Return true if a present argument has another dtype than the first; mm, convolutions and
+// similar operators promote nothing.
 template <size_t count>
 bool dtypes_differ(const Arguments& args) {
   const c10::ScalarType dtype = args.dtype(0);
@@ -293,8 +295,8 @@ bool no_grid(const Arguments& args) {
 
 // ---- The table ----
 
-// A line for an operator, for all its overloads and those of its in-place form that have these arguments; or for one
-// overload.
+// A line for an operator, for all its overloads and those of its in-place form that have these
+// arguments; or for one overload.
 struct Row {
   std::string_view op;
   std::string_view args;

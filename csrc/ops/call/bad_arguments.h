@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arguments that an operator's CPU kernel refuses when it runs, but that its meta kernel accepts, or checks only for a
-// new shape. Without these checks, the error of a queued call would come at a later wait.
+// Arguments that an operator's CPU kernel refuses when it runs, but that its meta kernel
+// accepts, or checks only for a new shape. Without these checks, the error of a queued
+// call would come at a later wait.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -30,7 +31,8 @@ struct BadArgumentRule {
   int line;               // of the row in bad_arguments.cpp
 };
 
-// Return true if a kernel that converts the number to the dtype may refuse it. The kernel itself decides.
+// Return true if a kernel that converts the number to the dtype may refuse
+// it. The kernel itself decides.
 bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype);
 
 // Return an operator's rules from the table.

@@ -21,7 +21,8 @@ bool is_index(c10::ScalarType dtype) {
 
 using Sizes = c10::SmallVector<int64_t, 6>;
 
-// The sizes of self[indices] for indices that are numbers; nothing if a mask decides them, or if they do not fit.
+// The sizes of self[indices] for indices that are numbers; nothing if a mask
+// decides them, or if they do not fit.
 struct Indexed {
   Sizes sizes;
   bool has_mask = false;

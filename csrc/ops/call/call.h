@@ -9,8 +9,8 @@
 
 namespace outboard {
 
-// A call of an operator. The constructor reads the last `op.args.size()` values of a stack, checks that the tensors
-// share one device (with torch's message) and builds the call's signature.
+// A call of an operator. The constructor reads the last `op.args.size()` values of a stack, checks
+// that the tensors share one device (with torch's message) and builds the call's signature.
 class Call {
  public:
   Call(Operator& op, const torch::jit::Stack& stack);
@@ -23,10 +23,12 @@ class Call {
   c10::DeviceIndex device() const { return device_; }
   uint64_t hash() const { return hash_; }
   const SignatureWords& words() const { return words_; }
-  // Return false if an argument's influence on the shape is unknown. The shape must not be cached then.
+  // Return false if an argument's influence on the shape is unknown. The
+  // shape must not be cached then.
   bool has_signature() const { return has_signature_; }
   bool has_sparse() const { return has_sparse_; }
-  // Note that only the CPU kernel can decide whether it takes the arguments. If it runs, the caller waits for it.
+  // Note that only the CPU kernel can decide whether it takes the arguments. If it
+  // runs, the caller waits for it.
   void ask_kernel() const { asks_kernel_ = true; }
   bool asks_kernel() const { return asks_kernel_; }
   // Return a dense tensor of the device, to query its memory; null if there is none.
@@ -102,15 +104,16 @@ bool is_mask(const at::Tensor& index);
 // Return true if an index of the call is a mask.
 bool has_mask(const Call& call);
 
-// Return the shapes of a call's new tensors, from the meta kernel, cached by signature. Raise the CPU kernel's
-// exception if that kernel refuses the call (ops/call/acceptance.h).
+// Return the shapes of a call's new tensors, from the meta kernel, cached by signature. Raise the
+// CPU kernel's exception if that kernel refuses the call (ops/call/acceptance.h).
 std::shared_ptr<const CallShape> shape_of(const Call& call);
 
-// Do the same for a provider that must not run a call which the CPU kernel may refuse. Raise for a refused call too.
+// Do the same for a provider that must not run a call which the CPU kernel may
+// refuse. Raise for a refused call too.
 std::shared_ptr<const CallShape> accepted_shape_of(const Call& call);
 
-// Return true if an exception of a meta kernel is meant for the program and not for the call (api.h). It passes
-// through.
+// Return true if an exception of a meta kernel is meant for the program and not for the
+// call (api.h). It passes through.
 bool is_interrupt(const std::exception& error);
 
 // Run the operator's meta kernel on the arguments in `stack`, on this thread.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The state that a CPU kernel reads besides its arguments, and the source of that state for a queued call.
+// The state that a CPU kernel reads besides its arguments, and the source
+// of that state for a queued call.
 //
 // | state                                        | source for a queued call                                         |
 // |----------------------------------------------|------------------------------------------------------------------|
@@ -49,8 +50,8 @@ struct CallContext {
     return context;
   }
 
-  // Apply the context to the thread until the scope ends. The number of threads is not restored: a driver's thread has
-  // no own setting, and setting it is expensive.
+  // Apply the context to the thread until the scope ends. The number of threads is not restored: a
+  // driver's thread has no own setting, and setting it is expensive.
   class Scope {
    public:
     explicit Scope(const CallContext& context) : had_gradients_(c10::GradMode::is_enabled()) {

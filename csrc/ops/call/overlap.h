@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arguments that share memory although an operator's kernels refuse it. Raises at the call, for every provider.
+// Arguments that share memory although an operator's kernels refuse it. Raises
+// at the call, for every provider.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ struct OverlapRule {
   std::vector<uint8_t> wholly;  // arguments that must not overlap it at all
 };
 
-// Return an operator's rules from the generated table. Empty for an operator that writes no argument or accepts any
-// overlap.
+// Return an operator's rules from the generated table. Empty for an operator that writes no
+// argument or accepts any overlap.
 std::vector<OverlapRule> overlap_rules(const Operator& op);
 
 // Raise torch's error if a call breaks a rule.

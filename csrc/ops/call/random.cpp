@@ -32,8 +32,8 @@ at::Generator given_generator(const Call& call) {
   return {};
 }
 
-// Map 64 bits to 64 bits. A bijection whose every output bit depends on every input bit (the finaliser of SplitMix64;
-// Steele, Lea and Flood 2014).
+// Map 64 bits to 64 bits. A bijection whose every output bit depends on every input bit (the
+// finaliser of SplitMix64; Steele, Lea and Flood 2014).
 uint64_t mix(uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9ull;
   bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBull;
@@ -48,8 +48,8 @@ uint64_t step_of(uint64_t bits) {
   return std::popcount(step ^ (step >> 1)) < 24 ? step ^ 0xAAAAAAAAAAAAAAAAull : step;
 }
 
-// Compute the engine's whole state from (seed, offset), by a SplitMix64 generator with its own start and step. The last
-// four words are a bijection of the pair: no two draws begin in one state.
+// Compute the engine's whole state from (seed, offset), by a SplitMix64 generator with its own
+// start and step. The last four words are a bijection of the pair: no two draws begin in one state.
 at::mt19937_data_pod expand(uint64_t seed, uint64_t offset) {
   at::mt19937_data_pod state;
   state.seed_ = seed;
@@ -115,7 +115,8 @@ class CapturedSeed final : public HostCommand {
 };
 
 at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
-  // Use our own allocator: if another device type is present, `pinned_memory(true)` uses the other's.
+  // Use our own allocator: if another device type is present,
+  // `pinned_memory(true)` uses the other's.
   at::Tensor pinned(at::detail::empty_generic({}, &host_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                               c10::kLong, std::nullopt));
   if (!is_pinned(pinned.const_data_ptr())) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A failure that may be gone at the next try, such as a full disk. It is not tried again at each call.
+// A failure that may be gone at the next try, such as a full disk. It
+// is not tried again at each call.
 #pragma once
 
 #include <chrono>
@@ -13,7 +14,8 @@ namespace outboard {
 class RecentFailure {
  public:
   RecentFailure() = default;
-  // At the end of a process the failure stays: torch's dispatcher ends after Python, and it may be a Python object.
+  // At the end of a process the failure stays: torch's dispatcher ends after Python,
+  // and it may be a Python object.
   ~RecentFailure();
   RecentFailure(const RecentFailure&) = delete;
   RecentFailure& operator=(const RecentFailure&) = delete;

@@ -60,8 +60,8 @@ class Adopter {
     return value;
   }
 
-  // The schema does not describe the parts of a sparse tensor: torch's operators share them among arguments and
-  // results.
+  // The schema does not describe the parts of a sparse tensor: torch's operators share
+  // them among arguments and results.
   at::Tensor adopt_part(const at::Tensor& part) const {
     for (const auto& [index, tensor, shell, is_part] : arguments_) {
       if (is_dense_of_ours(tensor) && same_storage(shell, part)) {
@@ -132,15 +132,16 @@ class Adopter {
   const ArgumentPairs& arguments_;
 };
 
-// Return true if the kernel wrote outside the argument's memory: to a copy, or to memory that it gave the shell.
+// Return true if the kernel wrote outside the argument's memory: to a copy, or to
+// memory that it gave the shell.
 bool is_elsewhere(const at::Tensor& tensor, const at::Tensor& shell) {
   void* expected = nullptr;
   return !is_ours(*tensor.unsafeGetTensorImpl()) || !storage_host_address(tensor.storage(), &expected) ||
          shell.storage().data() != expected;
 }
 
-// Give the tensor the shape that the CPU kernel gave the argument's shell. The kernel has warned of it; the memory's
-// content stays.
+// Give the tensor the shape that the CPU kernel gave the argument's shell. The kernel has warned of
+// it; the memory's content stays.
 void reshape_as(const at::Tensor& tensor, const at::Tensor& shell) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(shell.sizes(), shell.strides());
@@ -164,7 +165,8 @@ void write_back_dense(const at::Tensor& tensor, const at::Tensor& shell, bool wa
     tensor.copy_(shell);
     return;
   }
-  // Take each element of an expanded tensor once: copy_ refuses to write to elements that share memory.
+  // Take each element of an expanded tensor once: copy_ refuses to write
+  // to elements that share memory.
   c10::SmallVector<int64_t, 6> sizes(tensor.sizes().begin(), tensor.sizes().end());
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (tensor.strides()[i] == 0) {
@@ -232,7 +234,8 @@ void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArr
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
 }
 
-// An in-place element-wise operator is its out= form with self as the output, which keeps its shape.
+// An in-place element-wise operator is its out= form with self as the
+// output, which keeps its shape.
 void check_output_is_no_input(const Call& call, size_t output, c10::IntArrayRef wanted) {
   const at::Tensor& tensor = call.arg(output).toTensor();
   for (size_t i = 0; i < call.op().args.size(); ++i) {

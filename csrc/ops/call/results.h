@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Build what the operator returns from what its CPU kernel returned.
 //
-// The schema declares each result: a written argument, a view of an argument, or new memory. Nothing is inferred from
-// the results. A difference raises an error that names the operator.
+// The schema declares each result: a written argument, a view of an argument, or new memory.
+// Nothing is inferred from the results. A difference raises an error that names the operator.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -11,23 +11,25 @@
 
 namespace outboard {
 
-// Resize an `out=` argument as torch does, with its warning if the tensor was not empty. A tensor of that size keeps
-// its strides.
+// Resize an `out=` argument as torch does, with its warning if the tensor was not empty. A tensor
+// of that size keeps its strides.
 void resize_output(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
-// Do the same, on the caller's thread, for the written arguments that `shape` resizes. A larger tensor may overlap
-// others, so it is checked again.
+// Do the same, on the caller's thread, for the written arguments that `shape` resizes. A larger
+// tensor may overlap others, so it is checked again.
 void resize_written(const Call& call, const CallShape& shape);
 
-// Replace the arguments on the stack by the call's results: written arguments, and `outputs` in their order.
+// Replace the arguments on the stack by the call's results: written
+// arguments, and `outputs` in their order.
 void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::Tensor> outputs,
                     torch::jit::Stack* stack);
 
-// Return how the results on top of the stack differ from the meta kernel's shapes; "" if they agree.
+// Return how the results on top of the stack differ from the meta
+// kernel's shapes; "" if they agree.
 std::string difference_of(const Operator& op, const CallShape& shape, const torch::jit::Stack& stack);
 
-// A call's tensors and their stand-ins, noted before the CPU kernel runs. The kernel may give a shell other memory, and
-// a sparse tensor other parts.
+// A call's tensors and their stand-ins, noted before the CPU kernel runs. The kernel may give a
+// shell other memory, and a sparse tensor other parts.
 class ArgumentPairs {
  public:
   struct Pair {
@@ -60,9 +62,9 @@ class ArgumentPairs {
   std::vector<Shape> shapes_;
 };
 
-// Do as return_results for a call that was waited for; `returned` is what the CPU kernel returned. Written arguments
-// whose shells were resized or moved are resized and copied. Views of shells become views of the arguments. Fresh
-// results are copied to the device.
+// Do as return_results for a call that was waited for; `returned` is what the CPU kernel returned.
+// Written arguments whose shells were resized or moved are resized and copied. Views of shells
+// become views of the arguments. Fresh results are copied to the device.
 void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,
                    torch::jit::Stack* stack);
 

@@ -18,11 +18,13 @@ class Arguments {
   bool has(size_t i) const { return !(*this)[i].isNone(); }
   const at::Tensor& tensor(size_t i) const { return (*this)[i].toTensor(); }
   bool has_tensor(size_t i) const { return (*this)[i].isTensor() && tensor(i).defined(); }
-  // Return the dtype; also works for an argument that is a number in some overloads, as in remainder(2, x).
+  // Return the dtype; also works for an argument that is a number in some
+  // overloads, as in remainder(2, x).
   c10::ScalarType dtype(size_t i) const {
     return (*this)[i].isTensor() ? tensor(i).scalar_type() : (*this)[i].toScalar().type();
   }
-  // Return the number, or `otherwise` for an argument that is a tensor in some overloads, which no rule checks.
+  // Return the number, or `otherwise` for an argument that is a tensor in some
+  // overloads, which no rule checks.
   double number(size_t i, double otherwise) const { return (*this)[i].isDouble() ? (*this)[i].toDouble() : otherwise; }
   int64_t integer(size_t i) const { return (*this)[i].toInt(); }
 

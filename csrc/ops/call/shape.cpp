@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shapes of results from the meta kernels. A call whose result's shape does not depend on data is queued into outputs
-// that are allocated before it runs.
+// Shapes of results from the meta kernels. A call whose result's shape does not depend on data is
+// queued into outputs that are allocated before it runs.
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -27,8 +27,8 @@ namespace outboard {
 
 namespace {
 
-// A scope without the user's TorchFunctionMode (such as torch.set_default_device), which Python's meta functions must
-// not meet.
+// A scope without the user's TorchFunctionMode (such as torch.set_default_device), which
+// Python's meta functions must not meet.
 class NoTorchFunction {
  public:
   NoTorchFunction() : previous_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
@@ -58,8 +58,9 @@ at::Tensor meta_like(const at::Tensor& tensor) {
   return meta;
 }
 
-// Return the empty tensor that the meta kernel sees as an output. It computes the result's shape independently of the
-// output's. And no Python meta kernel warns of a size that it would only see in the first call of a signature.
+// Return the empty tensor that the meta kernel sees as an output. It computes the result's shape
+// independently of the output's. And no Python meta kernel warns of a size that it would only see
+// in the first call of a signature.
 at::Tensor meta_output(const at::Tensor& tensor) {
   return at::detail::empty_strided_meta({0}, {1}, tensor.scalar_type());
 }
@@ -157,7 +158,8 @@ class ClassHash {
     add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.layout()) << 8 |
         static_cast<uint64_t>(tensor.dim()) << 16 | (tensor.is_cpu() ? uint64_t{1} << 32 : 0));
   }
-  // Flags, dtypes, modes and the categories of numbers decide a kernel's results, and the dtypes that it accepts.
+  // Flags, dtypes, modes and the categories of numbers decide a kernel's results,
+  // and the dtypes that it accepts.
   void add_constant(const c10::Argument& declared, const c10::IValue& value) {
     add(value.isNone() ? 1 : value.isDouble() ? 2 : value.isComplexDouble() ? 3 : 4);
     if (value.isBool()) {
@@ -200,8 +202,8 @@ uint64_t class_of(const Call& call) {
   return hash.value();
 }
 
-// Return true if the elements of a written tensor share memory. Some kernels write to it; others refuse it in some
-// cases.
+// Return true if the elements of a written tensor share memory. Some kernels write to it;
+// others refuse it in some cases.
 bool writes_shared_elements(const Call& call) {
   bool result = false;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
@@ -214,8 +216,8 @@ bool writes_shared_elements(const Call& call) {
   return result;
 }
 
-// Return true if an output has another dtype than the functional form's result. Few kernels cast to it; the others
-// raise when they run. `arguments` are the meta kernel's.
+// Return true if an output has another dtype than the functional form's result. Few kernels cast to
+// it; the others raise when they run. `arguments` are the meta kernel's.
 bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
   const Operator* functional = call.op().functional_form();
   if (functional == nullptr) {
@@ -232,9 +234,10 @@ bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
   return false;
 }
 
-// Return true if the call fills its outputs from numbers alone (arange, eye), the outputs are empty, and they grow if
-// they are resized. Every kernel gives such an output the meta kernel's size and strides. Some kernels leave an output
-// unchanged that has as many elements as the result, none.
+// Return true if the call fills its outputs from numbers alone (arange, eye), the
+// outputs are empty, and they grow if they are resized. Every kernel gives such an
+// output the meta kernel's size and strides. Some kernels leave an output unchanged that
+// has as many elements as the result, none.
 bool fills_empty_outputs(const Call& call, const CallShape& shape) {
   bool result = std::all_of(shape.resized.begin(), shape.resized.end(),
                             [](const auto& resized) { return resized.second.nbytes > 0; });
@@ -245,17 +248,17 @@ bool fills_empty_outputs(const Call& call, const CallShape& shape) {
   return result;
 }
 
-// Return true if only the CPU kernel decides what happens to an output. Torch's structured kernels resize and cast as
-// their meta kernels say, which are the C++ ones. Other meta kernels return only the shape: the CPU kernel decides how
-// an output of another shape is laid out, resized or refused.
+// Return true if only the CPU kernel decides what happens to an output. Torch's structured kernels
+// resize and cast as their meta kernels say, which are the C++ ones. Other meta kernels return only
+// the shape: the CPU kernel decides how an output of another shape is laid out, resized or refused.
 bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Stack& arguments) {
   if (fills_empty_outputs(call, shape)) {
     return false;
   }
   const bool has_outputs =
       std::any_of(call.op().args.begin(), call.op().args.end(), [](const ArgInfo& info) { return info.is_output; });
-  // These operators' kernels decide what happens to an output of another shape that has the requested number of
-  // elements.
+  // These operators' kernels decide what happens to an output of another shape that has
+  // the requested number of elements.
   const bool is_told = call.op().meta_kernel != nullptr && !call.op().facts.has_shape_of_scalars;
   return !is_told && (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
 }

@@ -14,7 +14,8 @@ namespace outboard {
 void trace_arguments(Trace& trace, const Call& call);
 // Report the results of a call, which have replaced its arguments on the stack.
 void trace_results(Trace& trace, const Operator& op, const torch::jit::Stack& stack);
-// Report the tensors of an operator outside the chain. Undefined tensors and tensors of other devices are skipped.
+// Report the tensors of an operator outside the chain. Undefined tensors and
+// tensors of other devices are skipped.
 void trace_tensors(Trace& trace, const char* op, c10::DeviceIndex device, const at::Tensor& written,
                    const at::Tensor& read);
 

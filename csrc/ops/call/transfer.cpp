@@ -20,7 +20,8 @@ namespace outboard {
 
 namespace {
 
-// Pageable host memory up to this size goes through a pinned block, so that the caller does not wait for the stream.
+// Pageable host memory up to this size goes through a pinned block, so that the
+// caller does not wait for the stream.
 constexpr size_t kStagedBytes = 64 << 10;
 
 }  // namespace
@@ -148,7 +149,8 @@ at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device) {
   }
   void* address = nullptr;
   if (is_linear(cpu, result) && storage_host_address(result.storage(), &address)) {
-    // Wait again: another thread may have queued work that uses the block's memory, and freed it, meanwhile.
+    // Wait again: another thread may have queued work that uses the block's
+    // memory, and freed it, meanwhile.
     synchronize_stream(current_stream(device));
     std::memcpy(address, cpu.const_data_ptr(), cpu.nbytes());
   } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Transfers between host and device: copies of one range of bytes, which go to no provider. ops/host/copy.h copies any
-// tensors.
+// Transfers between host and device: copies of one range of bytes, which go to no provider.
+// ops/host/copy.h copies any tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,13 +22,15 @@ at::Tensor dense_like(const at::Tensor& like, c10::DeviceIndex device, c10::Scal
 
 void copy_bits(const at::Tensor& from, const at::Tensor& to);
 
-// Return `cpu` in the layout that one linear copy takes to `like`, or, if `like` has gaps, to a dense tensor like it.
+// Return `cpu` in the layout that one linear copy takes to `like`, or, if `like` has
+// gaps, to a dense tensor like it.
 at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& cpu);
 
 // Raise if the stream captures. Call it before a copy is queued that is then waited for.
 void refuse_waiting_copy(const Stream& stream);
 
-// Keep a pinned block that a copy uses until the copy is done, or as long as the graph that the copy belongs to.
+// Keep a pinned block that a copy uses until the copy is done, or as long as the
+// graph that the copy belongs to.
 void keep_pinned(const at::Tensor& tensor, Stream& stream);
 
 void wait_for_copy(Stream& stream);
@@ -37,15 +39,15 @@ void wait_for_copy(Stream& stream);
 void copy_bytes(Stream& stream, void* dst, c10::Device dst_device, const void* src, c10::Device src_device,
                 size_t bytes);
 
-// Copy a CPU tensor with one linear copy to a device tensor, on the device's current stream. Waits unless
-// `non_blocking` and the host memory is pinned.
+// Copy a CPU tensor with one linear copy to a device tensor, on the device's current stream. Waits
+// unless `non_blocking` and the host memory is pinned.
 void linear_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
 
 // Copy a CPU tensor to a dense device tensor. Waits.
 void host_to_dense(const at::Tensor& cpu, const at::Tensor& dst);
 
-// Return a copy of a CPU tensor on the device, with its strides, for a caller that has just waited for the stream. If
-// the host reaches the memory it writes there directly.
+// Return a copy of a CPU tensor on the device, with its strides, for a caller that has just waited
+// for the stream. If the host reaches the memory it writes there directly.
 at::Tensor to_device(const at::Tensor& cpu, c10::DeviceIndex device);
 
 }  // namespace outboard

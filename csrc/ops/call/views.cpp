@@ -10,7 +10,8 @@ namespace outboard {
 
 namespace {
 
-// Meta tensors for a call's arguments. Arguments that share a storage get meta tensors that share one.
+// Meta tensors for a call's arguments. Arguments that share a storage
+// get meta tensors that share one.
 class MetaArguments {
  public:
   explicit MetaArguments(const Call& call) {
@@ -25,8 +26,8 @@ class MetaArguments {
 
   torch::jit::Stack& stack() { return stack_; }
 
-  // Return the view that `result` describes, of the memory that argument `index` shows; undefined if it shows none of
-  // it.
+  // Return the view that `result` describes, of the memory that argument `index` shows;
+  // undefined if it shows none of it.
   at::Tensor find_view(int8_t index, const at::Tensor& result) const {
     for (const Entry& entry : entries_) {
       if (static_cast<int8_t>(entry.index) == index && result.defined() && entry.meta.is_alias_of(result)) {

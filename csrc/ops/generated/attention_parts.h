@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Attention and its gradients as products, sums and exponentials. For calls that have no kernels of the whole though it
-// was chosen (ops/own/attention.cpp), for example because a program does not compile.
+// Attention and its gradients as products, sums and exponentials. For calls that have
+// no kernels of the whole though it was chosen (ops/own/attention.cpp), for example
+// because a program does not compile.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -9,8 +10,8 @@
 
 namespace outboard {
 
-// Run aten::_scaled_dot_product_fused_attention_overrideable and its gradients; `results` is what they return. Return
-// false for a call that drops weights, or needs the gradient of a mask.
+// Run aten::_scaled_dot_product_fused_attention_overrideable and its gradients; `results` is what
+// they return. Return false for a call that drops weights, or needs the gradient of a mask.
 bool attention_in_parts(const Call& call, torch::jit::Stack& results);
 bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results);
 

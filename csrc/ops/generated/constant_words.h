@@ -11,7 +11,8 @@
 
 namespace outboard {
 
-// Append the words of a constant argument: its kind, and its value unless plans take the value from the call.
+// Append the words of a constant argument: its kind, and its value unless
+// plans take the value from the call.
 template <typename Words>
 void add_constant(Words& words, const c10::IValue& value, bool has_value) {
   words.push_back(value.isNone()     ? 1

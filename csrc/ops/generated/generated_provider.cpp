@@ -60,7 +60,8 @@ bool is_usable(const std::shared_ptr<const CompiledCall>& compiled) {
 
 enum class Outcome : uint8_t { Ran, Declined, Dropped };
 
-// Run a recipe. A recipe from disk that fails is dropped. The call is tried again, unless it has changed what it reads.
+// Run a recipe. A recipe from disk that fails is dropped. The call is tried again,
+// unless it has changed what it reads.
 Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack) {
   const Depth nested;
   RunFailure failure;

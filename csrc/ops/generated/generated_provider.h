@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The provider 'generated': an operator runs as device kernels that were generated from torch's own lowerings.
+// The provider 'generated': an operator runs as device kernels that were
+// generated from torch's own lowerings.
 //
-// A call is looked up by its signature: the shape cache's, and what else decides which kernels run, such as numbers
-// that are written into them. A known call runs the steps of its plan (kernels/plan.h) with all formulas already
-// computed. For an unknown call the recipes of its class are tried in turn. A recipe is a plan with guards, for calls
-// of the same dtypes, ranks and numbers, and mostly for all sizes. The first call of a class looks for plans on disk.
-// If no guards hold, the builder makes a plan: Python code that the bindings install. It refuses any call that it
-// cannot prove correct. A refusal is remembered and listed, and the call goes to the next provider.
+// A call is looked up by its signature: the shape cache's, and what else decides which
+// kernels run, such as numbers that are written into them. A known call runs the steps of its
+// plan (kernels/plan.h) with all formulas already computed. For an unknown call the recipes
+// of its class are tried in turn. A recipe is a plan with guards, for calls of the same
+// dtypes, ranks and numbers, and mostly for all sizes. The first call of a class looks for
+// plans on disk. If no guards hold, the builder makes a plan: Python code that the bindings
+// install. It refuses any call that it cannot prove correct. A refusal is remembered and
+// listed, and the call goes to the next provider.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -34,26 +37,28 @@ struct BuiltPlan {
 };
 
 struct PlanBuilder {
-  // Return a bit mask of the operator's arguments whose numbers plans take by value; the same at every call. The upper
-  // half has a bit for each argument whose integers plans may read: they have guards for them, as for sizes.
+  // Return a bit mask of the operator's arguments whose numbers plans take by value; the same at
+  // every call. The upper half has a bit for each argument whose integers plans may read: they have
+  // guards for them, as for sizes.
   uint64_t (*numbers)(const Operator& op);
-  // Return what is on disk for the call's class: plans, each for calls that pass its guards, or one refusal of the
-  // class; empty if there is nothing. `is_aliased`: a written tensor shares memory with another argument, so it may be
-  // written only when everything has been read. An exception is meant for the program, such as KeyboardInterrupt.
+  // Return what is on disk for the call's class: plans, each for calls that pass its guards, or one
+  // refusal of the class; empty if there is nothing. `is_aliased`: a written tensor shares memory
+  // with another argument, so it may be written only when everything has been read. An exception is
+  // meant for the program, such as KeyboardInterrupt.
   std::vector<BuiltPlan> (*load)(const Call& call, uint64_t numbers, bool is_aliased);
   // Return a plan for this call, or the reason why there is none; parameters as `load`.
   BuiltPlan (*build)(const Call& call, uint64_t numbers, bool is_aliased);
-  // Do the same for an operator over lists of tensors as one launch (kernels/chunk_plan.h). `arguments` are the call's,
-  // with lists cut to their first element.
+  // Do the same for an operator over lists of tensors as one launch (kernels/chunk_plan.h).
+  // `arguments` are the call's, with lists cut to their first element.
   uint64_t (*numbers_of_lists)(const Operator& op);
   BuiltPlan (*build_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device);
   // Return true if plans have kernels for attention as a whole; the same at every call.
   bool (*has_attention)();
-  // Forget an unusable plan that `load` returned for such calls: it is removed from disk, reported, and not returned
-  // again.
+  // Forget an unusable plan that `load` returned for such calls: it is removed from disk,
+  // reported, and not returned again.
   void (*drop)(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why);
-  // Do the same for `build_chunks`. Return false if the plan was not read from disk: another build would produce the
-  // same plan.
+  // Do the same for `build_chunks`. Return false if the plan was not read from disk: another
+  // build would produce the same plan.
   bool (*drop_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device,
                       const std::string& text, const std::string& why);
   // Return a refusal with advice.
@@ -66,20 +71,24 @@ const PlanBuilder* plan_builder();
 // Count a plan that was built.
 void count_plan();
 
-// Return true if calls of this thread may run as generated kernels of the device. Opens the device the first time.
+// Return true if calls of this thread may run as generated kernels of the device.
+// Opens the device the first time.
 bool may_generate(c10::DeviceIndex device);
 
-// Run the call by its plan and replace the arguments on the stack by the results. Return false if the next provider
-// must take the call; the stack is unchanged then, except that an `out=` may have its size.
+// Run the call by its plan and replace the arguments on the stack by the results. Return
+// false if the next provider must take the call; the stack is unchanged then, except
+// that an `out=` may have its size.
 bool run_generated(const Call& call, torch::jit::Stack* stack);
 
-// Return why the last call of the operator on this thread was refused, with advice; "" if it was not.
+// Return why the last call of the operator on this thread was refused,
+// with advice; "" if it was not.
 std::string last_refusal(const Operator& op);
 
 // Return the refused operators and the reasons.
 OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators();
 
-// Compile no call of this thread from now on. For the builder's thread, which would wait for itself.
+// Compile no call of this thread from now on. For the builder's
+// thread, which would wait for itself.
 OUTBOARD_API void forbid_compiling();
 
 // Return true if plans have kernels for attention as a whole, in the devices' language.
@@ -87,7 +96,8 @@ bool has_generated_attention();
 
 // Return the number of plans that were built or read since the start.
 OUTBOARD_API uint64_t built_plans();
-// Give later calls separate plans for each number, 0 at first, to try plans beside the existing ones.
+// Give later calls separate plans for each number, 0 at first, to try
+// plans beside the existing ones.
 OUTBOARD_API void set_plan_variant(uint32_t variant);
 
 }  // namespace outboard

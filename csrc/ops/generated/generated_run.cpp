@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Build what a call runs from a recipe: formulas are computed once a signature, steps run at each call.
+// Build what a call runs from a recipe: formulas are computed once a
+// signature, steps run at each call.
 #include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/jit_type.h>
@@ -67,9 +68,9 @@ struct BufferShape {
   size_t bytes = 0;    // of its memory
 };
 
-// Return the offset of a view in the memory of its base, in elements. Raise ValueError if it reaches beyond that
-// memory. A view without elements spans none: it may begin behind the end, such as the part of a result that an empty
-// tensor fills.
+// Return the offset of a view in the memory of its base, in elements. Raise ValueError if it
+// reaches beyond that memory. A view without elements spans none: it may begin behind the end, such
+// as the part of a result that an empty tensor fills.
 int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t own, int64_t base, size_t itemsize,
                     size_t bytes) {
   int64_t offset = 0;
@@ -158,9 +159,9 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
   return buffers;
 }
 
-// Check a plan's returns. The plan was traced, and the operator's meta kernel computes the same by other code. If they
-// disagree, the plan does not run. Return false if they differ only in strides, which follow the arguments': another
-// plan may have the right ones.
+// Check a plan's returns. The plan was traced, and the operator's meta kernel computes the same by
+// other code. If they disagree, the plan does not run. Return false if they differ only in strides,
+// which follow the arguments': another plan may have the right ones.
 bool check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
   const auto fresh = std::count(call.op().returned_arg.begin(), call.op().returned_arg.end(), -1);
   TORCH_CHECK_VALUE(static_cast<size_t>(fresh) == plan.returns().size(), "the plan returns ", plan.returns().size(),
@@ -195,7 +196,8 @@ bool check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
   return true;
 }
 
-// Check the memory of a plan from disk: a plan built for the call would need the same, if the call needs it.
+// Check the memory of a plan from disk: a plan built for the call would need
+// the same, if the call needs it.
 void check_memory(const std::vector<BufferShape>& buffers, c10::DeviceIndex device) {
   const uint64_t total = device_properties(device).total_memory;
   for (const BufferShape& buffer : buffers) {
@@ -212,7 +214,8 @@ kernels::LaunchSizes sizes_of(const Recipe& recipe, const PlanStep& step, const 
   return recipe.kernels[step.index]->sizes(words);
 }
 
-// Convert a number of the call to a dtype, which can hold it or, for float32, rounds it as kernels do.
+// Convert a number of the call to a dtype, which can hold it or, for
+// float32, rounds it as kernels do.
 at::Tensor number_of(const c10::IValue& value, c10::ScalarType dtype) {
   c10::Scalar number = value.isTensor() ? value.toTensor().item() : value.toScalar();
   if (dtype == c10::kFloat && number.isFloatingPoint()) {
@@ -243,8 +246,8 @@ class Run {
     }
   }
 
-  // Describe the failure of the step that has raised. A launch that raises was not queued, unless each call waits for
-  // its work.
+  // Describe the failure of the step that has raised. A launch that raises was not queued,
+  // unless each call waits for its work.
   RunFailure failure() const {
     const bool is_run = step_->kind == PlanStep::Kind::Launch || step_->kind == PlanStep::Kind::Call;
     RunFailure found;
@@ -404,7 +407,8 @@ class Run {
     const bool is_number = argument.kind == PlanArgument::Kind::Number || argument.kind == PlanArgument::Kind::Real ||
                            argument.kind == PlanArgument::Kind::Bool;
     if (is_number && declared.real_type()->kind() == c10::TypeKind::TensorType) {
-      // A number in place of a tensor, as Python's bindings pass it: it does not decide the result's dtype.
+      // A number in place of a tensor, as Python's bindings pass it: it does
+      // not decide the result's dtype.
       at::Tensor wrapped = c10::scalar_to_tensor(number_as_scalar(argument));
       wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);
       return wrapped;

@@ -16,7 +16,8 @@ namespace outboard {
 
 constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
 
-// Copy the element of a CPU tensor that a kernel reads as its argument. Raise ValueError for other tensors.
+// Copy the element of a CPU tensor that a kernel reads as its argument.
+// Raise ValueError for other tensors.
 OUTBOARD_API void copy_scalar(const std::string& kernel, kernels::ArgumentKind kind, const at::Tensor& tensor,
                               void* out_scalar);
 
@@ -24,15 +25,15 @@ class OUTBOARD_API KernelLaunch {
  public:
   KernelLaunch(const kernels::DeviceKernel& kernel, Stream& stream) : kernel_(kernel), stream_(stream), uses_(stream) {}
 
-  // Pass the next argument, in the order of those that the kernel's calls pass. A CPU tensor of one element that the
-  // kernel reads is read now. Raise ValueError for other CPU tensors.
+  // Pass the next argument, in the order of those that the kernel's calls pass. A CPU tensor of one
+  // element that the kernel reads is read now. Raise ValueError for other CPU tensors.
   void add(const at::Tensor& tensor);
   void add(uint64_t bits) { words_.push_back(bits); }
   // Replace a number that was passed before, for another launch.
   void replace(size_t index, uint64_t bits) { words_[index] = bits; }
 
-  // Queue the launch on the stream, or in the graph that the stream captures. The first launch on a device waits for the
-  // compiler. `sizes` are those of the arguments' integers.
+  // Queue the launch on the stream, or in the graph that the stream captures. The first launch on a
+  // device waits for the compiler. `sizes` are those of the arguments' integers.
   void queue() { queue(kernel_.sizes(words_)); }
   void queue(const kernels::LaunchSizes& sizes);
 

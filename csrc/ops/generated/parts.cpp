@@ -138,8 +138,9 @@ bool put_by_masks(const Call& call, torch::jit::Stack& results) {
   return indices.has_value();
 }
 
-// Push what unique operators return for sorted or consecutive elements: the first element of each kind, the index of
-// each input's kind, and the counts. `is_first` follows the elements' order; `order` says which input each element is.
+// Push what unique operators return for sorted or consecutive elements: the first element of each
+// kind, the index of each input's kind, and the counts. `is_first` follows the elements' order;
+// `order` says which input each element is.
 void push_kinds(const at::Tensor& is_first, const std::optional<at::Tensor>& order, at::IntArrayRef shape,
                 bool wants_inverse, bool wants_counts, torch::jit::Stack& results,
                 const std::function<at::Tensor(const at::Tensor&)>& values_at) {
@@ -207,7 +208,8 @@ bool unique_consecutive(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-// Sort rows by their columns, from the last to the first. Each sort keeps the order of the earlier ones.
+// Sort rows by their columns, from the last to the first. Each sort keeps
+// the order of the earlier ones.
 bool unique_along(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
   if (self.numel() == 0 || self.is_complex() || self.dim() == 0) {
@@ -254,8 +256,8 @@ bool is_skipped(const at::Tensor& tensor) {
   return tensor.dim() == 1 && tensor.numel() == 0;
 }
 
-// Return the tensors of one dtype that can be joined along `dim`, without the skipped ones. Empty if cat itself must
-// raise or promote.
+// Return the tensors of one dtype that can be joined along `dim`, without the skipped ones. Empty
+// if cat itself must raise or promote.
 std::vector<at::Tensor> joined(const std::vector<at::Tensor>& tensors, int64_t* dim) {
   std::vector<at::Tensor> result;
   const auto is_taken = [](const at::Tensor& tensor) { return !is_skipped(tensor); };
@@ -288,8 +290,8 @@ std::vector<at::Tensor> joined(const std::vector<at::Tensor>& tensors, int64_t* 
   return result;
 }
 
-// Join tensors one behind the other in new memory of `sizes`, with one launch. If they already lie so, as the results
-// of _foreach_norm do, it is one copy.
+// Join tensors one behind the other in new memory of `sizes`, with one launch. If they already lie
+// so, as the results of _foreach_norm do, it is one copy.
 at::Tensor joined_flat(const std::vector<at::Tensor>& tensors, at::IntArrayRef sizes) {
   const at::Tensor& first = tensors[0];
   at::Tensor result = at::empty(sizes, first.options());
@@ -317,8 +319,9 @@ at::Tensor joined_flat(const std::vector<at::Tensor>& tensors, at::IntArrayRef s
   return result;
 }
 
-// Join many tensors. A plan for all of them would have a kernel for each length of the list, and its text would grow
-// with the list. Contiguous tensors are joined as rows, which are then reordered; the rest is joined a few at a time.
+// Join many tensors. A plan for all of them would have a kernel for each length of the list, and
+// its text would grow with the list. Contiguous tensors are joined as rows, which are then
+// reordered; the rest is joined a few at a time.
 bool cat_of_many(const Call& call, torch::jit::Stack& results) {
   const c10::List<at::Tensor> list = call.arg(0).toTensorList();
   if (list.size() < kMany) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An operator's recipes by class of calls. The first threads of a class wait for one build. A refused class stays
-// refused. Full tables evict what was not used since the last search.
+// An operator's recipes by class of calls. The first threads of a class wait for one build. A
+// refused class stays refused. Full tables evict what was not used since the last search.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -58,17 +58,17 @@ class OperatorNumbers {
   std::atomic<uint64_t> known_{kUnknown};
 };
 
-// Thread-safe. Python and the driver are called without its lock. Evicted classes are destroyed without it too, because
-// a failure may be a Python object.
+// Thread-safe. Python and the driver are called without its lock. Evicted classes are destroyed
+// without it too, because a failure may be a Python object.
 template <typename Recipe>
 class RecipeClasses {
  public:
   using Class = RecipeClass<Recipe>;
   using Words = std::vector<uint64_t>;
 
-  // Return what serves a call of the class that has these words: `refused(reason)` if the class is refused; else
-  // `use(recipe, group)` of its recipes in turn, until one is not null; else `build(group)`, which one thread at a time
-  // calls. If that is null, look again.
+  // Return what serves a call of the class that has these words: `refused(reason)` if the class is
+  // refused; else `use(recipe, group)` of its recipes in turn, until one is not null; else
+  // `build(group)`, which one thread at a time calls. If that is null, look again.
   template <typename Refused, typename Use, typename Build>
   auto find_or_build(Words words, c10::DeviceIndex device, const std::string& op, Refused&& refused, Use&& use,
                      Build&& build) -> decltype(refused(std::string())) {

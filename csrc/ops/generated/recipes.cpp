@@ -47,7 +47,8 @@ bool is_default(const c10::IValue& value, const c10::Argument& declared) {
   return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
 }
 
-// Return what decides which recipes may serve a call: everything except sizes, strides and numbers by value.
+// Return what decides which recipes may serve a call: everything except
+// sizes, strides and numbers by value.
 std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
   std::vector<uint64_t> words{
       static_cast<uint64_t>(call.device()) | uint64_t{variant.load(std::memory_order_relaxed)} << 32,
@@ -90,7 +91,8 @@ std::string obstacle(const Call& call) {
   return found;
 }
 
-// Return a plan and its kernels, whose programs are not built yet. Raise ValueError for a text that is no plan.
+// Return a plan and its kernels, whose programs are not built yet. Raise
+// ValueError for a text that is no plan.
 std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
   std::vector<kernels::ArgumentKinds> passed;
   for (const auto& kernel : built.kernels) {
@@ -154,8 +156,8 @@ void count_plan() {
 }
 
 bool has_generated_attention() {
-  // Not a language static: the thread that initializes it may wait for Python, while a waiting thread holds Python's
-  // lock.
+  // Not a language static: the thread that initializes it may wait for Python, while a
+  // waiting thread holds Python's lock.
   static std::atomic<int> known{-1};
   int answer = known.load(std::memory_order_relaxed);
   if (C10_UNLIKELY(answer < 0)) {

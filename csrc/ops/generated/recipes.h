@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the provider 'generated' knows of one operator: its recipes by class of calls, its refusals, and the calls that
-// it has seen.
+// What the provider 'generated' knows of one operator: its recipes by class of calls, its refusals,
+// and the calls that it has seen.
 #pragma once
 
 #include <exception>
@@ -18,8 +18,8 @@
 
 namespace outboard {
 
-// A plan with its kernels and operators, shared by calls. Its programs outlive it, because queued launches and captured
-// graphs refer to them.
+// A plan with its kernels and operators, shared by calls. Its programs outlive it, because queued
+// launches and captured graphs refer to them.
 struct Recipe : RecipeState {
   Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op);
 
@@ -70,11 +70,11 @@ class OperatorRecipes final : public ProviderMemory {
 
   static constexpr size_t kMaxRefusals = 64;  // listed for single calls
 
-  // Return a bit mask of the arguments whose numbers the call's plan takes by value. Arguments with the schema's
-  // default are excluded: most calls have it, and it is worth a separate kernel.
+  // Return a bit mask of the arguments whose numbers the call's plan takes by value. Arguments with
+  // the schema's default are excluded: most calls have it, and it is worth a separate kernel.
   uint64_t numbers(const Call& call);
-  // Return a call with a recipe of its class, whose programs are built then; null if a guard does not hold. Raise a
-  // failure that keeps programs from being built, unless it is a refusal.
+  // Return a call with a recipe of its class, whose programs are built then; null if a guard does
+  // not hold. Raise a failure that keeps programs from being built, unless it is a refusal.
   std::shared_ptr<const CompiledCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
                                           const std::shared_ptr<Class>& group);
   // Make recipes from the class's plans on disk, or refuse the class.
@@ -96,11 +96,12 @@ bool is_aliased(const Call& call);
 // Return the reason why a plan, or a program of it, cannot be used.
 std::string unusable(const c10::Error& error);
 
-// Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise ValueError for a
-// recipe that does not fit the call.
+// Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise
+// ValueError for a recipe that does not fit the call.
 std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const Call& call);
 
-// Return the strides of a call's new results, as far as they are known before it runs; nothing for an undefined tensor.
+// Return the strides of a call's new results, as far as they are known before it runs;
+// nothing for an undefined tensor.
 OUTBOARD_API std::vector<std::optional<std::vector<int64_t>>> strides_of_results(const Call& call);
 
 // How far a failed recipe came.
@@ -109,12 +110,12 @@ struct RunFailure {
   bool has_written = false;  // it wrote to an argument that the call reads: it cannot be repeated
 };
 
-// Run the steps. Return false, before the first step, if a tensor has no memory (a zero tensor of torch's).
-// `out_failure` is filled before an exception is raised.
+// Run the steps. Return false, before the first step, if a tensor has no memory (a zero tensor of
+// torch's). `out_failure` is filled before an exception is raised.
 bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure);
 
-// Return true if an exception may come from the plan of a call. Return false if it is about memory, the device or the
-// program.
+// Return true if an exception may come from the plan of a call. Return false if it is about
+// memory, the device or the program.
 bool may_be_plans(const std::exception& error, c10::DeviceIndex device);
 
 // Return an exception's message, without the stack that torch's own carry.

@@ -32,7 +32,8 @@ namespace outboard {
 
 namespace {
 
-// Raise what torch's own copies refuse, in its words. Anything that only a look at each element could reveal passes.
+// Raise what torch's own copies refuse, in its words. Anything that only a look at
+// each element could reveal passes.
 void check_copy(const at::Tensor& src, const at::Tensor& dst) {
   at::assert_no_internal_overlap(dst);
   if (src.is_alias_of(dst)) {
@@ -53,7 +54,8 @@ bool spans_meet(const at::Tensor& a, const at::Tensor& b) {
          second < first + span_bytes(a.sizes(), a.strides(), a.element_size());
 }
 
-// Run aten::copy_ by its CPU kernel in the stream. Return false if the host cannot reach the memory.
+// Run aten::copy_ by its CPU kernel in the stream. Return false if
+// the host cannot reach the memory.
 bool copy_on_host(const at::Tensor& src, const at::Tensor& dst) {
   static Operator& op = operator_named("aten::copy_");
   torch::jit::Stack stack{dst, src, true};
@@ -88,7 +90,8 @@ bool copy_strided_by_driver(const at::Tensor& src, const at::Tensor& dst, Stream
   return queue_copy_nd(stream, copy);
 }
 
-// Return the elements of a strided device tensor as a strided CPU tensor: one linear copy of the whole span. Waits.
+// Return the elements of a strided device tensor as a strided CPU tensor: one linear
+// copy of the whole span. Waits.
 at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
   refuse_waiting_copy(stream);
   note_sync("a copy to the host");
@@ -154,8 +157,8 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
 
 void within_device(const at::Tensor& src, const at::Tensor& dst);
 
-// Copy from or to lazily negated real numbers (the imaginary parts of a conjugate), with the kernel generated for neg:
-// plans read memory as it is. Return false if there is none.
+// Copy from or to lazily negated real numbers (the imaginary parts of a conjugate), with the kernel
+// generated for neg: plans read memory as it is. Return false if there is none.
 bool copy_negated(const at::Tensor& src, const at::Tensor& dst) {
   const auto is_real = [](const at::Tensor& one) { return !one.is_complex() && one.scalar_type() != c10::kBool; };
   if (src.is_neg() == dst.is_neg() || !is_real(src) || !is_real(dst) || !may_generate(src.device().index())) {
@@ -190,7 +193,8 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   if (copy_strided_by_driver(src, dst, stream) || copy_compiled(src, dst)) {
     return;
   }
-  // The device cannot do it: copy through the host, and keep what lies between the elements of a dst with gaps.
+  // The device cannot do it: copy through the host, and keep what lies between
+  // the elements of a dst with gaps.
   refuse_waiting_copy(stream);
   report_fallback(operator_named("aten::copy_"));
   if (is_dense(*dst.unsafeGetTensorImpl())) {
@@ -204,8 +208,8 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   wait_for_copy(stream);
 }
 
-// Copy as CUDA does: on the source's stream, after the work queued on the destination's stream, which then waits for
-// the copy.
+// Copy as CUDA does: on the source's stream, after the work queued on the destination's stream,
+// which then waits for the copy.
 void between_devices(const at::Tensor& given, const at::Tensor& dst) {
   const c10::DeviceIndex src_device = given.device().index();
   const c10::DeviceIndex dst_device = dst.device().index();
@@ -250,7 +254,8 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
   TORCH_CHECK((from_device || src.device().is_cpu()) && (to_our_device || dst.device().is_cpu()), "a copy from ",
               src.device(), " to ", dst.device(), " is not supported: copy to the CPU first");
   if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
-    // A copy between devices reads and writes on the source's stream, and the destination's stream waits for it.
+    // A copy between devices reads and writes on the source's stream, and the
+    // destination's stream waits for it.
     const c10::DeviceIndex device = (from_device ? src : dst).device().index();
     trace_tensors(*active, "aten::copy_", device, dst, src);
     if (from_device && to_our_device && dst.device() != src.device()) {

@@ -58,10 +58,10 @@ void report(const Operator& op) {
   }
 }
 
-// Makes copies of the arguments on the CPU. Tensors that share a storage with a written tensor get copies that share
-// one. The CPU kernels then see an overlap, and refuse what CUDA's refuse. Such a storage is copied whole. So is the
-// storage of a written expanded tensor, and of a tensor that a result is a view of, where offsets must keep their
-// meaning.
+// Makes copies of the arguments on the CPU. Tensors that share a storage with a written tensor get
+// copies that share one. The CPU kernels then see an overlap, and refuse what CUDA's refuse. Such a
+// storage is copied whole. So is the storage of a written expanded tensor, and of a tensor that a
+// result is a view of, where offsets must keep their meaning.
 class CopyMaker {
  public:
   explicit CopyMaker(const Call& call) : call_(call) {

@@ -40,8 +40,8 @@ struct QueuedCall {
   CallContext context;
   torch::jit::Stack stack;  // arguments as shells; after the run, results
   c10::SmallVector<at::Tensor, 4> outputs;  // shells of fresh outputs
-  // The written shells of a call with several results. Torch's boxing holds such results by reference while it drops
-  // the arguments, so the stack must not be their only owner.
+  // The written shells of a call with several results. Torch's boxing holds such results by
+  // reference while it drops the arguments, so the stack must not be their only owner.
   c10::SmallVector<at::Tensor, 4> held;
   uint64_t shape_class = 0;
   bool target_fills_outputs = false;  // an out= kernel was given them; else the results are copied there
@@ -82,8 +82,9 @@ struct QueuedCall {
   }
 };
 
-// A pool of calls. Calls are mostly made and finished on different threads, so the pool is shared. Each thread keeps
-// one call, which suffices for a driver that runs host work at once. A pooled call owns no memory of torch's.
+// A pool of calls. Calls are mostly made and finished on different threads, so the pool is shared.
+// Each thread keeps one call, which suffices for a driver that runs host work at once. A pooled
+// call owns no memory of torch's.
 class CallPool {
  public:
   std::unique_ptr<QueuedCall> take() {
@@ -133,10 +134,10 @@ void zero(const at::Tensor& output) {
   }
 }
 
-// Move one result into its output, which was made with the meta kernel's shape. If the CPU kernel returned another
-// shape, the call fails, and the next calls of its class wait for their results. A result that the kernel left
-// undefined, because it was not requested, becomes zeros. An out= kernel has written the output's memory already,
-// unless it gave its tensor other strides.
+// Move one result into its output, which was made with the meta kernel's shape. If the CPU kernel
+// returned another shape, the call fails, and the next calls of its class wait for their results. A
+// result that the kernel left undefined, because it was not requested, becomes zeros. An out=
+// kernel has written the output's memory already, unless it gave its tensor other strides.
 void settle_output(const QueuedCall& call, const at::Tensor& output, const at::Tensor& result) {
   if (!output.defined()) {
     return;
@@ -178,16 +179,16 @@ void settle_outputs(QueuedCall& call) {
   }
 }
 
-// Zero the outputs of a failed call. Later work in the stream still runs, and must not meet stale memory, such as wild
-// indices.
+// Zero the outputs of a failed call. Later work in the stream still runs, and must not meet
+// stale memory, such as wild indices.
 void zero_outputs(const QueuedCall& call) {
   for (const at::Tensor& output : call.outputs) {
     zero(output);
   }
 }
 
-// Resolve lazy outputs. Some kernels finish a result by setting its conjugate bit. A shell's bit would be lost: its
-// memory must hold the value.
+// Resolve lazy outputs. Some kernels finish a result by setting its conjugate bit. A shell's bit
+// would be lost: its memory must hold the value.
 void resolve_lazy_outputs(QueuedCall& call) {
   if (call.has_lazy_output) {
     return;
@@ -208,8 +209,8 @@ void resolve_lazy_outputs(QueuedCall& call) {
   }
 }
 
-// The call that this thread is passing to its driver. If the driver runs it at once, the caller's context is already
-// set.
+// The call that this thread is passing to its driver. If the driver runs it at once, the
+// caller's context is already set.
 thread_local const QueuedCall* handed_over = nullptr;
 
 void run_call(QueuedCall* call) {
@@ -354,8 +355,8 @@ class ArgumentMaker {
       return tensor;
     }
     if (C10_UNLIKELY(capture_ != nullptr && tensor.dim() > 0)) {
-      // A replay would always see the values of the capture. That may be intended for a number, but hardly for a
-      // tensor.
+      // A replay would always see the values of the capture. That may be intended for a
+      // number, but hardly for a tensor.
       capture_->refuse(call_.op().name + " with a CPU tensor as an argument");
     }
     const at::Tensor source = tensor.contiguous();
@@ -438,7 +439,8 @@ bool run_queued(const Call& call, const CallShape& shape, torch::jit::Stack* sta
     return_results(call, shape, outputs, stack);
     return true;
   }
-  // Release the maker before the call goes to another thread: only that thread then uses and frees the shells.
+  // Release the maker before the call goes to another thread: only that thread
+  // then uses and frees the shells.
   maker.reset();
   QueuedCall* raw = queued.release();
   bool is_queued = false;

@@ -8,9 +8,10 @@
 
 namespace outboard {
 
-// Run the call by the CPU kernel in its device's current stream, and replace the arguments on the stack by the results.
-// It is queued if the results' shapes are known, else the caller waits. Return false, with the stack untouched, if the
-// host cannot reach the memory of an argument, or may not run operators (ops/providers.h).
+// Run the call by the CPU kernel in its device's current stream, and replace the arguments on the
+// stack by the results. It is queued if the results' shapes are known, else the caller waits.
+// Return false, with the stack untouched, if the host cannot reach the memory of an argument, or
+// may not run operators (ops/providers.h).
 bool run_on_host(const Call& call, torch::jit::Stack* stack);
 
 }  // namespace outboard

@@ -14,8 +14,9 @@
 
 namespace outboard {
 
-// The memory that a kernel requests during its call, from the stream's pool: the next owner comes behind the call's
-// work. In a driver's capture it belongs to the graph. It also draws the call's seed.
+// The memory that a kernel requests during its call, from the stream's pool: the next
+// owner comes behind the call's work. In a driver's capture it belongs to the graph.
+// It also draws the call's seed.
 class Scratch {
  public:
   // `call` is null in a replay.

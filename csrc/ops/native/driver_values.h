@@ -39,8 +39,8 @@ class DriverValues {
   const std::vector<ob_value>& values() const { return values_; }
   uint64_t flags() const { return flags_; }
 
-  // Return what a kernel's answer may depend on, as a number: the operator, kinds, dtypes, devices, sizes, strides,
-  // constants and flags, but no addresses and no content of memory.
+  // Return what a kernel's answer may depend on, as a number: the operator, kinds, dtypes, devices,
+  // sizes, strides, constants and flags, but no addresses and no content of memory.
   uint64_t key(const std::string& op) const;
 
   // Return false if the contract has no form for an argument: the call goes to the next provider.

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A driver's own kernels, in Python or in C, and the calls that they serve.
 //
-// A kernel registered for one form of an operator (ops/operator/forms.h) serves all three forms. The kernel of the
-// call's own form serves it if there is one, else the kernel of the out= form, else of the functional form, else of the
-// in-place form:
+// A kernel registered for one form of an operator (ops/operator/forms.h) serves all three forms.
+// The kernel of the call's own form serves it if there is one, else the kernel of the out= form,
+// else of the functional form, else of the in-place form:
 //  - out= for a functional call: the outputs are allocated as the operator declares them.
-//  - out= for an in-place call: `out` is self, if the result has its shape and dtype, no two of its elements share
-//    memory and no other argument overlaps it in another way; else the result goes to new memory and is copied to self.
-//  - Functional for the others: the result is copied to self, or to `out`, which is resized as torch resizes it.
-//  - In-place for the others: the kernel gets a copy of self, if the result has self's shape and dtype.
+//  - out= for an in-place call: `out` is self, if the result has its shape and dtype, no two of its
+//    elements share memory and no other argument overlaps it in another way; else the result goes
+//    to new memory and is copied to self.
+//  - Functional for the others: the result is copied to self, or to `out`, which
+//    is resized as torch resizes it.
+//  - In-place for the others: the kernel gets a copy of self, if the
+//    result has self's shape and dtype.
 //
-// Calls that torch refuses (a result that self cannot hold) go on to the next provider, which raises. So do calls with
-// sparse, quantized or nested tensors: kernels take strided ones.
+// Calls that torch refuses (a result that self cannot hold) go on to the next provider, which
+// raises. So do calls with sparse, quantized or nested tensors: kernels take strided ones.
 #pragma once
 
 #include "ops/call/call.h"
@@ -32,8 +35,8 @@ struct NativeRoute {
 // Run the kernel. Return true if it took the call, which is counted for the called operator.
 bool run_native(const NativeRoute& route, const Call& call, torch::jit::Stack* stack);
 
-// Make `kernel` serve an operator and its other forms. Return the operator. Raise ValueError if no operator has the
-// name.
+// Make `kernel` serve an operator and its other forms. Return the operator. Raise
+// ValueError if no operator has the name.
 Operator& route_native_kernel(const std::string& name, NativeKernel kernel);
 
 // Return why an operator's name is wrong, with the existing overloads; "" if it is right.

@@ -93,7 +93,8 @@ struct Answer {
   std::vector<uint64_t> scratch;
 };
 
-// A kernel's answers, by what it saw of each call. Bounded: a loop over sizes must not grow it forever.
+// A kernel's answers, by what it saw of each call. Bounded: a loop over
+// sizes must not grow it forever.
 class Answers {
  public:
   void add(uint64_t key, Answer answer) {
@@ -175,8 +176,9 @@ class DriverKernel {
     }
     const uint64_t key = values.key(op.name);
     const std::shared_ptr<const Answer> known = answers_->find(key);
-    // While the core records a graph nothing may run, so the kernel cannot be asked. A call that it is not known to
-    // take goes to the next provider, because a graph that fails in its replay would be useless.
+    // While the core records a graph nothing may run, so the kernel cannot be asked. A
+    // call that it is not known to take goes to the next provider, because a graph that
+    // fails in its replay would be useless.
     if (known == nullptr ? is_kept : !known->is_taken) {
       return false;
     }
@@ -199,8 +201,8 @@ class DriverKernel {
   }
 
  private:
-  // Reserve memory in the pool of the graph that the stream captures. It is released at once: later captured work may
-  // use it.
+  // Reserve memory in the pool of the graph that the stream captures. It is released at once:
+  // later captured work may use it.
   static std::vector<Reserved> reserve(Stream& stream, const std::vector<uint64_t>& sizes) {
     std::vector<c10::DataPtr> held;
     std::vector<Reserved> result;

@@ -24,8 +24,8 @@ enum class NativeAnswer : uint8_t {
 // Return true if the driver's own kernel for an operator answers.
 bool can_ask_native(const Operator& op);
 
-// Ask the driver's own kernel for an operator about a call of this form. `given` stands for the call's arguments: its
-// tensors may have no memory.
+// Ask the driver's own kernel for an operator about a call of this form. `given` stands for the
+// call's arguments: its tensors may have no memory.
 NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given);
 
 // Return the operators for which a kernel was registered, in C or not, sorted.

@@ -15,8 +15,8 @@ namespace outboard {
 
 namespace {
 
-// Return the function with the operator's own signature, picked from the overloads in at::meta, as a boxed kernel; none
-// if the running torch has no such overload.
+// Return the function with the operator's own signature, picked from the overloads in at::meta, as
+// a boxed kernel; none if the running torch has no such overload.
 template <class TorchOp, class Pick>
 void add(std::vector<MetaKernelEntry>& entries, Pick pick) {
   using Function = typename c10::fn_remove_symint<typename TorchOp::schema>::type;

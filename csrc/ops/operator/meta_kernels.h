@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Meta kernels in C++: the functions of torch's structured operators, with which the CPU's kernels compute their
-// outputs' shapes, dtypes and strides, and our own rules for other frequent operators.
+// Meta kernels in C++: the functions of torch's structured operators, with which
+// the CPU's kernels compute their outputs' shapes, dtypes and strides, and our own
+// rules for other frequent operators.
 //
-// The dispatcher's Meta kernels are not used for these. Torch's Python registers decompositions over many of them,
-// which take 90 to 1,100 microseconds a call (gelu, sum) instead of 2, and return other strides in places.
+// The dispatcher's Meta kernels are not used for these. Torch's Python registers decompositions
+// over many of them, which take 90 to 1,100 microseconds a call (gelu, sum) instead of 2, and
+// return other strides in places.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>

@@ -45,7 +45,8 @@ ArgKind kind_of(const c10::TypePtr& declared) {
   }
 }
 
-// Return true if all returns of the operator are arguments that it writes in place: they keep shape and dtype.
+// Return true if all returns of the operator are arguments that it writes in
+// place: they keep shape and dtype.
 bool writes_in_place_only(const c10::FunctionSchema& schema) {
   bool writes = false;
   for (const c10::Argument& argument : schema.arguments()) {
@@ -61,9 +62,9 @@ bool writes_in_place_only(const c10::FunctionSchema& schema) {
          });
 }
 
-// Return how a constant enters the signature. A `Scalar` decides a dtype by its category; its value decides a shape for
-// a few operators. A float decides neither in torch's operators. A custom operator may do anything, except with
-// arguments that it only writes.
+// Return how a constant enters the signature. A `Scalar` decides a dtype by its category; its value
+// decides a shape for a few operators. A float decides neither in torch's operators. A custom
+// operator may do anything, except with arguments that it only writes.
 Decides decides(const Facts& facts, const c10::Argument& argument, bool is_torchs, bool is_in_place) {
   switch (without_optional(argument.real_type())->kind()) {
     case c10::TypeKind::NumberType:
@@ -72,7 +73,8 @@ Decides decides(const Facts& facts, const c10::Argument& argument, bool is_torch
       return is_torchs || is_in_place ? Decides::Presence : Decides::Value;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
-      // An invalid dimension raises for some tensors, also in place; bounds of random numbers do not.
+      // An invalid dimension raises for some tensors, also in place;
+      // bounds of random numbers do not.
       return (is_in_place && !is_torchs) || facts.has_bounds ? Decides::Presence : Decides::Value;
     default:
       return Decides::Value;
@@ -117,8 +119,8 @@ bool is_torchs_own(const c10::OperatorName& name) {
   return name.name.rfind("aten::", 0) == 0;
 }
 
-// Retires an operator that is deregistered. Called under the dispatcher's lock, which is never requested with the
-// table's held.
+// Retires an operator that is deregistered. Called under the dispatcher's lock, which is never
+// requested with the table's held.
 class Retirement final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
@@ -138,7 +140,8 @@ class Retirement final : public c10::OpRegistrationListener {
   }
 };
 
-// Keep the kernel registered for an operator by name if the operator is defined again with the same schema.
+// Keep the kernel registered for an operator by name if the operator is
+// defined again with the same schema.
 void inherit_native(Operator& op) {
   for (auto it = table().retired.rbegin(); it != table().retired.rend(); ++it) {
     if ((*it)->name == op.name) {
@@ -150,8 +153,8 @@ void inherit_native(Operator& op) {
   }
 }
 
-// Keep an operator's entry in the dispatcher. Queued calls and plans hold it, and the dispatcher frees it with its last
-// registration. Ours keeps it, at a key that no call of the device has.
+// Keep an operator's entry in the dispatcher. Queued calls and plans hold it, and the dispatcher
+// frees it with its last registration. Ours keeps it, at a key that no call of the device has.
 void keep_entry(const c10::OperatorName& name) {
   if (is_torchs_own(name)) {
     return;

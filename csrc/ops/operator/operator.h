@@ -63,16 +63,17 @@ struct Operator {
   Facts facts;     // beyond its schema
   OpKind kind;
   c10::SmallVector<ArgInfo, 8> args;
-  // What each return is, by the schema: a written argument, a view of an argument, or fresh. Indices, -1 for none.
+  // What each return is, by the schema: a written argument, a view of an argument,
+  // or fresh. Indices, -1 for none.
   c10::SmallVector<int8_t, 4> returned_arg;  // the written argument that the return is
   c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return shows
   bool is_random = false;          // draws random numbers
   bool has_generator_arg = false;
   bool tells_sizes = false;        // of OpKind::Waits: sizes decide the numbers that it returns, not values
 
-  // The `out=` overload that replaces the operator on the host and writes to its outputs; only of OpKind::Makes.
-  // Without one the operator itself runs, and its results are copied to the outputs. ops/operator/forms.h explains
-  // which operators have one.
+  // The `out=` overload that replaces the operator on the host and writes to its outputs; only of
+  // OpKind::Makes. Without one the operator itself runs, and its results are copied to the outputs.
+  // ops/operator/forms.h explains which operators have one.
   std::optional<c10::OperatorHandle> out_variant;
 
   // Return the functional form of an out= overload, looked up on first use; null if there is none.
@@ -101,14 +102,15 @@ struct Operator {
   mutable const Operator* functional_ = nullptr;
 };
 
-// Return the operator of a handle. It is made on first use and lives as long as the process. An operator that is
-// defined again gets a new object; the old one is retired, for the calls that hold it.
+// Return the operator of a handle. It is made on first use and lives as long as the
+// process. An operator that is defined again gets a new object; the old one is
+// retired, for the calls that hold it.
 Operator& operator_for(const c10::OperatorHandle& handle);
 // Return the operator by name ("aten::add", "Tensor"). Raise torch's error if there is none.
 Operator& operator_named(const std::string& name, const char* overload = "");
 
-// Set the function that completes each new operator with checks and warnings, which belong to a higher room. Call it
-// once, before the first operator is made.
+// Set the function that completes each new operator with checks and warnings, which belong to a
+// higher room. Call it once, before the first operator is made.
 void complete_operators_with(void (*complete)(Operator& op));
 
 // Return true if a driver's own kernel may serve the operator.

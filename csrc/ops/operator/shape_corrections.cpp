@@ -43,8 +43,9 @@ void lay_out(const Facts& facts, const torch::jit::Stack& arguments, CallShape& 
   }
 }
 
-// Return the format in which a convolution's CPU kernels read and write: that of the selected back end. The input is
-// the argument `first`; the weight, the bias (or its sizes) and the constants follow, forward and backward.
+// Return the format in which a convolution's CPU kernels read and write: that of the selected
+// back end. The input is the argument `first`; the weight, the bias (or its sizes) and the
+// constants follow, forward and backward.
 at::MemoryFormat format_of_convolution(const torch::jit::Stack& arguments, size_t first) {
   const auto as_cpu = [](const c10::IValue& value) {
     c10::TensorImpl& meta = *value.toTensor().unsafeGetTensorImpl();
@@ -64,8 +65,8 @@ at::MemoryFormat format_of_convolution(const torch::jit::Stack& arguments, size_
   return at::native::_determine_backend_memory_format(input, weight, backend);
 }
 
-// Return true if the running torch sums bags of bfloat16 without noting each index's bag. Older versions note it, and
-// the meta kernels of newer ones still return it.
+// Return true if the running torch sums bags of bfloat16 without noting each index's bag. Older
+// versions note it, and the meta kernels of newer ones still return it.
 bool sums_bfloat16_bags_fast() {
   static const bool is_fast = [] {
     const at::Tensor weight = at::zeros({1, 1}, c10::kBFloat16);
@@ -83,8 +84,9 @@ void set_dtype(OutputShape& output, c10::ScalarType dtype) {
 void correct_bags(const torch::jit::Stack& arguments, bool has_gradients, CallShape& shape) {
   constexpr int64_t kSum = 0, kMax = 2;
   OutputShape& offset2bag = shape.outputs[1];
-  // There is one for each bag. But if no caller reads the sizes of bags, the CPU's kernel returns one for each offset,
-  // of which there may be one more. It does the same with maximum indices that are not requested.
+  // There is one for each bag. But if no caller reads the sizes of bags, the CPU's kernel
+  // returns one for each offset, of which there may be one more. It does the same with maximum
+  // indices that are not requested.
   const int64_t mode = arguments[4].toInt();
   const int64_t unread = has_gradients || mode != kSum || !arguments[7].toBool() ? 0 : 1;
   const int64_t bags = arguments[2].toTensor().numel() - (arguments[7].toBool() ? 1 : 0);
@@ -107,7 +109,8 @@ void correct_bags(const torch::jit::Stack& arguments, bool has_gradients, CallSh
 
 }  // namespace
 
-// Correct a convolution's output: the CPU kernel writes in the back end's format, the meta kernel contiguously.
+// Correct a convolution's output: the CPU kernel writes in the back end's
+// format, the meta kernel contiguously.
 void correct_convolution(const Operator&, const torch::jit::Stack& arguments, CallShape& shape) {
   if (arguments[1].toTensor().dim() == 3) {
     return;  // computed in two dimensions, from contiguous inputs
@@ -118,8 +121,8 @@ void correct_convolution(const Operator&, const torch::jit::Stack& arguments, Ca
   }
 }
 
-// Both gradients have the back end's format too. The meta kernel reads only the input and the weight, and before torch
-// 2.13 the result's gradient.
+// Both gradients have the back end's format too. The meta kernel reads only the input and the
+// weight, and before torch 2.13 the result's gradient.
 void correct_convolution_backward(const Operator&, const torch::jit::Stack& arguments, CallShape& shape) {
   if (arguments[2].toTensor().dim() == 3) {
     return;  // as forward
@@ -137,7 +140,8 @@ void correct_embedding_bag_forward_only(const Operator&, const torch::jit::Stack
   correct_bags(arguments, /*has_gradients=*/false, shape);
 }
 
-// The CPU kernels of batch norm save statistics in the parameters' dtype (or the input's), and none in evaluation.
+// The CPU kernels of batch norm save statistics in the parameters' dtype (or the
+// input's), and none in evaluation.
 void correct_statistics(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape) {
   const bool has_weight = arguments[1].isTensor() && arguments[1].toTensor().defined();
   const size_t training = op.handle.operator_name().overload_name == "no_stats" ? 3 : 5;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Meta kernels for frequent operators that are not structured: what their CPU kernels allocate, and its layout. A rule
-// raises, with any message, for an argument that it does not cover. The call then waits for the CPU kernel, whose error
-// users know.
+// Meta kernels for frequent operators that are not structured: what their CPU kernels allocate, and
+// its layout. A rule raises, with any message, for an argument that it does not cover. The call
+// then waits for the CPU kernel, whose error users know.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
@@ -128,7 +128,8 @@ Tensor& conj_physical_out(const Tensor& self, Tensor& out) {
   return iterate_alike(out, self);
 }
 
-// Return true for real numbers that a kernel copies from complex ones to an output, which it resizes like any output.
+// Return true for real numbers that a kernel copies from complex ones to an output,
+// which it resizes like any output.
 bool is_copied_from_complex(const Tensor& self, const Tensor& out) {
   return self.is_complex() && !out.is_complex();
 }
@@ -349,8 +350,8 @@ std::tuple<Tensor, Tensor> deviation_and_mean(const Tensor& self, OptionalIntArr
   return {deviation(self, dim, correction, keepdim), reduced(self, dim, keepdim, self.scalar_type())};
 }
 
-// For median, mode and similar operators along a dimension; `values` and `indices` have no elements yet, or the
-// result's shape.
+// For median, mode and similar operators along a dimension; `values` and `indices` have no
+// elements yet, or the result's shape.
 std::tuple<Tensor&, Tensor&> picked_out(const Tensor& self, int64_t dim, bool keepdim, Tensor& values,
                                         Tensor& indices) {
   TORCH_CHECK(self.numel() > 0 && !self.is_complex());
@@ -384,7 +385,8 @@ Tensor dot(const Tensor& self, const Tensor& other) {
 
 // ---- Normalisation ----
 
-// The CPU keeps statistics in float32 if the input is half precision and a parameter is not, else in the input's dtype.
+// The CPU keeps statistics in float32 if the input is half precision and a parameter is
+// not, else in the input's dtype.
 ScalarType statistics_dtype(const Tensor& input, const std::optional<Tensor>& weight,
                             const std::optional<Tensor>& bias) {
   const auto differs = [&](const std::optional<Tensor>& parameter) {
@@ -441,14 +443,15 @@ std::tuple<Tensor, Tensor, Tensor> native_group_norm(const Tensor& input, const 
 
 // ---- Numbers alone ----
 
-// Return true if the running torch counts numbers of int64 in doubles if an end or the step is not an integer. Older
-// versions first drop the fraction.
+// Return true if the running torch counts numbers of int64 in doubles if an end or the step is not
+// an integer. Older versions first drop the fraction.
 bool counts_fractions() {
   static const bool counts = at::arange(0, 2.5, 1, at::kLong).numel() == 3;
   return counts;
 }
 
-// Return how many numbers arange makes: for int64 in integers, for all others in doubles, as the CPU kernel counts.
+// Return how many numbers arange makes: for int64 in integers, for all others in
+// doubles, as the CPU kernel counts.
 int64_t count_of_range(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, ScalarType dtype) {
   const double by = step.to<double>();
   const double length = end.to<double>() - start.to<double>();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A cache of an operator's calls by signature: the shapes of their outputs, and what the device runs for them.
+// A cache of an operator's calls by signature: the shapes of their outputs, and
+// what the device runs for them.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -44,7 +45,8 @@ struct CallShape {
   bool asks_kernel = false;
   std::vector<OutputShape> outputs;  // of the fresh returns, lists flattened
   std::vector<int32_t> list_sizes;  // of a fresh return: -1 for a tensor, else the number of outputs in its list
-  // Written arguments that take another shape (an `out=` of the wrong size): index among the arguments, and shape.
+  // Written arguments that take another shape (an `out=` of the wrong size): index
+  // among the arguments, and shape.
   std::vector<std::pair<uint32_t, OutputShape>> resized;
   uint64_t shape_class = 0;  // of ops/operator/shape_classes.h
 
@@ -57,11 +59,13 @@ inline uint64_t mixed(uint64_t hash, uint64_t word) {
   return hash ^ hash >> 29;
 }
 
-// What decides a call's CallShape, as words: dtypes, sizes, strides, the default dtype, the constants that matter.
+// What decides a call's CallShape, as words: dtypes, sizes, strides, the default
+// dtype, the constants that matter.
 using SignatureWords = c10::SmallVector<uint64_t, 64>;
 
-// A bounded table with the second-chance policy: a full table evicts an entry that was not used since the hand last
-// passed. So the sizes of a model's own steps stay while a loop over lengths passes through. Thread-safe.
+// A bounded table with the second-chance policy: a full table evicts an entry that was not used
+// since the hand last passed. So the sizes of a model's own steps stay while a loop over
+// lengths passes through. Thread-safe.
 template <typename Value>
 class SignatureTable {
  public:

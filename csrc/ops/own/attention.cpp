@@ -23,7 +23,8 @@ namespace outboard {
 
 namespace {
 
-// The largest head for which the kernels keep results in registers (torch_outboard/kernels/templates/attention.py).
+// The largest head for which the kernels keep results in registers
+// (torch_outboard/kernels/templates/attention.py).
 constexpr int64_t kMaxHead = 256;
 
 // True if a kernel for the whole was registered with torch before the device was attached.
@@ -46,8 +47,9 @@ bool has_size(const at::Tensor& tensor, int64_t dim, const c10::SymInt& size) {
   return tensor.sym_size(dim).sym_eq(size).guard_bool(__FILE__, __LINE__);
 }
 
-// Return true for a strided tensor of the device that is not a view of several, as torch.func's are: those have rules
-// for the parts alone. Return false for forward derivatives, for which the whole has no formula.
+// Return true for a strided tensor of the device that is not a view of several, as
+// torch.func's are: those have rules for the parts alone. Return false for forward
+// derivatives, for which the whole has no formula.
 bool is_plain(const at::Tensor& tensor) {
   static const c10::DispatchKeySet others(
       {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::NestedTensor});
@@ -70,8 +72,8 @@ bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10:
   return true;
 }
 
-// Return true if the tensors are those of the whole: batches of heads, of a size that kernels take. They may be fake,
-// with symbols for sizes.
+// Return true if the tensors are those of the whole: batches of heads, of a size that kernels take.
+// They may be fake, with symbols for sizes.
 bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
           const std::optional<at::Tensor>& mask, bool enable_gqa) {
   const c10::ScalarType dtype = query.scalar_type();
@@ -101,7 +103,8 @@ bool is_generated(const at::Tensor& query, double dropout) {
          dropout == 0;
 }
 
-// Ask the driver about a call that fits. torch converts masks of flags before it calls the operator.
+// Ask the driver about a call that fits. torch converts masks of
+// flags before it calls the operator.
 NativeAnswer ask_driver(Operator& whole, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                         const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                         std::optional<double> scale) {
@@ -129,16 +132,18 @@ bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, 
   if (!fits(query, key, value, mask, enable_gqa)) {
     return false;
   }
-  // A compiler's fake tensors may have symbols for sizes. What the driver declines then, generated kernels take.
+  // A compiler's fake tensors may have symbols for sizes. What the driver
+  // declines then, generated kernels take.
   return query.unsafeGetTensorImpl()->is_python_dispatch()
              ? is_generated(query, dropout)
              : ask_driver(whole, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Takes;
 }
 
-// Choose in this order. First, the driver's own kernel for the whole, or one that a vendor registered with torch.
-// Second, generated kernels, even if the driver has kernels for the parts: on an H100, products by its vendor's library
-// took four times as long as generated attention. Products also make a matrix of all queries by all keys. Third, the
-// CPU's fused kernel, if the CPU would take it and would run the parts as well. Last, the parts, in operators.
+// Choose in this order. First, the driver's own kernel for the whole, or one that a vendor
+// registered with torch. Second, generated kernels, even if the driver has kernels for the parts:
+// on an H100, products by its vendor's library took four times as long as generated attention.
+// Products also make a matrix of all queries by all keys. Third, the CPU's fused kernel, if the CPU
+// would take it and would run the parts as well. Last, the parts, in operators.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {

@@ -65,7 +65,8 @@ std::optional<ChunkTable> ChunkTables::make(Stream& stream, ChunkRows rows) {
   table.elements = elements_of_chunk(stream, rows);
   for_each_size(rows, [&](int64_t size) { table.chunks += ceil_div(size, table.elements); });
   const int64_t words = table.chunks + static_cast<int64_t>(rows.words.size());
-  // Use our own allocator: if another device type is present, `pinned_memory(true)` uses the other's.
+  // Use our own allocator: if another device type is present,
+  // `pinned_memory(true)` uses the other's.
   const at::Tensor host(at::detail::empty_generic(
       {words}, &host_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::kLong, std::nullopt));
   const bool is_captured = capture_of(stream) != nullptr;

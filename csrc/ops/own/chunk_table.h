@@ -20,24 +20,25 @@ struct ChunkTable {
   int64_t elements = 0;  // of a chunk
 };
 
-// The rows of a table as the host writes them: `width` words each, the last of which is the number of elements.
+// The rows of a table as the host writes them: `width` words each, the last of
+// which is the number of elements.
 struct ChunkRows {
   std::vector<uint64_t> words;
   size_t width = 0;
   std::optional<size_t> chunk_column;  // index of a row's first chunk number; 0 in `words`
 };
 
-// The most recently used tables of one kernel. In training the same tensors come at each step, so the table exists
-// already. Its content never changes. It is used only on its own stream, where its copy from the host came first.
-// Thread-safe.
+// The most recently used tables of one kernel. In training the same tensors come at each step, so
+// the table exists already. Its content never changes. It is used only on its own stream, where its
+// copy from the host came first. Thread-safe.
 class ChunkTables {
  public:
   // Return the table with these rows, if it is known for the stream.
   std::optional<ChunkTable> find(const Stream& stream, const ChunkRows& rows);
 
-  // Make a table, and queue its copy. While the stream captures, the copy becomes a step of the graph, which keeps the
-  // host's side. The table is not cached then, because its memory is the graph's. Return nothing if that needs pinned
-  // memory and there is none.
+  // Make a table, and queue its copy. While the stream captures, the copy becomes a step of the
+  // graph, which keeps the host's side. The table is not cached then, because its memory is the
+  // graph's. Return nothing if that needs pinned memory and there is none.
   std::optional<ChunkTable> make(Stream& stream, ChunkRows rows);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators for which torch gives other devices than its own no kernel, or a kernel that fails. They are composed of
-// operators that every device has, or refused at the call.
+// Operators for which torch gives other devices than its own no kernel, or a kernel that fails.
+// They are composed of operators that every device has, or refused at the call.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_efficientzerotensor.h>
@@ -42,7 +42,8 @@ void prepare(torch::Library& aten, const char* name, PreparedChain::Prepare prep
             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<PreparedChain>(operator_named(full), prepare)));
 }
 
-// Torch passes its zero tensors, which have no memory, to products of vectors (forward-mode gradients consist of them).
+// Torch passes its zero tensors, which have no memory, to products of vectors
+// (forward-mode gradients consist of them).
 bool multiply_zero_tensor(torch::jit::Stack& stack) {
   const at::Tensor& self = stack[stack.size() - 2].toTensor();
   const at::Tensor& other = stack.back().toTensor();
@@ -55,7 +56,8 @@ bool multiply_zero_tensor(torch::jit::Stack& stack) {
   return true;
 }
 
-// Size the statistics: per channel, the first call of this operator does it, as its CPU kernel does when it runs.
+// Size the statistics: per channel, the first call of this operator does it, as
+// its CPU kernel does when it runs.
 bool size_statistics(torch::jit::Stack& stack) {
   constexpr size_t kArguments = 13, kRunningMin = 3, kRunningMax = 4, kScale = 5, kZeroPoint = 6, kAxis = 10,
                    kPerRow = 11;
@@ -75,8 +77,8 @@ bool size_statistics(torch::jit::Stack& stack) {
   return false;
 }
 
-// Count integers as CUDA does, for mixtures of experts; the CPU counts only floating-point numbers. Doubles can hold
-// them.
+// Count integers as CUDA does, for mixtures of experts; the CPU counts only floating-point
+// numbers. Doubles can hold them.
 bool histogram_of_integers(torch::jit::Stack& stack) {
   constexpr size_t kArguments = 4;
   const auto argument = [&stack](size_t index) -> const c10::IValue& {
@@ -94,8 +96,8 @@ bool histogram_of_integers(torch::jit::Stack& stack) {
   return true;
 }
 
-// Return the gradient. The CPU's kernel returns a sparse gradient where its meta kernel returns a dense one; these are
-// two operators.
+// Return the gradient. The CPU's kernel returns a sparse gradient where its meta kernel returns a
+// dense one; these are two operators.
 at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
                                   const at::Tensor& offset2bag, const at::Tensor& bag_size,
                                   const at::Tensor& maximum_indices, c10::SymInt num_weights, bool scale_grad_by_freq,
@@ -120,8 +122,8 @@ void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               driver_name(), "'. Use layout=torch.jagged, which is made of ordinary tensors");
 }
 
-// nn.TransformerEncoder calls this before it makes a nested tensor from a padded batch. With this answer it keeps the
-// padding.
+// nn.TransformerEncoder calls this before it makes a nested tensor from a padded batch. With
+// this answer it keeps the padding.
 bool cannot_nest(const at::Tensor&, const at::Tensor&) {
   return false;
 }

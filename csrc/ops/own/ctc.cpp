@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Connectionist temporal classification on devices with generated kernels. Torch passes the sequences' lengths as lists
-// of numbers, which differ with each batch. Kernels read them from tensors, so that one kernel serves every batch.
+// Connectionist temporal classification on devices with generated kernels. Torch passes the
+// sequences' lengths as lists of numbers, which differ with each batch. Kernels read them from
+// tensors, so that one kernel serves every batch.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/_ctc_loss_backward.h>
@@ -114,8 +115,8 @@ at::Tensor labels_of(const at::Tensor& targets, const std::vector<int64_t>& targ
   return targets.index_select(0, to_device_of(targets, places)).to(c10::kLong).view({batch, longest});
 }
 
-// Torch's operator, whose arguments `lengths` and `lengths + 1` are lists. After the arguments that both have in
-// common, the chain gets those of the operator that takes tensors.
+// Torch's operator, whose arguments `lengths` and `lengths + 1` are lists. After the arguments that
+// both have in common, the chain gets those of the operator that takes tensors.
 class CtcKernel final : public c10::OperatorKernel {
  public:
   CtcKernel(Operator& torchs, Operator& ours, size_t log_probs)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Dropout on the device's generator. The CPU's kernel takes no generator and would draw from the CPU's own.
+// Dropout on the device's generator. The CPU's kernel takes no generator and
+// would draw from the CPU's own.
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>

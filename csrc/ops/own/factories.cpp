@@ -19,8 +19,8 @@ namespace outboard {
 
 namespace {
 
-// Return the current stream of the device that a factory names. Raise for options that a factory of a dense tensor does
-// not accept.
+// Return the current stream of the device that a factory names. Raise for options that a factory of
+// a dense tensor does not accept.
 Stream& factory_stream(std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                        std::optional<bool> pin_memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(c10::kStrided) == c10::kStrided, "a dense tensor was expected, not ",
@@ -174,7 +174,8 @@ void record_stream_op(at::Tensor& self, c10::Stream stream) {
   record_stream(self.storage().data_ptr(), from_c10(stream));
 }
 
-// Without this, Module.to and `param.data = …` would make new parameters instead of moving the old ones.
+// Without this, Module.to and `param.data = …` would make new parameters
+// instead of moving the old ones.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   const auto is_dense_kind = [](const at::Tensor& tensor) {
     return tensor.layout() == c10::kStrided && (tensor.device().is_cpu() || is_ours(*tensor.unsafeGetTensorImpl()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of groups of rows or columns, which mixtures of experts use. Torch's kernel for devices other than CUDA
-// waits for the groups' ends and multiplies group by group. If the host reaches the memory, the whole is one queued
-// call.
+// Products of groups of rows or columns, which mixtures of experts use. Torch's kernel for devices
+// other than CUDA waits for the groups' ends and multiplies group by group. If the host reaches the
+// memory, the whole is one queued call.
 #include <ATen/native/GroupedMMUtils.h>
 #include <torch/library.h>
 

@@ -28,8 +28,8 @@ class ListCall {
   // Return false if no kernel over chunks can serve the call.
   bool gather() { return gather_arguments() && gather_rows(); }
 
-  // Return true if the tensors have several dtypes, and some have no dimensions: type promotion treats those
-  // differently.
+  // Return true if the tensors have several dtypes, and some have no dimensions: type
+  // promotion treats those differently.
   bool is_mixed() const;
 
   // Do the same for the steps that need memory and the table.
@@ -69,8 +69,8 @@ class ListCall {
 
   void gather_results(c10::ArrayRef<c10::IValue> first);
 
-  // Allocate results side by side, as a kernel writes them: one allocation, and a table that does not change with their
-  // addresses.
+  // Allocate results side by side, as a kernel writes them: one allocation, and a table that does
+  // not change with their addresses.
   void gather_results_of_rows(c10::ScalarType dtype, size_t rows);
 
   void use(const at::Tensor& tensor, bool is_written);

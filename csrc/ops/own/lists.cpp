@@ -69,7 +69,8 @@ std::vector<uint64_t> class_of(c10::ArrayRef<c10::IValue> arguments, c10::Device
   return words;
 }
 
-// Return what also decides whether the builder refuses a single call: the sizes of the tensors beside the lists.
+// Return what also decides whether the builder refuses a single call: the sizes
+// of the tensors beside the lists.
 std::pair<uint64_t, SignatureWords> signature_of(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
                                                  uint64_t numbers) {
   const std::vector<uint64_t> of_class = class_of(arguments, device, numbers);
@@ -82,7 +83,8 @@ std::pair<uint64_t, SignatureWords> signature_of(c10::ArrayRef<c10::IValue> argu
   return {std::accumulate(words.begin(), words.end(), uint64_t{0}, mixed), words};
 }
 
-// Return false if the dtype of the lists may not hold a number. The operator for one tensor then refuses it.
+// Return false if the dtype of the lists may not hold a number. The operator
+// for one tensor then refuses it.
 bool numbers_fit(c10::ArrayRef<c10::IValue> arguments) {
   if (!arguments[0].isTensorList() || arguments[0].toListRef().empty()) {
     return true;  // a power of a number
@@ -116,8 +118,9 @@ torch::jit::Stack first_elements(c10::ArrayRef<c10::IValue> arguments) {
   return result;
 }
 
-// Run the operator for each tensor of its lists, if kernels are generated and none takes the lists as a whole. Plans
-// are for lists of one tensor, so that no plan grows with a list. Return false, with nothing done, for other calls.
+// Run the operator for each tensor of its lists, if kernels are generated and none takes the lists
+// as a whole. Plans are for lists of one tensor, so that no plan grows with a list. Return false,
+// with nothing done, for other calls.
 bool run_each(Operator& op, torch::jit::Stack* stack) {
   const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op.args.size());
   const c10::DeviceIndex device = device_of(arguments);
@@ -161,7 +164,8 @@ class ListKernel final : public c10::OperatorKernel {
       return;
     }
     if (is_composite_ && !is_native) {
-      // Torch's composite, which the CPU's table holds: an operator for each tensor, through the dispatcher.
+      // Torch's composite, which the CPU's table holds: an operator for each
+      // tensor, through the dispatcher.
       handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
     } else if (is_native || !run_each(op, stack)) {
       run_chain(op, stack);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators over lists of tensors (_foreach_*, fused optimizers, the check of AMP's scaler). Each is one launch over
-// chunks of all tensors' elements, or two if each tensor is reduced. The device needs generated kernels that follow
-// addresses.
+// Operators over lists of tensors (_foreach_*, fused optimizers, the check of AMP's scaler). Each
+// is one launch over chunks of all tensors' elements, or two if each tensor is reduced. The device
+// needs generated kernels that follow addresses.
 //
-// The lists must meet the conditions of torch's own fast paths: one device, one dtype a list, the same sizes and
-// strides at the same places, no gaps, and no written tensor shares memory with another. Other calls, and calls for
-// which the builder has no kernel, run as they would without this.
+// The lists must meet the conditions of torch's own fast paths: one device, one dtype a
+// list, the same sizes and strides at the same places, no gaps, and no written tensor
+// shares memory with another. Other calls, and calls for which the builder has no kernel,
+// run as they would without this.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -24,8 +25,8 @@
 
 namespace outboard {
 
-// The kernels over chunks and their arguments. Without kernels: such calls have none. Graphs that captured a launch
-// need nothing of it.
+// The kernels over chunks and their arguments. Without kernels: such calls have none. Graphs that
+// captured a launch need nothing of it.
 struct ListRecipe : RecipeState {
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::optional<kernels::ChunkPlan> plan;
@@ -41,14 +42,14 @@ class ListOperator {
 
   Operator& op() { return op_; }
 
-  // Run a call and replace the arguments on the stack by the results. Return false, and do nothing, if the call must
-  // run another way.
+  // Run a call and replace the arguments on the stack by the results. Return false, and do nothing,
+  // if the call must run another way.
   bool run(torch::jit::Stack* stack);
 
  private:
   ListRecipeRef recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
-  // Build a recipe. If the builder refuses, or its result is unusable, return a recipe without kernels, list the reason,
-  // and store it for the class or for the call.
+  // Build a recipe. If the builder refuses, or its result is unusable, return a recipe without
+  // kernels, list the reason, and store it for the class or for the call.
   ListRecipeRef build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device, RecipeClass<ListRecipe>& group);
   ListRecipeRef ask_for_recipe(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
                                BuiltPlan* out_refusal) const;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The fused cells that torch's LSTM and GRU call on every device except the CPU: the driver's kernel if it has one,
-// else a composition of operators. If the driver has kernels for those, the device runs each. Else the whole cell is
-// one operator with a CPU kernel, so one call is queued (or one set of arguments copied) instead of twenty.
+// The fused cells that torch's LSTM and GRU call on every device except the CPU: the driver's
+// kernel if it has one, else a composition of operators. If the driver has kernels for those, the
+// device runs each. Else the whole cell is one operator with a CPU kernel, so one call is queued
+// (or one set of arguments copied) instead of twenty.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -79,8 +80,8 @@ LstmCell lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor&
   return {std::move(grad_gates), grad_c * forget, std::move(grad_bias)};
 }
 
-// Do the same in one pass if the CPU's vectors allow it: the overhead of operators exceeds the cost of a cell. Only
-// functions that torch has vectorized stay operators.
+// Do the same in one pass if the CPU's vectors allow it: the overhead of operators exceeds the cost
+// of a cell. Only functions that torch has vectorized stay operators.
 bool is_dense(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.scalar_type() == dtype && tensor.is_contiguous();
 }
@@ -121,7 +122,8 @@ LstmCell lstm_cell_on_cpu(const at::Tensor& input_gates, const at::Tensor& hidde
   return {std::move(hy), std::move(cy), std::move(workspace)};
 }
 
-// Compute one row of the backward pass, of `size` cells; `hy` and `cy` are null if there is no such gradient.
+// Compute one row of the backward pass, of `size` cells; `hy` and `cy` are
+// null if there is no such gradient.
 template <class T>
 struct LstmRow {
   const T* hy;
@@ -221,8 +223,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
   return {grad_input, grad_hidden, grad_hx, std::move(input_bias), std::move(hidden_bias)};
 }
 
-// The schemas of the operators that are whole cells. In the backward passes the first gradient of an LSTM's cell may be
-// missing. Biases have a gradient if there are biases.
+// The schemas of the operators that are whole cells. In the backward passes the first gradient of
+// an LSTM's cell may be missing. Biases have a gradient if there are biases.
 constexpr auto kLstmCell =
     "lstm_cell(Tensor input_gates, Tensor hidden_gates, Tensor cx, Tensor? input_bias, Tensor? hidden_bias)"
     " -> (Tensor, Tensor, Tensor)";

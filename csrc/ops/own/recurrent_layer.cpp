@@ -59,7 +59,8 @@ std::array<at::Tensor, 8> inputs_of(const RecurrentLayer& layer) {
           or_undefined(steps.projection)};
 }
 
-// Return the gradients as functions of the inputs, which second derivatives need: the steps again, as operators.
+// Return the gradients as functions of the inputs, which second derivatives need:
+// the steps again, as operators.
 variable_list differentiable_gradients(RecurrentLayer layer, const variable_list& grads) {
   const std::array<at::Tensor, 8> inputs = inputs_of(layer);
   layer.steps.gates = products_of(layer);

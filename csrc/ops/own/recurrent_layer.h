@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One layer of a recurrent net in one direction, with a formula for gradients: the inputs of all steps are multiplied at
-// once, and the steps are one operator (recurrent_steps.h).
+// One layer of a recurrent net in one direction, with a formula for gradients: the inputs of all
+// steps are multiplied at once, and the steps are one operator (recurrent_steps.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

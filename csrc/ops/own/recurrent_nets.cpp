@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LSTMs, GRUs and plain recurrent nets on whole sequences, layer by layer (recurrent_layer.h). Calls that layers do not
-// cover run as torch composes them: tensors of torch.func or of compilers, forward-mode derivatives, empty tensors,
-// arguments that torch refuses.
+// LSTMs, GRUs and plain recurrent nets on whole sequences, layer by layer (recurrent_layer.h).
+// Calls that layers do not cover run as torch composes them: tensors of torch.func or of compilers,
+// forward-mode derivatives, empty tensors, arguments that torch refuses.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/gru_native.h>
@@ -47,8 +47,8 @@ struct Net {
   size_t params_each() const { return 2 + (has_biases ? 2 : 0) + (has_projection() ? 1 : 0); }
 };
 
-// Return true if the steps may be one operator: not if the driver has kernels for cells, or for what they consist of
-// and for nothing that runs the steps.
+// Return true if the steps may be one operator: not if the driver has kernels for cells, or for
+// what they consist of and for nothing that runs the steps.
 bool runs_steps(Recurrence kind, c10::DeviceIndex device) {
   static const Operator& whole = operator_named("outboard::recurrent");
   static const Operator& lstm = operator_named("aten::_thnn_fused_lstm_cell");

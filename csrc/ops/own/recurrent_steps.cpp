@@ -61,7 +61,8 @@ at::Tensor shaped_as(const at::Tensor& rows, const at::Tensor& like) {
   return rows.view(sizes);
 }
 
-// Return a tensor whose first rows are replaced; the others belong to sequences that have ended, or not begun.
+// Return a tensor whose first rows are replaced; the others belong to sequences
+// that have ended, or not begun.
 at::Tensor replaced(const at::Tensor& rows, const at::Tensor& first) {
   const int64_t count = first.size(0);
   return count == rows.size(0) ? first : at::cat({first, rows.narrow(0, count, rows.size(0) - count)});

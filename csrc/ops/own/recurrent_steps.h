@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The steps of one layer of an LSTM, a GRU or a plain recurrent net in one direction, as one operator: the chain serves
-// it by one plan, or by one queued call of the CPU. The products of the layer's inputs are computed before.
+// The steps of one layer of an LSTM, a GRU or a plain recurrent net in one direction, as one
+// operator: the chain serves it by one plan, or by one queued call of the CPU. The products of the
+// layer's inputs are computed before.
 //
-// Sequences are either of equal lengths, with tensors of [steps, batch, …], or packed, with tensors of [rows, …] and
-// the steps' first rows in `offsets`. Then a step's rows belong to the first sequences of the batch, and later steps
-// have as many or fewer.
+// Sequences are either of equal lengths, with tensors of [steps, batch, …], or packed, with tensors
+// of [rows, …] and the steps' first rows in `offsets`. Then a step's rows belong to the first
+// sequences of the batch, and later steps have as many or fewer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +21,8 @@ enum class Recurrence : uint8_t { Lstm, Gru, Tanh, Relu };
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-// The arguments of `outboard::recurrent`. `gates` has the products of the inputs, without biases. A state's projection
-// belongs to LSTMs alone.
+// The arguments of `outboard::recurrent`. `gates` has the products of the inputs, without biases. A
+// state's projection belongs to LSTMs alone.
 struct RecurrentSteps {
   at::Tensor gates;
   at::Tensor h0;
@@ -35,8 +36,9 @@ struct RecurrentSteps {
   bool is_reversed = false;
 };
 
-// The states of all steps, the last ones, and what gradients need: the states before each step, and by row the
-// activated gates, for LSTMs followed by the cells before the step, for GRUs by the hidden part of the third gate.
+// The states of all steps, the last ones, and what gradients need: the states before each step, and
+// by row the activated gates, for LSTMs followed by the cells before the step, for GRUs by the
+// hidden part of the third gate.
 struct RecurrentResults {
   at::Tensor output;
   at::Tensor hy;
@@ -45,8 +47,8 @@ struct RecurrentResults {
   at::Tensor kept;
 };
 
-// The gradients of the input's and the hidden state's part of the gates (undefined if it is the same), of the initial
-// states, and of the projected states of each step.
+// The gradients of the input's and the hidden state's part of the gates (undefined if it is the
+// same), of the initial states, and of the projected states of each step.
 struct RecurrentGradients {
   at::Tensor gates;
   at::Tensor hidden_gates;
@@ -60,7 +62,8 @@ int64_t gates_of(Recurrence kind);
 // Return the first row of each step, and the end, of sequences of equal lengths.
 std::vector<int64_t> first_rows_of_steps(int64_t steps, int64_t batch);
 
-// Return the states as compositions of differentiable operators. `first_rows` are the offsets as numbers.
+// Return the states as compositions of differentiable operators.
+// `first_rows` are the offsets as numbers.
 RecurrentResults composed_steps(const RecurrentSteps& given, at::IntArrayRef first_rows, bool keeps);
 
 // Call the operators.
@@ -69,8 +72,9 @@ RecurrentGradients run_steps_backward(const OptionalTensor& grad_output, const O
                                       const OptionalTensor& grad_cy, const RecurrentSteps& given,
                                       const RecurrentResults& results);
 
-// Return true for a tensor with elements, of the device and the type of `like`, that no transformation wraps: neither a
-// compiler's nor torch.func's. Return false for forward-mode derivatives, for which the steps have no formula.
+// Return true for a tensor with elements, of the device and the type of `like`, that no
+// transformation wraps: neither a compiler's nor torch.func's. Return false for forward-mode
+// derivatives, for which the steps have no formula.
 bool is_recurrent_tensor(const at::Tensor& tensor, const at::Tensor& like);
 
 void define_recurrent_steps(torch::Library& own);

@@ -29,7 +29,8 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
   count_wait("aten::_local_scalar_dense");
   void* element = nullptr;
   if (storage_host_address(self.storage(), &element) && element != nullptr) {
-    // Read directly, without a copy on the stream: waiting for the copy would take one more thread switch.
+    // Read directly, without a copy on the stream: waiting for the copy
+    // would take one more thread switch.
     synchronize_stream(stream);
     const ptrdiff_t offset =
         static_cast<const char*>(self.const_data_ptr()) - static_cast<const char*>(self.storage().data());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sparse COO tensors: torch's handling for any device, and the chain for operators with CPU kernels.
+// Sparse COO tensors: torch's handling for any device, and the chain
+// for operators with CPU kernels.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_indices_native.h>
@@ -60,7 +61,8 @@ at::Tensor clone(const at::Tensor& self, std::optional<at::MemoryFormat> memory_
   return at::native::clone_sparse(self, memory_format);
 }
 
-// Register what torch's sparse tensors do on any device: their metadata, and operators composed of dense ones.
+// Register what torch's sparse tensors do on any device: their metadata, and
+// operators composed of dense ones.
 void register_metadata(torch::Library& aten) {
   aten.impl("_sparse_coo_tensor_with_dims", with_dims);
   aten.impl("_sparse_coo_tensor_with_dims_and_tensors", with_dims_and_tensors);
@@ -88,7 +90,8 @@ void register_sparse() {
   auto& aten =
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
   register_metadata(aten);
-  // Composite kernels are written for dense tensors. Wherever the CPU has a sparse kernel, register ours.
+  // Composite kernels are written for dense tensors. Wherever the CPU has
+  // a sparse kernel, register ours.
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (name.name.rfind("aten::", 0) == 0 && op && op->hasKernelForDispatchKey(c10::DispatchKey::SparseCPU) &&

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The operators of SyncBatchNorm, composed of operators that every device has: torch has kernels for them on GPUs only.
-// Statistics are float32 for half types, as on CUDA. torch/nn/modules/_functions.py calls them.
+// The operators of SyncBatchNorm, composed of operators that every device has: torch has kernels
+// for them on GPUs only. Statistics are float32 for half types, as on CUDA.
+// torch/nn/modules/_functions.py calls them.
 #include <ATen/ops/full.h>
 #include <ATen/ops/var_mean.h>
 

@@ -7,8 +7,9 @@
 
 namespace outboard {
 
-// Return a CPU tensor over the memory of a device tensor, which it keeps alive. Waits for the device's current stream,
-// but not for work that is queued later. Raise NotSupportedError if the host cannot reach the memory.
+// Return a CPU tensor over the memory of a device tensor, which it keeps alive. Waits for the
+// device's current stream, but not for work that is queued later. Raise NotSupportedError if
+// the host cannot reach the memory.
 OUTBOARD_API at::Tensor host_view(const at::Tensor& tensor);
 
 // Do the same without a wait, for a dense tensor of an open device whose memory the host reaches.

@@ -18,7 +18,8 @@ class LaunchUses {
   explicit LaunchUses(Stream& stream)
       : stream_(stream), trace_(trace() != nullptr && capture_of(stream) == nullptr ? trace() : nullptr) {}
 
-  // Note a tensor of the device. Memory of another stream's pool is recorded as in use on this stream.
+  // Note a tensor of the device. Memory of another stream's pool is
+  // recorded as in use on this stream.
   void add(const at::Tensor& tensor, bool is_written) {
     record_stream(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data_ptr(), stream_);
     note(tensor, is_written);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Shells: CPU tensors over device memory that they do not own.
 //
-// A host call is queued with shells in place of its device tensors. A shell holds an address, sizes and strides and
-// keeps nothing alive. Stream order alone makes it safe, as for a kernel on CUDA.
+// A host call is queued with shells in place of its device tensors. A shell holds an address, sizes
+// and strides and keeps nothing alive. Stream order alone makes it safe, as for a kernel on CUDA.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,11 +15,12 @@ class ShellMaker {
   // A kernel may give resizable shells new CPU memory, which the caller must then copy back.
   explicit ShellMaker(bool is_resizable = false) : is_resizable_(is_resizable) {}
 
-  // Return a shell of a device tensor whose memory the host can reach. Tensors that share a storage get shells that
-  // share one, so that the CPU kernels' checks for overlap work.
+  // Return a shell of a device tensor whose memory the host can reach. Tensors that share a storage
+  // get shells that share one, so that the CPU kernels' checks for overlap work.
   at::Tensor make(const at::Tensor& tensor);
 
-  // Return false once `make` has met memory that the host cannot reach, and returned an undefined tensor.
+  // Return false once `make` has met memory that the host cannot reach,
+  // and returned an undefined tensor.
   bool is_reachable() const { return is_reachable_; }
 
  private:
@@ -28,8 +29,8 @@ class ShellMaker {
   bool is_resizable_;
 };
 
-// The stand-ins for the tensors of a call that is waited for. Kernels ask whether an output *is* an argument: if a call
-// has one tensor twice, its kernel sees one stand-in twice.
+// The stand-ins for the tensors of a call that is waited for. Kernels ask whether an output *is* an
+// argument: if a call has one tensor twice, its kernel sees one stand-in twice.
 class SeenTensors {
  public:
   template <typename Make>
@@ -48,8 +49,8 @@ class SeenTensors {
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> seen_;
 };
 
-// Return another shell of the same memory. A kernel's changes to one shell's sizes and strides do not show in the
-// other.
+// Return another shell of the same memory. A kernel's changes to one shell's sizes and
+// strides do not show in the other.
 at::Tensor copy_shell(const at::Tensor& shell);
 
 // Return a CPU tensor over `data`, which the caller owns.

@@ -17,8 +17,8 @@ inline bool is_ours(const c10::TensorImpl& tensor) {
   return tensor.device_type() == kDeviceType;
 }
 
-// Return a new tensor on the stream's device, with memory from the stream's pool. `nbytes` is the span of sizes and
-// strides.
+// Return a new tensor on the stream's device, with memory from the stream's pool. `nbytes` is
+// the span of sizes and strides.
 at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                               size_t nbytes);
 
@@ -28,8 +28,8 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
 // Issue the warnings of torch's own allocations: complex halves are experimental.
 void warn_of_dtype(c10::ScalarType dtype);
 
-// Return the bytes of memory that hold the elements from element `offset` on; 0 if there are none. Raise RuntimeError
-// beyond 63 bits.
+// Return the bytes of memory that hold the elements from element `offset` on; 0 if there are none.
+// Raise RuntimeError beyond 63 bits.
 size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset = 0);
 
 // Return true if the elements fill one gapless range, each element once, in any order.
@@ -50,15 +50,16 @@ inline uint64_t device_address(const at::Tensor& tensor) {
   return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_bytes(impl);
 }
 
-// Return the host address of the storage's first byte, or false if the host cannot reach it. Null for an empty storage.
+// Return the host address of the storage's first byte, or false if the host cannot reach
+// it. Null for an empty storage.
 bool storage_host_address(const c10::Storage& storage, void** out_address);
 
-// Return true if the host reaches a device's memory, so that kernels on the host can run. Allocates the smallest block
-// to find out.
+// Return true if the host reaches a device's memory, so that kernels on the host can run. Allocates
+// the smallest block to find out.
 OUTBOARD_API bool reaches_memory(c10::DeviceIndex device);
 
-// Return true if torch's deterministic mode is on. Host calls wait in it: the mode is a process-wide switch, which
-// could change before a queued call runs.
+// Return true if torch's deterministic mode is on. Host calls wait in it: the mode is a
+// process-wide switch, which could change before a queued call runs.
 bool is_deterministic();
 
 }  // namespace outboard

@@ -67,7 +67,8 @@ struct Call {
   const Sizes& sizes_of(Place place) const { return find(place).tensor.sizes; }
 };
 
-// Return true if cuDNN takes memory with these strides: adjacent columns, all else in units of 16 bytes.
+// Return true if cuDNN takes memory with these strides: adjacent columns,
+// all else in units of 16 bytes.
 bool is_taken(const Sizes& sizes, const Sizes& strides, int64_t least) {
   if (strides[3] != 1) return false;
   for (size_t dim = 0; dim < 3; ++dim) {
@@ -278,7 +279,8 @@ ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const c
   return OB_OK;
 }
 
-// Return the status of a plan for the gradients of a call that drops weights. Only a plan knows which.
+// Return the status of a plan for the gradients of a call that drops
+// weights. Only a plan knows which.
 ob_status find_gradients(cudnn::Session& session, const Call& call) {
   Problem problem = call.problem;
   problem.is_backward = true;
@@ -340,8 +342,8 @@ ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) 
   return check_and_run(self, &call);
 }
 
-// (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-// dropout_p, is_causal, philox_seed, philox_offset, scale)
+// (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k,
+// max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale)
 ob_status backward_of(void* self, const ob_kernel_call* given, bool is_question) {
   Call call(*given, is_question);
   const std::optional<int> type = half_of(value_at(*given, 1).tensors->dtype);
@@ -393,7 +395,8 @@ ob_status ask_backward(void* self, const ob_kernel_call* given) {
 namespace nv {
 
 ob_status register_attention(void* self, const ob_registrar* registrar) {
-  // A core that doesn't ask would send calls here for which it has another way only before it calls the operator.
+  // A core that doesn't ask would send calls here for which it has another way
+  // only before it calls the operator.
   if (registrar->struct_size < offsetof(ob_registrar, add_asked) + sizeof registrar->add_asked) return OB_OK;
   const auto add = [&](const char* op, ob_operator_fn function, ob_operator_fn ask) {
     return registrar->add_asked(registrar->context, op, function, ask, self);

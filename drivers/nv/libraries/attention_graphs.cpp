@@ -35,7 +35,8 @@ class Graph {
 
   bool has(Place place) const { return problem_.find(place) != nullptr; }
 
-  // Return a tensor of the problem, with rows and columns swapped if `is_swapped`: the same at each call.
+  // Return a tensor of the problem, with rows and columns swapped if
+  // `is_swapped`: the same at each call.
   Value tensor(Place place, bool is_swapped = false) {
     const auto found = known_.find(place);
     if (found != known_.end()) return found->second;
@@ -218,8 +219,8 @@ Descriptor describe_forward(const Problem& problem, cudnn::Handle handle, Descri
   return graph.finish(handle);
 }
 
-// Write the product of a transposed matrix of all scores with a tensor of the queries, summed over the heads that a
-// head of keys serves.
+// Write the product of a transposed matrix of all scores with a tensor of the queries, summed over
+// the heads that a head of keys serves.
 void multiply_transposed(const Problem& problem, Graph& graph, const Value& matrix, const Value& by, Place to) {
   const Sizes sizes = sizes_of_scores(problem);
   const Sizes over = swapped(sizes), strides = swapped(dense_strides(sizes));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Attention and its gradients as graphs of cuDNN: products, pointwise operations and reductions, which it fuses.
+// Attention and its gradients as graphs of cuDNN: products, pointwise operations
+// and reductions, which it fuses.
 #pragma once
 
 #include <array>

@@ -30,7 +30,8 @@ inline bool has_draw(const ob_kernel_call& call) {
   return call.struct_size >= offsetof(ob_kernel_call, draw) + sizeof call.draw;
 }
 
-// Return true if the results must be the same in each run, as `switch_of_torch` says: always, if the core can't tell.
+// Return true if the results must be the same in each run, as `switch_of_torch` says:
+// always, if the core can't tell.
 inline bool must_repeat(const ob_kernel_call& call, uint64_t switch_of_torch = OB_CALL_REPEATS) {
   return !has_draw(call) || has_flags(call, switch_of_torch);
 }

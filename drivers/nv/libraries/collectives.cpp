@@ -43,7 +43,8 @@ struct Collectives {
   bool is_loaded = false;
   Nccl nccl;
   support::Handles<std::unique_ptr<Communicator>, 7> comms;
-  // The communicators that this thread's group uses, as group_end names none, each locked until then.
+  // The communicators that this thread's group uses, as group_end
+  // names none, each locked until then.
   struct Grouped {
     Communicator* comm;
     std::unique_lock<std::mutex> lock;

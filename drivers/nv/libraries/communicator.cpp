@@ -34,7 +34,8 @@ ob_status Communicator::join(const void* given) {
   return nccl_fail(nccl_, nullptr, code, "ncclCommInitRankConfig");
 }
 
-// Not with a variable of NCCL's that takes the shared flag away, without which calls there could not be ended.
+// Not with a variable of NCCL's that takes the shared flag away, without which
+// calls there could not be ended.
 bool Communicator::splits() const {
   const char* const shares = std::getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
   return nccl_.CommSplit != nullptr && nccl_.version >= kSplitVersion &&

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One rank's end of a group, in NCCL.
 //
-// Ranks meet without blocking calls, so a rank that does not come is noticed. A communicator of that kind starts a
-// thread for each call, which takes longer than exchanging a few kilobytes. Once all ranks have met, a second one is
-// split from it, whose calls are queued at once (NCCL 2.18.1). Such a call may wait within NCCL for its peers, if they
-// have yet to be connected. The two communicators have one flag for aborts: an abort of the first, on which no call is
-// ever under way, ends a call within the second.
+// Ranks meet without blocking calls, so a rank that does not come is noticed. A communicator of
+// that kind starts a thread for each call, which takes longer than exchanging a few kilobytes. Once
+// all ranks have met, a second one is split from it, whose calls are queued at once (NCCL 2.18.1).
+// Such a call may wait within NCCL for its peers, if they have yet to be connected. The two
+// communicators have one flag for aborts: an abort of the first, on which no call is ever under
+// way, ends a call within the second.
 #pragma once
 
 #include <atomic>

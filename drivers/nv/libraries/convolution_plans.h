@@ -11,8 +11,8 @@
 
 namespace nv::convolutions {
 
-// What a call writes: the response of a convolution, or the gradient of its image or filter. A transposed convolution is
-// the gradient of an image.
+// What a call writes: the response of a convolution, or the gradient of its image or filter. A
+// transposed convolution is the gradient of an image.
 enum class Direction : int { kResponse, kImage, kFilter };
 
 // Batch, channels, and the grid, whose last size is unused in two dimensions.

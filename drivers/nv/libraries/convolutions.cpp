@@ -34,7 +34,8 @@ std::optional<int> type_of(ob_dtype dtype) {
   }
 }
 
-// A tensor with two dimensions of a grid or three: a grid of one dimension gets another, of size 1, before it.
+// A tensor with two dimensions of a grid or three: a grid of one dimension gets
+// another, of size 1, before it.
 struct Grid {
   const ob_tensor* tensor = nullptr;
   Sizes sizes{}, strides{};
@@ -93,7 +94,8 @@ struct Call {
   }
 };
 
-// Read a list with a number for each dimension, or one for all. Return false for numbers that cuDNN doesn't take.
+// Read a list with a number for each dimension, or one for all. Return false for
+// numbers that cuDNN doesn't take.
 bool read_numbers(const ob_value& value, int rank, int64_t least, int64_t neutral, std::array<int64_t, 3>* out) {
   if (value.count != 1 && value.count != static_cast<size_t>(rank)) return false;
   const int added = rank == 1 ? 1 : 0;
@@ -142,7 +144,8 @@ const char* refusal_of(const Call& call) {
   return nullptr;
 }
 
-// Choose the layout of all tensors of a call: that of what is written. Return false if it is written in neither.
+// Choose the layout of all tensors of a call: that of what is written. Return
+// false if it is written in neither.
 bool choose_layout(Call* call) {
   const int dims = call->problem.dims;
   bool can_last = true, can_first = true;
@@ -312,7 +315,8 @@ ob_status forward(void* self, const ob_kernel_call* given) {
   return check_and_run(self, &call);
 }
 
-// (grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)
+// (grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
+// output_padding, groups, output_mask)
 ob_status backward(void* self, const ob_kernel_call* given) {
   Call call{*given};
   const size_t input = call.add(*value_at(*given, 1).tensors);

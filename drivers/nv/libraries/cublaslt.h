@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of cuBLASLt that this driver uses, declared here so that it builds without it. The library is opened at run
-// time.
+// The part of cuBLASLt that this driver uses, declared here so that it builds without it. The
+// library is opened at run time.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,8 @@ struct Heuristic {
 
 static_assert(sizeof(Heuristic) == 96);
 
-// Name in the table and, after "cublasLt", of the symbol; parameters. All return a status, 0 for success.
+// Name in the table and, after "cublasLt", of the symbol; parameters. All
+// return a status, 0 for success.
 #define OB_CUBLASLT_FUNCTIONS(X)                                                                                      \
   X(Create, (Handle*))                                                                                                \
   X(Destroy, (Handle))                                                                                                \
@@ -75,8 +76,8 @@ enum : int {
   kOperationTransposed = 1
 };
 
-// Return the library, opened at the process's first call from the file `path` or, if that is "", by the usual names.
-// Return null, with the reason, if it is missing or too old.
+// Return the library, opened at the process's first call from the file `path` or, if that is "", by
+// the usual names. Return null, with the reason, if it is missing or too old.
 const Library* load(const std::string& path, std::string* out_error);
 
 }  // namespace nv::cublaslt

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of cuDNN 9 that this driver uses, declared here so that it builds without it. The library is opened at run
-// time.
+// The part of cuDNN 9 that this driver uses, declared here so that it builds without it. The
+// library is opened at run time.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ namespace nv::cudnn {
 using Handle = struct HandleOpaque*;
 using Descriptor = void*;  // of the graph API
 
-// Name in the table and, after "cudnn", of the symbol; parameters. All return a status, 0 for success.
+// Name in the table and, after "cudnn", of the symbol; parameters. All
+// return a status, 0 for success.
 #define OB_CUDNN_FUNCTIONS(X)                                                                                      \
   X(Create, (Handle*))                                                                                             \
   X(Destroy, (Handle))                                                                                             \
@@ -38,7 +39,8 @@ struct Library {
   std::string describe(int status) const;
 };
 
-// Return true for a status that says that cuDNN refuses what it was asked: a bad parameter, or something not supported.
+// Return true for a status that says that cuDNN refuses what it was asked: a bad
+// parameter, or something not supported.
 constexpr bool is_refusal(int status) {
   return status / 1000 == 2 || status / 1000 == 3;
 }
@@ -163,8 +165,8 @@ enum : int {
   kBernoulli = 0  // of draws
 };
 
-// Return the library, opened at the process's first call from the file `path` or, if that is "", by the usual name.
-// Return null, with the reason, if it is missing or too old.
+// Return the library, opened at the process's first call from the file `path` or, if that is "", by
+// the usual name. Return null, with the reason, if it is missing or too old.
 const Library* load(const std::string& path, std::string* out_error);
 
 }  // namespace nv::cudnn

@@ -81,7 +81,8 @@ bool finish(const Library& library, Handle handle, Descriptor config, Plan* out_
   return true;
 }
 
-// Choose the first configuration, in the order of one of cuDNN's heuristics, that this driver can use.
+// Choose the first configuration, in the order of one of cuDNN's
+// heuristics, that this driver can use.
 void choose(const Library& library, Handle handle, Descriptor graph, int mode, const Rules& rules, Plan* out_plan) {
   Descriptors& own = out_plan->graph;
   const Descriptor heuristics = own.make(kHeuristics);

@@ -62,14 +62,15 @@ struct Binding {
 // A device's handle and its plans. Thread-safe.
 class Session {
  public:
-  // Return OB_INTERNAL, with the reason, if the library refuses. The device's context must be current.
+  // Return OB_INTERNAL, with the reason, if the library refuses. The
+  // device's context must be current.
   static ob_status make(const Library& library, std::unique_ptr<Session>* out_session);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Return the plan of a key. `describe` makes its graph if the key is new. Return OB_UNIMPLEMENTED if cuDNN has no
-  // engine for it; that is remembered too.
+  // Return the plan of a key. `describe` makes its graph if the key is new. Return OB_UNIMPLEMENTED
+  // if cuDNN has no engine for it; that is remembered too.
   ob_status find(const PlanKey& key, const Rules& rules,
                  const std::function<Descriptor(Handle, Descriptors*)>& describe,
                  std::shared_ptr<const Plan>* out_plan);

@@ -15,7 +15,8 @@ struct ncclId {
   char bytes[128];
 };
 
-// ncclConfig_t up to `splitShare`, as of NCCL 2.18. The library reads no more than `size` bytes. INT_MIN is "not given".
+// ncclConfig_t up to `splitShare`, as of NCCL 2.18. The library reads no more than `size`
+// bytes. INT_MIN is "not given".
 struct ncclConfig {
   size_t size = sizeof(ncclConfig);
   unsigned magic = 0xcafebeef;

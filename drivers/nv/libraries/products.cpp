@@ -22,7 +22,8 @@ constexpr uint64_t kMaxWorkspace = uint64_t{32} << 20;
 constexpr size_t kMaxPlans = 8192;
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
 
-// A matrix, or all matrices of a batch, as cuBLASLt sees it: column-major, so a row-major matrix is its transpose.
+// A matrix, or all matrices of a batch, as cuBLASLt sees it: column-major, so a
+// row-major matrix is its transpose.
 struct Matrix {
   uint64_t data = 0;
   int64_t leading = 0;

@@ -12,7 +12,8 @@
 
 namespace nv {
 
-// What a product's plan depends on: types, sizes, leading dimensions, steps, alignments, the epilogue.
+// What a product's plan depends on: types, sizes, leading dimensions,
+// steps, alignments, the epilogue.
 using ProductKey = std::array<int64_t, 24>;
 
 struct ProductKeyHash {
@@ -24,13 +25,15 @@ struct ProductPlan;
 // A device's handle, and a cache of cuBLASLt's plans: a heuristic takes 100 µs. Thread-safe.
 class Products {
  public:
-  // Return OB_INTERNAL, with the reason, if the library refuses. The device's context must be current.
+  // Return OB_INTERNAL, with the reason, if the library refuses. The
+  // device's context must be current.
   static ob_status make(const cublaslt::Library& library, std::unique_ptr<Products>* out_products);
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // Return the plan of a key. For a new key, `fill(plan)` makes it and returns the library's status.
+  // Return the plan of a key. For a new key, `fill(plan)` makes it
+  // and returns the library's status.
   template <class Fill>
   ob_status find(const ProductKey& key, Fill&& fill, std::shared_ptr<const ProductPlan>* out_plan);
 

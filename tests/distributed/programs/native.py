@@ -131,8 +131,8 @@ elif how == "exit":  # with work under way that no peer joins
     if RANK == 0:
         thread = threading.Thread(target=lambda: dist.all_reduce(x), daemon=True)
         thread.start()
-        # Where a library's call only queues, the thread ends. Where the call waits for the peer, nothing reports that
-        # the thread has reached the wait: then this wait takes its time.
+        # Where a library's call only queues, the thread ends. Where the call waits for the peer,
+        # nothing reports that the thread has reached the wait: then this wait takes its time.
         thread.join(0.5)
 else:
     raise AssertionError(how)

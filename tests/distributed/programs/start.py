@@ -34,7 +34,8 @@ def server() -> dist.Store:
 
 
 def init(backend: str | None = None, seconds: float = 60, **more: object) -> None:
-    # Not a FileStore: split_group clones the store, and each clone counts as a process that may remove the file.
+    # Not a FileStore: split_group clones the store, and each clone counts as a
+    # process that may remove the file.
     store = dist.PrefixStore(os.environ["TEST_STORE"], server())
     dist.init_process_group(backend, store=store, rank=RANK, world_size=2, timeout=timedelta(seconds=seconds), **more)
 

@@ -45,7 +45,8 @@ if RANK == 0:
     reach("all_reduce")
 assert y[5].item() == 3.0
 
-# One of its own streams, dropped without a wait: memory stays whole, and the device's wait ends the exchange.
+# One of its own streams, dropped without a wait: memory stays whole, and the
+# device's wait ends the exchange.
 if RANK == 1:
     reach("dropped")
 z = torch.full((1 << 12,), 1.0 + RANK, device=device)
@@ -58,7 +59,8 @@ if RANK == 0:
 torch.accelerator.synchronize()
 assert kept.tolist() == [3.0] * (1 << 12) and all(other[0].item() == -1 for other in others)
 
-# A list of outputs, another stream, and a future's callback, which runs at once and behind the exchange.
+# A list of outputs, another stream, and a future's callback, which runs
+# at once and behind the exchange.
 if RANK == 1:
     reach("future")
 side = torch.Stream(device)

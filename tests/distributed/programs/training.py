@@ -21,7 +21,8 @@ import torch_outboard
 from distributed.programs.start import RANK, raises, start
 
 device = start()
-# Torch 2.11 cannot flatten a dimension that is sharded, unless it is the first of those that become one.
+# Torch 2.11 cannot flatten a dimension that is sharded, unless it is the
+# first of those that become one.
 FLATTENS = tuple(map(int, torch.__version__.split(".")[:2])) > (2, 11)
 
 

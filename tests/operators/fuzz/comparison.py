@@ -58,7 +58,8 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
     `others` are the types of the CPU's errors for other values: of two mistakes either may be found first.
     """
     if ours.error is not None or theirs.error is not None:
-        # By an operator's rank the CPU raises the one or the other of an index that is out of bounds.
+        # By an operator's rank the CPU raises the one or the other of
+        # an index that is out of bounds.
         is_of_bounds = ours.is_late and {type(ours.error), type(theirs.error)} == {IndexError, RuntimeError}
         # A drawn size may be more than there is memory for; the CPU has no type for that.
         is_of_memory = isinstance(ours.error, torch.OutOfMemoryError) and "can't allocate memory" in str(theirs.error)

@@ -16,13 +16,15 @@ _FOR_BACKWARD = ("_embedding_bag", "_embedding_bag_forward_only")
 # Counts integers, as CUDA does.
 _TAKES_MORE = ("histc",)
 
-# Reads indices beside its argument where that is not contiguous, and asserts something of what it finds.
+# Reads indices beside its argument where that is not contiguous, and
+# asserts something of what it finds.
 _READS_BESIDE = ("fractional_max_pool3d_backward",)
 
 # The CPU's kernels have 1/6 in float, whatever the type they compute in.
 _HAS_ROUNDED_CONSTANTS = ("hardsigmoid_backward",)
 
-# The CPU returns the shape of its input where that has no elements; the meta kernel says what the documentation says.
+# The CPU returns the shape of its input where that has no elements; the meta kernel
+# says what the documentation says.
 _KEEPS_SHAPE_WHEN_EMPTY = ("pixel_unshuffle",)
 # Elements that do not count are not read: infinity times their weight of 0 is NaN on the CPU.
 _LEAVES_OUT_ZERO_WEIGHTS = ("upsample_trilinear3d_backward",)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-# Operators whose CPU kernels check too little: a wrong call reads or writes beside its arguments there too.
+# Operators whose CPU kernels check too little: a wrong call reads or writes
+# beside its arguments there too.
 UNCHECKED: frozenset[str] = frozenset(
     {
         "aten::_adaptive_avg_pool2d_backward",
@@ -36,14 +37,16 @@ UNCHECKED: frozenset[str] = frozenset(
     }
 )
 
-# Arguments whose values the CPU's kernels do not check, by operator: with a wrong one they read beside their arguments.
+# Arguments whose values the CPU's kernels do not check, by operator: with a wrong one
+# they read beside their arguments.
 UNCHECKED_VALUES: dict[str, tuple[str, ...]] = {
     "aten::_embedding_bag": ("offsets",),
     "aten::_embedding_bag_forward_only": ("offsets",),
     "aten::linalg_ldl_solve": ("pivots",),
 }
 
-# Operators whose CPU kernels cannot be asked about a call without its values: their wrong calls may raise at the wait.
+# Operators whose CPU kernels cannot be asked about a call without its values: their
+# wrong calls may raise at the wait.
 JUDGE_VALUES: frozenset[str] = frozenset({"aten::segment_reduce"})
 
 # By operator and change: why the device and the CPU differ.

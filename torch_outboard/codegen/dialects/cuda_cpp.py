@@ -72,7 +72,8 @@ CUDA_CPP = Dialect(
     group=256,
     lanes=4,
     language="cuda",
-    # Templates request fused sums of products. Elsewhere, a product and a sum are rounded twice, as on the CPU.
+    # Templates request fused sums of products. Elsewhere, a product and a sum
+    # are rounded twice, as on the CPU.
     options="--fmad=false --std=c++17",
     records=True,
     atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),

@@ -36,7 +36,8 @@ FLOAT8 = {
     torch.float8_e5m2fnuz: "e5m2fnuz",
 }
 
-# Types that exist in memory only and are computed in float. Their helpers are `ob_from_<suffix>` and `ob_to_<suffix>`.
+# Types that exist in memory only and are computed in float. Their helpers are
+# `ob_from_<suffix>` and `ob_to_<suffix>`.
 NARROW = (*HALVES, *FLOAT8)
 
 SUFFIXES = {
@@ -56,7 +57,8 @@ SUFFIXES = {
     **FLOAT8,
 }
 
-# The C type of an element in memory. A bool is a byte, since languages differ about its size in memory.
+# The C type of an element in memory. A bool is a byte, since languages
+# differ about its size in memory.
 STORAGE_TYPES = {
     **{dtype: "ob_" + name for dtype, name in SUFFIXES.items()},
     torch.bool: "ob_u8",

@@ -30,7 +30,8 @@ def _real_text(number: float, kind: str, suffixes: Suffixes) -> str:
     if math.isnan(number):
         return f"(({kind})OB_NAN)"
     if kind == "float" and math.isfinite(number):
-        # The nearest float, written with enough digits: a constant beyond its range would be an error in C.
+        # The nearest float, written with enough digits: a constant beyond
+        # its range would be an error in C.
         number = float(torch.tensor(number, dtype=torch.float64).to(torch.float32))
     if math.isinf(number):
         return f"({'-' if number < 0 else ''}({kind})OB_INFINITY)"

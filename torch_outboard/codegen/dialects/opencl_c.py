@@ -7,7 +7,8 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 
 __all__ = ["OPENCL_C"]
 
-# always_inline: without it, a compiler for CPUs keeps helpers as calls, which prevent the vectorization of loops.
+# always_inline: without it, a compiler for CPUs keeps helpers as calls, which
+# prevent the vectorization of loops.
 _HEADER = """\
 #ifdef OB_HAS_DOUBLE
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable

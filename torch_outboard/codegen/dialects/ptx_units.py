@@ -21,8 +21,8 @@ _SUMS = Fragment("float", 4, "lane / 4 + index / 2 * 8", "lane % 4 * 2 + index %
 _LEFT = Fragment("ob_u32", 4, "lane / 4 + index / 2 % 2 * 8", "lane % 4 * 2 + index % 2 + index / 4 * 8", 2)
 _RIGHT = Fragment("ob_u32", 2, "lane % 4 * 2 + index % 2 + index / 2 * 8", "lane / 4", 2)
 
-# ldmatrix takes the address of a row of eight elements from each lane: the first eight lanes have the first matrix of
-# eight rows, whose elements become the first register, and so on.
+# ldmatrix takes the address of a row of eight elements from each lane: the first eight lanes have
+# the first matrix of eight rows, whose elements become the first register, and so on.
 _LOAD_LEFT = (
     "ob_load_4($INTO, $TILE + lane % 16 * $PITCH + lane / 16 * 8);",
     "ob_load_4_transposed($INTO, $TILE + (lane % 8 + lane / 16 * 8) * $PITCH + lane / 8 % 2 * 8);",

@@ -52,7 +52,8 @@ DIVIDING = frozenset({"div", "floor_divide", "fmod", "remainder"})
 # The message of the CPU's kernels for a division by zero.
 ZERO = "ZeroDivisionError"
 
-# For an index out of bounds, the CPU's kernels of these operators raise a RuntimeError, all others an IndexError.
+# For an index out of bounds, the CPU's kernels of these operators raise a
+# RuntimeError, all others an IndexError.
 _RANGES = frozenset(
     {
         "gather",
@@ -67,7 +68,8 @@ _RANGES = frozenset(
     }
 )
 
-# The parameters by which a kernel reports a failure. A launch fills them in: one argument of the type "record".
+# The parameters by which a kernel reports a failure. A launch fills them in: one
+# argument of the type "record".
 RECORD = (
     Parameter("ob_failures", "ob_record", is_pointer=True, is_written=True),
     Parameter("ob_ticket", "ob_u64"),

@@ -48,7 +48,8 @@ class TypedCSE(CSE[Any, Any]):
     def scoped_copy(self) -> TypedCSE:
         copy: TypedCSE = super().scoped_copy()
         copy.texts = dict(self.texts)
-        # Values that earlier loops have stored are read from memory within the scope too, so those stores stay.
+        # Values that earlier loops have stored are read from memory within the
+        # scope too, so those stores stay.
         copy.invalidated_stores = self.invalidated_stores
         return copy
 
@@ -187,7 +188,8 @@ class SimtKernel(CheckingKernel):
         self.bounded, self._mask = outside, outer
         variable = self.cse.newvar(dtype=dtype, shape=())
         if is_parallel and not self._needs_branch and not _BRANCHES.search(lines.getvalue()):
-            # Loads without a branch can be in flight together. They read the first element if the mask is false.
+            # Loads without a branch can be in flight together. They read the
+            # first element if the mask is false.
             self._needs_branch = needed_branch
             self.compute.splice(lines)
             kind = COMPUTE_TYPES[dtype]

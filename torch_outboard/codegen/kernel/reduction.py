@@ -175,7 +175,8 @@ def _welford(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str
                 "{",
                 f"  const {number} ob_value = {cast(value, kept)};",
                 f"  const {number} ob_delta = ob_value - {mean}[lane];",
-                # All lanes of a turn have the same numbers. This form shows that to the compiler. A division is slow.
+                # All lanes of a turn have the same numbers. This form shows that to
+                # the compiler. A division is slow.
                 f"  {mean}[lane] += ob_delta * (1 / ({number})(turn + 1));",
                 f"  {square}[lane] += ob_delta * (ob_value - {mean}[lane]);",
                 f"  {weight}[lane] = ({number})(turn + 1);",

@@ -51,8 +51,8 @@ def cast(x: Any, dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return f"({x} != 0)"
     kind = COMPUTE_TYPES[dtype]
-    # C doesn't define the conversion of negative numbers to unsigned types, nor of numbers too large for a narrow type.
-    # This one does what c10::convert does.
+    # C doesn't define the conversion of negative numbers to unsigned types, nor of numbers too
+    # large for a narrow type. This one does what c10::convert does.
     if given.is_floating_point and not dtype.is_floating_point and dtype not in (torch.int32, torch.int64):
         return f"(({kind})(ob_i64){x})"
     return f"(({kind}){x})"

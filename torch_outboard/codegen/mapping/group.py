@@ -103,7 +103,8 @@ class Group(Mapping):
     def write_part(self, loops: list[Any]) -> None:
         super().write_part(loops)
         if not loops:
-            # A row's stores run at the end of the kernel, so later loops read the variable and not memory.
+            # A row's stores run at the end of the kernel, so later loops
+            # read the variable and not memory.
             self.kernel.keep_stored()
 
     def lanes(self, loops: list[Any]) -> int:

@@ -163,8 +163,8 @@ class Mapping(ABC):
                 kernel.body.splice(part)
             return
         lanes = self.lanes(loops)
-        # Deferred lines (stores that Inductor may still remove) can't be changed any more. So a name stands for the
-        # number of lanes.
+        # Deferred lines (stores that Inductor may still remove) can't be changed any more. So a
+        # name stands for the number of lanes.
         kernel.body.writeline(kernel.dialect.constant(kernel.lanes_name, lanes))
         kernel.body.splice(kernel.before)
         self.write_loops(loops, lanes)

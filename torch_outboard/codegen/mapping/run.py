@@ -23,9 +23,11 @@ from torch_outboard.codegen.mapping.mapping import Body, Mapping
 
 __all__ = ["ELEMENTS", "Run"]
 
-# Elements of a run: few enough to share small tensors between cores, and enough to pay for a group's launch.
+# Elements of a run: few enough to share small tensors between cores, and
+# enough to pay for a group's launch.
 ELEMENTS = 1024
-# A shorter row isn't worth its own loop: compilers replace the division by a constant with a multiplication.
+# A shorter row isn't worth its own loop: compilers replace the division by a
+# constant with a multiplication.
 _SHORT = 64
 
 

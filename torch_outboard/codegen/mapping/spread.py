@@ -13,7 +13,8 @@ from torch_outboard.codegen.mapping.parts import ITEMS
 
 __all__ = ["Spread"]
 
-# Elements of an item. A kernel with a long text has one element an item, since it takes long to compile.
+# Elements of an item. A kernel with a long text has one element an item,
+# since it takes long to compile.
 _PARTS = 4
 
 

@@ -27,7 +27,8 @@ _FAMILY = re.compile(r"^// family (?P<words>[\w, ]+):(?P<members>.*(?:\n//   .*)
 
 @dataclass(frozen=True)
 class _Block:
-    # By suffix: the text, and the names that it defines and uses. The suffix is "" if the block is not a family.
+    # By suffix: the text, and the names that it defines and uses. The suffix is
+    # "" if the block is not a family.
     texts: Mapping[str, str]
     defines: Mapping[str, frozenset[str]]
     uses: Mapping[str, frozenset[str]]

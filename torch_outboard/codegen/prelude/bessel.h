@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bessel functions of both kinds, plain, modified and spherical, and the Airy function; scripts/prelude_tables
-// writes the tables, which are those of Cephes, from torch's.
+// Bessel functions of both kinds, plain, modified and spherical, and the Airy function;
+// scripts/prelude_tables writes the tables, which are those of Cephes, from torch's.
 
 // Sums of a table: of powers of x, the highest first; of Chebyshev polynomials.
 // family T, S: float, f32; double, f64

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a kernel finds wrong goes to the record of its stream, which a wait reads: csrc/core/kernel_failure.h has the same
-// struct. The first failure takes the record; OB_TAKE(pointer) is the dialect's atomic that says who is first.
+// What a kernel finds wrong goes to the record of its stream, which a wait reads:
+// csrc/core/kernel_failure.h has the same struct. The first failure takes the record;
+// OB_TAKE(pointer) is the dialect's atomic that says who is first.
 
 typedef struct {
   ob_u32 is_taken;
@@ -25,7 +26,8 @@ OB_DEVICE void ob_fail(OB_GLOBAL ob_record* record, ob_u64 ticket, ob_u32 which,
   record->seal = ticket ^ (ob_u64)index ^ (ob_u64)size ^ ((ob_u64)which << 32) ^ check ^ (ob_u64)0x6f7574626f617264L;
 }
 
-// The index, within bounds in any case. `given` is what it was before a negative one was counted from the end.
+// The index, within bounds in any case. `given` is what it was before a
+// negative one was counted from the end.
 OB_DEVICE ob_i64 ob_checked(OB_GLOBAL ob_record* record, ob_u64 ticket, ob_u32 which, ob_u32 check, ob_i64 index,
                             ob_i64 size, ob_i64 given) {
   if (index >= 0 && index < size) return index;

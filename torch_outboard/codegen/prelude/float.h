@@ -55,8 +55,9 @@ OB_DEVICE bool ob_is_before_min_S(T a, ob_i64 i, T b, ob_i64 j) {
   return a != a ? b == b || i < j : b == b && (a < b || (a == b && i < j));
 }
 
-// Languages have it, some without vectors: it is most of what a gelu costs. An odd polynomial near 0, else 1 - exp(-p(x)),
-// both of least greatest error, both computed; 1.4 units in the last place at most.
+// Languages have it, some without vectors: it is most of what a gelu costs. An odd
+// polynomial near 0, else 1 - exp(-p(x)), both of least greatest error, both computed; 1.4
+// units in the last place at most.
 OB_DEVICE float ob_erf_f32(float x) {
   const float square = x * x;
   float odd = 8.53884151e-05f;

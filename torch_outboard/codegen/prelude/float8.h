@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Floats of 8 bits are stored and computed in float. Conversions round to nearest, ties to even. A member has the bits of
-// the fraction, the bias of the exponent, the bits of the greatest number, of what is beyond it, and of what is none;
-// whether there is infinity, and whether zero has a sign.
+// Floats of 8 bits are stored and computed in float. Conversions round to nearest, ties
+// to even. A member has the bits of the fraction, the bias of the exponent, the bits of
+// the greatest number, of what is beyond it, and of what is none; whether there is
+// infinity, and whether zero has a sign.
 
 // family FRACTION, BIAS, MOST, BEYOND, NONE, HAS_INFINITY, HAS_SIGNED_ZERO, S:
 //   3, 7, 0x7e, OB_BEYOND_E4M3FN, 0x7f, 0, 1, e4m3fn;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Halves are stored as 16 bits and computed in float. Conversions round to nearest, ties to even. A dialect whose device
-// has instructions for them defines OB_TO_BF16, OB_FROM_F16 and OB_TO_F16.
+// Halves are stored as 16 bits and computed in float. Conversions round to nearest, ties to even. A
+// dialect whose device has instructions for them defines OB_TO_BF16, OB_FROM_F16 and OB_TO_F16.
 
 OB_DEVICE float ob_from_bf16(ob_u16 bits) { return OB_AS_F32((ob_u32)bits << 16); }
 OB_DEVICE ob_u16 ob_to_bf16(float value) {
@@ -32,7 +32,8 @@ OB_DEVICE ob_u16 ob_to_f16(float value) {
   const ob_u32 bits = OB_AS_U32(value);
   const ob_u32 sign = (bits >> 16) & 0x8000u;
   const ob_u32 size = bits & 0x7fffffffu;
-  // Below 2^-14: adding 0.5 leaves the multiple of 2^-24 in the last bits, rounded by the addition itself.
+  // Below 2^-14: adding 0.5 leaves the multiple of 2^-24 in the last bits,
+  // rounded by the addition itself.
   const ob_u32 small = OB_AS_U32(OB_AS_F32(size) + 0.5f) - 0x3f000000u;
   const ob_u32 normal = (size - ((ob_u32)112 << 23) + 0x0fffu + ((size >> 13) & 1u)) >> 13;
   const ob_u32 special = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
@@ -40,9 +41,9 @@ OB_DEVICE ob_u16 ob_to_f16(float value) {
 #endif
 }
 
-// Atomic additions to a half of a word, by comparison and exchange of the word: OB_CAS(place, seen, next) is the dialect's
-// and gives what was there. Without it the items of a launch run one after the other.
-// family S: f16; bf16
+// Atomic additions to a half of a word, by comparison and exchange of the word: OB_CAS(place, seen,
+// next) is the dialect's and gives what was there. Without it the items of a launch run one after
+// the other. family S: f16; bf16
 OB_DEVICE void ob_atomic_add_S(OB_GLOBAL ob_u16* place, float value) {
 #ifdef OB_CAS
   volatile OB_GLOBAL ob_u32* word = (volatile OB_GLOBAL ob_u32*)((size_t)place & ~(size_t)3);

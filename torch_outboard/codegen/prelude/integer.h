@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Integers. Arithmetic wraps, as PyTorch's does, and is undefined nowhere.
 
-// T is the type, U the unsigned one of its size (at least of 32 bits, where C would compute in int), S the suffix.
-// family T, U, S:
+// T is the type, U the unsigned one of its size (at least of 32 bits, where C would compute in
+// int), S the suffix. family T, U, S:
 //   ob_i8, ob_u32, i8;
 //   ob_i16, ob_u32, i16;
 //   ob_i32, ob_u32, i32;
@@ -19,7 +19,8 @@ OB_DEVICE T ob_maximum_S(T a, T b) { return a > b ? a : b; }
 OB_DEVICE T ob_minimum_S(T a, T b) { return a < b ? a : b; }
 OB_DEVICE T ob_sign_S(T a) { return (T)((a > 0) - (a < 0)); }
 OB_DEVICE T ob_abs_S(T a) { return a < 0 ? ob_neg_S(a) : a; }
-// C leaves a division by zero, which kernels check, and that of the least number by -1 open; 0 and what wraps.
+// C leaves a division by zero, which kernels check, and that of the least
+// number by -1 open; 0 and what wraps.
 OB_DEVICE T ob_div_S(T a, T b) { return b == 0 ? 0 : (b == (T)-1 && a < 0) ? ob_neg_S(a) : (T)(a / b); }
 OB_DEVICE T ob_mod_S(T a, T b) { return b == 0 || (b == (T)-1 && (T)-1 < 0) ? 0 : (T)(a % b); }
 OB_DEVICE T ob_floordiv_S(T a, T b) {

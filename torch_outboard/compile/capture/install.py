@@ -33,7 +33,8 @@ def why_not(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
     unsafe = get_first_incompatible_cudagraph_node(V.graph.module)  # type: ignore[arg-type]
     if unsafe is not None:
         return f"the operator {unsafe.target} needs its values on the host, or may not be captured{_where(unsafe)}"
-    # Dynamo passes the current stream before the call, so inside the call it would not be the capture's stream.
+    # Dynamo passes the current stream before the call, so inside the call it
+    # would not be the capture's stream.
     for node in V.graph.module.graph.nodes:  # type: ignore[union-attr]
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "streams":
             return f"it uses streams or events{_where(node)}"
@@ -47,8 +48,8 @@ def _where(node: torch.fx.Node) -> str:
     return f". Found from:\n{trace}" if trace else ""
 
 
-# By the id of the object that Inductor passes to both a forward graph and its backward graph. The function keeps the
-# object alive.
+# By the id of the object that Inductor passes to both a forward graph and its backward graph. The
+# function keeps the object alive.
 _forwards: weakref.WeakValueDictionary[int, CapturedFunction] = weakref.WeakValueDictionary()
 
 

@@ -67,7 +67,8 @@ class Recording:
             if isinstance(value, Tensor) and index not in static and value.numel() > 0
         ]
         outputs = self._run(function, list(given))
-        # No reference to the static inputs is kept: other captures count the holders of their memory.
+        # No reference to the static inputs is kept: other captures
+        # count the holders of their memory.
         storages = {
             value.untyped_storage()._cdata: index for index, value in enumerate(given) if isinstance(value, Tensor)
         }

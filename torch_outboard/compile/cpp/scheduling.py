@@ -42,7 +42,8 @@ class HostScheduling(CppScheduling):
     """
 
     def codegen_node(self, node: Any) -> Any:
-        # The check can't run at attach, which opens no device: a driver may have devices of both kinds.
+        # The check can't run at attach, which opens no device: a driver
+        # may have devices of both kinds.
         device = node.get_device()
         if not _C.reaches_memory(device.index):
             raise NotSupportedError(
@@ -58,7 +59,8 @@ class HostScheduling(CppScheduling):
         _as_cpp(super().flush)
 
     def codegen_comment(self, node_schedule: Any, kernel_name: str | None = None) -> None:
-        # The operators that a kernel fuses. Inductor writes them for GPUs only; the compile report reads them.
+        # The operators that a kernel fuses. Inductor writes them for GPUs only;
+        # the compile report reads them.
         origins, _ = get_kernel_metadata(node_schedule, V.graph.wrapper_code)
         V.graph.wrapper_code.make_comment(origins)  # type: ignore[no-untyped-call]
         super().codegen_comment(node_schedule, kernel_name)  # type: ignore[no-untyped-call]
@@ -77,7 +79,7 @@ class HostScheduling(CppScheduling):
 
 
 def _as_cpp(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
-    # For an unknown device, Inductor assumes the generator that this setting names (get_current_backend). By default it
-    # would infer types as Triton does.
+    # For an unknown device, Inductor assumes the generator that this setting names
+    # (get_current_backend). By default it would infer types as Triton does.
     with config.patch(cuda_backend="cpp"):
         return function(*args, **kwargs)

@@ -91,8 +91,8 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
     """The wrapper of a graph and of the graphs within it, which are written inline."""
 
     def __init__(self) -> None:
-        # A file that is compiled at its call is a file for the CPU: with vector instructions, and torch's precompiled
-        # header.
+        # A file that is compiled at its call is a file for the CPU: with vector instructions,
+        # and torch's precompiled header.
         self.device = _C.driver_name() if V.graph.aot_mode else "cpu"
         self._kernel_types: dict[str, list[str]] = {}
         self._operators: dict[torch._ops.OpOverload, str] = {}
@@ -217,7 +217,8 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             arguments.append(allocated)
         return f"RAIIAtenTensorHandle {name}(torch_outboard::empty_strided({', '.join(arguments)}));"
 
-    # Operators. The second pass writes them. In that pass, references to views write their own lines.
+    # Operators. The second pass writes them. In that pass, references
+    # to views write their own lines.
 
     def generate_extern_kernel_alloc(self, node: Any) -> None:
         node.codegen_comment(self)
@@ -287,7 +288,8 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             self.header.splice(text)
         return self._operators[overload]
 
-    # Some of Inductor's nodes write the call of a C function of torch. It exists only for torch's own devices.
+    # Some of Inductor's nodes write the call of a C function of torch. It
+    # exists only for torch's own devices.
 
     @staticmethod
     def get_c_shim_func_name(kernel: str, device: str) -> str:
@@ -299,8 +301,8 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {operator}: compile without them")
         super().writeline(line)  # type: ignore[no-untyped-call]
 
-    # Streams, as in the Python wrapper. A return to the stream on which the function was called needs no change, since
-    # the code leaves any other stream first.
+    # Streams, as in the Python wrapper. A return to the stream on which the function was called
+    # needs no change, since the code leaves any other stream first.
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
         _refuse_ahead_of_time()

@@ -103,7 +103,8 @@ class WrapperChoice:
                 found.append(getattr(generator, self._kind)())
             except NotSupportedError as error:
                 lack = error
-        # Before a graph exists, Inductor reads only common attributes, so a generator may still lack the wrapper.
+        # Before a graph exists, Inductor reads only common attributes, so a
+        # generator may still lack the wrapper.
         if lack is not None and (not found or _devices_of_graph()):
             raise lack
         return found
@@ -123,7 +124,8 @@ def _of_graph() -> list[CodeGenerator]:
 
 
 def _devices_of_graph() -> list[int]:
-    # All indices are those of our devices: a graph has one type besides the CPU, and the CPU has no index.
+    # All indices are those of our devices: a graph has one type besides the
+    # CPU, and the CPU has no index.
     return sorted(getattr(V.graph, "device_idxs", ()))
 
 

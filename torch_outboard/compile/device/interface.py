@@ -19,9 +19,9 @@ __all__ = ["OutboardInterface", "register_interface"]
 
 _NAME = _C.driver_name()
 
-# The number of processors that Inductor sees for every device. With fewer processors, Inductor splits fewer reductions
-# before it calls our generators (codegen/mapping/parts.py), which decide from sizes alone. So generated code fits all
-# devices of a kind.
+# The number of processors that Inductor sees for every device. With fewer processors, Inductor
+# splits fewer reductions before it calls our generators (codegen/mapping/parts.py), which decide
+# from sizes alone. So generated code fits all devices of a kind.
 _PROCESSORS = 128
 
 

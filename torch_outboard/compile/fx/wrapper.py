@@ -82,8 +82,9 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         return restoring_streams(run) if changes else run
 
     def writeline(self, line: Any) -> None:
-        # Some lines exist only as text: comments, and asserts about the results of operators. Torch's graphs omit such
-        # asserts if they have their own lines. The converter refuses any other text.
+        # Some lines exist only as text: comments, and asserts about the results of
+        # operators. Torch's graphs omit such asserts if they have their own lines. The
+        # converter refuses any other text.
         if not (isinstance(line, str) and line.startswith(("#", "assert_alignment(", "assert_size_stride("))):
             super().writeline(line)  # type: ignore[no-untyped-call]
 
@@ -304,7 +305,8 @@ class _Converter(FxConverter):
 
     @contextlib.contextmanager
     def _without_hooks(self) -> Iterator[None]:
-        # The installed hook would call the node's target to get its result, and supports only functions.
+        # The installed hook would call the node's target to get its
+        # result, and supports only functions.
         hooks, self.gm._create_node_hooks = self.gm._create_node_hooks, []
         try:
             yield

@@ -68,7 +68,8 @@ class Builder:
                 region.graphs[-1].state = _CACHE_STATES[state]
 
     def finish(self, ran: dict[str, list[str]]) -> list[Region]:
-        # Frames without an operator compile to nothing. The report omits them unless a break or an error stopped them.
+        # Frames without an operator compile to nothing. The report omits them unless a
+        # break or an error stopped them.
         regions = [one for one in self._regions.values() if one.graphs or one.operators or one.breaks or one.error]
         for region in regions:
             for graph in region.graphs:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 __all__ = ["Extern", "Kernel", "read_code"]
 
-# By the function that makes a kernel from its source. For a vendor's generator, the report shows the function's name.
+# By the function that makes a kernel from its source. For a vendor's generator, the
+# report shows the function's name.
 _LANGUAGES = {"cpp_kernel": "C++", "cpp_pybinding": "C++", "triton": "Triton"}
 _ORIGINS = re.compile(r"^\s*(?:#|//).*Original ATen: \[(.*)\]")
 
@@ -83,8 +84,8 @@ def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
         if used is None:
             continue
         used.calls += 1
-        # Inductor writes the origins above the call. The origins of an operator include those of its inputs, and its
-        # name says enough.
+        # Inductor writes the origins above the call. The origins of an operator include those of
+        # its inputs, and its name says enough.
         above = [line for line in unread if line <= call.lineno]
         unread = unread[len(above) :]
         if above and isinstance(used, Kernel):

@@ -169,7 +169,8 @@ def read_break(text: str) -> tuple[str, str, int | None]:
     """Return the reason, the file and the line of a graph break. torch 2.11 to 2.15 use the same wording."""
     place = _PLACE.search(text)
     if place is None:
-        # Dynamo skipped the whole frame: the reason is a sentence, and the place is the last frame of a stack.
+        # Dynamo skipped the whole frame: the reason is a sentence, and the
+        # place is the last frame of a stack.
         frames = _FRAME.findall(text.partition("\nTraceback")[0])
         reason = " ".join(_until(text.splitlines(), "  File "))
         return (reason, frames[-1][0], int(frames[-1][1])) if frames else (reason, "", None)

@@ -61,7 +61,8 @@ class KernelCache(CppCodeCache):
             try:
                 return load()
             except OSError as error:
-                # The library is removed, so this call compiles it. A second failure does not come from the cache.
+                # The library is removed, so this call compiles it. A second
+                # failure does not come from the cache.
                 _log.warning("%s; it is compiled again", error)
                 return load()
 
@@ -95,7 +96,8 @@ def check_library(library: Path) -> bytes | None:
     is_open = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) != 0
     content = library.read_bytes()
     if noted is None:
-        # A umask may let other users write to the compiler's files. In a private folder they can't reach the files.
+        # A umask may let other users write to the compiler's files. In a private
+        # folder they can't reach the files.
         is_good = _is_whole(content) and not (is_open and about.st_ctime_ns < _since(cache_dir()))
     else:
         is_good = _hash(content).encode() == noted

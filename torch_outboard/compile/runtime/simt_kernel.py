@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 Parameter = tuple[str, str, str]  # declaration, name, letter
 
-# No option changes the results of floating point. Tests add the options of sanitizers. With a later standard, the
-# headers take longer to compile than most kernels.
+# No option changes the results of floating point. Tests add the options of sanitizers. With a later
+# standard, the headers take longer to compile than most kernels.
 FLAGS = ("-std=c++14", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fPIC", "-shared", "-w")
 
 

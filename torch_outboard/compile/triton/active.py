@@ -95,7 +95,8 @@ class _Utils:
     """Triton's questions about a kernel before its first launch."""
 
     def get_device_properties(self, device: torch.device) -> dict[str, int]:
-        # No property has the limit of dynamic shared memory: the driver refuses a launch that exceeds it.
+        # No property has the limit of dynamic shared memory: the driver
+        # refuses a launch that exceeds it.
         return {"max_shared_mem": sys.maxsize}
 
     def load_binary(self, name: str, code: Any, shared: int, device: torch.device) -> tuple[Any, ...]:

@@ -166,7 +166,8 @@ def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
     text = ASTSource(kernel.fn, meta["signature"], meta["constants"], meta["configs"][0])
     of_launch = kernel.inductor_meta.get("backend_options", {})
     options = {**kernel._create_compile_options(config, meta), **of_launch, **dict(target.options)}
-    # Triton doesn't check the files of its cache when it reads them. We store its output ourselves, and check it.
+    # Triton doesn't check the files of its cache when it reads them. We store its
+    # output ourselves, and check it.
     knobs = triton.knobs.compilation
     with knobs.scope():
         knobs.always_compile = True

@@ -98,7 +98,8 @@ def _formula(node: ast.expr, known: Mapping[str, str]) -> str:
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[first, *others]):
             parts = [_formula(one, known) for one in others]
             return functools.reduce(lambda left, right: f"{left} {right} {name}", parts, _formula(first, known))
-        # Inductor writes 0 for a divisor of 0 by a condition. The formula then replaces the divisor by 1.
+        # Inductor writes 0 for a divisor of 0 by a condition. The formula
+        # then replaces the divisor by 1.
         case ast.IfExp(
             test=ast.Compare(left=ast.Name(id=asked), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]),
             body=ast.Constant(value=0),

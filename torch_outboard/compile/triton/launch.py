@@ -84,7 +84,8 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
         try:
             return task.result()
         except Exception as error:  # noqa: BLE001 - this process raises it again
-            # The worker has died, or compilation failed. This process then raises the error with its own type.
+            # The worker has died, or compilation failed. This process then
+            # raises the error with its own type.
             _log.warning("a worker could not compile %s, this process does: %s", name, error)
     return compile_kernel(entry, source, target)
 

@@ -93,8 +93,8 @@ def _versions(target: TritonTarget) -> tuple[str, ...]:
     from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
     from torch._inductor.runtime.triton_compat import triton_key
 
-    # This sets the variable by which Inductor's workers find torch's own assembler, if torch has one. The back end's
-    # hash contains the assembler's version.
+    # This sets the variable by which Inductor's workers find torch's own assembler, if torch has
+    # one. The back end's hash contains the assembler's version.
     _set_triton_ptxas_path()
     backend = load_backend(target)
     try:

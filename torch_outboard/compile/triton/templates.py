@@ -34,7 +34,8 @@ __all__ = ["choose_templates"]
 
 _log = logging.getLogger(__name__)
 
-# Names of templates that read indices from an input. A measurement's random numbers are not valid indices.
+# Names of templates that read indices from an input. A measurement's random
+# numbers are not valid indices.
 _OF_VALUES = ("flex", "grouped")
 
 _registered: set[str] = set()

@@ -60,7 +60,8 @@ class TunedKernel(Protocol):
         """
 
 
-# Arguments of define_user_defined_triton_kernel after the first three: torch 2.11 has three, others four.
+# Arguments of define_user_defined_triton_kernel after the first three:
+# torch 2.11 has three, others four.
 _WITHOUT_OPTIONS = 4
 
 
@@ -83,8 +84,8 @@ class UserKernels:
             )
         options: dict[str, Any] = {}
         if len(more) > _WITHOUT_OPTIONS:
-            # From torch 2.15 on, the last argument has names that may be options of the back end. Torch would look for
-            # them by the device's name.
+            # From torch 2.15 on, the last argument has names that may be options of the back end.
+            # Torch would look for them by the device's name.
             *others, names = more
             given = {name: kwargs[name] for name in names if name in kwargs}
             options, more = backend.launch_options(device, given, kernel.arg_names), (*others, ())

@@ -108,8 +108,9 @@ class _DeviceCalls(KernelDefinitions):
         line = f"{name} = empty_strided_outboard({allocated}, {strides}, {dtype}, {device.index})"
         return line if allocated == sizes else f"{line}.as_strided({sizes}, {strides})"
 
-    # The scheduling gathers kernels that come earlier in the graph. They must be written before the stream changes, and
-    # before an operator without a device, which may record an event or wait for one.
+    # The scheduling gathers kernels that come earlier in the graph. They must be written
+    # before the stream changes, and before an operator without a device, which may
+    # record an event or wait for one.
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
         flush_kernels()
@@ -126,8 +127,9 @@ class _DeviceCalls(KernelDefinitions):
         flush_kernels()
         super().generate_fallback_kernel(node)
 
-    # Memory returns to the stream of its allocation, which may not have waited for the other streams. Kernels record
-    # their streams in the tensors that they use; operators don't, and the user has no name for the tensors freed here.
+    # Memory returns to the stream of its allocation, which may not have waited for the other
+    # streams. Kernels record their streams in the tensors that they use; operators don't, and the
+    # user has no name for the tensors freed here.
 
     def make_buffer_free(self, buffer: Any) -> str:
         return self._records([buffer.get_name()]) + super().make_buffer_free(buffer)  # type: ignore[no-any-return]
@@ -142,7 +144,8 @@ class _DeviceCalls(KernelDefinitions):
         return "".join(f"{name}.record_stream({stream}); " for name in ours for stream in _stream_names().values())
 
     def _name_streams(self) -> None:
-        # Inductor writes this together with a device guard, which only the devices that it treats as GPUs have.
+        # Inductor writes this together with a device guard, which only the
+        # devices that it treats as GPUs have.
         scheduler = V.graph.scheduler
         self.add_import_once("from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index")
         for stream, name in _stream_names().items():

@@ -24,10 +24,12 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 DTYPES = (*_FLOATS, torch.int64)
 
 _SHAPES = ((7,), (5, 14), (3, 6, 10), (2, 5, 9, 14))
-# Numbers of common models that are written into plans: entries of embeddings, for their gradients, and widths of norms.
+# Numbers of common models that are written into plans: entries of embeddings, for their
+# gradients, and widths of norms.
 _VOCABULARIES = (512, 1024, 2048, 30522, 32000, 50257, 50304, 128256, 151936)
 _WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
-# Rows and their lengths. On GPUs, a plan of a reduction is for sizes of one order of magnitude: kernels/magnitudes.py.
+# Rows and their lengths. On GPUs, a plan of a reduction is for sizes of one order of
+# magnitude: kernels/magnitudes.py.
 _ROWS_ON_CPU = ((6, 10), (600, 34), (6, 9000))
 _LENGTHS = (2000, 20000, 300000, 3000000)
 _ROWS_ON_GPU = tuple(

@@ -14,7 +14,8 @@ from torch_outboard.kernels.disk.files import DROPPED, folders_in, is_name, vers
 
 __all__ = ["Found", "clear_folder", "found_in", "programs_in", "remove_plans", "remove_version"]
 
-# Names that csrc/kernels/program_store.cpp chooses; the last form is the name of an unfinished file.
+# Names that csrc/kernels/program_store.cpp chooses; the last form is
+# the name of an unfinished file.
 _PROGRAM = re.compile(r"[0-9a-f]{64}(\.[0-9A-Za-z]{6})?")
 
 

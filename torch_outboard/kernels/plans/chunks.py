@@ -24,7 +24,8 @@ from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["chunk_generator", "lower_chunks"]
 
-# No intermediate result is stored in memory, however often it is used and however many operations it has.
+# No intermediate result is stored in memory, however often it is used and
+# however many operations it has.
 _IN_ONE_KERNEL = {"realize_opcount_threshold": 1 << 20, "realize_reads_threshold": 1 << 20}
 
 

@@ -37,7 +37,8 @@ from torch_outboard.kernels.templates.schedules.registry import ATTENTION
 
 __all__ = ["backward", "forward"]
 
-# With larger heads, the sums of a row don't stay in registers. csrc/ops/own/attention.cpp has the same limit.
+# With larger heads, the sums of a row don't stay in registers.
+# csrc/ops/own/attention.cpp has the same limit.
 _MAX_HEAD = 256
 _GROUP = 64
 

@@ -27,7 +27,8 @@ GATES = (4, 3, 1, 1)
 
 _GROUP = 64
 _VECTOR_BYTES = 32
-# Of a CPU's items, by gates: the rows, and the vectors of a gate. Their sums have 12 of 16 registers.
+# Of a CPU's items, by gates: the rows, and the vectors of a gate.
+# Their sums have 12 of 16 registers.
 _SUMS = {4: (3, 1), 3: (4, 1), 1: (6, 2)}
 _ROW = re.compile(r"\brow\b")
 _ROWS = 4  # of other devices' items

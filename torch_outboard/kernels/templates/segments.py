@@ -21,8 +21,9 @@ _library.define(  # type: ignore[no-untyped-call]
 )
 _library.impl("combine_sorted", lambda base, *_: torch.empty_like(base), "Meta")  # type: ignore[no-untyped-call]
 
-# Combines rows of `values` into rows of `base`. `rows` (int64, ascending) has the target row of each entry of `order`,
-# `order` (int64) the entry's row of `values`. If `include_self` is false, the old row of `base` is not combined.
+# Combines rows of `values` into rows of `base`. `rows` (int64, ascending) has the target row of
+# each entry of `order`, `order` (int64) the entry's row of `values`. If `include_self` is false,
+# the old row of `base` is not combined.
 combined = torch.ops.outboard.combine_sorted.default
 
 _GROUP = 64

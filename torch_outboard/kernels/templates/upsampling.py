@@ -31,8 +31,8 @@ _library.impl(  # type: ignore[no-untyped-call]
     "upsample_backward", lambda grad, like, *_: torch.empty_like(like), "Meta"
 )
 
-# The gradient has the shape and the strides of `like`. Kinds are "nearest", "nearest_exact", "linear" and "cubic".
-# A scale of 0 is the quotient of the sizes.
+# The gradient has the shape and the strides of `like`. Kinds are "nearest", "nearest_exact",
+# "linear" and "cubic". A scale of 0 is the quotient of the sizes.
 upsample_backward = torch.ops.outboard.upsample_backward.default
 
 
@@ -168,7 +168,8 @@ _BEGIN = """\
   if (rest >= $COUNT) return;
 """
 
-# The range of results along the axis @. A window reaches less than 2 elements to either side; 3 leave one for rounding.
+# The range of results along the axis @. A window reaches less than 2 elements to either
+# side; 3 leave one for rounding.
 _RANGE = """\
   const $REAL @_scale = $SCALE;
   ob_i64 @_first = 0, @_last = $OUT;

@@ -164,7 +164,8 @@ class _Tried:
             torch.testing.assert_close(one, wanted, rtol=relative, atol=absolute)
 
 
-# Relative and absolute bounds for sums of normal numbers in another order, far wider than the sums differ.
+# Relative and absolute bounds for sums of normal numbers in another order,
+# far wider than the sums differ.
 _BOUNDS = {
     torch.float32: (1e-3, 1e-2),
     torch.bfloat16: (2e-2, 1e-1),

@@ -45,7 +45,8 @@ _ATTENTION_MATRIX = {
     "steps": (32, 16),  # of two bytes that a group brings at a time
 }
 
-# Family of operators and way of computing them -> parameters. The first value of each is the untuned one.
+# Family of operators and way of computing them -> parameters. The first
+# value of each is the untuned one.
 PARAMETERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     f"{family}.{way}": parameters
     for families, way, parameters in (

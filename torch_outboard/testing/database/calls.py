@@ -90,7 +90,8 @@ class Call:
         self.process = sample.output_process_fn_grad
         leaves = tree_leaves((self.input, self.args, self.kwargs))
         self.inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        # A factory without tensor arguments and without a device argument allocates on the device of torch.device.
+        # A factory without tensor arguments and without a device argument allocates
+        # on the device of torch.device.
         self.is_factory = not self.inputs and "device" not in self.kwargs
 
     def forward(self) -> Any:

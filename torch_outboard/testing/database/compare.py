@@ -143,7 +143,8 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _strided_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
-    # A clone has the strides of its shape. `contiguous` would keep the strides of dimensions of size 1.
+    # A clone has the strides of its shape. `contiguous` would keep the
+    # strides of dimensions of size 1.
     ours, theirs = (t.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for t in (ours, theirs))
     if not ours.numel():
         return None

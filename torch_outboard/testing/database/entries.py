@@ -20,7 +20,8 @@ from torch_outboard.testing.database.lists import ON_NO_DEVICE, RANDOM, UNINITIA
 
 __all__ = ["STATES", "entries_of", "run_entry"]
 
-# The worst first: an entry has the worst state of its samples. 'ran' is 'right' without values to compare.
+# The worst first: an entry has the worst state of its samples. 'ran' is
+# 'right' without values to compare.
 STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 
 
@@ -99,7 +100,8 @@ def _has_no_values(info: Any) -> bool:
     return info.full_name in RANDOM or info.full_name in UNINITIALISED
 
 
-# The order of equal elements is not defined. Operator -> the place of the indices among the results.
+# The order of equal elements is not defined. Operator -> the place of
+# the indices among the results.
 _OF_EQUALS_ANY = {"argsort": 0, "kthvalue": 1, "mode": 1, "sort": 1, "topk": 1}
 
 

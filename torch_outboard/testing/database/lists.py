@@ -5,8 +5,9 @@ from __future__ import annotations
 
 __all__ = ["HOST_ARGUMENTS", "ON_NO_DEVICE", "RANDOM", "UNINITIALISED"]
 
-# Entries that draw random numbers. Seeds cannot agree between two kinds of device: where the CPU's result depends on
-# the seed, the device's is checked for shape, type, reproducibility and its mean; where it doesn't, like all others.
+# Entries that draw random numbers. Seeds cannot agree between two kinds of device: where the CPU's
+# result depends on the seed, the device's is checked for shape, type, reproducibility and its mean;
+# where it doesn't, like all others.
 RANDOM: frozenset[str] = frozenset(
     {
         "bernoulli",
@@ -39,12 +40,14 @@ RANDOM: frozenset[str] = frozenset(
     }
 )
 
-# Entries whose result is memory that nobody wrote: shape, strides, type and device are compared, values are not.
+# Entries whose result is memory that nobody wrote: shape, strides, type and
+# device are compared, values are not.
 UNINITIALISED: frozenset[str] = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
-# Entries for which torch requires some tensors on the CPU: the arguments, by position after the input.
+# Entries for which torch requires some tensors on the CPU: the
+# arguments, by position after the input.
 HOST_ARGUMENTS: dict[str, frozenset[int]] = {
     # "tensor_split expected tensor_indices_or_sections to be on cpu"
     "tensor_split": frozenset({0}),

@@ -54,7 +54,8 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "READ_RIGHT": _read(call.dialect, "r", "right_tile", "across", product.sums),
         "UNROLL": call.dialect.unroll,
         "END": end,
-        # An explicit fma is one instruction on devices with groups of items, and dialects fuse nothing by themselves.
+        # An explicit fma is one instruction on devices with groups of items, and
+        # dialects fuse nothing by themselves.
         "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * $SIDE + j])"
         if product.sums.dtype.is_floating_point
         else "l[i] * r[j] + sums[i * $SIDE + j]",
