@@ -175,6 +175,25 @@ def test_wrong_arguments_are_torchs_errors(device: torch.device) -> None:
             call()
 
 
+def test_the_operator_refuses_what_does_not_fit(device: torch.device) -> None:
+    gates, h, c, weight = (torch.zeros(shape, device=device) for shape in ((3, 2, 20), (2, 5), (2, 5), (20, 5)))
+
+    def run(*given: Any, kind: int = 0, offsets: Any = None) -> None:
+        torch.ops.outboard.recurrent(*given, None, None, None, offsets, kind, False, False)
+
+    run(gates, h, c, weight)
+    for call in (
+        lambda: run(gates[0], h, c, weight),
+        lambda: run(gates, h, None, weight),
+        lambda: run(gates, h, c, weight[:, :4]),
+        lambda: run(gates, h[:1], c, weight),
+        lambda: run(gates, h, c, weight, kind=7),
+        lambda: run(gates[0], h, c, weight, offsets=h),
+    ):
+        with pytest.raises(ValueError, match="recurrent: "):
+            call()
+
+
 @pytest.mark.parametrize("shape", [(3, 0, 6), (1, 1, 6)], ids=["no sequences", "one step"])
 def test_few_rows(shape: tuple[int, ...], device: torch.device) -> None:
     host = net_of("GRU", 6, 5)

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "ops/tensors/tensor_utils.h"
@@ -66,6 +67,32 @@ at::Tensor shaped_as(const at::Tensor& rows, const at::Tensor& like) {
 at::Tensor replaced(const at::Tensor& rows, const at::Tensor& first) {
   const int64_t count = first.size(0);
   return count == rows.size(0) ? first : at::cat({first, rows.narrow(0, count, rows.size(0) - count)});
+}
+
+// Check arguments that nobody but a direct call of the operators can have wrong: kernels read beside such tensors.
+void check_steps(const at::Tensor& rows, int64_t width, const at::Tensor& h0, const at::Tensor& weight,
+                 const OptionalTensor& offsets, int64_t kind) {
+  TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent: there is no kind ", kind);
+  const bool is_packed = is_given(offsets);
+  TORCH_CHECK_VALUE(!is_packed || (offsets->dim() == 1 && offsets->numel() > 1 && offsets->scalar_type() == at::kLong),
+                    "recurrent: offsets are the first row of each step, and the end, as int64");
+  TORCH_CHECK_VALUE(rows.dim() == (is_packed ? 2 : 3) && h0.dim() == 2 && weight.dim() == 2 && rows.numel() > 0 &&
+                        h0.numel() > 0 && (is_packed || rows.size(1) == h0.size(0)) && weight.size(1) == h0.size(1) &&
+                        weight.size(0) % gates_of(static_cast<Recurrence>(kind)) == 0 && rows.size(-1) == width,
+                    "recurrent: steps of ", rows.sizes(), " do not fit initial states of ", h0.sizes(),
+                    " and weights of ", weight.sizes());
+}
+
+void check_cells(const OptionalTensor& c0, const at::Tensor& h0, int64_t kind) {
+  const bool is_lstm = static_cast<Recurrence>(kind) == Recurrence::Lstm;
+  TORCH_CHECK_VALUE(is_given(c0) == is_lstm && (!is_lstm || (c0->dim() == 2 && c0->size(0) == h0.size(0))),
+                    "recurrent: LSTMs have initial cells for each sequence, and other nets have none");
+}
+
+// Return how many numbers are kept for a row, of a kind that check_steps() accepts.
+int64_t width_of_kept(const at::Tensor& weight, int64_t kind) {
+  const auto recurrence = static_cast<Recurrence>(std::clamp<int64_t>(kind, 0, 3));
+  return kept_of(recurrence) * (weight.dim() == 0 ? 0 : weight.size(0) / gates_of(recurrence));
 }
 
 struct Cells {
@@ -164,6 +191,7 @@ FiveTensors steps_backward_on_cpu(const OptionalTensor& grad_output, const Optio
                                   const at::Tensor& previous, const at::Tensor& weight,
                                   const OptionalTensor& projection, const OptionalTensor& offsets, int64_t kind,
                                   bool reverse) {
+  check_steps(kept, width_of_kept(weight, kind), h0, weight, offsets, kind);
   const auto recurrence = static_cast<Recurrence>(kind);
   const bool is_lstm = recurrence == Recurrence::Lstm;
   const std::vector<int64_t> first = first_rows_of(kept, offsets);
@@ -207,7 +235,9 @@ at::Tensor rows_like(const at::Tensor& rows, int64_t width) {
 
 FiveTensors steps_shapes(const at::Tensor& gates, const at::Tensor& h0, const OptionalTensor& c0,
                          const at::Tensor& weight, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                         const OptionalTensor&, int64_t kind, bool, bool keep) {
+                         const OptionalTensor& offsets, int64_t kind, bool, bool keep) {
+  check_steps(gates, weight.dim() == 0 ? 0 : weight.size(0), h0, weight, offsets, kind);
+  check_cells(c0, h0, kind);
   const auto recurrence = static_cast<Recurrence>(kind);
   const int64_t size = weight.size(0) / gates_of(recurrence), states = h0.size(1);
   const bool keeps_cells = keep && kept_of(recurrence) > 1;
@@ -219,8 +249,9 @@ FiveTensors steps_shapes(const at::Tensor& gates, const at::Tensor& h0, const Op
 
 FiveTensors steps_backward_shapes(const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
                                   const at::Tensor& h0, const at::Tensor& kept, const at::Tensor&,
-                                  const at::Tensor& weight, const OptionalTensor& projection, const OptionalTensor&,
-                                  int64_t kind, bool) {
+                                  const at::Tensor& weight, const OptionalTensor& projection,
+                                  const OptionalTensor& offsets, int64_t kind, bool) {
+  check_steps(kept, width_of_kept(weight, kind), h0, weight, offsets, kind);
   const auto recurrence = static_cast<Recurrence>(kind);
   const int64_t size = weight.size(0) / gates_of(recurrence);
   return {rows_like(kept, weight.size(0)),
