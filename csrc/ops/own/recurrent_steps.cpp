@@ -69,7 +69,8 @@ at::Tensor replaced(const at::Tensor& rows, const at::Tensor& first) {
   return count == rows.size(0) ? first : at::cat({first, rows.narrow(0, count, rows.size(0) - count)});
 }
 
-// Check arguments that nobody but a direct call of the operators can have wrong: kernels read beside such tensors.
+// Check arguments that nobody but a direct call of the operators can have wrong:
+// kernels read beside such tensors.
 void check_steps(const at::Tensor& rows, int64_t width, const at::Tensor& h0, const at::Tensor& weight,
                  const OptionalTensor& offsets, int64_t kind) {
   TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent: there is no kind ", kind);

@@ -41,9 +41,10 @@ OB_DEVICE ob_u16 ob_to_f16(float value) {
 #endif
 }
 
-// Atomic additions to a half of a word, by comparison and exchange of the word: OB_CAS(place, seen,
-// next) is the dialect's and gives what was there. Without it the items of a launch run one after
-// the other. family S: f16; bf16
+// Atomic additions to a half of a word, by comparison and exchange of the word:
+// OB_CAS(place, seen, next) is the dialect's and gives what was there. Without it the items
+// of a launch run one after the other.
+// family S: f16; bf16
 OB_DEVICE void ob_atomic_add_S(OB_GLOBAL ob_u16* place, float value) {
 #ifdef OB_CAS
   volatile OB_GLOBAL ob_u32* word = (volatile OB_GLOBAL ob_u32*)((size_t)place & ~(size_t)3);

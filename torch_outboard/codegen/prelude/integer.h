@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Integers. Arithmetic wraps, as PyTorch's does, and is undefined nowhere.
 
-// T is the type, U the unsigned one of its size (at least of 32 bits, where C would compute in
-// int), S the suffix. family T, U, S:
+// T is the type, U the unsigned one of its size (at least of 32 bits, where C would
+// compute in int), S the suffix.
+// family T, U, S:
 //   ob_i8, ob_u32, i8;
 //   ob_i16, ob_u32, i16;
 //   ob_i32, ob_u32, i32;
