@@ -28,6 +28,10 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "Give the dialect a unit whose sizes divide 64, by lanes of which 256 items are a multiple, or leave it out.": (
         "the matrix unit … of … by … by … and … lanes does not divide tiles of …",
     ),
+    "Pass tensors of the shapes that torch.nn's recurrent layers pass: the CPU's kernel names those that do not fit.": (
+        "the rows, the states and the weights of a recurrent layer do not fit",
+        "the cells of a recurrent layer do not fit its kind, or its states",
+    ),
     "Set `records` in the dialect, with OB_TAKE in its header.": (
         "its kernel checks what it is given: needs records in the dialect",
         "it divides integers, which may be by zero: needs records in the dialect",

@@ -180,6 +180,8 @@ FiveTensors steps_on_cpu(const at::Tensor& gates, const at::Tensor& h0, const Op
                          const at::Tensor& weight, const OptionalTensor& input_bias, const OptionalTensor& hidden_bias,
                          const OptionalTensor& projection, const OptionalTensor& offsets, int64_t kind, bool reverse,
                          bool keep) {
+  check_steps(gates, weight.dim() == 0 ? 0 : weight.size(0), h0, weight, offsets, kind);
+  check_cells(c0, h0, kind);
   const RecurrentSteps given{
       gates, h0, c0, weight, input_bias, hidden_bias, projection, offsets, static_cast<Recurrence>(kind), reverse};
   RecurrentResults made = composed_steps(given, first_rows_of(gates, offsets), keep);

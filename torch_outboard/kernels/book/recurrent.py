@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torch_outboard.kernels.book.row import Body, Operator
+from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["OPERATORS"]
 
@@ -84,15 +85,40 @@ def _bound_sum(gates: torch.Tensor, hidden_gates: torch.Tensor, is_tanh: bool) -
     return total.tanh() if is_tanh else total.relu()
 
 
-def _recurrent(*given: Any) -> Any:
-    from torch_outboard.kernels.templates.recurrent import recurrent_steps
+def _check_fit(rows: torch.Tensor, kept: int, h0: torch.Tensor, weight: torch.Tensor, offsets: Any, kind: int) -> None:
+    """Refuse tensors beside which the kernels would read. The CPU's kernel then raises the error.
 
-    return recurrent_steps(*given)
+    `rows` have a width of `kept` numbers for each cell, or of a number for each gate if it is 0.
+    """
+    from torch_outboard.kernels.templates.recurrent_parts import GATES
+
+    ranks = (rows.dim(), h0.dim(), weight.dim(), 1 if offsets is None else offsets.dim())
+    fits = 0 <= kind < len(GATES) and ranks == (3 if offsets is None else 2, 2, 2, 1)
+    if fits:
+        gates = weight.shape[0]
+        fits = rows.shape[-1] == (gates // GATES[kind] * kept if kept else gates)
+        fits = fits and weight.shape[1] == h0.shape[1] and (offsets is not None or rows.shape[1] == h0.shape[0])
+    if not fits:
+        raise Refusal("the rows, the states and the weights of a recurrent layer do not fit", is_of_class=False)
+
+
+def _recurrent(gates: torch.Tensor, h0: torch.Tensor, c0: _Optional, weight: torch.Tensor, *given: Any) -> Any:
+    from torch_outboard.kernels.templates.recurrent import recurrent_steps
+    from torch_outboard.kernels.templates.recurrent_parts import LSTM
+
+    offsets, kind = given[3:5]
+    _check_fit(gates, 0, h0, weight, offsets, kind)
+    if (c0 is not None) != (kind == LSTM) or (c0 is not None and (c0.dim() != 2 or c0.shape[0] != h0.shape[0])):
+        raise Refusal("the cells of a recurrent layer do not fit its kind, or its states", is_of_class=False)
+    return recurrent_steps(gates, h0, c0, weight, *given)
 
 
 def _recurrent_backward(*given: Any) -> Any:
     from torch_outboard.kernels.templates.recurrent_backward import recurrent_gradients
+    from torch_outboard.kernels.templates.recurrent_parts import GRU, LSTM
 
+    h0, kept, _, weight, _, offsets, kind = given[3:10]
+    _check_fit(kept, {LSTM: 5, GRU: 4}.get(kind, 1), h0, weight, offsets, kind)
     return recurrent_gradients(*given)
 
 
