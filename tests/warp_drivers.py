@@ -17,7 +17,7 @@ import torch
 
 from examples.pure_python_driver import PythonDriver
 from torch_outboard import DeviceProperties, Driver, DriverError, Status
-from torch_outboard.codegen.dialects.ptx_units import CUDA_CPP_UNITS
+from torch_outboard.codegen.dialects.ptx_units import PTX_CUDA_CPP
 from torch_outboard.compile.simt.generator import SimtGenerator
 
 WORDS = Path(__file__).with_name("warps.h")
@@ -63,11 +63,11 @@ class WarpsGenerator(SimtGenerator):
     """Units of bfloat16 as they are, of float16 without the instructions that load and copy."""
 
     dialect = replace(
-        CUDA_CPP_UNITS,
+        PTX_CUDA_CPP,
         name="cuda_cpp_warps",
         units=tuple(
             replace(unit, load_left=("", ""), load_right=("", ""), copies=None) if unit.dtype == torch.float16 else unit
-            for unit in CUDA_CPP_UNITS.units
+            for unit in PTX_CUDA_CPP.units
         ),
     )
 
@@ -120,4 +120,4 @@ class Warps(PythonDriver):
 class OpenCLWarps(Warps):
     """As `Warps`, with programs in NVIDIA's OpenCL C."""
 
-    kernel_generator = "opencl_c_units"
+    kernel_generator = "ptx_opencl_c"

@@ -66,7 +66,7 @@ def test_nothing_is_queued_of_an_operation_that_is_refused(module: Any, device: 
 
 def test_an_operator_whose_values_decide_its_size_waits(module: Any, device: torch.device) -> None:
     if not runs_operators(device):
-        pytest.skip("its operators run on copies")
+        pytest.skip("capability: operators that run on the device's memory, not on copies")
     x = torch.ones(5, device=device)
     torch.nonzero(x)
     module.set_sync_debug_mode("error")
@@ -76,7 +76,7 @@ def test_an_operator_whose_values_decide_its_size_waits(module: Any, device: tor
 
 def test_what_does_not_wait_is_not_reported(module: Any, device: torch.device) -> None:
     if not queues_operators(device):
-        pytest.skip("its operators wait")
+        pytest.skip("capability: operators that are queued")
     x = torch.ones(7, 5, device=device, requires_grad=True)
     event = torch.Event(device)
     host = pinned(7, 5)

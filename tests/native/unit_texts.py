@@ -23,7 +23,7 @@ from torch_outboard.kernels import builder
 
 
 class Texts(find_driver("sim")):
-    kernel_generator = "cuda_cpp_units"
+    kernel_generator = "ptx_cuda_cpp"
 
 
 def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[bytes, str]]:

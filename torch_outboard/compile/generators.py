@@ -60,13 +60,13 @@ def _cuda_cpp() -> type[CodeGenerator]:
     return CudaGenerator
 
 
-def _opencl_c_units() -> type[CodeGenerator]:
+def _ptx_opencl_c() -> type[CodeGenerator]:
     from torch_outboard.compile.simt.generator import OpenCLUnitsGenerator
 
     return OpenCLUnitsGenerator
 
 
-def _cuda_cpp_units() -> type[CodeGenerator]:
+def _ptx_cuda_cpp() -> type[CodeGenerator]:
     from torch_outboard.compile.simt.generator import CudaUnitsGenerator
 
     return CudaUnitsGenerator
@@ -87,9 +87,9 @@ def _triton() -> type[CodeGenerator]:
 _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "cpp": _cpp,
     "opencl_c": _opencl_c,
-    "opencl_c_units": _opencl_c_units,
+    "ptx_opencl_c": _ptx_opencl_c,
     "cuda_cpp": _cuda_cpp,
-    "cuda_cpp_units": _cuda_cpp_units,
+    "ptx_cuda_cpp": _ptx_cuda_cpp,
     "host_cpp": _host_cpp,
     "triton": _triton,
 }

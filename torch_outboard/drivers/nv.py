@@ -47,7 +47,7 @@ class NvDriver(Driver):
         if compiler is not None:
             self.code_generator = compiler  # type: ignore[method-assign, assignment]
         if self.option_values.pop("matrix_units"):
-            self.kernel_generator = "cuda_cpp_units"  # type: ignore[misc]
+            self.kernel_generator = "ptx_cuda_cpp"  # type: ignore[misc]
         for option, file in _PACKAGED.items():
             if self.option_values[option] is None:
                 self.option_values[option] = _packaged(file)

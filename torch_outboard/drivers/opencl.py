@@ -40,7 +40,7 @@ class OpenCLDriver(Driver):
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
         if self.option_values.pop("matrix_units"):  # the library has no such option
-            self.kernel_generator = "opencl_c_units"  # type: ignore[misc]
+            self.kernel_generator = "ptx_opencl_c"  # type: ignore[misc]
 
     def code_generator(self, device: int) -> str:
         """Return "cpp" if the host can reach the device's memory, as for CPUs; else the device's own language."""

@@ -15,7 +15,7 @@ from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.units import Copies, Fragment, MatrixUnit
 
-__all__ = ["CUDA_CPP_UNITS", "OPENCL_C_UNITS"]
+__all__ = ["PTX_CUDA_CPP", "PTX_OPENCL_C"]
 
 _SUMS = Fragment("float", 4, "lane / 4 + index / 2 * 8", "lane % 4 * 2 + index % 2")
 _LEFT = Fragment("ob_u32", 4, "lane / 4 + index / 2 % 2 * 8", "lane % 4 * 2 + index % 2 + index / 4 * 8", 2)
@@ -38,9 +38,9 @@ _OF_CUDA = """\
 #endif
 OB_DEVICE ob_u32 ob_shared(const void* place) { return (ob_u32)__cvta_generic_to_shared(place); }
 """
-_OF_OPENCL = """\
+_OF_OPENCL_C = """\
 #ifndef __NV_CL_C_VERSION
-#error "matrix units by PTX need NVIDIA's OpenCL: leave the driver's option matrix_units out"
+#error "matrix units by PTX need NVIDIA's opencl_c: leave the driver's option matrix_units out"
 #endif
 OB_DEVICE ob_u32 ob_shared(__local const void* place) { return (ob_u32)(size_t)place; }
 """
@@ -108,5 +108,5 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
     )
 
 
-CUDA_CPP_UNITS = replace(CUDA_CPP, name="cuda_cpp_units", language="cuda", units=_units(_OF_CUDA))
-OPENCL_C_UNITS = replace(OPENCL_C, name="opencl_c_units", language="opencl_c", units=_units(_OF_OPENCL))
+PTX_CUDA_CPP = replace(CUDA_CPP, name="ptx_cuda_cpp", language="cuda", units=_units(_OF_CUDA))
+PTX_OPENCL_C = replace(OPENCL_C, name="ptx_opencl_c", language="opencl_c", units=_units(_OF_OPENCL_C))

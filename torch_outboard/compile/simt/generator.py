@@ -10,7 +10,7 @@ from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
-from torch_outboard.codegen.dialects.ptx_units import CUDA_CPP_UNITS, OPENCL_C_UNITS
+from torch_outboard.codegen.dialects.ptx_units import PTX_CUDA_CPP, PTX_OPENCL_C
 from torch_outboard.codegen.prelude import prelude
 from torch_outboard.compile.generator import CodeGenerator
 
@@ -83,13 +83,13 @@ class CudaGenerator(SimtGenerator):
 class OpenCLUnitsGenerator(SimtGenerator):
     """Kernels in opencl_c with matrix units by inline PTX."""
 
-    dialect = OPENCL_C_UNITS
+    dialect = PTX_OPENCL_C
 
 
 class CudaUnitsGenerator(SimtGenerator):
     """Kernels in CUDA C++ with matrix units by inline PTX."""
 
-    dialect = CUDA_CPP_UNITS
+    dialect = PTX_CUDA_CPP
 
 
 class HostGenerator(SimtGenerator):
