@@ -41,7 +41,6 @@ def attention(call: Any, query: Any, key: Any, value: Any, bias: Any) -> Any:
     return call(query, key, value, score_mod=scored, block_mask=mask, enable_gqa=is_grouped)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("heads", [4, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_values_and_gradients(device: torch.device, way: str, heads: int) -> None:
