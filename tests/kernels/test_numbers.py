@@ -31,6 +31,7 @@ NOT_GENERATED: dict[str, tuple[tuple[torch.dtype, ...], type[int | bool]]] = {
     "_foreach_pow": ((torch.bool,), bool),
     "_foreach_pow of numbers": ((torch.bool,), bool),
 }
+_NARROW = (torch.int8, torch.int16, torch.int32)
 
 
 def is_compared(name: str, dtype: torch.dtype, number: float) -> bool:
@@ -41,9 +42,22 @@ def is_compared(name: str, dtype: torch.dtype, number: float) -> bool:
     dtypes, kind = NOT_GENERATED.get(name, ((), int))
     if dtype in dtypes and isinstance(number, kind):
         return False
+    return not _is_an_artefact_of_the_cpu(name, dtype, number)
+
+
+def _is_an_artefact_of_the_cpu(name: str, dtype: torch.dtype, number: float) -> bool:
     # A float that is a whole number beyond int32, to which the CPU's vectors raise
     # negative numbers as to a fraction.
-    return not ("pow" in name and dtype == torch.int32 and number == 2**31 - 1 + 1.5)
+    if "pow" in name and dtype == torch.int32 and number == 2**31 - 1 + 1.5:
+        return True
+    # The CPU negates the factor, which is one of the type, and refuses the result, which is none.
+    if name == "sub of a product" and dtype in _NARROW and number == torch.iinfo(dtype).min:
+        return True
+    # C++ does not define how 2**63 becomes an int64, which is the first number beyond it.
+    if name == "threshold" and dtype == torch.int64 and isinstance(number, float) and number == 2**63:
+        return True
+    # The CPU's series multiplies an infinity with 0. The exact result is 0.
+    return name == "zeta of a number" and 2**63 - 1 <= number < math.inf
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -54,14 +54,17 @@ def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
     assert "elements differ by up to" in found["exp"][1] and "its plan can't be used" in found["sinh"][1]
     assert written["failure"] == ""
     units = [(one["unit"], one["bar"]) for one in written["figures"]]
-    assert units == [("GB/s", None), ("", 0.85), ("", 0.8), ("µs", None), ("µs", 1.2), ("ms", 150)]
+    shares = [bar for unit, bar in units if unit == ""]
+    assert units == [("GB/s", None), *(("", bar) for bar in shares), ("µs", None), ("µs", 1.2), ("ms", 150)]
+    # Lower than those of large matrices, by the time of a launch.
+    assert len(shares) == 2 and 0 < shares[0] < 0.85 and 0 < shares[1] < 0.8
     assert all(one["value"] > 0 for one in written["figures"] if one["bar"] != 1.2)
     tables = [line for line in answer.stdout.splitlines() if line.startswith("  ")]
     assert len(tables) > 10 and max(map(len, tables)) <= 80
     assert "  float32         4       1          0            1       1        1" in answer.stdout
     assert "wrong: exp (float32): " in answer.stdout and "failed: sinh (float32): " in answer.stdout
     assert "1 aten::_linalg_svd: there is no lowering of it" in answer.stdout
-    assert "≥ 85%" in answer.stdout and "≤ 1.2 µs" in answer.stdout and "≤ 150 ms" in answer.stdout
+    assert all(f"≥ {share:.0%}" in answer.stdout for share in shares) and "≤ 1.2 µs" in answer.stdout and "≤ 150 ms" in answer.stdout
 
 
 def test_an_entry_that_ends_its_process_is_told(run_python: Any, tmp_path: Path) -> None:
