@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An operator and its gradients on nv and on torch's CUDA device, in one process in turns."""
+"""An operator and its gradients on a device and on torch's CUDA device, in one process in turns.
+
+`--driver opencl` measures NVIDIA's OpenCL. `--generated` measures generated kernels instead of the driver's libraries,
+and `--units` such kernels with matrix units.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from typing import Any
 from _results import RESULTS, about, write
 
 # Before torch is imported, which may attach a driver.
-os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
 
 import torch
@@ -67,23 +70,31 @@ def compare(
     functions: Callable[[Any, torch.device], tuple[Function, Function]],
     difference: Difference,
 ) -> int:
-    """Print a table and write it to results/NAME-nv.json, or where --json says. Return the process's status.
+    """Print a table and write it to results/NAME-DRIVER.json, or where --json says. Return the process's status.
 
     `functions` returns an operator and its gradients for a case and a device. `difference` compares their results.
     """
     parser = argparse.ArgumentParser(description=title)
-    parser.add_argument("--json", type=Path, default=RESULTS / f"{name}-nv.json")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--driver", choices=("nv", "opencl"), default="nv")
+    parser.add_argument("--generated", action="store_true", help="generated kernels, no libraries")
+    parser.add_argument("--units", action="store_true", help="generated kernels with matrix units")
+    parser.add_argument("--only", default="", help="cases whose name has this part")
     options = parser.parse_args()
-    module = torch_outboard.attach("nv")
+    way = "-units" if options.units else "-generated" if options.generated else ""
+    os.environ.setdefault("OUTBOARD_PROVIDERS", "generated" if way else "native,generated")
+    module = torch_outboard.attach(options.driver, matrix_units=options.units)
     if module.device_count() == 0 or not torch.cuda.is_available():
         print("There is no GPU here, or torch has no CUDA to compare with.")
         return 0
-    devices = (torch.device("nv", 0), torch.device("cuda", 0))
+    devices = (torch.device(torch_outboard.attached_driver().name, 0), torch.device("cuda", 0))
     print("| case | ours, ms | torch's, ms | ratio | gradients, ms | torch's, ms | ratio | difference |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     rows = {}
     for case_name, case in cases.items():
+        if options.only not in case_name:
+            continue
         pairs = zip(*(functions(case, device) for device in devices), strict=True)
         forward, backward = (_measure(pair, devices, options.rounds, difference) for pair in pairs)
         rows[case_name] = {"forward": forward, "backward": backward}
@@ -92,5 +103,6 @@ def compare(
         print(f"| {case_name} | {' | '.join(figures)} | {worst:.1e} |", flush=True)
     calls: Any = torch_outboard.coverage().calls(provider="generated")
     print(f"\ncalls by generated kernels: {calls}")
-    write(options.json, {"about": about(module.get_device_properties(0)), "milliseconds": rows})
+    path = options.json or RESULTS / f"{name}-{options.driver}{way}.json"
+    write(path, {"about": about(module.get_device_properties(0)), "milliseconds": rows})
     return 0

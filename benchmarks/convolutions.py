@@ -68,6 +68,15 @@ CASES = {
     "dilated 3×3, 256 channels, 28²": Case((8, 256, 28, 28), (256, 256, 3, 3), {"padding": 2, "dilation": 2}),
     "depthwise 3×3, 96 channels, 56²": Case((32, 96, 56, 56), (96, 1, 3, 3), {"padding": 1, "groups": 96}),
     "depthwise 7×7, 96 channels, 56²": Case((32, 96, 56, 56), (96, 1, 7, 7), {"padding": 3, "groups": 96}),
+    "5×5, 64 channels, 28²": Case((32, 64, 28, 28), (64, 64, 5, 5), {"padding": 2}),
+    "5×5 by 2, 96 to 192, 28²": Case((32, 96, 28, 28), (192, 96, 5, 5), {"padding": 2, "stride": 2}),
+    "1×1 by 2, 256 to 512, 56²": Case((32, 256, 56, 56), (512, 256, 1, 1), {"stride": 2}),
+    "1×1, 2048 to 512, 7²": Case((32, 2048, 7, 7), (512, 2048, 1, 1)),
+    "3×3, 64 channels, 224², one image": three(64, 224, batch=1),
+    "3×3, 61 to 67 channels, 33²": Case((8, 61, 33, 33), (67, 61, 3, 3), {"padding": 1}),
+    "16×16 by 16, 3 to 768, 224²": Case((32, 3, 224, 224), (768, 3, 16, 16), {"stride": 16}, has_bias=True),
+    "4×4 by 4, 3 to 96, 224²": Case((32, 3, 224, 224), (96, 3, 4, 4), {"stride": 4}, has_bias=True),
+    "1-d, 3 by 2 of 512, 3000": Case((8, 512, 3000), (512, 512, 3), {"padding": 1, "stride": 2}, has_bias=True),
     "32 groups of 4, 3×3, 56²": Case((32, 128, 56, 56), (128, 4, 3, 3), {"padding": 1, "groups": 32}),
     "transposed 2×2 by 2, 128 to 64, 56²": Case(
         (8, 128, 56, 56), (128, 64, 2, 2), {"stride": 2}, is_transposed=True, has_bias=True
