@@ -105,6 +105,8 @@ with torch.autocast(device, torch.bfloat16):
     half = flex.flex_attention(*given)
 assert half.dtype == torch.bfloat16
 torch.testing.assert_close(half.float(), want, atol=5e-2, rtol=5e-2)
+from torch._higher_order_ops.flex_attention import flex_attention_backward
+assert not flex_attention_backward.non_fallthrough_keys.has(torch._C.DispatchKey.AutocastPrivateUse1)
 """
 
 

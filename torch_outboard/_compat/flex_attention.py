@@ -63,6 +63,10 @@ def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]
         with torch.autocast(device, enabled=False):
             return operator(query, key, value, *others)
 
+    # As the autocast keys of torch's own devices: gradients have the dtypes of what they belong to.
+    from torch._higher_order_ops.flex_attention import flex_attention_backward
+
+    flex_attention_backward.fallthrough(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined, no-untyped-call]
     module._validate_device = validate_device  # type: ignore[attr-defined]
     module.flex_attention_hop = attention  # type: ignore[attr-defined]
 
