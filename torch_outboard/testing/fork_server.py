@@ -45,7 +45,13 @@ class ForkServer:
             # main module for them to import.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", source, str(theirs.fileno()), *imports],
-                env={**self._environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+                # Imports ask whether there is CUDA. The question by CUDA itself would start it, and
+                # then no child could; by NVML it starts nothing.
+                env={
+                    **self._environment,
+                    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+                    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
