@@ -128,6 +128,6 @@ def test_kernels_are_queued(device: torch.device) -> None:
 
 @pytest.mark.core
 def test_errors_keep_their_types(device: torch.device) -> None:
-    compiled = torch.compile(lambda x, n: x.new_ones(n * 2**40).cos(), dynamic=True, fullgraph=True)
+    compiled = torch.compile(lambda x, n: x.new_ones(n * 2**30).cos(), dynamic=True, fullgraph=True)
     with pytest.raises(torch.OutOfMemoryError):
         compiled(torch.ones(2, device=device), 2**10)

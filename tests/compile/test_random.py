@@ -41,4 +41,5 @@ def test_fallback_random_draws_what_eager_draws(device: torch.device) -> None:
         torch.manual_seed(5)
         got = torch.compile(_draw, fullgraph=True)(ones)
     torch.manual_seed(5)
-    assert torch.equal(got, _draw(ones))
+    # Draws are equal, and what is computed of them may be rounded otherwise by another compiler.
+    torch.testing.assert_close(got, _draw(ones))

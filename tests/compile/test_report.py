@@ -35,7 +35,7 @@ def test_a_region_tells_its_kernels_operators_and_times(device: torch.device) ->
     (graph,) = region.graphs
     assert (graph.kind, graph.note) == ("inference", "")
     (kernel,) = graph.kernels
-    assert kernel.language == "C++" and kernel.lines > 5 and kernel.calls == 1
+    assert kernel.language in ("C++", "OpenCL C", "triton_kernel") and kernel.lines > 5 and kernel.calls == 1
     assert {"aten.gelu", "aten.mul"} <= set(kernel.operators)
     (extern,) = graph.externs
     assert extern.name.startswith("aten::mm") and extern.calls == 1

@@ -64,7 +64,11 @@ def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
     assert "  float32         4       1          0            1       1        1" in answer.stdout
     assert "wrong: exp (float32): " in answer.stdout and "failed: sinh (float32): " in answer.stdout
     assert "1 aten::_linalg_svd: there is no lowering of it" in answer.stdout
-    assert all(f"≥ {share:.0%}" in answer.stdout for share in shares) and "≤ 1.2 µs" in answer.stdout and "≤ 150 ms" in answer.stdout
+    assert (
+        all(f"≥ {share:.0%}" in answer.stdout for share in shares)
+        and "≤ 1.2 µs" in answer.stdout
+        and "≤ 150 ms" in answer.stdout
+    )
 
 
 def test_an_entry_that_ends_its_process_is_told(run_python: Any, tmp_path: Path) -> None:
