@@ -66,8 +66,8 @@ class WarpsGenerator(SimtGenerator):
         PTX_CUDA_CPP,
         name="cuda_cpp_warps",
         units=tuple(
-            replace(unit, load_left=("", ""), load_right=("", ""), copies=None) if unit.dtype == torch.float16 else unit
-            for unit in PTX_CUDA_CPP.units
+            replace(unit, load_left=none, load_right=none, copies=None) if unit.dtype == torch.float16 else unit
+            for none, unit in itertools.product([(None, None)], PTX_CUDA_CPP.units)
         ),
     )
 

@@ -56,12 +56,13 @@ struct Warp {
 struct Copy {
   void* to;
   const void* from;
+  uint32_t bytes;
 };
 struct Fiber {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   bool is_done = false;
-  std::vector<Copy> copies;  // begun and not waited for
+  std::vector<std::vector<Copy>> copies;  // begun and not waited for, by batches; the last one is open
 };
 
 ucontext_t scheduler;
@@ -98,7 +99,8 @@ const Words* exchange(const Words& own) {
 
 void begin() {
   kernel(arguments);
-  if (!fiber().copies.empty()) fail("a kernel ends before its copies are done");
+  for (const auto& batch : fiber().copies)
+    if (!batch.empty()) fail("a kernel ends before its copies are done");
   fiber().is_done = true;
 }
 
@@ -111,7 +113,7 @@ bool run_group(int items) {
   for (Fiber& one : fibers) {
     if (!one.stack) one.stack.reset(new char[1 << 17]);
     one.is_done = false;
-    one.copies.clear();
+    one.copies.assign(1, {});
     getcontext(&one.context);
     one.context.uc_stack.ss_sp = one.stack.get();
     one.context.uc_stack.ss_size = 1 << 17;
@@ -334,15 +336,26 @@ inline void ptx_cvt_rn_bf16_f32(uint16_t& to, float from) {
   to = from != from ? 0x7fff : static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 // Nothing is there before the wait.
-inline void ptx_cp_async_cg_shared_global(uint32_t to, const void* from) {
+inline void ptx_cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t bytes) {
   char* place = warps::shared_place(to);
-  if (((reinterpret_cast<uintptr_t>(place) | reinterpret_cast<uintptr_t>(from)) & 15) != 0)
+  const uintptr_t source = bytes != 0 ? reinterpret_cast<uintptr_t>(from) : 0;
+  if (((reinterpret_cast<uintptr_t>(place) | source) & 15) != 0)
     warps::fail("cp.async copies what is not aligned to 16 bytes");
-  warps::fiber().copies.push_back({place, from});
+  warps::fiber().copies.back().push_back({place, from, bytes});
 }
-inline void ptx_cp_async_wait_all() {
-  for (const warps::Copy& one : warps::fiber().copies) std::memcpy(one.to, one.from, 16);
-  warps::fiber().copies.clear();
+inline void ptx_cp_async_commit_group() {
+  warps::fiber().copies.emplace_back();
+}
+// What is not copied is filled with zeros.
+inline void ptx_cp_async_wait_group(int later) {
+  auto& batches = warps::fiber().copies;
+  while (static_cast<int>(batches.size()) > later + 1) {
+    for (const warps::Copy& one : batches.front()) {
+      std::memset(one.to, 0, 16);
+      std::memcpy(one.to, one.from, one.bytes);
+    }
+    batches.erase(batches.begin());
+  }
 }
 inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
                                                          uint32_t from) {
@@ -355,16 +368,6 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint
   uint32_t into[4];
   warps::load_matrices(into, 4, from, true);
   a = into[0], b = into[1], c = into[2], d = into[3];
-}
-inline void ptx_ldmatrix_sync_aligned_m8n8_x2_shared_b16(uint32_t& a, uint32_t& b, uint32_t from) {
-  uint32_t into[2];
-  warps::load_matrices(into, 2, from, false);
-  a = into[0], b = into[1];
-}
-inline void ptx_ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(uint32_t& a, uint32_t& b, uint32_t from) {
-  uint32_t into[2];
-  warps::load_matrices(into, 2, from, true);
-  a = into[0], b = into[1];
 }
 #define WARPS_MMA(KIND)                                                                                       \
   inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_##KIND##_##KIND##_f32(                                \

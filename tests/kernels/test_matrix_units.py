@@ -113,7 +113,7 @@ def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device) -> No
     """Large tiles, half as many steps: in a batch, with an added row and factors."""
     (name,) = measuring.names_of(device, "^product", [str(dtype).removeprefix("torch.")])
     x, y, row = whole(2, 131, 50, dtype=dtype), whole(2, 50, 127, dtype=dtype), whole(127, dtype=dtype)
-    for many, steps in ((1, 32), (1, 16), (256, 16)) if dtype == torch.bfloat16 else ((1, 16),):
+    for many, steps in ((1, 32), (1, 16), (512, 16)) if dtype == torch.bfloat16 else ((1, 16),):
         _C.set_plan_variant(next(_NUMBERS))
         with schedule_table.trying({name: {"many": many, "steps": steps}}):
             check(lambda row, x, y: torch.baddbmm(row, x, y, beta=2, alpha=0.5), row, x, y, device=device)
@@ -141,22 +141,91 @@ def test_additions(device: torch.device) -> None:
     assert not torch.addmm(nans.to(device), x.to(device), y.to(device), beta=0).cpu().isnan().any()
 
 
+def check_convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sizes: list[Any], device: torch.device
+) -> None:
+    """Compare a convolution and its gradients with float64."""
+    dtype = x.dtype
+    grad = whole(*torch.convolution(x.float(), weight.float(), None, *sizes).shape, dtype=dtype)
+
+    def results(x, weight, bias, grad):
+        out = torch.convolution(x, weight, bias, *sizes)
+        return out, *torch.ops.aten.convolution_backward(grad, x, weight, None, *sizes, [True, True, False])[:2]
+
+    if x.dim() == 4 and x.stride(1) == 1:
+        grad = grad.contiguous(memory_format=torch.channels_last)
+    given = [x, weight, bias, grad]
+    wanted = results(*[one if one is None else one.double() for one in given])
+    ours = [one if one is None else one.to(device) for one in given]
+    poison(device)
+    for got, want in zip(results(*ours), wanted, strict=True):
+        assert torch.equal(got.cpu(), want.to(dtype))
+
+
+def last(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 def test_convolutions_and_their_gradients(device: torch.device) -> None:
+    """Few channels, which are copied to fill 16 bytes."""
     for dtype, groups in ((served()[0], 1), (served()[-1], 2)):
         x, weight = whole(2, 6, 9, 11, dtype=dtype), whole(10, 6 // groups, 3, 2, dtype=dtype)
-        bias, grad = whole(10, dtype=dtype), whole(2, 10, 5, 11, dtype=dtype)
-        sizes = [[2, 1], [1, 1], [1, 2], False, [0, 0], groups]
+        check_convolution(x, weight, whole(10, dtype=dtype), [[2, 1], [1, 1], [1, 2], False, [0, 0], groups], device)
 
-        def results(x, weight, bias, grad):
-            out = torch.convolution(x, weight, bias, *sizes)  # noqa: B023
-            back = torch.ops.aten.convolution_backward(grad, x, weight, None, *sizes, [True, True, False])  # noqa: B023
-            return out, *back[:2]
 
-        given = [x, weight, bias, grad]
-        wanted = results(*[one.double() for one in given])
-        poison(device)
-        for got, want in zip(results(*[one.to(device) for one in given]), wanted, strict=True):
-            assert torch.equal(got.cpu(), want.to(dtype))
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions_whose_channels_are_adjacent(groups: int, device: torch.device) -> None:
+    one = [[1, 1], [1, 1], [1, 1], False, [0, 0], groups]
+    for dtype in served()[:1] if groups == 2 else served():
+        x, weight = last(whole(2, 32, 7, 5, dtype=dtype)), last(whole(48, 32 // groups, 3, 3, dtype=dtype))
+        check_convolution(x, weight, None, one, device)
+    by_two = [[2, 2], [0, 1], [1, 1], False, [0, 0], groups]
+    check_convolution(x[:, :, 1:, 1:], weight.contiguous(), whole(48, dtype=dtype), by_two, device)
+    if groups == 2:  # 18 channels of a group are copied to fill 24
+        x, weight = last(whole(1, 36, 5, 6, dtype=dtype)), last(whole(34, 18, 3, 1, dtype=dtype))
+        check_convolution(x, weight, None, one, device)
+
+
+def test_transposed_convolutions(device: torch.device) -> None:
+    dtype = served()[0]
+    for channels, size in ((16, 24), (5, 3)):
+        x, weight = whole(2, channels, 5, 4, dtype=dtype), whole(channels, size, 3, 2, dtype=dtype)
+        sizes = [[2, 1], [1, 0], [1, 1], True, [1, 0], 1]
+        check_convolution(x, weight, whole(size, dtype=dtype), sizes, device)
+        check_convolution(last(x), last(weight), None, sizes, device)
+
+
+def test_convolutions_of_one_and_of_three_dimensions(device: torch.device) -> None:
+    dtype = served()[0]
+    for rank in (1, 3):
+        x, weight = whole(2, 16, *[5] * rank, dtype=dtype), whole(8, 16, *[3] * rank, dtype=dtype)
+        check_convolution(x, weight, None, [[2] * rank, [1] * rank, [1] * rank, False, [0] * rank, 1], device)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_convolutions_of_many_groups(is_last: bool, device: torch.device) -> None:
+    """A group of few channels takes no unit."""
+    dtype = served()[-1]
+    for groups, more in ((12, 1), (3, 4)):
+        x, weight = whole(2, 12, 9, 7, dtype=dtype), whole(12 * more // 2 * 2, 12 // groups, 3, 2, dtype=dtype)
+        given = [last(one) if is_last else one for one in (x, weight)]
+        torch_outboard.reset_coverage()
+        check_convolution(*given, None, [[2, 1], [1, 1], [1, 1], False, [0, 0], groups], device)
+
+
+def test_long_sums_are_split(device: torch.device) -> None:
+    for rows, columns, depth in ((5, 70, 1100), (130, 3, 2049)):
+        for dtype in served()[:2]:
+            x, y = (torch.randint(-1, 2, size).to(dtype) for size in ((rows, depth), (depth, columns)))
+            check(torch.mm, x, y, device=device)
+    bias = whole(9, dtype=torch.bfloat16)
+    x, y = (torch.randint(-1, 2, size).bfloat16() for size in ((2, 7, 1200), (2, 1200, 9)))
+    check(lambda b, x, y: torch.baddbmm(b, x, y, beta=2), bias, x, y, device=device)
+    # The gradient of a weight sums over all pixels.
+    x, weight = last(torch.randint(-1, 2, (4, 8, 17, 19)).bfloat16()), last(whole(8, 8, 3, 3, dtype=torch.bfloat16))
+    check_convolution(x, weight, None, [[1, 1], [1, 1], [1, 1], False, [0, 0], 1], device)
+    x, weight = last(torch.randint(-1, 2, (4, 8, 17, 19)).bfloat16()), whole(8, 1, 3, 3, dtype=torch.bfloat16)
+    check_convolution(x, weight, None, [[1, 1], [1, 1], [1, 1], False, [0, 0], 8], device)
 
 
 BOUNDS = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}
@@ -207,7 +276,7 @@ def test_attention_with_masks_and_wide_heads(device: torch.device) -> None:
 def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "_SMALL", 24)  # as if units were of 16 rows where tiles have 24
     x = r(5, 5).bfloat16().to(device)
-    words = r"the matrix unit '\w+' of 16 by 8 by \d+ and \d+ lanes does not divide tiles of 24"
+    words = r"the matrix unit '\w+' of 16 by 8 by \d+ and \d+ lanes does not divide tiles of 24 by 24"
     with pytest.raises(NotSupportedError, match=words):
         torch.mm(x, x)
 

@@ -27,19 +27,28 @@ class Texts(find_driver("sim")):
 
 
 def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[bytes, str]]:
-    """Return the text and the options of products, with operands that lie in several ways, convolution, attention."""
+    """Return the texts and the options of products, with operands that lie in several ways, convolution, attention."""
 
     def made(*size: int) -> torch.Tensor:
         return torch.ones(size, dtype=dtype, device="sim")
 
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous(memory_format=torch.channels_last)
+
     none, one, attention = [0, 0], [1, 1], "aten::_scaled_dot_product_fused_attention_overrideable"
+    channels = [last(one) for one in (made(2, 64, 9, 9), made(64, 64, 3, 3))]
+    pixels, of_groups = (channels[0], *channels), (channels[0], made(64, 1, 3, 3))
     heads = [made(1, 2, rows, 128) for rows in (70, 90, 90)]  # which take the most memory of a group
     calls = {
         "rows": ("aten::mm", made(70, 90), made(90, 80)),
         "columns": ("aten::mm", made(90, 70).t(), made(80, 90).t()),
         "steps": ("aten::mm", made(70, 180)[:, ::2], made(90, 160)[:, ::2]),
+        "many steps": ("aten::mm", made(16, 4096), made(4096, 90)),
         "large tiles": ("aten::baddbmm", made(800), made(9, 700, 40), made(9, 40, 800), 0.5, 2),
         "images": ("aten::convolution", made(2, 8, 9, 9), made(10, 8, 3, 3), made(10), one, one, one, False, none, 1),
+        "channels": ("aten::convolution", *channels, None, one, one, one, False, none, 1),
+        "slopes": ("aten::convolution_backward", *pixels, None, one, one, one, False, none, 1, [True, True, False]),
+        "groups": ("aten::convolution", *of_groups, None, one, one, one, False, none, 64),
         "heads": (attention, *heads, None, 0.0, True, False, None),
     }
     found = {}
@@ -47,10 +56,11 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         operator, *given = calls[name]
         answer = builder.build(operator, given, 0, False, 0)
         assert not answer.refusal, f"{name}: {answer.refusal}"
-        (kernel,) = answer.kernels
-        assert kernel.entry.endswith("_of_units"), kernel.entry
-        assert (b"% tiles_down * 128" in kernel.code) == (name == "large tiles")
-        found[f"{name} of {dtype}"] = kernel.code, kernel.options
+        texts = list({kernel.code: kernel for kernel in answer.kernels}.values())
+        assert texts[-1].entry.endswith(("_of_units", "_of_parts")) == (name != "groups"), texts[-1].entry
+        assert any(b"band) * 128" in one.code for one in texts) == (name == "large tiles")
+        for number, one in enumerate(texts):
+            found[f"{name} {number} of {dtype}"] = one.code, one.options
     return found
 
 

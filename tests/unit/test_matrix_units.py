@@ -70,14 +70,14 @@ def test_units_are_in_the_key_of_plans():
 @pytest.mark.parametrize(
     ("unit", "rows", "columns", "group"),
     [
-        (UNIT, 16, 16, 256),
-        (reference(torch.float16, lanes=32), 16, 32, 256),
-        (reference(torch.float16, 32, 32, 8, 64), 32, 32, 256),
+        (UNIT, 16, 32, 128),
+        (reference(torch.float16, lanes=32), 32, 32, 128),
+        (reference(torch.float16, 32, 32, 8, 64), 32, 64, 128),
         (reference(torch.float32, 64, 64, 4, 64), 64, 64, 64),
     ],
 )
 def test_the_lanes_of_units_share_a_tile(unit, rows, columns, group):
-    tiling = Tiling.of(unit, 64, 32)
+    tiling = Tiling.of(unit, (64, 64), 32)
     assert (tiling.rows, tiling.columns, tiling.group) == (rows, columns, group)
 
 
@@ -85,8 +85,9 @@ def test_the_lanes_of_units_share_a_tile(unit, rows, columns, group):
     "unit", [reference(torch.bfloat16, m=24), reference(torch.bfloat16, 64, 8, 8, 512), reference(torch.float32, k=6)]
 )
 def test_a_unit_that_does_not_divide_tiles_is_refused(unit):
-    with pytest.raises(Refusal, match=f"{unit.m} by 8 by {unit.k} and {unit.lanes} lanes does not divide tiles of 64"):
-        Tiling.of(unit, 64, 32)
+    words = f"{unit.m} by 8 by {unit.k} and {unit.lanes} lanes does not divide tiles of 64 by 64"
+    with pytest.raises(Refusal, match=words):
+        Tiling.of(unit, (64, 64), 32)
 
 
 def test_the_unit_of_the_documentation_serves_products():
@@ -96,4 +97,4 @@ def test_the_unit_of_the_documentation_serves_products():
     exec(text, names)
     unit = names["UNIT"]
     assert PRODUCTS.way_of("product", Device(replace(OPENCL_C, units=(unit,)), False, torch.bfloat16)) == "matrix"
-    assert Tiling.of(unit, 128, 32).group == 256
+    assert Tiling.of(unit, (128, 128), 32).group == 128

@@ -75,9 +75,8 @@ class Units:
     def multiply(self, call, product):
         kernel = Kernel(f"{product.name}_of_units")
         sizes = product.sizes(kernel)
-        declare, end = product.end
-        declare(kernel)
-        kernel.text, kernel.groups = f"// {sizes['DEPTH']} steps, then {end}\\n", product.rows
+        product.end.declare(kernel)
+        kernel.text, kernel.groups = f"// {sizes['DEPTH']} steps, then {product.end.store}\\n", product.rows
         call.launch(kernel)
 
 class Driver(find_driver("sim")):

@@ -13,7 +13,7 @@ import torch
 
 from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
-from torch_outboard.codegen.dialects.units import Copies, Fragment, MatrixUnit
+from torch_outboard.codegen.dialects.units import Copies, Fragment, Load, MatrixUnit
 
 __all__ = ["PTX_CUDA_CPP", "PTX_OPENCL_C"]
 
@@ -23,13 +23,14 @@ _RIGHT = Fragment("ob_u32", 2, "lane % 4 * 2 + index % 2 + index / 2 * 8", "lane
 
 # ldmatrix takes the address of a row of eight elements from each lane: the first eight lanes have
 # the first matrix of eight rows, whose elements become the first register, and so on.
+# The right one's two fragments beside each other are loaded at a time.
 _LOAD_LEFT = (
-    "ob_load_4($INTO, $TILE + lane % 16 * $PITCH + lane / 16 * 8);",
-    "ob_load_4_transposed($INTO, $TILE + (lane % 8 + lane / 16 * 8) * $PITCH + lane / 8 % 2 * 8);",
+    Load("ob_load_4($INTO, $FROM);", line="lane % 16", step="lane / 16 * 8"),
+    Load("ob_load_4_transposed($INTO, $FROM);", line="lane / 8 % 2 * 8", step="lane % 8 + lane / 16 * 8"),
 )
 _LOAD_RIGHT = (
-    "ob_load_2($INTO, $TILE + lane % 8 * $PITCH + lane / 8 % 2 * 8);",
-    "ob_load_2_transposed($INTO, $TILE + lane % 16 * $PITCH);",
+    Load("ob_load_4($INTO, $FROM);", line="lane % 8 + lane / 16 * 8", step="lane / 8 % 2 * 8", fragments=2),
+    Load("ob_load_4_transposed($INTO, $FROM);", line="lane / 16 * 8", step="lane % 16", fragments=2),
 )
 
 _OF_CUDA = """\
@@ -46,10 +47,13 @@ OB_DEVICE ob_u32 ob_shared(__local const void* place) { return (ob_u32)(size_t)p
 """
 
 _COPIES = """\
-OB_DEVICE void ob_copy_16(ob_u32 to, OB_GLOBAL const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+OB_DEVICE void ob_copy_16(ob_u32 to, OB_GLOBAL const void* from, bool is_wanted) {
+  const ob_u32 bytes = is_wanted ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(bytes) : "memory");
 }
-OB_DEVICE void ob_wait_for_copies(void) { asm volatile("cp.async.wait_all;" : : : "memory"); }
+OB_DEVICE void ob_commit_copies(void) { asm volatile("cp.async.commit_group;" : : : "memory"); }
+#define ob_wait_for_copies(later) \\
+  { asm volatile("cp.async.wait_group %0;" : : "n"(later) : "memory"); }
 """
 
 _LOADS = """\
@@ -61,26 +65,16 @@ OB_DEVICE void ob_load_words_4_transposed(ob_u32* into, ob_u32 from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(into[0]), "=r"(into[1]), "=r"(into[2]), "=r"(into[3]) : "r"(from) : "memory");
 }
-OB_DEVICE void ob_load_words_2(ob_u32* into, ob_u32 from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(into[0]), "=r"(into[1]) : "r"(from) : "memory");
-}
-OB_DEVICE void ob_load_words_2_transposed(ob_u32* into, ob_u32 from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(into[0]), "=r"(into[1]) : "r"(from) : "memory");
-}
 #define ob_load_4(into, from) ob_load_words_4(into, ob_shared(from))
 #define ob_load_4_transposed(into, from) ob_load_words_4_transposed(into, ob_shared(from))
-#define ob_load_2(into, from) ob_load_words_2(into, ob_shared(from))
-#define ob_load_2_transposed(into, from) ob_load_words_2_transposed(into, ob_shared(from))
 """
 
 _MULTIPLY = """\
 OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.$KIND.$KIND.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-               "{%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.$KIND.$KIND.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
 }
 """
 
@@ -102,7 +96,9 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
             header=shared + _COPIES + _LOADS + _MULTIPLY.replace("$KIND", kind),
             load_left=_LOAD_LEFT,
             load_right=_LOAD_RIGHT,
-            copies=Copies("ob_copy_16(ob_shared($TO), $FROM);", "ob_wait_for_copies();"),
+            copies=Copies(
+                "ob_copy_16(ob_shared($TO), $FROM, $IS_WANTED);", "ob_commit_copies();", "ob_wait_for_copies($LATER);"
+            ),
         )
         for dtype, kind in ((torch.bfloat16, "bf16"), (torch.float16, "f16"))
     )

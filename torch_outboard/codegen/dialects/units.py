@@ -17,7 +17,7 @@ from types import CodeType
 
 import torch
 
-__all__ = ["Copies", "Fragment", "MatrixUnit", "reference", "unit_of"]
+__all__ = ["Copies", "Fragment", "Load", "MatrixUnit", "reference", "unit_of"]
 
 _PLACE = re.compile(r"(?:lane|index|[0-9]+|[()+\-*/%&|^<> ])*")
 
@@ -50,6 +50,14 @@ class Fragment:
         """The elements that a lane holds."""
         return self.count * self.packed
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the elements 2 * i and 2 * i + 1 of a lane are beside each other, from an even column on."""
+        places = [(self.place(lane, i), self.place(lane, i + 1)) for lane in (0, 1) for i in range(0, self.elements, 2)]
+        return self.elements % 2 == 0 and all(
+            row == other_row and column % 2 == 0 and other == column + 1 for (row, column), (other_row, other) in places
+        )
+
     def place(self, lane: int, index: int) -> tuple[int, int]:
         """Return the row and the column of a lane's element."""
         return _value(self.row, lane, index), _value(self.column, lane, index)
@@ -67,18 +75,45 @@ def _compiled(text: str) -> CodeType:
 
 
 @dataclass(frozen=True)
+class Load:
+    """An instruction by which the lanes of a unit load fragments from the group's memory together.
+
+    Each lane names the place of some adjacent elements, of 16 bytes at most. A line is a row of the left operand, or a
+    column of the right one.
+
+    Attributes
+    ----------
+    text : str
+        The statement that loads `$INTO` registers. `$FROM` points to the elements that the lane names.
+    line, step : str
+        The first of these elements in the small matrix: expressions of `lane`, as those of a fragment.
+    fragments : int
+        The fragments that are loaded at a time: each has the lines behind those of the one before.
+    """
+
+    text: str
+    line: str
+    step: str
+    fragments: int = 1
+
+
+@dataclass(frozen=True)
 class Copies:
     """Copies of 16 bytes from the device's memory to the group's memory that run while the items compute.
 
     Attributes
     ----------
     copy : str
-        The statement that begins a copy from `$FROM` to `$TO`, pointers to bytes that are aligned to 16.
+        The statement that begins a copy from `$FROM` to `$TO`, pointers to bytes that are aligned to 16. Without
+        `$IS_WANTED`, a condition, it stores zeros and does not read.
+    commit : str
+        The statement that ends a batch of copies.
     wait : str
-        The statement after which the item's copies are done. A barrier follows it.
+        The statement after which the item's copies are done, without its latest `$LATER` batches. A barrier follows it.
     """
 
     copy: str
+    commit: str
     wait: str
 
 
@@ -106,12 +141,9 @@ class MatrixUnit:
         Helpers that the texts call.
     element : str
         The text that converts `$ELEMENT`, an element as it is in memory, for a register.
-    load_left, load_right : tuple of two str
-        The statements that load a fragment `$INTO` registers. `$TILE` points to the first element of the small matrix
-        in the group's memory. In the first one, elements of a line (a row of the left operand, a column of the right
-        one) are adjacent and lines are `$PITCH` elements apart; in the second one, elements of a step along k are
-        adjacent and steps are `$PITCH` elements apart. All lanes run them together. "": the elements are loaded one by
-        one.
+    load_left, load_right : tuple of two Load or None
+        How fragments are loaded. In the group's memory, elements of a line are adjacent for the first one, and elements
+        of a step along k for the second one. None: the elements are loaded one by one.
     copies : Copies or None
         If None, elements pass through registers on their way to the group's memory.
 
@@ -133,8 +165,8 @@ class MatrixUnit:
     multiply: str
     header: str = ""
     element: str = "$ELEMENT"
-    load_left: tuple[str, str] = ("", "")
-    load_right: tuple[str, str] = ("", "")
+    load_left: tuple[Load | None, Load | None] = (None, None)
+    load_right: tuple[Load | None, Load | None] = (None, None)
     copies: Copies | None = None
 
     def __post_init__(self) -> None:
@@ -172,7 +204,9 @@ def unit_of(units: tuple[MatrixUnit, ...], dtype: torch.dtype) -> MatrixUnit | N
 
 # Copies that are done at once: they prove where a schedule copies to, not when it waits.
 _COPIES = Copies(
-    copy="*(OB_LOCAL_AT uint4*)($TO) = *(OB_GLOBAL const uint4*)($FROM);",
+    copy="{ uint4 copied = {0, 0, 0, 0}; if ($IS_WANTED) copied = *(OB_GLOBAL const uint4*)($FROM); "
+    "*(OB_LOCAL_AT uint4*)($TO) = copied; }",
+    commit="",
     wait="",
 )
 _CONVERTED = {

@@ -48,3 +48,11 @@ OB_DEVICE T ob_shr_S(T a, T b) {
   if (b < 0 || b > most) return a < 0 ? (T)-1 : (T)0;
   return (T)(a >> b);
 }
+
+// The quotient of a number by a size, both below 2^31. The inverse is the 2^62th part of the size's
+// inverse, rounded up.
+OB_DEVICE ob_i32 ob_over(const ob_i32 number, const ob_i64 inverse) {
+  const ob_u64 low = (ob_u64)(ob_u32)number * (ob_u32)inverse;
+  const ob_u64 high = (ob_u64)(ob_u32)number * (ob_u32)((ob_u64)inverse >> 32);
+  return (ob_i32)((high + (low >> 32)) >> 30);
+}

@@ -10,6 +10,10 @@ tensor with the larger grid of pixels, and `grid` the tensor with one pixel for 
 
 A convolution is the first form, and the others are its gradients. A transposed convolution is the second form, and the
 others are its gradients. Groups are the batch of the product.
+
+Sums go through the places of the window for each channel. For matrix units, they go through the channels for each
+place instead: adjacent channels are adjacent in memory, and are brought together. Tensors whose channels are not
+adjacent, or do not fill 16 bytes, are copied so (channels.py).
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text
-from torch_outboard.kernels.templates.product import Number, Operand, Product, SumType, loaded, statements, stored
-from torch_outboard.kernels.templates.schedules.registry import PRODUCTS
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text, simplified
+from torch_outboard.kernels.templates.channels import Divisions, Size, by_channels, holds, is_narrow
+from torch_outboard.kernels.templates.product import End, Number, Operand, Product, SumType, loaded, statements
+from torch_outboard.kernels.templates.schedules import direct
+from torch_outboard.kernels.templates.schedules.registry import PRODUCTS, Device
 
 __all__ = ["backward", "forward"]
 
@@ -39,35 +45,58 @@ def forward(call: TemplateCall) -> list[str | None]:
     assert layout is not None
     result = call.allocate(layout)
     bias = call.tensor("bias") if call.arguments["bias"] is not None else None
+    given = shape.placed(call, call.tensor("input"), shape.groups)
+    weight = shape.placed(call, call.tensor("weight"))
     run = _spread if shape.is_transposed else _windows
-    run(call, shape, call.tensor("input"), call.tensor("weight"), bias, result)
+    run(call, shape, given, weight, bias, result)
+    shape.free(call, given, weight)
     return [result.name]
 
 
 def backward(call: TemplateCall) -> list[str | None]:
     """Write the steps of aten::convolution_backward."""
     shape = _Shape.of(call)
-    grad, given, weight = call.tensor("grad_output"), call.tensor("input"), call.tensor("weight")
     of_input, of_weight, of_bias = call.results
     names: list[str | None] = [None, None, None]
+    grad = call.tensor("grad_output")
+    placed = shape.placed(call, grad, shape.groups) if of_input is not None or of_weight is not None else grad
     if of_input is not None:
         result = call.allocate(of_input)
+        weight = shape.placed(call, call.tensor("weight"))
         run = _windows if shape.is_transposed else _spread
-        run(call, shape, grad, weight, None, result)
+        run(call, shape, placed, weight, None, result)
+        shape.free(call, weight)
         names[0] = result.name
     if of_weight is not None:
         result = call.allocate(of_weight)
-        _weights(call, shape, *((given, grad) if shape.is_transposed else (grad, given)), result)
+        given = shape.placed(call, call.tensor("input"), shape.groups)
+        _weights(call, shape, *((given, placed) if shape.is_transposed else (placed, given)), result)
+        shape.free(call, given)
         names[1] = result.name
+    shape.free(call, placed)
     if of_bias is not None:
         dims = [0, *range(2, 2 + shape.rank)]
         (names[2],) = call.plan.call(torch.ops.aten.sum.dim_IntList, [grad.name, dims], {})
     return names
 
 
+# With fewer channels, a group of a convolution would fill a small part of a tile.
+_LEAST_CHANNELS = 16
+
+
 @dataclass(frozen=True)
 class _Shape:
-    """The constants of a convolution."""
+    """The constants of a convolution.
+
+    Attributes
+    ----------
+    kind : str
+        The type of numbers that count pixels, channels and places in memory.
+    has_units : bool
+        Whether it is multiplied by matrix units, with adjacent channels.
+    is_direct : bool
+        Whether each result has an item, since groups have few channels.
+    """
 
     rank: int
     stride: Sequence[int]
@@ -76,12 +105,17 @@ class _Shape:
     groups: int
     is_transposed: bool
     sums: SumType
+    kind: str
+    has_units: bool
+    is_direct: bool
 
     @staticmethod
     def of(call: TemplateCall) -> _Shape:
         given = call.arguments
-        rank = len(call.tensor("weight").size) - 2
-        dtypes = {one.dtype for one in given.values() if isinstance(one, Tensor)}
+        weight = call.tensor("weight")
+        rank = len(weight.size) - 2
+        tensors = [one for one in given.values() if isinstance(one, Tensor)]
+        dtypes = {one.dtype for one in tensors}
         if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
             raise Refusal(f"there are no convolutions of {' and '.join(sorted(map(str, dtypes)))}")
         if len(call.tensor("input").size) != rank + 2:
@@ -91,15 +125,51 @@ class _Shape:
             values = [int(one) for one in given[name]]
             return values * rank if len(values) == 1 else values
 
+        groups = given["groups"]
+        way = PRODUCTS.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
+        has_few = way != "strips" and groups > 1 and _has_few_channels(weight, groups)
+        has_units = way == "matrix" and not has_few
+        of_results = [one for one in call.results if one is not None]
         return _Shape(
             rank,
             each("stride"),
             each("padding"),
             each("dilation"),
-            given["groups"],
+            groups,
             given["transposed"],
             SumType.of(dtypes.pop()),
+            "ob_i32" if (has_units or has_few) and is_narrow(*tensors, *of_results) else "ob_i64",
+            has_units,
+            has_few,
         )
+
+    def placed(self, call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
+        """Return the tensor, or a copy whose channels are as the product takes them."""
+        return by_channels(call, tensor, groups) if self.has_units else tensor
+
+    @staticmethod
+    def free(call: TemplateCall, *tensors: Tensor) -> None:
+        """Free the copies among tensors."""
+        given = {one.name for one in call.arguments.values() if isinstance(one, Tensor)}
+        for one in tensors:
+            if one.name not in given:
+                call.free(one)
+
+    def multiply(self, call: TemplateCall, product: Product) -> None:
+        if self.is_direct:
+            direct.multiply(call, product, self.kind)
+        else:
+            PRODUCTS.schedule_of(call).multiply(call, product)
+
+
+def _has_few_channels(weight: Tensor, groups: int) -> bool:
+    """Return whether a group has so few channels that tiles would be empty. The window's sizes are then constants."""
+    of_group = (FloorDiv(weight.size[0], groups), weight.size[1])
+    if all(holds(sympy.Ge(one, _LEAST_CHANNELS)) for one in of_group):
+        return False
+    for one in (*of_group, *weight.size[2:]):
+        V.graph.sizevars.guard_int(one)
+    return True
 
 
 class _Named:
@@ -109,8 +179,9 @@ class _Named:
     grid that are contiguous in memory as one.
     """
 
-    def __init__(self, name: str, tensor: Tensor, is_written: bool = False) -> None:
-        self.name, self.tensor, self._is_written = name, tensor, is_written
+    def __init__(self, name: str, tensor: Tensor, divisions: Divisions, is_written: bool = False) -> None:
+        self.name, self.tensor, self._divisions, self._is_written = name, tensor, divisions, is_written
+        self._kind = divisions.kind
         self.grid = list(tensor.size[2:])
         known = V.graph.sizevars.statically_known_equals
         strides = tensor.stride[2:]
@@ -118,25 +189,44 @@ class _Named:
             known(strides[i], strides[i + 1] * self.grid[i + 1]) or known(self.grid[i], 1)
             for i in range(len(strides) - 1)
         )
+        # Whether pixels of all batches are contiguous.
+        self.is_one = self._is_one and (
+            known(tensor.stride[0], prod(self.grid, start=tensor.stride[-1])) or known(tensor.size[0], 1)
+        )
 
     def stride(self, dim: int) -> str:
-        return number_text(f"{self.name}_stride{dim}", self.tensor.stride[dim])
+        text = number_text(f"{self.name}_stride{dim}", self.tensor.stride[dim])
+        return text if self._kind == "ob_i64" or text.isdigit() else f"({self._kind}){text}"
 
     def size(self, dim: int) -> str:
         return number_text(f"{self.name}_size{dim}", self.tensor.size[dim])
+
+    def sized(self, dim: int, groups: int = 1) -> Size:
+        """Return the size of a dimension, or that of a group of it."""
+        text, value = self.size(dim), self.tensor.size[dim]
+        return Size(text if groups == 1 else f"({text} / {groups})", FloorDiv(value, groups))
 
     def declare(self, kernel: Kernel) -> None:
         kernel.pointer(self.name, self.tensor, self._is_written)
         self.declare_numbers(kernel)
 
     def declare_numbers(self, kernel: Kernel) -> None:
+        self._divisions.declare(kernel)
         for dim in range(len(self.tensor.size)):
             kernel.number(f"{self.name}_stride{dim}", self.tensor.stride[dim])
             kernel.number(f"{self.name}_size{dim}", self.tensor.size[dim])
 
-    def pixels(self) -> str:
+    def pixels(self) -> Size:
         """Return the number of the grid's pixels."""
-        return "(" + " * ".join(self.size(dim) for dim in range(2, len(self.tensor.size))) + ")"
+        text = " * ".join(self.size(dim) for dim in range(2, len(self.tensor.size)))
+        return Size(f"({text})", prod(self.grid, start=sympy.Integer(1)))
+
+    def others(self, dim: int) -> tuple[str, ...]:
+        """Return the strides of the dimensions other than `dim`."""
+        return tuple(self.stride(one) for one in range(len(self.tensor.size)) if one != dim)
+
+    def is_dense_along(self, dim: int) -> bool:
+        return bool(V.graph.sizevars.statically_known_equals(self.tensor.stride[dim], 1))
 
     def is_dense_from(self, dim: int) -> bool:
         """Return True if the dimensions from `dim` on are contiguous in memory."""
@@ -151,11 +241,10 @@ class _Named:
     def coordinates(self, number: str, prefix: str, kind: str = "ob_i32") -> list[Number]:
         """Return the coordinates of a pixel by its number, the last dimension first."""
         made: list[Number] = []
-        rest = number
         for dim in reversed(range(len(self.grid))):
-            text = f"(({rest}) % {self.size(dim + 2)})" if dim > 0 else f"({rest})"
+            text = self._divisions.rest(number, self.sized(dim + 2)) if dim > 0 else number
             made.append((kind, f"{prefix}{dim}", f"({kind}){text}"))
-            rest = f"({rest}) / {self.size(dim + 2)}"
+            number = self._divisions.over(number, self.sized(dim + 2))
         return made
 
     def place(self, number: str) -> str:
@@ -163,7 +252,8 @@ class _Named:
         if self._is_one:
             return f"({number}) * {self.stride(len(self.grid) + 1)}"
         return " + ".join(
-            f"{text} * {self.stride(int(name[1:]) + 2)}" for _, name, text in self.coordinates(number, "q", "ob_i64")
+            f"{text} * {self.stride(int(name[1:]) + 2)}"
+            for _, name, text in self.coordinates(f"({number})", "q", self._kind)
         )
 
 
@@ -177,14 +267,23 @@ def _declares(*used: _Named, numbers_of: Sequence[_Named] = ()) -> Callable[[Ker
     return declare
 
 
-def _of_window(shape: _Shape, weight: _Named, source: _Named) -> str:
+def _parts(number: str, window: Size, channels: Size, shape: _Shape, divisions: Divisions) -> tuple[str, str]:
+    """Return the place in the window and the channel of a number that counts both."""
+    if not shape.has_units:
+        return divisions.rest(number, window), divisions.over(number, window)
+    if simplified(window.value) == 1:
+        return "0", f"({shape.kind}){number}"
+    return divisions.over(number, channels), divisions.rest(number, channels)
+
+
+def _of_window(shape: _Shape, weight: _Named, source: _Named, channels: Size, divisions: Divisions) -> str:
     """Return the statements of a step, which is a channel of the source and a place in the window."""
-    window = weight.pixels()
+    tap, channel = _parts("step", weight.pixels(), channels, shape, divisions)
     return statements(
         [
-            *weight.coordinates(f"step % {window}", "k"),
+            *weight.coordinates(tap, "k"),
             *(("ob_i32", f"d{i}", f"k{i} * {shape.dilation[i]}") for i in range(shape.rank)),
-            ("ob_i64", "channel", f"step / {window} * {source.stride(1)}"),
+            (shape.kind, "channel", f"{channel} * {source.stride(1)}"),
         ]
     )
 
@@ -192,41 +291,49 @@ def _of_window(shape: _Shape, weight: _Named, source: _Named) -> str:
 def _windows(
     call: TemplateCall, shape: _Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
 ) -> None:
-    image, weight, out = _Named("image", given), _Named("weight", weight_given), _Named("result", result, True)
+    kind, divisions = shape.kind, Divisions(shape.kind)
+    image, weight = _Named("image", given, divisions), _Named("weight", weight_given, divisions)
+    out = _Named("result", result, divisions, True)
     per_group, channels = FloorDiv(weight.tensor.size[0], shape.groups), weight.tensor.size[1]
+    number = divisions.over("line", out.pixels())
     of_line = [
-        *out.coordinates(f"line % {out.pixels()}", "q"),
+        *out.coordinates(divisions.rest("line", out.pixels()), "q"),
         *(("ob_i32", f"y{i}", f"q{i} * {shape.stride[i]} - {shape.padding[i]}") for i in range(shape.rank)),
         (
-            "ob_i64",
+            kind,
             "image_from",
-            f"line / {out.pixels()} * {image.stride(0)} + batch * {weight.size(1)} * {image.stride(1)}",
+            f"{number} * {image.stride(0)} + ({kind})(batch * {weight.size(1)}) * {image.stride(1)}",
         ),
     ]
     right = Operand(
         declare=_declares(image, numbers_of=(weight, out)),
         of_line=tuple(of_line),
-        of_step=_of_window(shape, weight, image),
+        of_step=_of_window(shape, weight, image, weight.sized(1), divisions),
         **_inside(image),
-        is_dense_along_steps=False,
+        is_dense_along_steps=shape.has_units,
+        multiples=(*image.others(1), weight.size(1)),
+        pointer="image",
     )
-    left = _weight_operand(weight, shape, is_source_first=False)
-    _convolve(call, shape, "ob_convolution", per_group, channels, left, right, weight, out, bias)
+    left = _weight_operand(weight, shape, None, divisions)
+    _convolve(call, shape, "ob_convolution", per_group, channels, left, right, weight, out, bias, divisions)
 
 
 def _spread(
     call: TemplateCall, shape: _Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
 ) -> None:
-    grid, weight, out = _Named("grid", given), _Named("weight", weight_given), _Named("result", result, True)
-    per_group, channels = weight.tensor.size[1], FloorDiv(weight.tensor.size[0], shape.groups)
+    kind, divisions = shape.kind, Divisions(shape.kind)
+    grid, weight = _Named("grid", given, divisions), _Named("weight", weight_given, divisions)
+    out = _Named("result", result, divisions, True)
+    per_group, channels = FloorDiv(result.size[1], shape.groups), FloorDiv(given.size[1], shape.groups)
+    of_group = grid.sized(1, shape.groups)
     of_line = [
-        *out.coordinates(f"line % {out.pixels()}", "p"),
+        *out.coordinates(divisions.rest("line", out.pixels()), "p"),
         *(("ob_i32", f"y{i}", f"p{i} + {shape.padding[i]}") for i in range(shape.rank)),
         (
-            "ob_i64",
+            kind,
             "grid_from",
-            f"line / {out.pixels()} * {grid.stride(0)}"
-            f" + batch * ({weight.size(0)} / {shape.groups}) * {grid.stride(1)}",
+            f"{divisions.over('line', out.pixels())} * {grid.stride(0)}"
+            f" + ({kind})(batch * {of_group.text}) * {grid.stride(1)}",
         ),
     ]
     # The window at q has the pixel if the distance is a multiple of the stride.
@@ -240,64 +347,92 @@ def _spread(
     right = Operand(
         declare=_declares(grid, numbers_of=(weight, out)),
         of_line=tuple(of_line),
-        of_step=_of_window(shape, weight, grid),
+        of_step=_of_window(shape, weight, grid, of_group, divisions),
         place=f"grid[grid_from + channel + {' + '.join(places)}]",
         dtype=given.dtype,
         condition=" && ".join(conditions),
-        is_dense_along_steps=False,
+        is_dense_along_steps=shape.has_units,
+        multiples=(*grid.others(1), of_group.text),
+        pointer="grid",
     )
-    left = _weight_operand(weight, shape, is_source_first=True)
-    _convolve(call, shape, "ob_transposed_convolution", per_group, channels, left, right, weight, out, bias)
+    left = _weight_operand(weight, shape, of_group, divisions)
+    _convolve(call, shape, "ob_transposed_convolution", per_group, channels, left, right, weight, out, bias, divisions)
 
 
 def _weights(call: TemplateCall, shape: _Shape, grid_given: Tensor, given: Tensor, result: Tensor) -> None:
-    grid, image, out = _Named("grid", grid_given), _Named("image", given), _Named("result", result, True)
-    per_group = FloorDiv(result.size[0], shape.groups)
-    rows = f"({out.size(0)} / {shape.groups})"
-    window = out.pixels()
+    kind, divisions = shape.kind, Divisions(shape.kind)
+    grid, image = _Named("grid", grid_given, divisions), _Named("image", given, divisions)
+    out = _Named("result", result, divisions, True)
+    channels = FloorDiv(given.size[1], shape.groups)
+    of_image, rows = (one.sized(1, shape.groups) for one in (image, grid))
+    tap, channel = _parts("line", out.pixels(), of_image, shape, divisions)
+    pixels = grid.pixels()
     of_step = statements(
-        [("ob_i64", "number", f"step / {grid.pixels()}"), ("ob_i64", "pixel", f"step % {grid.pixels()}")]
+        [(kind, "number", divisions.over("step", pixels)), (kind, "pixel", divisions.rest("step", pixels))]
     )
+    at_step = f"({kind})step * {grid.stride(1 + shape.rank)}"
+    if not (grid.is_one and shape.has_units):
+        at_step = f"number * {grid.stride(0)} + {grid.place('pixel')}"
     left = Operand(
         declare=_declares(grid, numbers_of=(out,)),
-        of_line=(("ob_i64", "grid_from", f"(batch * {rows} + line) * {grid.stride(1)}"),),
-        of_step=f"{of_step}const ob_i64 grid_to = number * {grid.stride(0)} + {grid.place('pixel')}; ",
+        of_line=((kind, "grid_from", f"({kind})(batch * {rows.text} + line) * {grid.stride(1)}"),),
+        of_step=f"{of_step}const {kind} grid_to = {at_step}; ",
         place="grid[grid_from + grid_to]",
         dtype=grid_given.dtype,
         is_dense_along_steps=False,
+        beside="grid[grid_from + grid_to + lane]" if shape.has_units else "",
+        multiples=(*grid.others(1), rows.text),
+        pointer="grid",
+        room=rows.text,
     )
     right = Operand(
         declare=_declares(image, numbers_of=(grid, out)),
         of_line=(
-            *out.coordinates(f"line % {window}", "k"),
+            *out.coordinates(tap, "k"),
             *(("ob_i32", f"y{i}", f"k{i} * {shape.dilation[i]} - {shape.padding[i]}") for i in range(shape.rank)),
-            ("ob_i64", "image_from", f"(batch * {out.size(1)} + line / {window}) * {image.stride(1)}"),
+            (kind, "image_from", f"(({kind})(batch * {of_image.text}) + {channel}) * {image.stride(1)}"),
         ),
         of_step=of_step
-        + statements(
-            [
-                *grid.coordinates("pixel", "q"),
-                *(("ob_i32", f"d{i}", f"q{i} * {shape.stride[i]}") for i in range(shape.rank)),
-                ("ob_i64", "channel", f"number * {image.stride(0)}"),
-            ]
-        ),
+        + statements(grid.coordinates("pixel", "q"))
+        + statements(("ob_i32", f"d{i}", f"q{i} * {shape.stride[i]}") for i in range(shape.rank))
+        + statements([(kind, "channel", f"number * {image.stride(0)}")]),
         **_inside(image),
         is_dense_along_steps=False,
+        beside="image[image_from + lane]" if shape.has_units else "",
+        multiples=(*image.others(1), of_image.text),
+        pointer="image",
     )
-    of_row = f"(batch * {rows} + row) * {out.stride(0)}"
-    at = f"{of_row} + column / {window} * {out.stride(1)} + {out.place(f'column % {window}')}"
     product = Product(
         name="ob_convolution_weights",
         batch=sympy.Integer(shape.groups),
-        rows=per_group,
-        columns=prod(result.size[1:], start=sympy.Integer(1)),
+        rows=FloorDiv(result.size[0], shape.groups),
+        columns=channels * prod(result.size[2:], start=sympy.Integer(1)),
         depth=grid_given.size[0] * prod(grid.grid, start=sympy.Integer(1)),
         sums=shape.sums,
         left=left,
         right=right,
-        end=(_declares(out), stored(f"result[{at}]", "value", result.dtype)),
+        end=_end_of_weights(shape, out, image, channels, divisions),
     )
-    PRODUCTS.schedule_of(call).multiply(call, product)
+    shape.multiply(call, product)
+
+
+def _end_of_weights(shape: _Shape, out: _Named, image: _Named, channels: sympy.Expr, divisions: Divisions) -> End:
+    """Return the stores of a weight's gradient, without the channels that only a copy of the image has."""
+    kind, of_image = shape.kind, image.sized(1, shape.groups)
+    of_row = f"({kind})(batch * ({out.size(0)} / {shape.groups}) + row) * {out.stride(0)}"
+    tap, channel = _parts("column", out.pixels(), of_image, shape, divisions)
+    is_whole = bool(V.graph.sizevars.statically_known_equals(channels, out.tensor.size[1]))
+    is_dense = shape.has_units and is_whole and out.is_dense_along(1)
+    return End(
+        declare=_declares(out, numbers_of=(image,)),
+        value="value",
+        place=f"result[{of_row} + {channel} * {out.stride(1)} + {out.place(tap)}]",
+        dtype=out.tensor.dtype,
+        dense="column" if is_dense else "",
+        multiples=(*out.others(1), out.size(1)),
+        pointer="result",
+        condition="" if is_whole else f"{channel} < {out.size(1)}",
+    )
 
 
 def _inside(image: _Named) -> dict[str, Any]:
@@ -311,25 +446,36 @@ def _inside(image: _Named) -> dict[str, Any]:
     }
 
 
-def _weight_operand(weight: _Named, shape: _Shape, *, is_source_first: bool) -> Operand:
+def _weight_operand(weight: _Named, shape: _Shape, of_source: Size | None, divisions: Divisions) -> Operand:
     """Return the weight as the left operand.
 
-    Its lines are the result's channels, and its steps are the source's channels and the window's places.
+    Its lines are the result's channels, and its steps are the source's channels and the window's places. The first
+    dimension is that of the source's channels, of which a group has `of_source`, unless this is None.
     """
-    window = weight.pixels()
-    of_source, of_result = (0, 1) if is_source_first else (1, 0)
+    kind = shape.kind
     groups = f"batch * ({weight.size(0)} / {shape.groups})"
-    source = f"({groups} + step / {window})" if is_source_first else f"step / {window}"
-    line = "line" if is_source_first else f"({groups} + line)"
-    place = f"{source} * {weight.stride(of_source)} + {weight.place(f'step % {window}')}"
-    is_dense = not is_source_first and weight.is_dense_from(1)
+    source_dim, result_dim = (1, 0) if of_source is None else (0, 1)
+    channels = weight.sized(1) if of_source is None else of_source
+    tap, channel = _parts("step", weight.pixels(), channels, shape, divisions)
+    source = channel if of_source is None else f"({kind})({groups} + {channel})"
+    line = f"({groups} + line)" if of_source is None else "line"
+    place = f"{source} * {weight.stride(source_dim)} + {weight.place(tap)}"
+    is_dense = not shape.has_units and of_source is None and weight.is_dense_from(1)
+    is_across = shape.has_units and of_source is not None
+    # A copy of the source has more channels than the weight.
+    own = f"({weight.size(0)} / {shape.groups})"
     return Operand(
         declare=_declares(weight),
-        of_line=(("ob_i64", "weight_from", f"{line} * {weight.stride(of_result)}"),),
-        of_step="" if is_dense else f"const ob_i64 weight_to = {place}; ",
+        of_line=((kind, "weight_from", f"({kind}){line} * {weight.stride(result_dim)}"),),
+        of_step="" if is_dense else f"const {kind} weight_to = {place}; ",
         place=f"weight[weight_from + {'step' if is_dense else 'weight_to'}]",
         dtype=weight.tensor.dtype,
-        is_dense_along_steps=is_dense,
+        is_dense_along_steps=is_dense or (shape.has_units and of_source is None),
+        condition=f"{channel} < {own}" if is_across else "",
+        beside="weight[weight_from + weight_to + lane]" if is_across else "",
+        multiples=(*weight.others(1), *([channels.text] if of_source is None else [])),
+        pointer="weight",
+        room=weight.size(1) if is_across else "",
     )
 
 
@@ -344,14 +490,19 @@ def _convolve(
     weight: _Named,
     out: _Named,
     bias: Tensor | None,
+    divisions: Divisions,
 ) -> None:
-    pixels = out.pixels()
-    of_channel = f"({out.size(1)} / {shape.groups} * batch + row)"
-    at = f"column / {pixels} * {out.stride(0)} + {of_channel} * {out.stride(1)} + {out.place(f'column % {pixels}')}"
+    pixels, kind = out.pixels(), shape.kind
+    of_group = f"({out.size(1)} / {shape.groups})"
+    of_channel = f"({of_group} * batch + row)"
+    place = out.place(divisions.rest("column", pixels))
+    at = f"{divisions.over('column', pixels)} * {out.stride(0)} + ({kind}){of_channel} * {out.stride(1)} + {place}"
+    if shape.has_units and out.is_one:
+        at = f"({kind})column * {out.stride(1 + shape.rank)} + ({kind}){of_channel} * {out.stride(1)}"
     value = "value"
     if bias is not None:
-        place = f"bias[{of_channel} * {number_text('bias_stride', bias.stride[0])}]"
-        value = f"value + {loaded(place, bias.dtype, shape.sums)}"
+        bias_place = f"bias[{of_channel} * {number_text('bias_stride', bias.stride[0])}]"
+        value = f"value + {loaded(bias_place, bias.dtype, shape.sums)}"
 
     def declare(kernel: Kernel) -> None:
         out.declare(kernel)
@@ -359,6 +510,12 @@ def _convolve(
             kernel.pointer("bias", bias)
             kernel.number("bias_stride", bias.stride[0])
 
+    last = 1 + shape.rank
+    dense, multiples = "", tuple[str, ...]()
+    if out.is_dense_along(1):
+        dense, multiples = "row", (*out.others(1), of_group)
+    elif out.is_dense_along(last) and out.is_dense_from(2):
+        dense, multiples = "column", (*out.others(last)[:2], pixels.text)
     product = Product(
         name=name,
         batch=sympy.Integer(shape.groups),
@@ -368,6 +525,6 @@ def _convolve(
         sums=shape.sums,
         left=left,
         right=right,
-        end=(declare, stored(f"result[{at}]", value, out.tensor.dtype)),
+        end=End(declare, value, f"result[{at}]", out.tensor.dtype, dense, multiples, "result"),
     )
-    PRODUCTS.schedule_of(call).multiply(call, product)
+    shape.multiply(call, product)

@@ -20,7 +20,7 @@ from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, HALVES, STORA
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel
 
-__all__ = ["Number", "Operand", "Product", "SumType", "ceil_div", "filled", "loaded", "statements", "stored"]
+__all__ = ["End", "Number", "Operand", "Product", "SumType", "ceil_div", "filled", "loaded", "statements", "stored"]
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,16 @@ class Operand:
         Whether adjacent elements in memory belong to adjacent steps, not to adjacent lines.
     condition : str
         The condition under which the element is in memory; without it, the element is 0. "": always.
+        Adjacent elements of 16 bytes, of which the first one's number is a multiple, share it.
     beside : str
         The place of the element of the line `lane` lines further, by this line's names. "": vectors cannot load it.
+    multiples : tuple of str
+        Numbers of elements. If all are multiples of those of 16 bytes, and the numbers of lines or steps too, then
+        aligned adjacent elements begin at multiples of 16 bytes from the pointer on.
+    pointer : str
+        The name of the pointer.
+    room : str
+        The number of lines in memory if adjacent elements belong to adjacent lines. "": the operand's lines.
     """
 
     declare: Callable[[Kernel], None]
@@ -101,6 +109,9 @@ class Operand:
     is_dense_along_steps: bool
     condition: str = ""
     beside: str = ""
+    multiples: tuple[str, ...] = ()
+    pointer: str = ""
+    room: str = ""
 
     def raw(self) -> str:
         """Return the element as it is in memory, of the type `STORAGE_TYPES[dtype]`."""
@@ -134,15 +145,46 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Product:
-    """A product of matrices, from which the schedules build kernels.
+class End:
+    """The stores of results, which read `value`, `batch`, `row` and `column`.
 
     Attributes
     ----------
-    end : tuple of (function of Kernel, str)
-        A function that declares the results' pointers and numbers; the statements that store `value` at `batch`, `row`
-        and `column`.
+    declare : function of Kernel
+        Declares the pointers and numbers that the texts name.
+    value : str
+        The number to store, in the type of sums.
+    place : str
+        The result in memory.
+    dtype : torch.dtype
+        The type of the result in memory.
+    dense : str
+        Adjacent elements in memory belong to adjacent ones of this: "row", "column" or "".
+    multiples, pointer
+        As those of an operand: of two elements instead of 16 bytes.
+    condition : str
+        The condition under which there is a result. "": always.
     """
+
+    declare: Callable[[Kernel], None]
+    value: str
+    place: str
+    dtype: torch.dtype
+    dense: str = ""
+    multiples: tuple[str, ...] = ()
+    pointer: str = ""
+    condition: str = ""
+
+    @property
+    def store(self) -> str:
+        """The statement that stores a result."""
+        text = stored(self.place, self.value, self.dtype)
+        return f"if ({self.condition}) {{ {text} }}" if self.condition else text
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of matrices, from which the schedules build kernels."""
 
     name: str
     batch: sympy.Expr
@@ -152,7 +194,7 @@ class Product:
     sums: SumType
     left: Operand
     right: Operand
-    end: tuple[Callable[[Kernel], None], str]
+    end: End
     before: str = ""
 
     def sizes(self, kernel: Kernel) -> dict[str, str]:

@@ -10,7 +10,7 @@ import sympy  # type: ignore[import-untyped]
 
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, number_text
-from torch_outboard.kernels.templates.product import Operand, Product, SumType, loaded, stored
+from torch_outboard.kernels.templates.product import End, Operand, Product, SumType, loaded
 from torch_outboard.kernels.templates.schedules.registry import PRODUCTS
 
 __all__ = ["addmm", "baddbmm", "bmm", "factor_text", "mm"]
@@ -76,6 +76,8 @@ def _operand(name: str, tensor: Tensor, *, is_left: bool) -> Operand:
         dtype=tensor.dtype,
         is_dense_along_steps=step == 1 and line != 1,
         beside=beside if line == 1 else "",
+        multiples=(names["batch"], names["step" if line == 1 else "line"]),
+        pointer=name,
     )
 
 
@@ -109,7 +111,7 @@ def factor_text(value: Any, sums: SumType) -> str:
     return f"({sums.kind}){value}"
 
 
-def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType) -> Any:
+def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType) -> End:
     rank = len(result.size)
     strides = dict(zip(("batch", "row", "column"), _strides(result, rank), strict=True))
     out = _Names("result", strides, result)
@@ -131,4 +133,6 @@ def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType
         for one in declares:
             one.declare(kernel, is_written=one is out)
 
-    return declare, stored(f"result[{index}]", value, result.dtype)
+    dense = next((one for one in ("column", "row") if strides[one] == 1), "")
+    multiples = tuple(out[one] for one in strides if one != dense)
+    return End(declare, value, f"result[{index}]", result.dtype, dense, multiples, "result")

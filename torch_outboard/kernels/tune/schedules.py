@@ -30,7 +30,7 @@ _TILES = {
     "steps": (16, 8),  # that a group brings at a time
 }
 _MATRIX = {
-    "many": (256, 64, 1024),  # large tiles that are enough
+    "many": (128, 64, 512),  # tiles that are enough
     "steps": (32, 16),  # of two bytes that a group brings at a time
 }
 _ATTENTION_STRIPS = {

@@ -9,12 +9,12 @@ rounded to the type of the values, and the values. Sums stay in the registers of
 from __future__ import annotations
 
 from torch_outboard.codegen.dialects.frame import LocalArray
-from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
+from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Rows
 from torch_outboard.kernels.templates.product import Operand, ceil_div, filled, stored
 from torch_outboard.kernels.templates.schedules.attention_tiles import differentiate
-from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, fragment
+from torch_outboard.kernels.templates.schedules.matrix_sides import Array, Side, Tiling, fragments, multiplied
 
 __all__ = ["attend", "differentiate"]
 
@@ -26,50 +26,55 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
     """Write the launch of attention."""
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way does not serve the call
-    tiling = Tiling.of(unit, _TILE, call.schedule("matrix")["steps"])
+    tiling = Tiling.of(unit, (_TILE, _TILE), call.schedule("matrix")["steps"])
     wide = (given.value_head + _TILE - 1) // _TILE * _TILE
     kernel = Kernel("ob_attention_of_units", unit.header, group=tiling.group)
     words = given.declare(kernel, given.query, given.key, given.value, result, logsumexp)
 
     def side(name: str, operand: Operand, lines: tuple[str, str], tile: int, steps: int, depth: str) -> Side:
         is_left = name == "query"
-        return Side(name, operand, lines, tiling, call.dialect, tile, steps, is_left, halves=1, depth=depth)
+        return Side(name, operand, lines, tiling, call.dialect, tile, steps, is_left, slots=1, depth=depth, until=depth)
 
     # Wide values are brought in fewer rows, so that they fit beside the scores.
     steps = tiling.steps if wide <= 2 * _TILE else max(unit.k, tiling.steps // 2)
     query = side("query", _by_rows(given.query), ("first_query", "$QUERIES"), _TILE, tiling.steps, "$HEAD")
     key = side("key", _by_rows(given.key), ("first_key", "$KEYS"), _TILE, tiling.steps, "$HEAD")
     value = side("value", _by_columns(given.value), ("0", "$VALUE_HEAD"), wide, steps, "$KEYS")
-    weights_pitch, across = _TILE + tiling.chunk, tiling.columns // unit.n
+    weights, across = Array(value.kind, "weights", _TILE, _TILE, tiling.chunk), tiling.columns // unit.n
     # Items that share a row of scores.
     beside = max(1, tiling.group // _TILE)
     kernel.arrays = [
-        *(one.array() for one in (query, key, value)),
-        LocalArray(value.kind, "weights", str(_TILE * weights_pitch), is_aligned=True),
+        *(one.memory() for one in (query, key, value)),
+        LocalArray(value.kind, "weights", str(weights.size), is_aligned=True),
         LocalArray("float", "score_tile", str(_TILE * _PITCH), is_aligned=True),
         LocalArray("float", "of_items", str(_TILE * beside)),
         LocalArray("float", "of_rows", str(_TILE)),
     ]
     words |= tiling.words() | _brought(query, key, value)
     words |= {
+        "TILE": str(_TILE),
         "UNROLL": call.dialect.unroll,
         "PITCH": str(_PITCH),
-        "WEIGHTS_PITCH": str(weights_pitch),
         "GROUP_ITEMS": str(tiling.group),
         "BESIDE": str(beside),
         "ROWS_OF_ITEM": str(_TILE * beside // tiling.group),
         "BLOCKS": str(wide // _TILE),
         "BEGINS": _begins(given, result),
-        "LOAD_QUERY": query.load(f"part_row + block * {unit.m}"),
-        "LOAD_KEY": key.load(f"part_column + block * {unit.n}"),
-        "LOAD_WEIGHTS": fragment(
-            unit, True, value.kind, "weights", (f"part_row + block * {unit.m}", "first + at"), weights_pitch
+        "LOAD_QUERY": query.load("part_row", "$DOWN"),
+        "LOAD_KEY": key.load("part_column", "$ACROSS"),
+        "LOAD_WEIGHTS": fragments(unit, True, weights, ("part_row", "first + at"), "$DOWN"),
+        "LOAD_VALUE": fragments(
+            unit,
+            False,
+            value.array,
+            (f"block / {across} * ({_TILE} - {tiling.columns}) + part_column", "at"),
+            "$ACROSS * $BLOCKS",
+            is_across=value.is_across,
         ),
-        "LOAD_VALUE": value.load(f"block / {across} * {_TILE} + part_column + block % {across} * {unit.n}"),
-        "MULTIPLY_SCORES": _multiplied(unit, "scores", across),
-        "MULTIPLY_SUMS": _multiplied(unit, "sums", across * wide // _TILE),
+        "MULTIPLY_SCORES": multiplied(unit, "scores", tiling.rows // unit.m, across),
+        "MULTIPLY_SUMS": multiplied(unit, "sums", tiling.rows // unit.m, across * wide // _TILE),
         "SCORE": _score(given),
-        "STORE_WEIGHT": stored("weights[row * $WEIGHTS_PITCH + column]", "weight", given.value.tensor.dtype),
+        "STORE_WEIGHT": stored(f"weights[{weights.at('row', 'column')}]", "weight", given.value.tensor.dtype),
         "STORE": result.store("result_from", "query", "column", "sum"),
         "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(sum_of_weights)"),
     }
@@ -88,7 +93,7 @@ def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
         "BRING_PAIR": query.begin() + key.begin() + query.finish() + key.finish(),
         "BRING_VALUE": value.begin() + value.finish(),
         "VALUE_STEPS": str(value.steps),
-        "WAIT": copies.wait if copies else "",
+        "WAIT": copies.commit + filled(copies.wait, {"LATER": "0"}) if copies else "",
     }
 
 
@@ -108,6 +113,8 @@ def _by_rows(rows: Rows) -> Operand:
         place=f"{name}[{name}_line + step * {rows.stride('column')}]",
         dtype=rows.tensor.dtype,
         is_dense_along_steps=rows.is_dense_along("column"),
+        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
+        pointer=name,
     )
 
 
@@ -123,18 +130,8 @@ def _by_columns(rows: Rows) -> Operand:
         dtype=rows.tensor.dtype,
         is_dense_along_steps=False,
         beside=f"{name}[{place} + lane]" if rows.is_dense_along("column") else "",
-    )
-
-
-def _multiplied(unit: MatrixUnit, sums: str, across: int) -> str:
-    """Return the statement that adds a product to the sums of the fragment `i`, `j`, of `across` in a row."""
-    return filled(
-        unit.multiply,
-        {
-            "SUMS": f"{sums} + (i * {across} + j) * {unit.result.count}",
-            "LEFT": f"left_part + i * {unit.left.count}",
-            "RIGHT": f"right_part + j * {unit.right.count}",
-        },
+        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
+        pointer=name,
     )
 
 
@@ -184,21 +181,9 @@ $BRING_PAIR
       for (int at = 0; at < $STEPS; at += $UNIT_STEPS) {
         $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
         $RIGHT_KIND right_part[$ACROSS * $RIGHT_COUNT];
-        $UNROLL
-        for (int block = 0; block < $DOWN; ++block) {
-          $LOAD_QUERY
-        }
-        $UNROLL
-        for (int block = 0; block < $ACROSS; ++block) {
-          $LOAD_KEY
-        }
-        $UNROLL
-        for (int i = 0; i < $DOWN; ++i) {
-          $UNROLL
-          for (int j = 0; j < $ACROSS; ++j) {
-            $MULTIPLY_SCORES
-          }
-        }
+$LOAD_QUERY
+$LOAD_KEY
+$MULTIPLY_SCORES
       }
     }
     $UNROLL
@@ -264,21 +249,9 @@ $BRING_VALUE
       for (int at = 0; at < $VALUE_STEPS; at += $UNIT_STEPS) {
         $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
         $RIGHT_KIND right_part[$ACROSS * $BLOCKS * $RIGHT_COUNT];
-        $UNROLL
-        for (int block = 0; block < $DOWN; ++block) {
-          $LOAD_WEIGHTS
-        }
-        $UNROLL
-        for (int block = 0; block < $ACROSS * $BLOCKS; ++block) {
-          $LOAD_VALUE
-        }
-        $UNROLL
-        for (int i = 0; i < $DOWN; ++i) {
-          $UNROLL
-          for (int j = 0; j < $ACROSS * $BLOCKS; ++j) {
-            $MULTIPLY_SUMS
-          }
-        }
+$LOAD_WEIGHTS
+$LOAD_VALUE
+$MULTIPLY_SUMS
       }
     }
   }

@@ -1,139 +1,288 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The schedule of products for devices with matrix units: tiles in the group's memory, multiplied by the unit.
 
-A group has a tile of 64 by 64 results, or 128 by 128 if there are many. The lanes of a unit have a part of the tile,
-whose sums are in their registers. Both operands' elements of some steps lie in the group's memory twice: one half is
-multiplied while the next steps are brought to the other half.
+A group has a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit have a part of the
+tile, whose sums are in their registers. The group's memory has three slots for both operands' elements of some steps:
+one is multiplied while the others are filled. If few tiles have long sums, several groups share the steps of a tile,
+and a second launch adds their sums, always in the same order.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from torch._inductor.virtualized import V
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.utils._sympy.functions import FloorDiv
 
+from torch_outboard.codegen.dialects.dialect import HALVES, STORAGE_TYPES, SUFFIXES
 from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
-from torch_outboard.kernels.templates.product import Product, ceil_div, filled
-from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
+from torch_outboard.kernels.templates.channels import holds
+from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
+from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, multiplied, wide
+from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
 
 __all__ = ["multiply"]
 
 _SMALL, _LARGE = 64, 128
+_SLOTS = 3
+# Rows of tiles that adjacent groups go through together: their operands stay in the cache.
+_BAND = 16
+# Groups that share the steps of a tile: at most, and the times that each fills its slots at least.
+_MOST_SPLITS, _LEAST_TURNS = 64, 8
+# Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
+_NARROW = (1 << 31) - (1 << 20)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """How a product is shared, which guards of the plan keep.
+
+    A tile of the product has 128 rows if the product has more than 64, and so for columns: the lanes of a large tile
+    load less for each multiplication, but nothing is gained by rows that are not there.
+
+    | such tiles | tiles of 64 by 64 | chosen |
+    |---|---|---|
+    | enough for the device | | such tiles |
+    | few | enough for the device, or short sums | tiles of 64 by 64 |
+    | some | few | such tiles, whose steps are split |
+    | very few | few | tiles of 64 by 64, whose steps are split |
+    """
+
+    tile: tuple[int, int]
+    is_split: bool
+
+    @staticmethod
+    def of(product: Product, many: int, steps: int) -> _Choice:
+        rows, columns = (_LARGE if holds(sympy.Gt(one, _SMALL)) else _SMALL for one in (product.rows, product.columns))
+        large, small = (rows, columns), (_SMALL, _SMALL)
+        if holds(sympy.Ge(_tiles(product, large), many)):
+            return _Choice(large, False)
+        is_short = not holds(sympy.Ge(product.depth, 2 * _LEAST_TURNS * steps))
+        if is_short or (large != small and holds(sympy.Ge(_tiles(product, small), many))):
+            return _Choice(small, False)
+        return _Choice(large if holds(sympy.Ge(_tiles(product, large), many // 8)) else small, True)
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
-    """Write the launch of a product."""
+    """Write the launches of a product."""
     schedule = call.schedule("matrix")
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way does not serve the call
-    has_many = _tiles(product, _LARGE, has_numbers=True) >= schedule["many"]
-    tiling = Tiling.of(unit, _LARGE if has_many else _SMALL, schedule["steps"])
+    names = ("row", "column")
+    if product.end.dense == "row":  # adjacent results of a lane are then adjacent in memory
+        product, names = _turned(product), ("column", "row")
+    choice = _Choice.of(product, schedule["many"], Tiling.of(unit, (_SMALL, _SMALL), schedule["steps"]).steps)
+    tiling = Tiling.of(unit, choice.tile, schedule["steps"])
+    if not choice.is_split:
+        call.launch(_kernel(call, product, product.end, tiling, names))
+        return
+    splits = _splits(product, tiling, schedule["many"])
+    part = allocate_parts(call, product, splits)
+    kernel = _kernel(call, product, end_of_parts(part, names), tiling, names, splits)
+    call.launch(kernel, sum_of_parts(call, product, part, splits, names))
+    call.free(part)
+
+
+def _turned(product: Product) -> Product:
+    return Product(
+        name=product.name,
+        batch=product.batch,
+        rows=product.columns,
+        columns=product.rows,
+        depth=product.depth,
+        sums=product.sums,
+        left=product.right,
+        right=product.left,
+        end=product.end,
+        before=product.before,
+    )
+
+
+def _kernel(
+    call: TemplateCall, product: Product, end: End, tiling: Tiling, names: tuple[str, str], splits: Any = None
+) -> Kernel:
+    unit = tiling.unit
     kernel = Kernel(f"{product.name}_of_units", unit.header + product.before)
     sizes = product.sizes(kernel)
-    product.left.declare(kernel)
-    product.right.declare(kernel)
-    declare, end = product.end
-    declare(kernel)
-    tile = (tiling.tile, tiling.steps)
-    sides = (
-        Side("left", product.left, ("first_row", "$ROWS"), tiling, call.dialect, *tile, is_left=True),
-        Side("right", product.right, ("first_column", "$COLUMNS"), tiling, call.dialect, *tile, is_left=False),
-    )
+    for one in (product.left, product.right, end):
+        one.declare(kernel)
+    is_narrow = all(holds(sympy.Le(one, _NARROW)) for one in (product.rows, product.columns, product.depth))
+
+    def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
+        tile = (tiling.height if is_left else tiling.width, tiling.steps)
+        return Side(name, operand, lines, tiling, call.dialect, *tile, is_left, _SLOTS, until="until")
+
+    left = side("left", product.left, ("first_row", "$ROWS"), True)
+    right = side("right", product.right, ("first_column", "$COLUMNS"), False)
     words = {
         **sizes,
         **tiling.words(),
+        "INDEX": "ob_i32" if is_narrow else "ob_i64",
         "UNROLL": call.dialect.unroll,
-        "FIND": "".join(side.find() for side in sides),
-        "BEGIN": "".join(side.begin() for side in sides),
-        "FINISH": "".join(side.finish() for side in sides),
-        "WAIT": unit.copies.wait if unit.copies else "",
-        "LOAD_LEFT": sides[0].load(f"part_row + block * {unit.m}"),
-        "LOAD_RIGHT": sides[1].load(f"part_column + block * {unit.n}"),
-        "MULTIPLY": unit.multiply,
-        "SUMS": "sums + (i * $ACROSS + j) * $RESULTS",
-        "LEFT": "left_part + i * $LEFT_COUNT",
-        "RIGHT": "right_part + j * $RIGHT_COUNT",
-        "END": end,
+        "BAND": str(_BAND),
+        "SLOTS": str(_SLOTS),
+        "FIND": left.find() + right.find(),
+        "BEGIN": left.begin() + right.begin(),
+        "FINISH": left.finish() + right.finish(),
+        "COMMIT": unit.copies.commit if unit.copies else "",
+        "WAIT": filled(unit.copies.wait, {"LATER": str(_SLOTS - 2)}) if unit.copies else "",
+        "LOAD_LEFT": left.load("part_row", "$DOWN"),
+        "LOAD_RIGHT": right.load("part_column", "$ACROSS"),
+        "MULTIPLY": multiplied(unit, "sums", tiling.rows // unit.m, tiling.columns // unit.n),
+        "RANGE": "const $INDEX begin = 0, until = $DEPTH;",
+        "ROW": names[0],
+        "COLUMN": names[1],
     }
-    kernel.arrays = [side.array() for side in sides]
+    kernel.groups = _tiles(product, (tiling.height, tiling.width))
+    if splits is not None:
+        words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE}
+        kernel.groups *= splits
+    words |= _stores(end, tiling, names)
+    kernel.arrays = [left.memory(), right.memory()]
     kernel.text, kernel.group = filled(_TEXT, words), tiling.group
-    kernel.groups = _tiles(product, tiling.tile)
-    call.launch(kernel)
+    return kernel
 
 
-def _tiles(product: Product, tile: int, has_numbers: bool = False) -> Any:
-    """Return the number of tiles, as an expression or for the sizes of the call that the plan is built for."""
-    count = product.batch * ceil_div(product.rows, tile) * ceil_div(product.columns, tile)
-    return V.graph.sizevars.optimization_hint(simplified(count), fallback=0) if has_numbers else count
+def _stores(end: End, tiling: Tiling, names: tuple[str, str]) -> dict[str, str]:
+    """Return the words of the loops that store a lane's results: two at once, if the results have them adjacent."""
+    fragment, size = tiling.unit.result, end.dtype.itemsize
+    if end.condition or not (fragment.has_pairs and end.dense == names[1] and end.dtype in (*HALVES, torch.float32)):
+        return {"STORE": _STORE, "END": end.store}
+    kind, suffix = STORAGE_TYPES[end.dtype], SUFFIXES[end.dtype]
+    ended = "ended" if size == 4 else f"ob_to_{suffix}(ended)"
+    pair = ("ob_u64", "(ob_u64)OB_AS_U32(pair[0]) | (ob_u64)OB_AS_U32(pair[1]) << 32")
+    if size == 2:
+        pair = ("ob_u32", "(ob_u32)pair[0] | (ob_u32)pair[1] << 16")
+    return {
+        "STORE": _STORE_PAIRS,
+        "IS_WIDE": wide(end.pointer, end.multiples, 2, 2 * size),
+        "KIND": kind,
+        "VALUE": end.value,
+        "PLACE": end.place,
+        "ENDED": ended,
+        "WORD": pair[0],
+        "PAIR": pair[1],
+    }
 
+
+def _splits(product: Product, tiling: Tiling, many: int) -> Any:
+    """Return how many groups share a tile: as many as keep the device busy, each with some turns."""
+    wanted = FloorDiv(2 * many, sympy.Max(sympy.Integer(1), _tiles(product, (tiling.height, tiling.width))))
+    turns = FloorDiv(product.depth, _LEAST_TURNS * tiling.steps)
+    return simplified(sympy.Max(sympy.Integer(1), sympy.Min(sympy.Integer(_MOST_SPLITS), wanted, turns)))
+
+
+def _tiles(product: Product, tile: tuple[int, int]) -> Any:
+    return product.batch * ceil_div(product.rows, tile[0]) * ceil_div(product.columns, tile[1])
+
+
+_RANGE = """\
+const ob_i64 split = OB_GROUP_NUMBER / (tiles * $BATCH);
+  const ob_i64 turns = ($DEPTH + $STEPS - 1) / $STEPS;
+  const $INDEX begin = ($INDEX)(turns * split / $SPLITS * $STEPS);
+  const $INDEX end = ($INDEX)(turns * (split + 1) / $SPLITS * $STEPS), until = end < $DEPTH ? end : $DEPTH;"""
 
 _TEXT = """\
   const int item = OB_ITEM_OF_GROUP;
   const int lane = item % $LANES;
   const int part_row = item / $LANES % $PARTS_DOWN * $PART_ROWS;
   const int part_column = item / $LANES / $PARTS_DOWN * $PART_COLUMNS;
-  const ob_i64 number = OB_GROUP_NUMBER;
-  const ob_i64 tiles_down = ($ROWS + $TILE - 1) / $TILE;
-  const ob_i64 tiles_across = ($COLUMNS + $TILE - 1) / $TILE;
-  const ob_i64 first_row = number % tiles_down * $TILE;
-  const ob_i64 first_column = number / tiles_down % tiles_across * $TILE;
-  const ob_i64 batch = number / tiles_down / tiles_across;
+  const $INDEX tiles_down = ($ROWS + $HEIGHT - 1) / $HEIGHT, tiles_across = ($COLUMNS + $WIDTH - 1) / $WIDTH;
+  const ob_i64 tiles = (ob_i64)tiles_down * tiles_across;
+  const ob_i64 batch = OB_GROUP_NUMBER / tiles % $BATCH;
+  const $INDEX number = ($INDEX)(OB_GROUP_NUMBER % tiles);
+  const $INDEX first_band = number / ($BAND * tiles_across) * $BAND;
+  const $INDEX band = tiles_down - first_band < $BAND ? tiles_down - first_band : $BAND;
+  const $INDEX of_band = number - first_band * tiles_across;
+  const $INDEX first_row = (first_band + of_band % band) * $HEIGHT, first_column = of_band / band * $WIDTH;
+  $RANGE
   float sums[$DOWN * $ACROSS * $RESULTS];
   $UNROLL
   for (int i = 0; i < $DOWN * $ACROSS * $RESULTS; ++i) sums[i] = 0;
 $FIND
-  int turn = 0;
-  {
-    const ob_i64 from_step = 0;
-    const int other = turn;
+  $INDEX from_step = begin;
+  int other = 0;
+  for (; other < $SLOTS - 1; ++other) {
+    if (from_step < until) {
 $BEGIN
 $FINISH
+    }
+    $COMMIT
+    from_step += $STEPS;
   }
-  for (ob_i64 first_step = 0; first_step < $DEPTH; first_step += $STEPS) {
+  int turn = 0;
+  for ($INDEX first_step = begin; first_step < until; first_step += $STEPS) {
     $WAIT
     OB_BARRIER;
-    const ob_i64 from_step = first_step + $STEPS;
-    const int other = 1 - turn;
-    if (from_step < $DEPTH) {
+    if (from_step < until) {
 $BEGIN
     }
+    $COMMIT
     $UNROLL
     for (int at = 0; at < $STEPS; at += $UNIT_STEPS) {
       $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
       $RIGHT_KIND right_part[$ACROSS * $RIGHT_COUNT];
-      $UNROLL
-      for (int block = 0; block < $DOWN; ++block) {
-        $LOAD_LEFT
-      }
-      $UNROLL
-      for (int block = 0; block < $ACROSS; ++block) {
-        $LOAD_RIGHT
-      }
-      $UNROLL
-      for (int i = 0; i < $DOWN; ++i) {
-        $UNROLL
-        for (int j = 0; j < $ACROSS; ++j) {
-          $MULTIPLY
-        }
-      }
+$LOAD_LEFT
+$LOAD_RIGHT
+$MULTIPLY
     }
-    if (from_step < $DEPTH) {
+    if (from_step < until) {
 $FINISH
     }
-    turn = other;
+    from_step += $STEPS;
+    turn = turn == $SLOTS - 1 ? 0 : turn + 1;
+    other = other == $SLOTS - 1 ? 0 : other + 1;
   }
+$STORE"""
+
+_STORE = """\
   $UNROLL
   for (int i = 0; i < $DOWN; ++i) {
     $UNROLL
     for (int j = 0; j < $ACROSS; ++j) {
       $UNROLL
       for (int index = 0; index < $RESULTS; ++index) {
-        const ob_i64 row = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
-        const ob_i64 column = first_column + part_column + j * $UNIT_COLUMNS + ($RESULT_COLUMN);
-        if (row < $ROWS && column < $COLUMNS) {
+        const ob_i64 $ROW = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
+        const ob_i64 $COLUMN = first_column + part_column + j * $UNIT_COLUMNS + ($RESULT_COLUMN);
+        if ($ROW < $ROWS && $COLUMN < $COLUMNS) {
           const float value = sums[(i * $ACROSS + j) * $RESULTS + index];
           $END
+        }
+      }
+    }
+  }
+"""
+
+_STORE_PAIRS = """\
+  const bool is_wide = $IS_WIDE;
+  $UNROLL
+  for (int i = 0; i < $DOWN; ++i) {
+    $UNROLL
+    for (int j = 0; j < $ACROSS; ++j) {
+      $UNROLL
+      for (int index = 0; index < $RESULTS; index += 2) {
+        const ob_i64 $ROW = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
+        const ob_i64 first = first_column + part_column + j * $UNIT_COLUMNS + ($RESULT_COLUMN);
+        if ($ROW < $ROWS && first < $COLUMNS) {
+          $KIND pair[2];
+          $UNROLL
+          for (int one = 0; one < 2; ++one) {
+            const ob_i64 $COLUMN = first + one < $COLUMNS ? first + one : first;
+            const float value = sums[(i * $ACROSS + j) * $RESULTS + index + one];
+            const float ended = $VALUE;
+            pair[one] = $ENDED;
+          }
+          const ob_i64 $COLUMN = first;
+          OB_GLOBAL $KIND* place = &$PLACE;
+          if (is_wide && first + 1 < $COLUMNS) {
+            *(OB_GLOBAL $WORD*)place = $PAIR;
+          } else {
+            place[0] = pair[0];
+            if (first + 1 < $COLUMNS) place[1] = pair[1];
+          }
         }
       }
     }

@@ -2,8 +2,8 @@
 """What schedules with matrix units share: how a group divides a tile, and how operands reach the unit's registers.
 
 Elements lie in the group's memory as they are in the device's memory: the unit converts. Where adjacent elements in
-memory belong to adjacent steps or lines, an item brings 16 bytes at a time. Bytes that are not aligned, or not all of
-the tensor, are brought element by element.
+memory belong to adjacent steps or lines, an item brings 16 bytes at a time if all of them are aligned. Otherwise it
+brings them element by element.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.product import Operand, filled
 
-__all__ = ["Side", "Tiling", "fragment"]
+__all__ = ["Array", "Side", "Tiling", "fragments", "multiplied", "wide"]
 
-_GROUP = 256
+# Items of a group: enough for four processors, each of which has a unit.
+_GROUP = 128
 _BYTES = 16  # that an item brings at a time
 
 
@@ -28,7 +29,7 @@ class Tiling:
 
     Attributes
     ----------
-    tile : int
+    height, width : int
         Rows and columns of the tile.
     steps : int
         Steps along k that are brought at a time.
@@ -39,33 +40,40 @@ class Tiling:
     """
 
     unit: MatrixUnit
-    tile: int
+    height: int
+    width: int
     steps: int
     group: int
     rows: int
     columns: int
 
     @staticmethod
-    def of(unit: MatrixUnit, tile: int, halves: int) -> Tiling:
-        """Return the tiling with the most items, whose parts are nearest to squares; `halves` are steps of 2 bytes.
+    def of(unit: MatrixUnit, tile: tuple[int, int], halves: int) -> Tiling:
+        """Return the tiling with 128 items, or almost, whose parts are nearest to squares.
 
-        Raises Refusal if the unit does not divide the tile.
+        `halves` are steps of 2 bytes. Raises Refusal if the unit does not divide the tile.
         """
-        steps = max(halves * 2 // unit.dtype.itemsize, _BYTES // unit.dtype.itemsize)
+        chunk = _BYTES // unit.dtype.itemsize
+        steps = max(halves * 2 // unit.dtype.itemsize, chunk)
         steps = (steps + unit.k - 1) // unit.k * unit.k
+        down, across = (
+            size * max(one.fragments for one in loads if one) if any(loads) else size
+            for size, loads in ((unit.m, unit.load_left), (unit.n, unit.load_right))
+        )
         found = []
-        for rows in range(unit.m, tile + 1, unit.m):
-            for columns in range(unit.n, tile + 1, unit.n):
-                group = tile // rows * (tile // columns) * unit.lanes
-                if tile % rows == 0 and tile % columns == 0 and group <= _GROUP:
-                    found.append((-group, abs(rows - columns), rows, columns))
-        if not found or steps % (_BYTES // unit.dtype.itemsize):
+        height, width = tile
+        for rows in range(down, height + 1, down):
+            for columns in range(across, width + 1, across):
+                group = height // rows * (width // columns) * unit.lanes
+                if height % rows == 0 and width % columns == 0 and group <= 2 * _GROUP:
+                    found.append((abs(group - _GROUP), abs(rows - columns), rows, columns, group))
+        if not found or steps % chunk:
             raise Refusal(
                 f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
-                f"divide tiles of {tile}"
+                f"divide tiles of {height} by {width}"
             )
-        group, _, rows, columns = min(found)
-        return Tiling(unit, tile, steps, -group, rows, columns)
+        _, _, rows, columns, group = min(found)
+        return Tiling(unit, height, width, steps, group, rows, columns)
 
     @property
     def chunk(self) -> int:
@@ -75,10 +83,11 @@ class Tiling:
     def words(self) -> dict[str, str]:
         unit = self.unit
         return {
-            "TILE": str(self.tile),
+            "HEIGHT": str(self.height),
+            "WIDTH": str(self.width),
             "STEPS": str(self.steps),
             "LANES": str(unit.lanes),
-            "PARTS_DOWN": str(self.tile // self.rows),
+            "PARTS_DOWN": str(self.height // self.rows),
             "PART_ROWS": str(self.rows),
             "PART_COLUMNS": str(self.columns),
             "DOWN": str(self.rows // unit.m),
@@ -97,6 +106,56 @@ class Tiling:
 
 
 @dataclass(frozen=True)
+class Array:
+    """A matrix in the group's memory, as rows of chunks of 16 bytes.
+
+    The chunks of a row change places by the row's number, so that eight adjacent rows have the same chunk in different
+    banks. Rows whose chunks cannot change places have an odd number of chunks instead.
+    """
+
+    kind: str
+    name: str
+    rows: int
+    length: int
+    chunk: int
+
+    @property
+    def chunks(self) -> int:
+        """The chunks of a row."""
+        count = (self.length + self.chunk - 1) // self.chunk
+        return count if self._change(count) else count | 1
+
+    @staticmethod
+    def _change(count: int) -> int:
+        """Return how many adjacent chunks of a row change places among each other; 0 if none do."""
+        return 8 if count % 8 == 0 else count if count in (2, 4) else 0
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.rows * self.chunks * self.chunk
+
+    def at(self, row: str, column: str, is_chunk: bool = False) -> str:
+        """Return the place of an element; with `is_chunk`, of the first one of a chunk."""
+        change, chunk = self._change(self.chunks), self.chunk
+        number = f"({column}) / {chunk}"
+        if change:
+            turned = f"({row}) % 8" if change == 8 else f"({row}) / {8 // change} % {change}"
+            number = f"({number} ^ {turned})"
+        rest = "" if is_chunk else f" + ({column}) % {chunk}"
+        return f"({row}) * {self.chunks * chunk} + {number} * {chunk}{rest}"
+
+
+def wide(pointer: str, multiples: tuple[str, ...], count: int, bytes_: int) -> str:
+    """Return the condition that a pointer is aligned and that numbers are multiples of `count`; "0" if never."""
+    known = [one for one in multiples if one.isdigit()]
+    if any(int(one) % count for one in known):
+        return "0"
+    asked = [f"({one}) % {count} == 0" for one in dict.fromkeys(multiples) if not one.isdigit()]
+    return " && ".join([f"((size_t){pointer} & {bytes_ - 1}) == 0", *asked])
+
+
+@dataclass(frozen=True)
 class Side:
     """An operand's way from memory to the group's memory, and from there to the unit's registers.
 
@@ -109,10 +168,12 @@ class Side:
         The first line of the tile, and the number of lines of the operand.
     tile, steps : int
         The lines of the tile, and the steps along k that are brought at a time.
-    halves : int
+    slots : int
         How often the group's memory has a tile.
     depth : str
         The number of steps of the operand.
+    until : str
+        The step at which the group ends.
     """
 
     name: str
@@ -123,8 +184,9 @@ class Side:
     tile: int
     steps: int
     is_left: bool
-    halves: int = 2
+    slots: int = 3
     depth: str = "$DEPTH"
+    until: str = "$DEPTH"
 
     @property
     def first(self) -> str:
@@ -144,24 +206,20 @@ class Side:
     @property
     def has_chunks(self) -> bool:
         """Whether an item brings several adjacent elements at a time."""
-        return self.operand.condition == "" and (self.is_across or self.operand.is_dense_along_steps)
+        return self.is_across or self.operand.is_dense_along_steps
 
     @property
     def kind(self) -> str:
         return STORAGE_TYPES[self.operand.dtype]
 
     @property
-    def pitch(self) -> int:
-        """The distance of lines or steps in the group's memory; 16 bytes more, so that they use different banks."""
-        return (self.tile if self.is_across else self.steps) + self.tiling.chunk
+    def array(self) -> Array:
+        """One tile in the group's memory."""
+        rows, length = (self.steps, self.tile) if self.is_across else (self.tile, self.steps)
+        return Array(self.kind, f"{self.name}_tile", rows, length, self.tiling.chunk)
 
-    @property
-    def half(self) -> int:
-        """The elements of one half of the group's array."""
-        return self.pitch * (self.steps if self.is_across else self.tile)
-
-    def array(self) -> LocalArray:
-        return LocalArray(self.kind, f"{self.name}_tile", str(self.halves * self.half), is_aligned=True)
+    def memory(self) -> LocalArray:
+        return LocalArray(self.kind, self.array.name, str(self.slots * self.array.size), is_aligned=True)
 
     @property
     def count(self) -> int:
@@ -176,7 +234,8 @@ class Side:
     @property
     def lines(self) -> int:
         """The lines of which an item keeps the numbers."""
-        return 1 if not self.has_chunks and self.tiling.group % self.tile == 0 else self.loads
+        across = self.tile // self.tiling.chunk if self.has_chunks else self.tile
+        return 1 if (self.is_across or not self.has_chunks) and self.tiling.group % across == 0 else self.loads
 
     def place(self) -> str:
         """Return the statements that locate a load in the tile: its number, its first line and its first step."""
@@ -191,18 +250,30 @@ class Side:
         return f"const int at_load = item + load * {self.tiling.group}; const int at_line = {line}, at_step = {step};"
 
     def find(self) -> str:
-        """Return the loop that computes the numbers of the lines that an item loads."""
+        """Return the statements that compute the numbers of the lines that an item loads."""
+        # Lines beyond the last one are computed and not stored.
+        room = self.operand.room or self.size
+        end, last = (room, f"{room} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
         return f"""\
+  {self._finds_width()}
   {self.operand.arrays(self.lines)}
+  $UNROLL
   for (int load = 0; load < {self.lines}; ++load) {{
     {self.place()}
-    // What is beyond the last line is computed and not stored.
-    const ob_i64 line = {self.first} + at_line < {self.size} ? {self.first} + at_line : {self.size} - 1;
+    const ob_i64 line = {self.first} + at_line < {end} ? {self.first} + at_line : {last};
     {self.operand.computed()}
     {self.operand.lines("load")}
   }}
   {"" if self.copies else self._registers()}
 """
+
+    def _finds_width(self) -> str:
+        if not self.has_chunks:
+            return ""
+        count = (self.operand.room or self.size) if self.is_across else self.depth
+        multiples = (*self.operand.multiples, count)
+        condition = wide(self.operand.pointer, multiples, self.tiling.chunk, _BYTES)
+        return f"const bool {self.name}_is_wide = {condition};"
 
     @property
     def copies(self) -> bool:
@@ -213,19 +284,41 @@ class Side:
         return f"{kind} {self.name}_next[{self.loads}];"
 
     def begin(self) -> str:
-        """Return the loop that begins to bring the steps from `from_step` on, to the half `other`."""
+        """Return the loop that begins to bring the steps from `from_step` on, to the slot `other`."""
         if not self.has_chunks:
             return self._loop(self._fetch_element())
-        wide = self.dialect.load_16_bytes(self.operand.place)
-        into = f"{self.name}_next[load]"
-        if self.copies:
-            copies = self.tiling.unit.copies
-            assert copies is not None
-            bring = filled(copies.copy, {"TO": f"{self.name}_tile + {self._at()}", "FROM": f"&{self.operand.place}"})
-            return self._loop(self._chunk(bring, self._put(f"{self.name}_tile", "words")))
-        four = self.dialect.four("ob_u32")
-        parts = " ".join(f"next.{part} = words[{i}];" for i, part in enumerate("xyzw"))
-        return self._loop(self._chunk(f"{into} = {wide};", f"{four} next; {parts} {into} = next;"))
+        return f"""\
+      if ({self.name}_is_wide) {{
+{self._loop(self._fetch_chunk())}
+      }} else {{
+{self._put_elements() if self._is_plain else self._put_each()}
+      }}
+"""
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether an element's place takes so little text that it is repeated for all elements of a chunk."""
+        return self.operand.of_step == "" and self.operand.condition == ""
+
+    def _put_each(self) -> str:
+        """Return the loop that brings single elements in turn."""
+        chunk = self.tiling.chunk
+        line, step = ("at_line + one", "at_step") if self.is_across else ("at_line", "at_step + one")
+        return f"""\
+        for (int each = 0; each < {self.loads * chunk}; ++each) {{
+          const int load = each / {chunk}, one = each % {chunk};
+          {self.place()}
+          {self._fits()}{{
+            const ob_i64 line = {self.first} + {line}, step = from_step + {step};
+            {self.kind} element = 0;
+            if (line < {self.size} && step < {self.until}) {{
+              {self.operand.computed()}
+              {self.operand.of_step}
+              element = {self.operand.raw()};
+            }}
+            {self.array.name}[{self._at()} + one] = element;
+          }}
+        }}"""
 
     def finish(self) -> str:
         """Return the loop that stores what `begin` has left in registers."""
@@ -233,27 +326,24 @@ class Side:
             return ""
         value = f"{self.name}_next[load]"
         if not self.has_chunks:
-            return self._loop(f"{self.name}_tile[{self._at()}] = {value};")
-        return self._loop(self.dialect.store_four("ob_u32", f"{self.name}_tile", self._at(), value))
-
-    def _put(self, tile: str, words: str) -> str:
-        four = self.dialect.four("ob_u32")
-        parts = " ".join(f"next.{part} = {words}[{i}];" for i, part in enumerate("xyzw"))
-        return f"{four} next; {parts} {self.dialect.store_four('ob_u32', tile, self._at(), 'next')}"
+            return self._loop(f"{self.array.name}[{self._at()}] = {value};")
+        store = self._loop(self.dialect.store_four("ob_u32", self.array.name, self._at(), value))
+        return f"      if ({self.name}_is_wide) {{\n{store}      }}\n"
 
     def _at(self) -> str:
         """Return the place of a load in the group's array."""
-        at = ("at_step", "at_line") if self.is_across else ("at_line", "at_step")
-        half = f"other * {self.half} + " if self.halves > 1 else ""
-        return f"{half}{at[0]} * {self.pitch} + {at[1]}"
+        at = self.array.at(*(("at_step", "at_line") if self.is_across else ("at_line", "at_step")), self.has_chunks)
+        return f"other * {self.array.size} + {at}" if self.slots > 1 else at
+
+    def _fits(self) -> str:
+        return f"if (at_load < {self.count}) " if self.loads * self.tiling.group != self.count else ""
 
     def _loop(self, body: str) -> str:
-        partial = self.loads * self.tiling.group != self.count
         return f"""\
       $UNROLL
       for (int load = 0; load < {self.loads}; ++load) {{
         {self.place()}
-        {f"if (at_load < {self.count}) " if partial else ""}{{
+        {self._fits()}{{
           {body}
         }}
       }}
@@ -263,80 +353,125 @@ class Side:
         return f"""const ob_i64 step = from_step + at_step;
           {self.operand.again("0" if self.lines == 1 else "load")}
           {self.kind} element = 0;
-          if (step < {self.depth}) {{
+          if (step < {self.until}) {{
             {self.operand.of_step}
             element = {self.operand.raw()};
           }}
           {self.name}_next[load] = element;"""
 
-    def _chunk(self, bring: str, put: str) -> str:
-        """Return the statements that bring 16 bytes at once, or else make four words of single elements."""
-        chunk, size = self.tiling.chunk, self.operand.dtype.itemsize
-        if self.is_across:
-            fits = f"{self.first} + at_line + {chunk} <= {self.size} && step < {self.depth}"
-            single = f"const ob_i64 line = {self.first} + at_line + one; const ob_i64 step = from_step + at_step;"
+    def _fetch_chunk(self) -> str:
+        """Return the statements that bring 16 bytes at once: an item's steps are all before the end, or none is."""
+        operand, copies = self.operand, self.tiling.unit.copies
+        condition = f" && {operand.condition}" if operand.condition else ""
+        if copies is not None:
+            words = {"TO": f"{self.array.name} + {self._at()}", "FROM": f"&{operand.place}", "IS_WANTED": "is_wanted"}
+            bring = filled(copies.copy, words)
         else:
-            fits = f"{self.first} + at_line < {self.size} && step + {chunk} <= {self.depth}"
-            single = f"const ob_i64 line = {self.first} + at_line; const ob_i64 step = from_step + at_step + one;"
-        word = "(ob_u32)element << one % 2 * 16" if size == 2 else "OB_AS_U32(element)"
+            four = self.dialect.four("ob_u32")
+            bring = f"{four} next = {{0, 0, 0, 0}}; if (is_wanted) next = {self.dialect.load_16_bytes(operand.place)}; "
+            bring += f"{self.name}_next[load] = next;"
         return f"""const ob_i64 step = from_step + at_step;
-          {self.operand.again("load")}
-          {self.operand.of_step}
-          if ({fits} && ((size_t)(&{self.operand.place}) & {_BYTES - 1}) == 0) {{
-            {bring}
-          }} else {{
+          {operand.again("0" if self.lines == 1 else "load")}
+          {operand.of_step}
+          const bool is_wanted = step < {self.until}{condition};
+          {bring}"""
+
+    def _put_elements(self) -> str:
+        """Return the loop that brings chunks, each as four words of single elements."""
+        chunk, size = self.tiling.chunk, self.operand.dtype.itemsize
+        line, step = ("at_line + one", "at_step") if self.is_across else ("at_line", "at_step + one")
+        word = "(ob_u32)element << one % 2 * 16" if size == 2 else "OB_AS_U32(element)"
+        four = self.dialect.four("ob_u32")
+        parts = " ".join(f"next.{part} = words[{i}];" for i, part in enumerate("xyzw"))
+        return f"""\
+        for (int load = 0; load < {self.loads}; ++load) {{
+          {self.place()}
+          {self._fits()}{{
             ob_u32 words[4] = {{0, 0, 0, 0}};
             $UNROLL
             for (int one = 0; one < {chunk}; ++one) {{
-              {single}
-              if (line < {self.size} && step < {self.depth}) {{
+              const ob_i64 line = {self.first} + {line}, step = from_step + {step};
+              if (line < {self.size} && step < {self.until}) {{
                 {self.operand.computed()}
                 {self.operand.of_step}
                 const {self.kind} element = {self.operand.raw()};
                 words[one{" / 2" if size == 2 else ""}] |= {word};
               }}
             }}
-            {put}
-          }}"""
+            {four} next;
+            {parts}
+            {self.dialect.store_four("ob_u32", self.array.name, self._at(), "next")}
+          }}
+        }}"""
 
-    def load(self, line: str, step: str = "at") -> str:
-        """Return the statements that load a fragment of the half `turn`, from a line and a step of the tile on."""
-        array = f"{self.name}_tile{f' + turn * {self.half}' if self.halves > 1 else ''}"
-        return fragment(self.tiling.unit, self.is_left, self.kind, array, (line, step), self.pitch, self.is_across)
+    def load(self, line: str, count: str, step: str = "at") -> str:
+        """Return the loop that loads `count` fragments of the slot `turn`, from a line and a step of the tile on."""
+        slot = f"turn * {self.array.size} + " if self.slots > 1 else ""
+        return fragments(self.tiling.unit, self.is_left, self.array, (line, step), count, slot, self.is_across)
 
 
-def fragment(
+def fragments(
     unit: MatrixUnit,
     is_left: bool,
-    kind: str,
-    array: str,
+    array: Array,
     place: tuple[str, str],
-    pitch: int,
+    count: str,
+    slot: str = "",
     is_across: bool = False,
 ) -> str:
-    """Return the statements that load a fragment from a group's array, from a line and a step on.
+    """Return the loop that loads fragments of adjacent lines from a group's array, from a line and a step on.
 
-    `block` is the fragment's number among those of a lane. With `is_across`, the elements of a step are adjacent.
+    With `is_across`, the elements of a step are adjacent. The place may name the fragment's number `block`.
     """
-    what, texts = (unit.left, unit.load_left) if is_left else (unit.right, unit.load_right)
-    pitches = (1, pitch) if is_across else (pitch, 1)
-    tile = f"{array} + ({place[0]}) * {pitches[0]} + ({place[1]}) * {pitches[1]}"
-    into = f"{'left' if is_left else 'right'}_part + block * {what.count}"
-    if text := texts[is_across]:
-        return filled(text, {"INTO": into, "TILE": tile, "PITCH": str(pitch)})
-    line, step = (what.row, what.column) if is_left else (what.column, what.row)
-    element = f"(tile[({line}) * {pitches[0]} + ({step}) * {pitches[1]}])"
-    value = filled(unit.element, {"ELEMENT": element})
-    register = f"into[index / {what.packed}]"
-    if what.packed == 1:
-        store = f"into[index] = {value};"
+    what, loads = (unit.left, unit.load_left) if is_left else (unit.right, unit.load_right)
+    size = unit.m if is_left else unit.n
+    load = loads[is_across]
+
+    def at(line: str, step: str, is_chunk: bool) -> str:
+        line, step = f"{place[0]} + block * {size} + ({line})", f"{place[1]} + ({step})"
+        return f"{array.name} + {slot}{array.at(*((step, line) if is_across else (line, step)), is_chunk)}"
+
+    if load:
+        into = f"{'left' if is_left else 'right'}_part + block * {what.count}"
+        text = filled(load.text, {"INTO": into, "FROM": at(load.line, load.step, True)})
+        body = f"        {text}\n"
     else:
-        shift = f"index % {what.packed} * {32 // what.packed}"
-        store = (
-            f"const {what.kind} bits = ({what.kind}){value} << {shift}; "
-            f"{register} = index % {what.packed} ? {register} | bits : bits;"
-        )
-    return f"""OB_LOCAL_AT const {kind}* tile = {tile};
-        {what.kind}* into = {into};
+        line, step = (what.row, what.column) if is_left else (what.column, what.row)
+        value = filled(unit.element, {"ELEMENT": f"(*({at(line, step, False)}))"})
+        register = f"into[index / {what.packed}]"
+        if what.packed == 1:
+            store = f"into[index] = {value};"
+        else:
+            shift = f"index % {what.packed} * {32 // what.packed}"
+            store = (
+                f"const {what.kind} bits = ({what.kind}){value} << {shift}; "
+                f"{register} = index % {what.packed} ? {register} | bits : bits;"
+            )
+        body = f"""\
+        {what.kind}* into = {"left" if is_left else "right"}_part + block * {what.count};
         $UNROLL
-        for (int index = 0; index < {what.elements}; ++index) {{ {store} }}"""
+        for (int index = 0; index < {what.elements}; ++index) {{ {store} }}
+"""
+    return f"""\
+      $UNROLL
+      for (int block = 0; block < {count}; block += {load.fragments if load else 1}) {{
+{body}      }}
+"""
+
+
+def multiplied(unit: MatrixUnit, sums: str, down: int, across: int) -> str:
+    """Return the loops that add the products of a lane's fragments to its sums."""
+    words = {
+        "SUMS": f"{sums} + (i * {across} + j) * {unit.result.count}",
+        "LEFT": f"left_part + i * {unit.left.count}",
+        "RIGHT": f"right_part + j * {unit.right.count}",
+    }
+    return f"""\
+      $UNROLL
+      for (int i = 0; i < {down}; ++i) {{
+        $UNROLL
+        for (int j = 0; j < {across}; ++j) {{
+          {filled(unit.multiply, words)}
+        }}
+      }}
+"""

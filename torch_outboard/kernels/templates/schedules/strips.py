@@ -35,8 +35,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     kernel.pointer("packed", packed, element=sums.kind)
     sizes = product.sizes(kernel)
     product.right.declare(kernel)
-    declare, end = product.end
-    declare(kernel)
+    product.end.declare(kernel)
     panel = panel_of(sums)
     width = panel * schedule["panels"]
     words = {
@@ -53,7 +52,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "KEPT": product.right.lines("lane"),
         "ARRAYS": product.right.arrays(width),
         "PACK": _pack_columns(product.right, sums),
-        "END": end,
+        "END": product.end.store,
     }
     kernel.text = filled(_MAIN, words)
     kernel.groups = product.batch * ceil_div(product.rows, block) * ceil_div(product.columns, width)

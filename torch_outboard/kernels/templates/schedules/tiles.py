@@ -33,8 +33,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     sizes = product.sizes(kernel)
     product.left.declare(kernel)
     product.right.declare(kernel)
-    declare, end = product.end
-    declare(kernel)
+    product.end.declare(kernel)
     loads = tile * steps // _GROUP
     words = {
         **sizes,
@@ -53,7 +52,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "READ_LEFT": _read(call.dialect, "l", "left_tile", "down", product.sums),
         "READ_RIGHT": _read(call.dialect, "r", "right_tile", "across", product.sums),
         "UNROLL": call.dialect.unroll,
-        "END": end,
+        "END": product.end.store,
         # An explicit fma is one instruction on devices with groups of items, and
         # dialects fuse nothing by themselves.
         "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * $SIDE + j])"

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The schedule of products of few rows and columns in many batches, for GPUs: an item has one result.
+
+Convolutions of many groups are such products. A tile would have a row or two of them. Adjacent items have adjacent
+results. If few results have long sums, items share the steps of a result.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+from torch.utils._sympy.functions import FloorDiv
+
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
+from torch_outboard.kernels.templates.channels import holds
+from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled, statements
+from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
+
+__all__ = ["multiply"]
+
+_GROUP = 128
+# Items that keep a large device busy, and the steps of an item that are worth a part.
+_MANY, _STEPS = 1 << 18, 64
+# With more steps, the loop stays a loop.
+_UNROLLED = 64
+
+
+def multiply(call: TemplateCall, product: Product, kind: str) -> None:
+    """Write the launches of a product; `kind` is the type of numbers that count its results and its steps."""
+    count = product.batch * product.rows * product.columns
+    if holds(sympy.Ge(count, _MANY // 4)) or not holds(sympy.Ge(product.depth, 2 * _STEPS)):
+        call.launch(_kernel(call, product, product.end, kind))
+        return
+    wanted = FloorDiv(_MANY, sympy.Max(sympy.Integer(1), count))
+    splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(wanted, FloorDiv(product.depth, _STEPS))))
+    part = allocate_parts(call, product, splits)
+    call.launch(_kernel(call, product, end_of_parts(part), kind, splits), sum_of_parts(call, product, part, splits))
+    call.free(part)
+
+
+def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: Any = None) -> Kernel:
+    kernel = Kernel(f"{product.name}_of_items", product.before, group=_GROUP)
+    words = product.sizes(kernel)
+    for one in (product.left, product.right, end):
+        one.declare(kernel)
+    known = simplified(product.depth)
+    is_unrolled = isinstance(known, sympy.Integer) and known <= _UNROLLED
+    # Results of adjacent batches are adjacent if the results of rows are, as those of channels.
+    has_batches_first = product.end.dense == "row" or splits is not None
+    words |= {
+        "INDEX": kind,
+        "ITEM": call.dialect.item,
+        "SUM": product.sums.kind,
+        "UNROLL": call.dialect.unroll if is_unrolled else "",
+        "PLACES": _BATCHES_FIRST if has_batches_first else _COLUMNS_FIRST,
+        "LINES": _lines(product.left, "row") + _lines(product.right, "column"),
+        "LEFT_STEP": product.left.of_step,
+        "LEFT": product.left.element(product.sums),
+        "RIGHT_STEP": product.right.of_step,
+        "RIGHT": product.right.element(product.sums),
+        "SPLITS": kernel.number("splits", splits) if splits is not None else "1",
+        "FIRST": "(ob_i64)$DEPTH * split / $SPLITS" if splits is not None else "0",
+        "LAST": "(ob_i64)$DEPTH * (split + 1) / $SPLITS" if splits is not None else "$DEPTH",
+        "END": end.store,
+    }
+    kernel.text = filled(_TEXT, words)
+    count = product.batch * product.rows * product.columns * (1 if splits is None else splits)
+    kernel.groups = ceil_div(count, _GROUP)
+    return kernel
+
+
+def _lines(operand: Operand, line: str) -> str:
+    """Return the statements that compute the numbers of a row or a column."""
+    return re.sub(r"\bline\b", line, statements(operand.of_line))
+
+
+_BATCHES_FIRST = """\
+const ob_i64 batch = ($INDEX)number % ($INDEX)$BATCH, others = ($INDEX)number / ($INDEX)$BATCH;
+  const ob_i64 row = ($INDEX)others % ($INDEX)$ROWS, column = ($INDEX)others / ($INDEX)$ROWS % ($INDEX)$COLUMNS;
+  const ob_i64 split = ($INDEX)others / ($INDEX)$ROWS / ($INDEX)$COLUMNS;"""
+_COLUMNS_FIRST = """\
+const ob_i64 column = ($INDEX)number % ($INDEX)$COLUMNS, others = ($INDEX)number / ($INDEX)$COLUMNS;
+  const ob_i64 row = ($INDEX)others % ($INDEX)$ROWS, batch = ($INDEX)others / ($INDEX)$ROWS % ($INDEX)$BATCH;
+  const ob_i64 split = ($INDEX)others / ($INDEX)$ROWS / ($INDEX)$BATCH;"""
+
+_TEXT = """\
+  const ob_i64 number = $ITEM;
+  if (number >= $BATCH * $ROWS * $COLUMNS * $SPLITS) return;
+  $PLACES
+  $LINES
+  const $INDEX last = ($INDEX)($LAST);
+  $SUM value = 0;
+  $UNROLL
+  for ($INDEX step = ($INDEX)($FIRST); step < last; ++step) {
+    $SUM left_element, right_element;
+    {
+      $LEFT_STEP
+      left_element = $LEFT;
+    }
+    {
+      $RIGHT_STEP
+      right_element = $RIGHT;
+    }
+    value = OB_LIB(fma)(left_element, right_element, value);
+  }
+  $END
+"""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Long sums in parts: several groups of items share the steps of a product, and a second launch adds their sums.
+
+The order of the additions is always the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
+from torch_outboard.kernels.templates.product import End, Product, ceil_div, filled
+
+__all__ = ["allocate_parts", "end_of_parts", "sum_of_parts"]
+
+_NAMES = ("row", "column")
+
+
+def allocate_parts(call: TemplateCall, product: Product, splits: Any) -> Tensor:
+    count = product.batch * product.rows * product.columns
+    return call.allocate(Layout(torch.float32, [splits * count], [sympy.Integer(1)]))
+
+
+def end_of_parts(part: Tensor, names: tuple[str, str] = _NAMES) -> End:
+    """Return the stores of the sums of the steps of `split`. `names` are those of the product's rows and columns."""
+    return End(
+        declare=lambda kernel: kernel.pointer("part", part, is_written=True),
+        value="value",
+        place=f"part[((split * $BATCH + batch) * $ROWS + {names[0]}) * $COLUMNS + {names[1]}]",
+        dtype=torch.float32,
+        dense=names[1],
+        multiples=("$COLUMNS",),
+        pointer="part",
+    )
+
+
+def sum_of_parts(
+    call: TemplateCall, product: Product, part: Tensor, splits: Any, names: tuple[str, str] = _NAMES
+) -> Kernel:
+    """Return the launch that adds the sums of all parts, and stores the results."""
+    kernel = Kernel(f"{product.name}_of_parts", product.before, group=call.dialect.group)
+    words = product.sizes(kernel)
+    product.end.declare(kernel)
+    kernel.pointer("part", part)
+    words |= {
+        "ITEM": call.dialect.item,
+        "UNROLL": call.dialect.unroll,
+        "SPLITS": kernel.number("splits", splits),
+        "END": product.end.store,
+        "ROW": names[0],
+        "COLUMN": names[1],
+    }
+    kernel.text = filled(_SUM, words)
+    kernel.groups = ceil_div(product.batch * product.rows * product.columns, kernel.group)
+    return kernel
+
+
+_SUM = """\
+  const ob_i64 number = $ITEM, count = $BATCH * $ROWS * $COLUMNS;
+  if (number >= count) return;
+  const ob_i64 $COLUMN = number % $COLUMNS, $ROW = number / $COLUMNS % $ROWS, batch = number / $COLUMNS / $ROWS;
+  float value = 0;
+  ob_i64 split = 0;
+  // Eight loads do not wait for each other.
+  for (; split + 8 <= $SPLITS; split += 8) {
+    float parts[8];
+    $UNROLL
+    for (int i = 0; i < 8; ++i) parts[i] = part[(split + i) * count + number];
+    $UNROLL
+    for (int i = 0; i < 8; ++i) value += parts[i];
+  }
+  for (; split < $SPLITS; ++split) value += part[split * count + number];
+  $END
+"""
