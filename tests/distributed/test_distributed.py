@@ -145,6 +145,10 @@ def test_a_peer_that_hangs_is_an_error_within_the_timeout(run_ranks: RunRanks, h
     run_ranks("failing", how)
 
 
+def test_a_store_that_is_gone(run_ranks: RunRanks) -> None:
+    run_ranks("store")
+
+
 @pytest.mark.parametrize("way", [HOST, STAGED], ids=["host", "staged"])
 def test_groups_leave_no_threads_and_no_memory(run_ranks: RunRanks, way) -> None:
     run_ranks("lifetimes", way=way)
