@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+
 from torch_outboard._errors import NotSupportedError, OutboardError, RegistrationError
 from torch_outboard._options import nearest
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.driver import Driver
 
-__all__ = ["Generators", "check_generator", "generators", "set_driver"]
+__all__ = ["Generators", "check_generator", "generators", "set_driver", "torch_has_changed"]
 
 
 class _Missing(CodeGenerator):
@@ -214,3 +216,11 @@ def generators() -> Generators:
     if _attached is None:
         raise OutboardError("no driver is attached: call torch_outboard.attach first")
     return _attached
+
+
+def torch_has_changed(error: BaseException | None) -> OutboardError:
+    """Return the error to raise where this torch's compiler does not accept the device, because of another error."""
+    return OutboardError(
+        f"torch.compile does not work for {generators().driver.name!r}: telling torch {torch.__version__} of the "
+        f"device failed with {type(error).__name__}: {error}"
+    )

@@ -11,12 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import torch
-
 from torch_outboard._compat.flex_attention import MODULE, attend
 from torch_outboard._compat.imports import when_imported
-from torch_outboard._errors import OutboardError
-from torch_outboard.compile.generators import generators, set_driver
+from torch_outboard.compile.generators import generators, set_driver, torch_has_changed
 from torch_outboard.driver import Driver
 
 __all__ = ["register"]
@@ -80,10 +77,7 @@ class _Refusing(type):
 
     @staticmethod
     def _refuse() -> NoReturn:
-        raise OutboardError(
-            f"torch.compile does not work for {generators().driver.name!r}: telling torch {torch.__version__} of the "
-            f"device failed with {type(_failure).__name__}: {_failure}"
-        ) from _failure
+        raise torch_has_changed(_failure) from _failure
 
 
 class _Refusal(metaclass=_Refusing):

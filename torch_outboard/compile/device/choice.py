@@ -16,9 +16,9 @@ import torch
 from torch._inductor.virtualized import V
 
 from torch_outboard import _C
-from torch_outboard._errors import NotSupportedError
+from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard.compile.generator import CodeGenerator
-from torch_outboard.compile.generators import generators
+from torch_outboard.compile.generators import generators, torch_has_changed
 
 __all__ = ["WrapperChoice", "fuses_as_cpu", "lowering_with", "model_header", "scheduling"]
 
@@ -69,7 +69,7 @@ class SchedulingChoice:
 
     def get_backend_features(self, device: torch.device) -> Any:
         if self._scheduler is None:
-            return _of(device).scheduling()(None).get_backend_features(device)
+            return _scheduling_of(device)(None).get_backend_features(device)
         return self._chosen().get_backend_features(device)
 
     def __getattr__(self, name: str) -> Any:
@@ -79,7 +79,7 @@ class SchedulingChoice:
         if self._choice is None:
             backends = self._scheduler.backends
             device = next(device for device, backend in backends.items() if backend is self)
-            self._choice = backends[device] = _of(device).scheduling()(self._scheduler)
+            self._choice = backends[device] = _scheduling_of(device)(self._scheduler)
         return self._choice
 
 
@@ -114,6 +114,15 @@ def _of(device: torch.device) -> CodeGenerator:
     if hasattr(_lowering, "generator"):
         return _lowering.generator  # type: ignore[no-any-return]
     return generators().of(_C.current_device() if device.index is None else device.index)
+
+
+def _scheduling_of(device: torch.device) -> type[Any]:
+    try:
+        return _of(device).scheduling()
+    except OutboardError:
+        raise
+    except Exception as error:  # whatever torch's change is
+        raise torch_has_changed(error) from error
 
 
 def _of_graph() -> list[CodeGenerator]:
