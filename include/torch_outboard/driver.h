@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 6u
+#define OB_ABI_MINOR 7u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -251,9 +251,7 @@ typedef struct ob_launch {
   size_t arg_count;
   size_t arg_stride; /* bytes from one argument to the next: the core's sizeof(ob_kernel_arg) */
   const ob_kernel_arg* args; /* may be null if arg_count is 0 */
-  uint32_t
-      follows_addresses; /* 1: the kernel uses addresses that it finds in memory, which are no arguments; only where
-                                 the device's properties say that it may. Since version 1.2 */
+  uint32_t follows_addresses; /* 1: uses addresses that it finds in memory, if the properties say so; since 1.2 */
   uint32_t reserved;
 } ob_launch;
 
@@ -352,7 +350,9 @@ typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
    call in place its `out` is `self`. Unknown operators are OB_NOT_FOUND; attach then raises with the operator's name and
    the overloads that there are, if kernel_register returns the status.
    `add_asked` is for a kernel that answers beforehand: `ask` gets a call without addresses, queues nothing, and returns
-   OB_UNIMPLEMENTED for what `fn` would decline. It is asked where torch chooses among operators, as for attention. */
+   OB_UNIMPLEMENTED for what `fn` would decline. It is asked where torch chooses among operators, as for attention.
+   Since version 1.7 a question about outboard::recurrent_net that keeps memory for gradients has a `scratch`, which
+   gives no address: `ask` asks it once, for the bytes that the call keeps. */
 typedef struct ob_registrar {
   size_t struct_size;
   void* context;

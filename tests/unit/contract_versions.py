@@ -27,6 +27,7 @@ ADDED_ENTRIES: tuple[tuple[str, ...], ...] = (
     (),
     ("event_signal",),
     (),
+    (),
 )
 
 _FIRST_SIZES = {
@@ -48,8 +49,8 @@ _SECOND_SIZES = _FIRST_SIZES | {"ob_device_properties": 576}
 _THIRD_SIZES = _SECOND_SIZES | {"ob_device_properties": 584, "ob_launch": 96}
 
 _FOURTH_SIZES = _THIRD_SIZES | {"ob_kernel_call": 96, "ob_driver": 464}
-
 _SIXTH_SIZES = _FOURTH_SIZES | {"ob_driver": 472}
+_SEVENTH_SIZES = _SIXTH_SIZES | {"ob_kernel_call": 112, "ob_registrar": 32}
 
 # The sizes of the structs by minor version.
 SIZES: tuple[dict[str, int], ...] = (
@@ -59,5 +60,6 @@ SIZES: tuple[dict[str, int], ...] = (
     _FOURTH_SIZES,
     _FOURTH_SIZES,
     _SIXTH_SIZES,
-    _SIXTH_SIZES | {"ob_kernel_call": 112, "ob_registrar": 32},
+    _SEVENTH_SIZES,
+    _SEVENTH_SIZES,
 )

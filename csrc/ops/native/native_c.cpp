@@ -123,7 +123,7 @@ class DriverKernel {
 
   bool can_answer() const { return ask_ != nullptr; }
 
-  NativeAnswer answer(const Call& call, c10::ArrayRef<c10::IValue> given) const {
+  NativeAnswer answer(const Call& call, c10::ArrayRef<c10::IValue> given, uint64_t* out_kept) const {
     if (ask_ == nullptr) {
       return NativeAnswer::Unknown;
     }
@@ -140,18 +140,18 @@ class DriverKernel {
       return NativeAnswer::Declines;
     }
     const uint64_t key = values.key(op.name);
-    if (const std::shared_ptr<const Answer> known = said_->find(key); known != nullptr) {
-      return known->is_taken ? NativeAnswer::Takes : NativeAnswer::Declines;
+    std::shared_ptr<const Answer> known = said_->find(key);
+    if (known == nullptr) {
+      ensure_open(call.device());
+      ob_kernel_call asked =
+          describe(op, call.device(), values, {values.add_shapes(shape->outputs), shape->outputs.size()});
+      known = ask(call, &asked, out_kept != nullptr);
+      said_->add(key, *known);
     }
-    ensure_open(call.device());
-    ob_kernel_call asked =
-        describe(op, call.device(), values, {values.add_shapes(shape->outputs), shape->outputs.size()});
-    const ob_status status = ask_(user_, &asked);
-    if (!is_unimplemented(status)) {
-      check(status, op.name.c_str(), call.device());
+    if (out_kept != nullptr) {
+      *out_kept = known->scratch.empty() ? 0 : known->scratch.front();
     }
-    said_->add(key, {status == OB_OK, {}});
-    return status == OB_OK ? NativeAnswer::Takes : NativeAnswer::Declines;
+    return known->is_taken ? NativeAnswer::Takes : NativeAnswer::Declines;
   }
 
   bool operator()(const Call& call, torch::jit::Stack* stack) const {
@@ -201,6 +201,27 @@ class DriverKernel {
   }
 
  private:
+  // Note how much memory a question asks for. There is none.
+  static ob_status note(void* context, uint64_t bytes, uint64_t* out_address) {
+    static_cast<std::vector<uint64_t>*>(context)->push_back(bytes);
+    *out_address = 0;
+    return OB_OK;
+  }
+
+  std::shared_ptr<const Answer> ask(const Call& call, ob_kernel_call* asked, bool keeps) const {
+    Answer answer;
+    if (keeps) {
+      asked->scratch_context = &answer.scratch;
+      asked->scratch = note;
+    }
+    const ob_status status = ask_(user_, asked);
+    if (!is_unimplemented(status)) {
+      check(status, call.op().name.c_str(), call.device());
+    }
+    answer.is_taken = status == OB_OK;
+    return std::make_shared<const Answer>(std::move(answer));
+  }
+
   // Reserve memory in the pool of the graph that the stream captures. It is released at once:
   // later captured work may use it.
   static std::vector<Reserved> reserve(Stream& stream, const std::vector<uint64_t>& sizes) {
@@ -265,9 +286,9 @@ bool can_ask_native(const Operator& op) {
   return kernel != nullptr && kernel->can_answer();
 }
 
-NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given) {
+NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given, uint64_t* out_kept) {
   const DriverKernel* kernel = kernel_of(call.op());
-  return kernel == nullptr ? NativeAnswer::Unknown : kernel->answer(call, given);
+  return kernel == nullptr ? NativeAnswer::Unknown : kernel->answer(call, given, out_kept);
 }
 
 std::vector<std::string> native_operators() {

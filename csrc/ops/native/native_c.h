@@ -25,8 +25,9 @@ enum class NativeAnswer : uint8_t {
 bool can_ask_native(const Operator& op);
 
 // Ask the driver's own kernel for an operator about a call of this form. `given` stands for the
-// call's arguments: its tensors may have no memory.
-NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given);
+// call's arguments: its tensors may have no memory. If `out_kept` is given, the driver may say how
+// many bytes the call keeps for its gradients.
+NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given, uint64_t* out_kept = nullptr);
 
 // Return the operators for which a kernel was registered, in C or not, sorted.
 OUTBOARD_API std::vector<std::string> native_operators();

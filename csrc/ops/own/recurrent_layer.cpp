@@ -22,10 +22,6 @@ at::Tensor or_undefined(const OptionalTensor& tensor) {
   return tensor.value_or(at::Tensor());
 }
 
-OptionalTensor or_none(const at::Tensor& tensor) {
-  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
-}
-
 at::Tensor as_rows(const at::Tensor& tensor) {
   return tensor.reshape({-1, tensor.size(-1)});
 }
@@ -61,33 +57,12 @@ std::array<at::Tensor, 8> inputs_of(const RecurrentLayer& layer) {
 
 // Return the gradients as functions of the inputs, which second derivatives need:
 // the steps again, as operators.
-variable_list differentiable_gradients(RecurrentLayer layer, const variable_list& grads) {
-  const std::array<at::Tensor, 8> inputs = inputs_of(layer);
+variable_list composed_gradients(RecurrentLayer layer, const variable_list& grads) {
   layer.steps.gates = products_of(layer);
   const std::vector<int64_t> first =
       layer.first_rows.empty() ? first_rows_of_steps(layer.input.size(0), layer.input.size(1)) : layer.first_rows;
-  const variable_list states = states_of(composed_steps(layer.steps, first, /*keeps=*/false));
-  variable_list outputs, wanted, signals;
-  for (size_t i = 0; i < states.size(); ++i) {
-    if (grads[i].defined()) {
-      outputs.push_back(states[i]);
-      signals.push_back(grads[i]);
-    }
-  }
-  for (const at::Tensor& input : inputs) {
-    if (input.defined() && input.requires_grad()) {
-      wanted.push_back(input);
-    }
-  }
-  const variable_list found = torch::autograd::grad(outputs, wanted, signals, /*retain_graph=*/std::nullopt,
-                                                    /*create_graph=*/true, /*allow_unused=*/true);
-  variable_list gradients(inputs.size());
-  for (size_t i = 0, next = 0; i < inputs.size(); ++i) {
-    if (inputs[i].defined() && inputs[i].requires_grad()) {
-      gradients[i] = found[next++];
-    }
-  }
-  return gradients;
+  return differentiable_gradients(states_of(composed_steps(layer.steps, first, /*keeps=*/false)), grads,
+                                  inputs_of(layer));
 }
 
 // Return the hidden states of each step before their projection.
@@ -160,7 +135,7 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
                                context->saved_data["first"].toIntVector()};
     const c10::DeviceGuard guard(layer.input.device());
     variable_list gradients = at::GradMode::is_enabled()
-                                  ? differentiable_gradients(layer, grads)
+                                  ? composed_gradients(layer, grads)
                                   : gradients_of_layer(layer, {saved[8], {}, {}, saved[9], saved[10]}, grads);
     gradients.emplace_back();  // of the layer
     return gradients;
@@ -168,6 +143,30 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
 };
 
 }  // namespace
+
+std::vector<at::Tensor> differentiable_gradients(at::TensorList results, at::TensorList grads, at::TensorList inputs) {
+  variable_list outputs, wanted, signals;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (grads[i].defined()) {
+      outputs.push_back(results[i]);
+      signals.push_back(grads[i]);
+    }
+  }
+  for (const at::Tensor& input : inputs) {
+    if (input.defined() && input.requires_grad()) {
+      wanted.push_back(input);
+    }
+  }
+  const variable_list found = torch::autograd::grad(outputs, wanted, signals, /*retain_graph=*/std::nullopt,
+                                                    /*create_graph=*/true, /*allow_unused=*/true);
+  variable_list gradients(inputs.size());
+  for (size_t i = 0, next = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined() && inputs[i].requires_grad()) {
+      gradients[i] = found[next++];
+    }
+  }
+  return gradients;
+}
 
 std::vector<at::Tensor> run_layer(const RecurrentLayer& layer) {
   const std::array<at::Tensor, 8> inputs = inputs_of(layer);

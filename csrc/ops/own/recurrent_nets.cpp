@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LSTMs, GRUs and plain recurrent nets on whole sequences, layer by layer (recurrent_layer.h).
-// Calls that layers do not cover run as torch composes them: tensors of torch.func or of compilers,
-// forward-mode derivatives, empty tensors, arguments that torch refuses.
+// LSTMs, GRUs and plain recurrent nets on whole sequences: by the driver's kernel for the whole
+// (recurrent_whole.cpp), else layer by layer (recurrent_layer.h). Calls that neither covers run as
+// torch composes them: tensors of torch.func or of compilers, forward-mode derivatives, empty
+// tensors, arguments that torch refuses.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/gru_native.h>
@@ -19,6 +20,7 @@
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/own/recurrent_layer.h"
+#include "ops/own/recurrent_net.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -27,25 +29,6 @@ namespace outboard {
 namespace {
 
 constexpr int64_t kMostDims = 3;
-
-// A call of torch's operators. `batch_sizes` belongs to packed sequences.
-struct Net {
-  Recurrence kind;
-  at::Tensor input;
-  OptionalTensor batch_sizes;
-  at::Tensor hx;
-  at::Tensor cx;
-  std::vector<at::Tensor> params;
-  bool has_biases;
-  int64_t layers;
-  double dropout;
-  bool is_trained;
-  int64_t directions;
-  bool is_batch_first;
-
-  bool has_projection() const { return kind == Recurrence::Lstm && hx.size(2) != cx.size(2); }
-  size_t params_each() const { return 2 + (has_biases ? 2 : 0) + (has_projection() ? 1 : 0); }
-};
 
 // Return true if the steps may be one operator: not if the driver has kernels for cells, or for
 // what they consist of and for nothing that runs the steps.
@@ -65,7 +48,7 @@ bool has_exact_sizes(const at::Tensor& tensor, std::initializer_list<int64_t> si
   return tensor.sizes() == at::IntArrayRef(sizes);
 }
 
-bool are_params_right(const Net& net) {
+bool are_params_right(const RecurrentNet& net) {
   const int64_t cells = net.kind == Recurrence::Lstm ? net.cx.size(2) : net.hx.size(2);
   const int64_t rows = gates_of(net.kind) * cells, states = net.hx.size(2);
   if (net.params.size() != net.params_each() * static_cast<size_t>(net.layers * net.directions)) {
@@ -103,7 +86,7 @@ bool is_packed_batch(const at::Tensor& sizes, const at::Tensor& rows, int64_t ba
 }
 
 // Return true if the arguments are right, so that torch would not refuse them.
-bool is_covered(const Net& net) {
+bool is_covered(const RecurrentNet& net, const OptionalTensor& batch_sizes, bool is_batch_first) {
   const bool is_lstm = net.kind == Recurrence::Lstm;
   std::vector<at::Tensor> tensors(net.params);
   tensors.push_back(net.input);
@@ -115,19 +98,18 @@ bool is_covered(const Net& net) {
                    [&](const at::Tensor& one) { return is_recurrent_tensor(one, net.input); })) {
     return false;
   }
-  const bool is_packed = net.batch_sizes.has_value();
+  const bool is_packed = batch_sizes.has_value();
   if (net.layers < 1 || net.hx.dim() != kMostDims || net.input.dim() != (is_packed ? 2 : kMostDims) ||
       (is_lstm && (net.cx.dim() != kMostDims || net.cx.size(1) != net.hx.size(1)))) {
     return false;
   }
-  const int64_t batch = is_packed ? net.hx.size(1) : net.input.size(net.is_batch_first ? 0 : 1);
+  const int64_t batch = is_packed ? net.hx.size(1) : net.input.size(is_batch_first ? 0 : 1);
   const int64_t states = net.layers * net.directions;
   return net.hx.size(0) == states && net.hx.size(1) == batch && (!is_lstm || net.cx.size(0) == states) &&
-         (!is_packed || is_packed_batch(*net.batch_sizes, net.input, batch)) && are_params_right(net) &&
-         runs_steps(net.kind, net.input.device().index());
+         (!is_packed || is_packed_batch(*batch_sizes, net.input, batch)) && are_params_right(net);
 }
 
-void cast_net(Net& net) {
+void cast_net(RecurrentNet& net) {
   const auto to = at::autocast::get_autocast_dtype(kDeviceType);
   const auto cast = [&](at::Tensor& tensor) {
     if (tensor.defined()) {
@@ -146,20 +128,20 @@ struct Offsets {
   OptionalTensor tensor;
 };
 
-Offsets offsets_of_net(const Net& net) {
+Offsets offsets_of_net(const RecurrentNet& net) {
   Offsets offsets;
-  if (!net.batch_sizes.has_value()) {
+  if (net.batch_sizes.empty()) {
     return offsets;
   }
   offsets.numbers.push_back(0);
-  for (int64_t step = 0; step < net.batch_sizes->numel(); ++step) {
-    offsets.numbers.push_back(offsets.numbers.back() + net.batch_sizes->const_data_ptr<int64_t>()[step]);
+  for (const int64_t size : net.batch_sizes) {
+    offsets.numbers.push_back(offsets.numbers.back() + size);
   }
   offsets.tensor = at::tensor(offsets.numbers, at::TensorOptions(c10::kLong)).to(net.input.device(), true);
   return offsets;
 }
 
-RecurrentLayer layer_of(const Net& net, const Offsets& offsets, const at::Tensor& input, int64_t number) {
+RecurrentLayer layer_of(const RecurrentNet& net, const Offsets& offsets, const at::Tensor& input, int64_t number) {
   const size_t first = static_cast<size_t>(number) * net.params_each();
   const bool is_lstm = net.kind == Recurrence::Lstm;
   const auto param = [&](bool is_there, size_t place) {
@@ -184,41 +166,69 @@ at::Tensor joined_states(const std::vector<at::Tensor>& states) {
   return states.size() == 1 ? states[0].unsqueeze(0) : at::stack(states);
 }
 
-std::array<at::Tensor, 3> run_net(const Net& net) {
-  const c10::DeviceGuard guard(net.input.device());
-  const Offsets offsets = offsets_of_net(net);
-  at::Tensor rows = net.is_batch_first ? net.input.transpose(0, 1) : net.input;
+// Run each layer by itself, as a net with no dropout in it.
+NetResults run_apart(const RecurrentNet& net) {
+  RecurrentNet one = net;
+  one.layers = 1;
+  one.dropout = 0;
   std::vector<at::Tensor> hy, cy;
   for (int64_t layer = 0; layer < net.layers; ++layer) {
-    std::vector<at::Tensor> outputs;
-    for (int64_t direction = 0; direction < net.directions; ++direction) {
-      const std::vector<at::Tensor> made = run_layer(layer_of(net, offsets, rows, layer * net.directions + direction));
-      outputs.push_back(made[0]);
-      hy.push_back(made[1]);
-      if (made.size() > 2) {
-        cy.push_back(made[2]);
-      }
+    const int64_t first = layer * net.directions;
+    const auto params = net.params.begin() + first * static_cast<int64_t>(net.params_each());
+    one.params.assign(params, params + net.directions * static_cast<int64_t>(net.params_each()));
+    one.hx = net.hx.narrow(0, first, net.directions);
+    if (net.cx.defined()) {
+      one.cx = net.cx.narrow(0, first, net.directions);
     }
-    rows = outputs.size() == 1 ? outputs[0] : at::cat(outputs, -1);
-    if (net.dropout != 0 && net.is_trained && layer + 1 < net.layers) {
-      rows = at::dropout(rows, net.dropout, /*train=*/true);
+    const std::optional<NetResults> whole = run_whole(one);
+    const NetResults results = whole.has_value() ? *whole : run_layers(one);
+    hy.push_back(results[1]);
+    cy.push_back(results[2]);
+    one.input = layer + 1 < net.layers ? at::dropout(results[0], net.dropout, /*train=*/true) : results[0];
+  }
+  return {one.input, at::cat(hy), net.cx.defined() ? at::cat(cy) : at::Tensor()};
+}
+
+std::optional<NetResults> run_net(const RecurrentNet& net) {
+  const bool is_apart = net.dropout != 0 && net.layers > 1;
+  const bool may_be_whole = may_run_whole();
+  if (may_be_whole && !is_apart) {
+    if (const std::optional<NetResults> whole = run_whole(net)) {
+      return whole;
     }
   }
-  return {net.is_batch_first ? rows.transpose(0, 1) : rows, joined_states(hy),
-          cy.empty() ? at::Tensor() : joined_states(cy)};
+  if (!runs_steps(net.kind, net.input.device().index())) {
+    return std::nullopt;
+  }
+  return may_be_whole && is_apart ? run_apart(net) : run_layers(net);
 }
 
 // Run the net, unless torch's composition must.
-std::optional<std::array<at::Tensor, 3>> run_if_covered(Net net) {
-  if (!at::autocast::is_autocast_enabled(kDeviceType)) {
-    return is_covered(net) ? std::optional(run_net(net)) : std::nullopt;
+std::optional<NetResults> run_if_covered(RecurrentNet net, const OptionalTensor& batch_sizes, bool is_batch_first) {
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+  if (at::autocast::is_autocast_enabled(kDeviceType)) {
+    no_autocast.emplace(c10::autocast_dispatch_keyset);
+    if (!is_recurrent_tensor(net.input, net.input)) {
+      return std::nullopt;
+    }
+    cast_net(net);
   }
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  if (!is_recurrent_tensor(net.input, net.input)) {
+  if (!is_covered(net, batch_sizes, is_batch_first)) {
     return std::nullopt;
   }
-  cast_net(net);
-  return is_covered(net) ? std::optional(run_net(net)) : std::nullopt;
+  const c10::DeviceGuard guard(net.input.device());
+  if (batch_sizes.has_value()) {
+    const int64_t* const sizes = batch_sizes->const_data_ptr<int64_t>();
+    net.batch_sizes.assign(sizes, sizes + batch_sizes->numel());
+  }
+  if (is_batch_first) {
+    net.input = net.input.transpose(0, 1);
+  }
+  std::optional<NetResults> results = run_net(net);
+  if (results.has_value() && is_batch_first) {
+    (*results)[0] = (*results)[0].transpose(0, 1);
+  }
+  return results;
 }
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
@@ -227,8 +237,17 @@ using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 ThreeTensors lstm_net(const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
                       int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
   if (hx.size() == 2) {
-    if (const auto made = run_if_covered({Recurrence::Lstm, input, std::nullopt, hx[0], hx[1], params.vec(), has_biases,
-                                          num_layers, dropout, train, bidirectional ? 2 : 1, batch_first})) {
+    if (const auto made = run_if_covered({Recurrence::Lstm,
+                                          input,
+                                          {},
+                                          hx[0],
+                                          hx[1],
+                                          params.vec(),
+                                          has_biases,
+                                          num_layers,
+                                          train ? dropout : 0,
+                                          bidirectional ? 2 : 1},
+                                         std::nullopt, batch_first)) {
       return {(*made)[0], (*made)[1], (*made)[2]};
     }
   }
@@ -239,8 +258,17 @@ ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, 
                          at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
                          bool bidirectional) {
   if (hx.size() == 2) {
-    if (const auto made = run_if_covered({Recurrence::Lstm, data, batch_sizes, hx[0], hx[1], params.vec(), has_biases,
-                                          num_layers, dropout, train, bidirectional ? 2 : 1, false})) {
+    if (const auto made = run_if_covered({Recurrence::Lstm,
+                                          data,
+                                          {},
+                                          hx[0],
+                                          hx[1],
+                                          params.vec(),
+                                          has_biases,
+                                          num_layers,
+                                          train ? dropout : 0,
+                                          bidirectional ? 2 : 1},
+                                         batch_sizes, false)) {
       return {(*made)[0], (*made)[1], (*made)[2]};
     }
   }
@@ -255,18 +283,9 @@ using OfRows = TwoTensors(const at::Tensor&, const at::Tensor&, const at::Tensor
 template <Recurrence kKind, OfInputs* kTorchs>
 TwoTensors one_state(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
                      int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
-  if (const auto made = run_if_covered({kKind,
-                                        input,
-                                        std::nullopt,
-                                        hx,
-                                        {},
-                                        params.vec(),
-                                        has_biases,
-                                        num_layers,
-                                        dropout,
-                                        train,
-                                        bidirectional ? 2 : 1,
-                                        batch_first})) {
+  if (const auto made = run_if_covered(
+          {kKind, input, {}, hx, {}, params.vec(), has_biases, num_layers, train ? dropout : 0, bidirectional ? 2 : 1},
+          std::nullopt, batch_first)) {
     return {(*made)[0], (*made)[1]};
   }
   return kTorchs(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
@@ -276,18 +295,9 @@ template <Recurrence kKind, OfRows* kTorchs>
 TwoTensors packed_one_state(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
                             at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
                             bool bidirectional) {
-  if (const auto made = run_if_covered({kKind,
-                                        data,
-                                        batch_sizes,
-                                        hx,
-                                        {},
-                                        params.vec(),
-                                        has_biases,
-                                        num_layers,
-                                        dropout,
-                                        train,
-                                        bidirectional ? 2 : 1,
-                                        false})) {
+  if (const auto made = run_if_covered(
+          {kKind, data, {}, hx, {}, params.vec(), has_biases, num_layers, train ? dropout : 0, bidirectional ? 2 : 1},
+          batch_sizes, false)) {
     return {(*made)[0], (*made)[1]};
   }
   return kTorchs(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional);
@@ -295,9 +305,33 @@ TwoTensors packed_one_state(const at::Tensor& data, const at::Tensor& batch_size
 
 }  // namespace
 
+NetResults run_layers(const RecurrentNet& net) {
+  const Offsets offsets = offsets_of_net(net);
+  at::Tensor rows = net.input;
+  std::vector<at::Tensor> hy, cy;
+  for (int64_t layer = 0; layer < net.layers; ++layer) {
+    std::vector<at::Tensor> outputs;
+    for (int64_t direction = 0; direction < net.directions; ++direction) {
+      const std::vector<at::Tensor> made = run_layer(layer_of(net, offsets, rows, layer * net.directions + direction));
+      outputs.push_back(made[0]);
+      hy.push_back(made[1]);
+      if (made.size() > 2) {
+        cy.push_back(made[2]);
+      }
+    }
+    rows = outputs.size() == 1 ? outputs[0] : at::cat(outputs, -1);
+    if (net.dropout != 0 && layer + 1 < net.layers) {
+      rows = at::dropout(rows, net.dropout, /*train=*/true);
+    }
+  }
+  return {rows, joined_states(hy), cy.empty() ? at::Tensor() : joined_states(cy)};
+}
+
 void register_recurrent_nets() {
   // Permanent, like all registrations.
-  define_recurrent_steps(*new torch::Library(torch::Library::FRAGMENT, "outboard", std::nullopt, __FILE__, __LINE__));
+  auto& own = *new torch::Library(torch::Library::FRAGMENT, "outboard", std::nullopt, __FILE__, __LINE__);
+  define_recurrent_steps(own);
+  define_whole_nets(own);
   // The formulas belong to autograd's key. Tensors of inference mode have the device's alone.
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradPrivateUse1, c10::DispatchKey::PrivateUse1}) {
     auto& aten = *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);

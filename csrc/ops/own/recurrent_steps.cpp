@@ -30,10 +30,6 @@ using StepsBackward = FiveTensors(const OptionalTensor&, const OptionalTensor&, 
                                   const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                   const OptionalTensor&, const OptionalTensor&, int64_t, bool);
 
-bool is_given(const OptionalTensor& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
 at::Tensor biased(const at::Tensor& gates, const OptionalTensor& bias) {
   return is_given(bias) ? gates + *bias : gates;
 }

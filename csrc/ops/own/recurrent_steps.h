@@ -21,6 +21,14 @@ enum class Recurrence : uint8_t { Lstm, Gru, Tanh, Relu };
 
 using OptionalTensor = std::optional<at::Tensor>;
 
+inline bool is_given(const OptionalTensor& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
+
+inline OptionalTensor or_none(const at::Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
+}
+
 // The arguments of `outboard::recurrent`. `gates` has the products of the inputs, without biases. A
 // state's projection belongs to LSTMs alone.
 struct RecurrentSteps {
