@@ -20,6 +20,7 @@
 #include "cuda.h"
 #include "libraries/cudnn_graphs.h"
 #include "libraries/products.h"
+#include "libraries/recurrent_plans.h"
 #include "stream_set.h"
 
 namespace nv {
@@ -68,6 +69,8 @@ struct Device {
   uint64_t granularity = 0;  // of mapped memory; 0: none
   int greatest_priority = 0;
   int major = 0;  // of the compute capability
+  int minor = 0;
+  int processors = 0;
   uint32_t max_block[3] = {};
   uint32_t max_grid[3] = {};
   uint32_t max_shared = 0;
@@ -83,6 +86,7 @@ struct Device {
   std::mutex own_mutex;  // guards what follows
   std::unique_ptr<Products> products;  // null until the first, as the next
   std::unique_ptr<cudnn::Session> cudnn;
+  recurrent::Plans recurrent_plans;
   // The driver's own kernels.
   uint64_t own_module = 0;
   std::map<std::string, uint64_t> own_kernels;

@@ -28,10 +28,7 @@ ob_status program_build(void* self, int32_t index, const ob_program_source* sour
     const std::string language = source->language;
     const auto* code = static_cast<const char*>(source->code);
     if (language == "cuda") {
-      int minor = 0;
-      const CUresult result = driver.api.DeviceGetAttribute(&minor, kMinor, device.id);
-      if (result != CUDA_SUCCESS) return cuda_fail(driver.api, result, "cuDeviceGetAttribute", device.where);
-      const std::string architecture = "sm_" + std::to_string(device.major) + std::to_string(minor);
+      const std::string architecture = "sm_" + std::to_string(device.major) + std::to_string(device.minor);
       std::string image;
       const ob_status status = compile_cuda(driver.options.nvrtc, std::string(code, source->code_size), source->options,
                                             architecture, &image);

@@ -117,6 +117,8 @@ ob_status open_device(Driver& driver, int32_t index) {
   if (code != CUDA_SUCCESS) return cuda_fail(api, code, "cuDevicePrimaryCtxRetain", device->where);
   device->total_memory = total;
   device->major = attribute(api, id, kMajor);
+  device->minor = attribute(api, id, kMinor);
+  device->processors = attribute(api, id, kMultiprocessorCount);
   device->granularity = map_granularity(api, id);
   for (int i = 0; i < 3; ++i) {
     device->max_block[i] = static_cast<uint32_t>(attribute(api, id, kMaxBlockX + i));

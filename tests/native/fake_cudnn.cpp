@@ -5,7 +5,8 @@
 // workspace that is missing, no stream. Its first configuration does not repeat its results, its
 // second can't be finalized, its third rounds float32 to TF32. fakeCudnnEngine() says which was run
 // last. Convolutions of 7 channels (of the image) in groups have no engine. Graphs of other
-// operations are attention's: fake_cudnn_graphs.h.
+// operations are attention's: fake_cudnn_graphs.h. Recurrent nets are in fake_cudnn_recurrent.h,
+// unless it is built without.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +17,9 @@
 
 #include "fake_cudnn_graphs.h"
 #include "fake_cudnn_parts.h"
+#ifndef OB_FAKE_WITHOUT_RECURRENT
+#include "fake_cudnn_recurrent.h"
+#endif
 
 namespace {
 
@@ -23,10 +27,6 @@ constexpr int kBadParameter = 2000, kNotSupported = 3000, kNotInitialized = 1001
 constexpr int64_t kConfigs = 4, kRounding = 2;
 constexpr int kElementBytes[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4,  4, 4, 4,
                                  8, 4, 4, 4, 4, 4, 4, 4, 4, 1, 4, 16, 4, 4, 4};  // by the type of an attribute
-
-struct Handle {
-  void* stream = nullptr;
-};
 
 // A tensor of a graph, in three dimensions.
 struct Tensor {
@@ -169,11 +169,6 @@ bool read_operation(const Descriptor& operation, Convolution* out) {
 }
 
 std::atomic<int64_t> last_engine{-1};
-
-int64_t workspace_bytes() {
-  const char* given = std::getenv("OB_FAKE_CUDNN_WORKSPACE");
-  return given == nullptr ? 1000 : std::strtoll(given, nullptr, 10);
-}
 
 const std::map<int, std::vector<int>> kNeeded = {{1, {100, 101, 102, 103, 104, 105, 106}},
                                                  {4, {200, 201}},

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the graphs of the fake cuDNN share: descriptors, and elements of memory.
+// What the parts of the fake cuDNN share: descriptors, elements of memory, the size of a workspace.
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <vector>
 
 #include "brain.h"
+
+struct Handle {
+  void* stream = nullptr;
+};
 
 struct Descriptor {
   int kind = 0;
@@ -47,4 +52,9 @@ inline void write(int type, void* at, int64_t index, double value) {
   } else {
     static_cast<uint16_t*>(at)[index] = to_brain(static_cast<float>(value));
   }
+}
+
+inline int64_t workspace_bytes() {
+  const char* given = std::getenv("OB_FAKE_CUDNN_WORKSPACE");
+  return given == nullptr ? 1000 : std::strtoll(given, nullptr, 10);
 }

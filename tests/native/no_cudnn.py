@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Convolve and attend on nv with a cuDNN that can't be used: python no_cudnn.py LIBCUDA LIBCUDNN [attention]
+"""Convolve, attend and recur on nv with a cuDNN that can't be used: python no_cudnn.py LIBCUDA LIBCUDNN [WHAT]
 
-With a third argument cuDNN can convolve. With OB_FAKE_CUDNN_WORKSPACE there is no memory for the gradients.
+A third argument names the only thing that cuDNN cannot do: "attention" or "recurrent". With OB_FAKE_CUDNN_WORKSPACE
+there is no memory for the gradients, nor for recurrent nets.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 
@@ -17,6 +19,7 @@ os.environ["OUTBOARD_FALLBACK"] = "silent"
 import torch_outboard
 
 IS_SHORT = "OB_FAKE_CUDNN_WORKSPACE" in os.environ
+MISSING = sys.argv[3] if len(sys.argv) > 3 else "all"
 attention = torch.nn.functional.scaled_dot_product_attention
 
 
@@ -35,7 +38,7 @@ sizes = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False])
 expected = aten.convolution_backward(gradient, x, weight, *sizes)[1]
 ours = aten.convolution_backward(gradient.to("nv"), x.to("nv"), weight.to("nv"), *sizes)[1]
 torch.testing.assert_close(ours.cpu(), expected)
-if len(sys.argv) <= 3:
+if MISSING == "all":
     assert not taken(), taken()
 
 query = torch.randn(2, 2, 16, 32, dtype=torch.float16)
@@ -58,4 +61,15 @@ if IS_SHORT:
     else:
         raise AssertionError("the gradients of dropout had no memory")
 else:
-    assert not [op for op in taken() if "attention" in op], taken()
+    assert any("attention" in op for op in taken()) == (MISSING == "recurrent"), taken()
+
+net = torch.nn.GRU(4, 6, 2)
+rows = torch.randn(3, 2, 4)
+try:
+    ours = copy.deepcopy(net).to("nv")(rows.to("nv"))[0]
+except torch.OutOfMemoryError as error:
+    assert IS_SHORT and "scratch memory" in str(error) and "outboard::recurrent_net" in str(error), error
+else:
+    torch.testing.assert_close(ours.detach().cpu(), net(rows)[0].detach(), atol=1e-3, rtol=1e-3)  # by TF32
+    assert not IS_SHORT
+assert any("recurrent_net" in op for op in taken()) == (MISSING == "attention"), taken()

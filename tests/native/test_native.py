@@ -140,6 +140,26 @@ def test_attention_by_the_vendors_library(fakes):
     run(sys.executable, HERE / "vendor_attention.py", *libraries, env=python_env(FAKE_CUDA_MAJOR="9"))
 
 
+def test_recurrent_nets_by_the_vendors_library(fakes):
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
+    run(sys.executable, HERE / "vendor_recurrent.py", *libraries, env=python_env(FAKE_CUDA_MAJOR="9"))
+
+
+@pytest.mark.parametrize(("chip", "version"), [("9", "91200"), ("7", "91900")])
+def test_recurrent_nets_without_bfloat16(fakes, chip, version):
+    env = python_env(FAKE_CUDA_MAJOR=chip, OB_FAKE_CUDNN_VERSION=version, OB_TEST_NO_BRAIN="1")
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
+    run(sys.executable, HERE / "vendor_recurrent.py", *libraries, env=env)
+
+
+def test_a_library_without_recurrent_nets(fakes):
+    libraries = [
+        fakes("fake_cuda", "libcuda.so.1"),
+        fakes("fake_cudnn", "libcudnn_without_recurrent.so.9", "-DOB_FAKE_WITHOUT_RECURRENT"),
+    ]
+    run(sys.executable, HERE / "no_cudnn.py", *libraries, "recurrent", env=python_env(FAKE_CUDA_MAJOR="9"))
+
+
 @pytest.mark.parametrize("way", ["80907", "missing", "memory"])
 def test_without_the_vendors_library(fakes, way, tmp_path):
     """Without the library, with one that is too old, or without memory for it, calls go another way."""

@@ -40,5 +40,6 @@ inline bool must_repeat(const ob_kernel_call& call, uint64_t switch_of_torch = O
 ob_status register_products(void* self, const ob_registrar* registrar);
 ob_status register_convolutions(void* self, const ob_registrar* registrar);
 ob_status register_attention(void* self, const ob_registrar* registrar);
+ob_status register_recurrent(void* self, const ob_registrar* registrar);
 
 }  // namespace nv

@@ -21,6 +21,12 @@ bool open(const std::string& path, Library* out_library, std::string* out_error)
   if (!support::find_function(opened, "cudnn" #name, &out_library->name, out_error)) return false;
   OB_CUDNN_FUNCTIONS(OB_CUDNN_LOAD)
 #undef OB_CUDNN_LOAD
+  std::string missing;
+  out_library->has_recurrent = true;
+#define OB_CUDNN_LOAD(name, parameters) \
+  if (!support::find_function(opened, "cudnn" #name, &out_library->name, &missing)) out_library->has_recurrent = false;
+  OB_CUDNN_RECURRENT_FUNCTIONS(OB_CUDNN_LOAD)
+#undef OB_CUDNN_LOAD
   return support::find_function(opened, "cudnnGetErrorString", &out_library->GetErrorString, out_error) &&
          support::find_function(opened, "cudnnGetLastErrorString", &out_library->GetLastErrorString, out_error);
 }

@@ -27,13 +27,51 @@ using Descriptor = void*;  // of the graph API
   X(BackendGetAttribute, (Descriptor, int, int, int64_t, int64_t*, void*))                                         \
   X(BackendExecute, (Handle, Descriptor, Descriptor))
 
+// Descriptors of recurrent nets.
+using Net = struct NetOpaque*;
+using Rows = struct RowsOpaque*;  // of sequences
+using States = struct StatesOpaque*;
+using Dropout = struct DropoutOpaque*;
+
+// The functions for recurrent nets, which a library may lack.
+#define OB_CUDNN_RECURRENT_FUNCTIONS(X)                                                                              \
+  X(CreateRNNDescriptor, (Net*))                                                                                     \
+  X(DestroyRNNDescriptor, (Net))                                                                                     \
+  X(SetRNNDescriptor_v8, (Net, int algorithm, int cell, int biases, int directions, int input, int type, int compute, \
+                          int math, int32_t width, int32_t cells, int32_t states, int32_t layers, Dropout, uint32_t)) \
+  X(CreateRNNDataDescriptor, (Rows*))                                                                                \
+  X(DestroyRNNDataDescriptor, (Rows))                                                                                \
+  X(SetRNNDataDescriptor, (Rows, int type, int layout, int steps, int batch, int width, const int* lengths, void*))  \
+  X(CreateDropoutDescriptor, (Dropout*))                                                                             \
+  X(DestroyDropoutDescriptor, (Dropout))                                                                             \
+  X(SetDropoutDescriptor, (Dropout, Handle, float, void* states, size_t bytes, unsigned long long seed))             \
+  X(CreateTensorDescriptor, (States*))                                                                               \
+  X(DestroyTensorDescriptor, (States))                                                                               \
+  X(SetTensorNdDescriptor, (States, int type, int dims, const int* sizes, const int* strides))                       \
+  X(GetRNNWeightSpaceSize, (Handle, Net, size_t*))                                                                   \
+  X(GetRNNWeightParams, (Handle, Net, int32_t layer, size_t, const void* weights, int32_t id, States, void** matrix, \
+                         States, void** bias))                                                                       \
+  X(GetRNNTempSpaceSizes, (Handle, Net, int mode, Rows, size_t* workspace, size_t* reserve))                         \
+  X(RNNForward, (Handle, Net, int mode, const int32_t* lengths, Rows, const void* x, Rows, void* y, States,          \
+                 const void* hx, void* hy, States, const void* cx, void* cy, size_t, const void* weights, size_t,    \
+                 void* workspace, size_t, void* reserve))                                                            \
+  X(RNNBackwardData_v8, (Handle, Net, const int32_t* lengths, Rows, const void* y, const void* dy, Rows, void* dx,   \
+                         States, const void* hx, const void* dhy, void* dhx, States, const void* cx,                 \
+                         const void* dcy, void* dcx, size_t, const void* weights, size_t, void* workspace, size_t,   \
+                         void* reserve))                                                                             \
+  X(RNNBackwardWeights_v8, (Handle, Net, int mode, const int32_t* lengths, Rows, const void* x, States,              \
+                            const void* hx, Rows, const void* y, size_t, void* dweights, size_t, void* workspace,    \
+                            size_t, void* reserve))
+
 struct Library {
 #define OB_CUDNN_MEMBER(name, parameters) int(*name) parameters = nullptr;
   OB_CUDNN_FUNCTIONS(OB_CUDNN_MEMBER)
+  OB_CUDNN_RECURRENT_FUNCTIONS(OB_CUDNN_MEMBER)
 #undef OB_CUDNN_MEMBER
   const char* (*GetErrorString)(int) = nullptr;
   void (*GetLastErrorString)(char*, size_t) = nullptr;
   size_t version = 0;  // 91900 for 9.19.0
+  bool has_recurrent = false;
 
   // Return the status's name with cuDNN's sentence about this thread's last failure.
   std::string describe(int status) const;
@@ -162,7 +200,27 @@ enum : int {
   kSelect = 601,
   kSum = 0,  // of reductions
   kGreatest = 3,
-  kBernoulli = 0  // of draws
+  kBernoulli = 0,  // of draws
+  // Values of recurrent nets.
+  kReluCell = 0,
+  kTanhCell = 1,
+  kLstmCell = 2,
+  kGruCell = 3,
+  kStandard = 0,  // algorithms
+  kPersistent = 1,
+  kPersistentSmall = 3,
+  kNoBias = 0,
+  kTwoBiases = 2,
+  kLinearInput = 0,
+  kDefaultMath = 0,
+  kTensorMath = 1,
+  kExactMath = 3,
+  kPadded = 0,  // layouts of sequences, step by step
+  kPacked = 1,
+  kPaddedIo = 1,  // a flag
+  kInference = 0,
+  kTraining = 1,
+  kAddGradients = 0
 };
 
 // Return the library, opened at the process's first call from the file `path` or, if that is "", by

@@ -165,9 +165,13 @@ int Session::execute(const Plan& plan, const std::vector<Binding>& bindings, uin
   own.set(pack, kPackWorkspace, kTypePointer, &workspace);
   own.finalize(pack);
   if (own.status != 0) return own.status;
+  return use(stream, [&](Handle handle) { return library.BackendExecute(handle, plan.plan, pack); });
+}
+
+int Session::use(CUstream stream, const std::function<int(Handle)>& body) {
   const std::lock_guard lock(handle_mutex_);
-  const int status = library.SetStream(handle_, stream);
-  return status != 0 ? status : library.BackendExecute(handle_, plan.plan, pack);
+  const int status = stream == nullptr ? 0 : library.SetStream(handle_, stream);
+  return status != 0 ? status : body(handle_);
 }
 
 }  // namespace nv::cudnn

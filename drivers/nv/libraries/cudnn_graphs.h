@@ -75,6 +75,10 @@ class Session {
                  const std::function<Descriptor(Handle, Descriptors*)>& describe,
                  std::shared_ptr<const Plan>* out_plan);
 
+  // Call `body` with the handle, which no other thread uses meanwhile. Work that it queues goes to
+  // `stream`; null if it queues none. Return cuDNN's status.
+  int use(CUstream stream, const std::function<int(Handle)>& body);
+
   // Queue a plan. Return cuDNN's status.
   int execute(const Plan& plan, const std::vector<Binding>& bindings, uint64_t workspace, CUstream stream);
 

@@ -7,7 +7,7 @@ namespace nv {
 namespace {
 
 ob_status kernel_register(void* self, const ob_registrar* registrar) {
-  for (const auto add : {register_products, register_convolutions, register_attention}) {
+  for (const auto add : {register_products, register_convolutions, register_attention, register_recurrent}) {
     if (const ob_status status = add(self, registrar); status != OB_OK) return status;
   }
   return OB_OK;
