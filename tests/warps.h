@@ -369,6 +369,14 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint
   warps::load_matrices(into, 4, from, true);
   a = into[0], b = into[1], c = into[2], d = into[3];
 }
+inline void ptx_shfl_sync_bfly_b32(float& to, float value, uint32_t bit) {
+  const warps::Words* words = warps::exchange({{warps::bits_of(value)}});
+  to = warps::of_bits(words[(warps::thread.x % 32) ^ bit].at[0]);
+  warps::meet(warps::warp().end);
+}
+inline void ptx_ex2_approx_ftz_f32(float& to, float from) {
+  to = std::exp2(from);
+}
 #define WARPS_MMA(KIND)                                                                                       \
   inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_##KIND##_##KIND##_f32(                                \
       float& c0, float& c1, float& c2, float& c3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, \

@@ -257,11 +257,48 @@ def attend(
 @pytest.mark.parametrize("dtype", TYPES)
 def test_attention(dtype: torch.dtype, device: torch.device) -> None:
     assert "attention.matrix" in measuring.names_of(device, "^attention", [str(dtype).removeprefix("torch.")])[0]
-    for queries, keys in ((70, 130), (64, 64), (3, 65)):
+    for queries, keys in ((70, 130), (3, 65)):
         heads = (
             r(2, length, size, 40).to(dtype).transpose(1, 2) for length, size in ((queries, 4), (keys, 2), (keys, 2))
         )
         attend(*heads, is_causal=True, device=device)
+
+
+def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) -> None:
+    """Compare gradients of attention with those in float64."""
+    grad = r(*given[0].shape[:-1], given[2].shape[-1]).to(given[0].dtype)
+
+    def gradients(given: list[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = [one.detach().requires_grad_() for one in given]
+        options["enable_gqa"] = given[0].shape[1] != given[1].shape[1]
+        return torch.autograd.grad(F.scaled_dot_product_attention(*given, **options), given, grad)
+
+    wanted = gradients([one.double() for one in given], grad.double())
+    ours = [one.to(device) for one in (*given, grad)]
+    poison(device)
+    bound = 4 * BOUNDS[grad.dtype]
+    for got, want in zip(gradients(ours[:3], ours[3]), wanted, strict=True):
+        torch.testing.assert_close(got.cpu().double(), want, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_gradients_of_attention(dtype: torch.dtype, device: torch.device) -> None:
+    name = str(dtype).removeprefix("torch.")
+    assert "attention_gradients.matrix" in measuring.names_of(device, "^attention_gradients", [name])[0]
+    for queries, keys in ((70, 100), (35, 131)):  # of which the last keys take no part
+        heads = [r(1, count, rows, 24).to(dtype) for count, rows in ((2, queries), (1, keys), (1, keys))]
+        differentiate(*heads, is_causal=True, device=device)
+
+
+@pytest.mark.parametrize("dtype", TYPES[:1])
+def test_attention_by_the_size_of_heads(dtype: torch.dtype, device: torch.device) -> None:
+    """Small heads have two matrices of queries a lane, large ones fewer keys."""
+    if not generators().eager().dialect.units[0].exchange:
+        pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+    for head, queries, keys, is_causal in ((64, 150, 129, False), (128, 129, 65, True), (256, 7, 33, False)):
+        heads = [r(1, 2, length, head).to(dtype) for length in (queries, keys, keys)]
+        attend(*heads, is_causal=is_causal, device=device)
+        differentiate(*heads, is_causal=is_causal, device=device)
 
 
 def test_attention_with_masks_and_wide_heads(device: torch.device) -> None:

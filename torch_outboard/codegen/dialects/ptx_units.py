@@ -69,6 +69,19 @@ OB_DEVICE void ob_load_words_4_transposed(ob_u32* into, ob_u32 from) {
 #define ob_load_4_transposed(into, from) ob_load_words_4_transposed(into, ob_shared(from))
 """
 
+_ROWS = """\
+OB_DEVICE float ob_of_lane(float value, ob_u32 bit) {
+  float other;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" : "=f"(other) : "f"(value), "r"(bit));
+  return other;
+}
+OB_DEVICE float ob_power(float value) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+  return power;
+}
+"""
+
 _MULTIPLY = """\
 OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.$KIND.$KIND.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -93,9 +106,11 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
             right=_RIGHT,
             result=_SUMS,
             multiply="ob_multiply($SUMS, $LEFT, $RIGHT);",
-            header=shared + _COPIES + _LOADS + _MULTIPLY.replace("$KIND", kind),
+            header=shared + _COPIES + _LOADS + _ROWS + _MULTIPLY.replace("$KIND", kind),
             load_left=_LOAD_LEFT,
             load_right=_LOAD_RIGHT,
+            exchange="ob_of_lane($VALUE, $BIT)",
+            power="ob_power($VALUE)",
             copies=Copies(
                 "ob_copy_16(ob_shared($TO), $FROM, $IS_WANTED);", "ob_commit_copies();", "ob_wait_for_copies($LATER);"
             ),

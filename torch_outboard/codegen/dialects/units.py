@@ -58,6 +58,26 @@ class Fragment:
             row == other_row and column % 2 == 0 and other == column + 1 for (row, column), (other_row, other) in places
         )
 
+    def rows_of_lane(self, lanes: int) -> int:
+        """Return how many rows a lane holds, of as many adjacent elements each; 0 if the rows are held otherwise."""
+        for rows in range(1, self.elements + 1):
+            each = self.elements // rows
+            if rows * each == self.elements and all(
+                self.place(lane, index)[0] == self.place(lane, index // each * each)[0]
+                for lane in range(lanes)
+                for index in range(self.elements)
+            ):
+                return rows
+        return 0
+
+    def lanes_of_row(self, lanes: int) -> int:
+        """Return how many adjacent lanes hold the same rows: a power of two."""
+        rows = [[self.place(lane, index)[0] for index in range(self.elements)] for lane in range(lanes)]
+        count = 1
+        while count < lanes and all(rows[lane] == rows[lane ^ count] for lane in range(lanes)):
+            count *= 2
+        return count
+
     def place(self, lane: int, index: int) -> tuple[int, int]:
         """Return the row and the column of a lane's element."""
         return _value(self.row, lane, index), _value(self.column, lane, index)
@@ -146,6 +166,11 @@ class MatrixUnit:
         of a step along k for the second one. None: the elements are loaded one by one.
     copies : Copies or None
         If None, elements pass through registers on their way to the group's memory.
+    exchange : str
+        The expression for the float `$VALUE` of the lane whose number differs by the bit `$BIT`. All lanes of a group
+        compute it together. "": numbers are exchanged through the group's memory.
+    power : str
+        The expression for the power of 2 of the float `$VALUE`, at least as near as the type of the elements.
 
     Raises
     ------
@@ -168,6 +193,8 @@ class MatrixUnit:
     load_left: tuple[Load | None, Load | None] = (None, None)
     load_right: tuple[Load | None, Load | None] = (None, None)
     copies: Copies | None = None
+    exchange: str = ""
+    power: str = "OB_LIB(exp2)($VALUE)"
 
     def __post_init__(self) -> None:
         if self.result.kind != "float" or self.result.packed != 1:

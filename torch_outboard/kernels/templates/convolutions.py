@@ -222,8 +222,9 @@ class _Named:
         return Size(f"({text})", prod(self.grid, start=sympy.Integer(1)))
 
     def others(self, dim: int) -> tuple[str, ...]:
-        """Return the strides of the dimensions other than `dim`."""
-        return tuple(self.stride(one) for one in range(len(self.tensor.size)) if one != dim)
+        """Return the strides of the dimensions other than `dim`, without those of one element."""
+        sizes = enumerate(self.tensor.size)
+        return tuple(self.stride(one) for one, size in sizes if one != dim and simplified(size) != 1)
 
     def is_dense_along(self, dim: int) -> bool:
         return bool(V.graph.sizevars.statically_known_equals(self.tensor.stride[dim], 1))
@@ -515,7 +516,7 @@ def _convolve(
     if out.is_dense_along(1):
         dense, multiples = "row", (*out.others(1), of_group)
     elif out.is_dense_along(last) and out.is_dense_from(2):
-        dense, multiples = "column", (*out.others(last)[:2], pixels.text)
+        dense, multiples = "column", (out.stride(0), out.stride(1), pixels.text)
     product = Product(
         name=name,
         batch=sympy.Integer(shape.groups),

@@ -42,7 +42,7 @@ _ATTENTION_TILES = {
 }
 
 _ATTENTION_MATRIX = {
-    "steps": (32, 16),  # of two bytes that a group brings at a time
+    "keys": (64, 32),  # of a tile
 }
 
 # Family of operators and way of computing them -> parameters. The first
@@ -55,7 +55,7 @@ PARAMETERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
         (("product", "convolution", "convolution_gradients"), "matrix", _MATRIX),
         (("attention", "attention_gradients"), "strips", _ATTENTION_STRIPS),
         (("attention", "attention_gradients"), "tiles", _ATTENTION_TILES),
-        (("attention",), "matrix", _ATTENTION_MATRIX),
+        (("attention", "attention_gradients"), "matrix", _ATTENTION_MATRIX),
     )
     for family in families
 }

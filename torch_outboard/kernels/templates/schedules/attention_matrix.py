@@ -1,99 +1,254 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedule of attention for devices with matrix units. Its gradients are those of the tiles.
+"""The schedule of attention for devices with matrix units.
 
-A group has 64 queries of a head, and goes through the keys 64 at a time. The unit multiplies queries and keys; the
-scores go through the group's memory, where items compute the weights of their rows. The unit multiplies the weights,
-rounded to the type of the values, and the values. Sums stay in the registers of the unit's lanes.
+A group has up to 128 queries of a head, and goes through the keys by tiles. The lanes of a unit have some rows of
+queries, and all keys of a tile: queries, scores and sums stay in their registers. Tiles of keys and of values take
+turns in three slots of the group's memory: one is multiplied while the others are filled. Weights, rounded to the type
+of the values, are the left operand of the second product. If the unit's lanes do not hold them as it takes them, they
+pass through the group's memory.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import dataclass
+
 from torch_outboard.codegen.dialects.frame import LocalArray
-from torch_outboard.codegen.dialects.units import unit_of
+from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
+from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Rows
-from torch_outboard.kernels.templates.product import Operand, ceil_div, filled, stored
-from torch_outboard.kernels.templates.schedules.attention_tiles import differentiate
+from torch_outboard.kernels.templates.product import End, Operand, ceil_div, filled
+from torch_outboard.kernels.templates.schedules.attention_matrix_gradients import differentiate
+from torch_outboard.kernels.templates.schedules.attention_rows import by_columns, by_rows, combined, in_registers, put
+from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_sides import Array, Side, Tiling, fragments, multiplied
 
 __all__ = ["attend", "differentiate"]
 
-_TILE = 64
-_PITCH = _TILE + 4  # of scores
+_QUERIES, _GROUP = 128, 256
+_SLOTS = 3
+_SLOT_BYTES = 1 << 14  # so that three slots are 48 KiB
+_LOG2_E = 1 / math.log(2)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How a group shares its queries and keys.
+
+    Attributes
+    ----------
+    down : int
+        The unit's matrices one below the other in the rows of a unit's lanes: two, if the registers suffice, because a
+        tile of keys then serves twice as many queries.
+    parts : int
+        How many units' lanes a group has.
+    keys : int
+        The keys of a tile.
+    head, value_head : int
+        The columns of queries and keys, and of values, with the zeros behind them.
+    """
+
+    unit: MatrixUnit
+    down: int
+    parts: int
+    keys: int
+    head: int
+    value_head: int
+
+    @staticmethod
+    def of(unit: MatrixUnit, head: int, value_head: int, most: int) -> _Sizes:
+        """Return the sizes for a head, with `most` keys or fewer. Raises Refusal if the unit does not divide tiles."""
+        chunk = 16 // unit.dtype.itemsize
+        across = unit.n * max([one.fragments for one in unit.load_right if one], default=1)
+        head = _padded(head, math.lcm(unit.k, chunk))
+        value_head = _padded(value_head, math.lcm(across, chunk))
+        down = 2 if max(head, value_head) <= 64 else 1
+        parts = min(_QUERIES // (unit.m * down), _GROUP // unit.lanes)
+        keys = next(
+            (
+                keys
+                for keys in (64, 32, 16)
+                if keys <= most
+                and keys * max(head, value_head) * unit.dtype.itemsize <= _SLOT_BYTES
+                and keys % unit.k == keys % across == 0
+            ),
+            0,
+        )
+        if parts == 0 or keys == 0 or not unit.result.rows_of_lane(unit.lanes):
+            raise Refusal(
+                f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
+                f"divide tiles of {_QUERIES} by {max(keys, 16)}"
+            )
+        return _Sizes(unit, down, parts, keys, head, value_head)
+
+    @property
+    def rows(self) -> int:
+        """The rows of a unit's lanes."""
+        return self.unit.m * self.down
+
+    @property
+    def queries(self) -> int:
+        """The queries of a group."""
+        return self.rows * self.parts
+
+    def tiling(self) -> Tiling:
+        return Tiling(self.unit, self.queries, self.keys, self.head, self.parts * self.unit.lanes, self.rows, self.keys)
+
+    @property
+    def slot(self) -> int:
+        """The elements of a slot."""
+        arrays = (
+            Array("", "", self.keys, size, 16 // self.unit.dtype.itemsize) for size in (self.head, self.value_head)
+        )
+        return max(one.size for one in arrays)
+
+    @property
+    def piece(self) -> int:
+        """The columns of queries that the slots take at a time."""
+        chunk = 16 // self.unit.dtype.itemsize
+        step = math.lcm(self.unit.k, chunk)
+        pieces = (size for size in range(self.head, 0, -step) if self.head % size == 0)
+        return next(size for size in pieces if Array("", "", self.queries, size, chunk).size <= _SLOTS * self.slot)
+
+
+def _padded(size: int, unit: int) -> int:
+    return (size + unit - 1) // unit * unit
 
 
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launch of attention."""
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way does not serve the call
-    tiling = Tiling.of(unit, (_TILE, _TILE), call.schedule("matrix")["steps"])
-    wide = (given.value_head + _TILE - 1) // _TILE * _TILE
+    sizes = _Sizes.of(unit, given.head, given.value_head, call.schedule("matrix")["keys"])
+    tiling = sizes.tiling()
     kernel = Kernel("ob_attention_of_units", unit.header, group=tiling.group)
     words = given.declare(kernel, given.query, given.key, given.value, result, logsumexp)
 
-    def side(name: str, operand: Operand, lines: tuple[str, str], tile: int, steps: int, depth: str) -> Side:
+    def side(
+        name: str, operand: Operand, lines: tuple[str, str], tile: int, steps: int, depth: str, slots: int = _SLOTS
+    ) -> Side:
         is_left = name == "query"
-        return Side(name, operand, lines, tiling, call.dialect, tile, steps, is_left, slots=1, depth=depth, until=depth)
+        return Side(name, operand, lines, tiling, call.dialect, tile, steps, is_left, slots, depth, depth, sizes.slot)
 
-    # Wide values are brought in fewer rows, so that they fit beside the scores.
-    steps = tiling.steps if wide <= 2 * _TILE else max(unit.k, tiling.steps // 2)
-    query = side("query", _by_rows(given.query), ("first_query", "$QUERIES"), _TILE, tiling.steps, "$HEAD")
-    key = side("key", _by_rows(given.key), ("first_key", "$KEYS"), _TILE, tiling.steps, "$HEAD")
-    value = side("value", _by_columns(given.value), ("0", "$VALUE_HEAD"), wide, steps, "$KEYS")
-    weights, across = Array(value.kind, "weights", _TILE, _TILE, tiling.chunk), tiling.columns // unit.n
-    # Items that share a row of scores.
-    beside = max(1, tiling.group // _TILE)
-    kernel.arrays = [
-        *(one.memory() for one in (query, key, value)),
-        LocalArray(value.kind, "weights", str(weights.size), is_aligned=True),
-        LocalArray("float", "score_tile", str(_TILE * _PITCH), is_aligned=True),
-        LocalArray("float", "of_items", str(_TILE * beside)),
-        LocalArray("float", "of_rows", str(_TILE)),
-    ]
-    words |= tiling.words() | _brought(query, key, value)
+    query = side(
+        "query", by_rows(given.query), ("first_query", "$QUERIES"), sizes.queries, sizes.piece, "$HEAD", slots=1
+    )
+    key = side("key", by_rows(given.key), ("next_key", "$KEYS"), sizes.keys, sizes.head, "$HEAD")
+    value = side("value", by_columns(given.value), ("0", "$VALUE_HEAD"), sizes.value_head, sizes.keys, "$KEYS")
+    rows_of_lane, kind = unit.result.rows_of_lane(unit.lanes), key.kind
+    kernel.arrays = [LocalArray(kind, "slots", str(_SLOTS * sizes.slot), is_aligned=True)]
+    words |= tiling.words() | _brought(query, key, value) | _sums(call, unit, sizes, given)
     words |= {
-        "TILE": str(_TILE),
         "UNROLL": call.dialect.unroll,
-        "PITCH": str(_PITCH),
-        "GROUP_ITEMS": str(tiling.group),
-        "BESIDE": str(beside),
-        "ROWS_OF_ITEM": str(_TILE * beside // tiling.group),
-        "BLOCKS": str(wide // _TILE),
+        "KIND": kind,
+        "QUERY_TILE": str(sizes.queries),
+        "KEY_TILE": str(sizes.keys),
+        "PIECE": str(sizes.piece),
+        "PADDED": str(sizes.head),
+        "SLOT": str(sizes.slot),
+        "LINES": str(rows_of_lane),
+        "EACH": str(unit.result.count // rows_of_lane),
+        "SHARED": str(unit.result.lanes_of_row(unit.lanes)),
+        "VALUE_ACROSS": str(sizes.value_head // unit.n),
         "BEGINS": _begins(given, result),
-        "LOAD_QUERY": query.load("part_row", "$DOWN"),
-        "LOAD_KEY": key.load("part_column", "$ACROSS"),
-        "LOAD_WEIGHTS": fragments(unit, True, weights, ("part_row", "first + at"), "$DOWN"),
-        "LOAD_VALUE": fragments(
-            unit,
-            False,
-            value.array,
-            (f"block / {across} * ({_TILE} - {tiling.columns}) + part_column", "at"),
-            "$ACROSS * $BLOCKS",
-            is_across=value.is_across,
+        "STORE_LOGSUMEXP": logsumexp.store(
+            logsumexp.begin(), "query", "0", f"(most[line] + OB_LIB(log2)(total[line])) * (float){1 / _LOG2_E!r}"
         ),
-        "MULTIPLY_SCORES": multiplied(unit, "scores", tiling.rows // unit.m, across),
-        "MULTIPLY_SUMS": multiplied(unit, "sums", tiling.rows // unit.m, across * wide // _TILE),
-        "SCORE": _score(given),
-        "STORE_WEIGHT": stored(f"weights[{weights.at('row', 'column')}]", "weight", given.value.tensor.dtype),
-        "STORE": result.store("result_from", "query", "column", "sum"),
-        "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(sum_of_weights)"),
     }
+    kernel.arrays += _memory(unit, tiling, kind, sizes)
+    words |= _ends(unit, result, sizes.value_head // unit.n)
     kernel.text = filled(_ATTEND, words)
-    kernel.groups = given.batch * given.heads * ceil_div(given.queries, _TILE)
+    kernel.groups = given.batch * given.heads * ceil_div(given.queries, sizes.queries)
     call.launch(kernel)
+
+
+def _memory(unit: MatrixUnit, tiling: Tiling, kind: str, sizes: _Sizes) -> list[LocalArray]:
+    """Return the memory of a group that units without exchanges, or with other places for weights, need."""
+    arrays = []
+    if not unit.exchange:
+        count = tiling.group * sizes.down * unit.result.rows_of_lane(unit.lanes)
+        arrays.append(LocalArray("float", "of_items", str(count)))
+    if not in_registers(unit):
+        array = Array(kind, "weights", sizes.queries, sizes.keys, tiling.chunk)
+        arrays.append(LocalArray(kind, "weights", str(array.size), is_aligned=True))
+    return arrays
 
 
 def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
     """Return the words by which the group's memory gets its tiles."""
-    copies = query.tiling.unit.copies
+    unit = query.tiling.unit
+    copies, held = unit.copies, query.tiling.rows // unit.m * unit.left.count
     return {
+        "DECLARE": query.declared() + key.declared() + value.declared(),
         "FIND_QUERY": query.find(),
+        "BRING_QUERY": query.begin() + query.finish(),
         "FIND_KEY": key.find(),
+        "BEGIN_KEY": key.begin(),
+        "FINISH_KEY": key.finish(),
         "FIND_VALUE": value.find(),
-        "BRING_PAIR": query.begin() + key.begin() + query.finish() + key.finish(),
-        "BRING_VALUE": value.begin() + value.finish(),
-        "VALUE_STEPS": str(value.steps),
-        "WAIT": copies.commit + filled(copies.wait, {"LATER": "0"}) if copies else "",
+        "BEGIN_VALUE": value.begin(),
+        "FINISH_VALUE": value.finish(),
+        "COMMIT": copies.commit if copies else "",
+        "WAIT": filled(copies.wait, {"LATER": str(_SLOTS - 2)}) if copies else "",
+        "WAIT_ALL": filled(copies.wait, {"LATER": "0"}) if copies else "",
+        "LOAD_QUERY": query.load("part_row", "$DOWN", f"query_part + (first + at) / {unit.k} * {held}"),
+        "LOAD_KEY": key.load("0", "$ACROSS", "right_part"),
+        "LOAD_VALUE": value.load("0", "$VALUE_ACROSS", "right_part"),
+    }
+
+
+def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention) -> dict[str, str]:
+    """Return the words of the products and of the weights between them."""
+    across, wide = sizes.keys // unit.n, sizes.value_head // unit.n
+    has_mask, factor = given.mask is not None, f"({given.scale} * (float){_LOG2_E!r})"
+    # The greatest score is also the one of the greatest weight if the scale is positive and finite.
+    is_late = not has_mask and re.fullmatch(r"\(float\)(?!-)[0-9.e-]*[1-9][0-9.e-]*", given.scale) is not None
+    added = f" + {given.mask_at('query', 'key')} * (float){_LOG2_E!r}" if has_mask else ""
+    weights = Array("", "weights", sizes.queries, sizes.keys, 16 // unit.dtype.itemsize)
+    dtype = given.value.tensor.dtype
+    kept = in_registers(unit)
+    return {
+        "MULTIPLY_SCORES": multiplied(
+            unit, "scores", sizes.down, across, left=f"query_part + at / {unit.k} * {sizes.down * unit.left.count}"
+        ),
+        "MULTIPLY_SUMS": multiplied(unit, "sums", sizes.down, wide),
+        "SCORE": "*score" if is_late else f"*score * {factor}{added}",
+        "IS_SCALED": "0" if is_late else "1",
+        "FACTOR": factor,
+        "WEIGHT": filled(
+            unit.power,
+            {"VALUE": f"OB_LIB(fma)(*score, {factor}, -base)" if is_late else "*score - base"},
+        ),
+        "BASE": f"greatest * {factor}" if is_late else "greatest",
+        "GREATEST": combined(unit, "greatest_of", "$DOWN * $LINES", "OB_LIB(fmax)(own, other)"),
+        "TOTAL": combined(unit, "total", "$DOWN * $LINES", "(own + other)"),
+        "RESCALED": filled(unit.power, {"VALUE": "most[line] - base"}),
+        "PUT_WEIGHTS": "" if kept else put(unit, weights, dtype, "scores", across) + "    OB_BARRIER;\n",
+        "LOAD_WEIGHTS": kept.text("scores", "left_part", across, dtype)
+        if kept
+        else fragments(unit, True, weights, ("part_row", "at"), "$DOWN", "left_part"),
+        "HAS_MASK": "1" if has_mask else "0",
+    }
+
+
+def _ends(unit: MatrixUnit, result: Rows, across: int) -> dict[str, str]:
+    """Return the words by which results are stored."""
+    end = End(
+        declare=lambda kernel: None,
+        value="value * inverse[i * $LINES + index / $EACH]",
+        place=result.place("result_from", "query", "column"),
+        dtype=result.tensor.dtype,
+        dense="column" if result.is_dense_along("column") else "",
+        multiples=tuple(result.stride(one) for one in ("batch", "head", "row")),
+        pointer="result",
+    )
+    return stores(end, unit, ("query", "column"), across) | {
+        "ROW": "query",
+        "COLUMN": "column",
+        "ROWS": "$QUERIES",
+        "COLUMNS": "$VALUE_HEAD",
     }
 
 
@@ -103,188 +258,192 @@ def _begins(given: Attention, result: Rows) -> str:
     return " ".join(f"const ob_i64 {one.name}_from = {one.begin(head)};" for one, head in heads.items())
 
 
-def _by_rows(rows: Rows) -> Operand:
-    """Return a head's rows as lines, whose steps are the columns."""
-    name = rows.name
-    return Operand(
-        declare=rows.declare,
-        of_line=(("ob_i64", f"{name}_line", f"{name}_from + line * {rows.stride('row')}"),),
-        of_step="",
-        place=f"{name}[{name}_line + step * {rows.stride('column')}]",
-        dtype=rows.tensor.dtype,
-        is_dense_along_steps=rows.is_dense_along("column"),
-        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
-        pointer=name,
-    )
-
-
-def _by_columns(rows: Rows) -> Operand:
-    """Return a head's columns as lines, whose steps are the rows."""
-    name = rows.name
-    place = f"{name}_line + step * {rows.stride('row')}"
-    return Operand(
-        declare=rows.declare,
-        of_line=(("ob_i64", f"{name}_line", f"{name}_from + line * {rows.stride('column')}"),),
-        of_step="",
-        place=f"{name}[{place}]",
-        dtype=rows.tensor.dtype,
-        is_dense_along_steps=False,
-        beside=f"{name}[{place} + lane]" if rows.is_dense_along("column") else "",
-        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
-        pointer=name,
-    )
-
-
-def _score(given: Attention) -> str:
-    """Return the statements for a score of the tile; outside the tensor or the causal part, the score is $NONE."""
-    condition = "query < $QUERIES && key < $KEYS" + (" && key <= query" if given.is_causal else "")
-    mask = f" + {given.mask_at('query', 'key')}" if given.mask is not None else ""
-    return f"""\
-        const ob_i64 query = first_query + row, key = first_key + column;
-        const float score = {condition} ? score_tile[row * $PITCH + column] * $SCALE{mask} : $NONE;"""
-
-
 _ATTEND = """\
+  OB_LOCAL_AT $KIND* query_tile = slots;
+  OB_LOCAL_AT $KIND* key_tile = slots;
+  OB_LOCAL_AT $KIND* value_tile = slots;
   const int item = OB_ITEM_OF_GROUP;
   const int lane = item % $LANES;
-  const int part_row = item / $LANES % $PARTS_DOWN * $PART_ROWS;
-  const int part_column = item / $LANES / $PARTS_DOWN * $PART_COLUMNS;
-  const ob_i64 tiles = ($QUERIES + $TILE - 1) / $TILE;
+  const int part_row = item / $LANES * $PART_ROWS;
+  const ob_i64 tiles = ($QUERIES + $QUERY_TILE - 1) / $QUERY_TILE;
   const ob_i64 number = OB_GROUP_NUMBER, batch = number / tiles / $HEADS, head = number / tiles % $HEADS;
   const ob_i64 key_head = head / $GROUP;
   // The last ones first: where it is causal, they take longest.
-  const ob_i64 first_query = (tiles - 1 - number % tiles) * $TILE;
-  const ob_i64 end = $IS_CAUSAL && first_query + $TILE < $KEYS ? first_query + $TILE : $KEYS;
+  const ob_i64 first_query = (tiles - 1 - number % tiles) * $QUERY_TILE;
+  const ob_i64 end = $IS_CAUSAL && first_query + $QUERY_TILE < $KEYS ? first_query + $QUERY_TILE : $KEYS;
   $BEGINS
   $MASK_BEGIN
-  float sums[$DOWN * $ACROSS * $BLOCKS * $RESULTS];
-  $UNROLL
-  for (int i = 0; i < $DOWN * $ACROSS * $BLOCKS * $RESULTS; ++i) sums[i] = 0;
-  float most[$ROWS_OF_ITEM], total[$ROWS_OF_ITEM];
-  for (int i = 0; i < $ROWS_OF_ITEM; ++i) {
-    most[i] = $NONE;
-    total[i] = 0;
-  }
+$DECLARE
+  $LEFT_KIND query_part[$PADDED / $UNIT_STEPS * $DOWN * $LEFT_COUNT];
+  {
 $FIND_QUERY
+    $UNROLL
+    for (int first = 0; first < $PADDED; first += $PIECE) {
+      const int from_step = first;
+      if (first > 0) OB_BARRIER;
+$BRING_QUERY
+      $COMMIT
+      $WAIT_ALL
+      OB_BARRIER;
+      $UNROLL
+      for (int at = 0; at < $PIECE; at += $UNIT_STEPS) {
+$LOAD_QUERY
+      }
+    }
+    OB_BARRIER;
+  }
+  float sums[$DOWN * $VALUE_ACROSS * $RESULTS];
+  $UNROLL
+  for (int i = 0; i < $DOWN * $VALUE_ACROSS * $RESULTS; ++i) sums[i] = 0;
+  float most[$DOWN * $LINES], total[$DOWN * $LINES];
+  $UNROLL
+  for (int line = 0; line < $DOWN * $LINES; ++line) {
+    most[line] = $NONE;
+    total[line] = 0;
+  }
 $FIND_VALUE
-  for (ob_i64 first_key = 0; first_key < end; first_key += $TILE) {
+  {
+    const ob_i64 next_key = 0;
+    const int other = 0, from_step = 0;
 $FIND_KEY
+$BEGIN_KEY
+$FINISH_KEY
+    $COMMIT
+  }
+  {
+    const int other = 1;
+    const ob_i64 from_step = 0;
+$BEGIN_VALUE
+$FINISH_VALUE
+    $COMMIT
+  }
+  int turn = 0, other = 2;
+  for (ob_i64 first_key = 0; first_key < end; first_key += $KEY_TILE) {
+    const ob_i64 next_key = first_key + $KEY_TILE;
     float scores[$DOWN * $ACROSS * $RESULTS];
     $UNROLL
     for (int i = 0; i < $DOWN * $ACROSS * $RESULTS; ++i) scores[i] = 0;
-    for (ob_i64 from_step = 0; from_step < $HEAD; from_step += $STEPS) {
-      OB_BARRIER;
-$BRING_PAIR
-      $WAIT
-      OB_BARRIER;
-      $UNROLL
-      for (int at = 0; at < $STEPS; at += $UNIT_STEPS) {
-        $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
-        $RIGHT_KIND right_part[$ACROSS * $RIGHT_COUNT];
-$LOAD_QUERY
+    $WAIT
+    OB_BARRIER;
+    if (next_key < end) {
+      const int from_step = 0;
+$FIND_KEY
+$BEGIN_KEY
+    }
+    $COMMIT
+    $UNROLL
+    for (int at = 0; at < $PADDED; at += $UNIT_STEPS) {
+      $RIGHT_KIND right_part[$ACROSS * $RIGHT_COUNT];
 $LOAD_KEY
 $MULTIPLY_SCORES
-      }
     }
-    $UNROLL
-    for (int i = 0; i < $DOWN; ++i) {
+    if (next_key < end) {
+$FINISH_KEY
+    }
+    turn = turn == 2 ? 0 : turn + 1;
+    other = other == 2 ? 0 : other + 1;
+    // Only tiles at the end of the keys or of their causal part have keys that take no part.
+    const bool is_partial = next_key > $KEYS || ($IS_CAUSAL && next_key > first_query + part_row);
+    if (is_partial || $HAS_MASK || $IS_SCALED) {
       $UNROLL
-      for (int j = 0; j < $ACROSS; ++j) {
+      for (int i = 0; i < $DOWN; ++i) {
         $UNROLL
         for (int index = 0; index < $RESULTS; ++index) {
-          const int row = part_row + i * $UNIT_ROWS + ($RESULT_ROW);
-          const int column = part_column + j * $UNIT_COLUMNS + ($RESULT_COLUMN);
-          score_tile[row * $PITCH + column] = scores[(i * $ACROSS + j) * $RESULTS + index];
+          const ob_i64 query = first_query + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
+          const ob_i64 left = ($IS_CAUSAL && query < $KEYS ? query + 1 : $KEYS) - first_key;
+          const int count = query < $QUERIES && left > 0 ? (left < $KEY_TILE ? (int)left : $KEY_TILE) : 0;
+          $UNROLL
+          for (int j = 0; j < $ACROSS; ++j) {
+            const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
+            const ob_i64 key = first_key + column;
+            float* score = scores + (i * $ACROSS + j) * $RESULTS + index;
+            *score = column < count ? $SCORE : $NONE;
+          }
         }
       }
     }
-    OB_BARRIER;
-    for (int i = 0; i < $ROWS_OF_ITEM; ++i) {
-      const int row = item / $BESIDE + i * ($GROUP_ITEMS / $BESIDE);
-      float greatest = $NONE;
-      for (int column = item % $BESIDE; column < $TILE; column += $BESIDE) {
-$SCORE
-        score_tile[row * $PITCH + column] = score;
-        greatest = score > greatest ? score : greatest;
-      }
-      of_items[row * $BESIDE + item % $BESIDE] = greatest;
-    }
-    OB_BARRIER;
-    for (int i = 0; i < $ROWS_OF_ITEM; ++i) {
-      const int row = item / $BESIDE + i * ($GROUP_ITEMS / $BESIDE);
-      float greatest = most[i];
-      for (int one = 0; one < $BESIDE; ++one) {
-        const float other = of_items[row * $BESIDE + one];
-        greatest = other > greatest ? other : greatest;
-      }
-      // Where no key is left so far, all weights are 0.
-      const float base = greatest == $NONE ? 0 : greatest;
-      const float factor = OB_LIB(exp)(most[i] - base);
-      most[i] = greatest;
-      total[i] *= factor;
-      for (int column = item % $BESIDE; column < $TILE; column += $BESIDE) {
-        const float weight = OB_LIB(exp)(score_tile[row * $PITCH + column] - base);
-        total[i] += weight;
-        $STORE_WEIGHT
-      }
-      if (item % $BESIDE == 0) of_rows[row] = factor;
-    }
-    OB_BARRIER;
+    float greatest_of[$DOWN * $LINES];
     $UNROLL
     for (int i = 0; i < $DOWN; ++i) {
       $UNROLL
-      for (int index = 0; index < $RESULTS; ++index) {
-        const float factor = of_rows[part_row + i * $UNIT_ROWS + ($RESULT_ROW)];
+      for (int line = 0; line < $LINES; ++line) {
+        float greatest = $NONE;
         $UNROLL
-        for (int j = 0; j < $ACROSS * $BLOCKS; ++j) sums[(i * $ACROSS * $BLOCKS + j) * $RESULTS + index] *= factor;
+        for (int j = 0; j < $ACROSS; ++j) {
+          $UNROLL
+          for (int index = 0; index < $EACH; ++index) {
+            greatest = OB_LIB(fmax)(greatest, scores[(i * $ACROSS + j) * $RESULTS + line * $EACH + index]);
+          }
+        }
+        greatest_of[i * $LINES + line] = greatest;
       }
     }
-    for (int first = 0; first < $TILE; first += $VALUE_STEPS) {
-      const ob_i64 from_step = first_key + first;
-      if (first > 0) OB_BARRIER;
-$BRING_VALUE
-      $WAIT
-      OB_BARRIER;
+$GREATEST
+    $UNROLL
+    for (int i = 0; i < $DOWN; ++i) {
       $UNROLL
-      for (int at = 0; at < $VALUE_STEPS; at += $UNIT_STEPS) {
-        $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
-        $RIGHT_KIND right_part[$ACROSS * $BLOCKS * $RIGHT_COUNT];
+      for (int index = 0; index < $LINES; ++index) {
+        const int line = i * $LINES + index;
+        const float greatest = greatest_of[line];
+        const float scaled = $BASE;
+        const float next = OB_LIB(fmax)(scaled, most[line]);
+        // Where no key is left so far, all weights are 0.
+        const float base = next == $NONE ? 0 : next;
+        const float factor = $RESCALED;
+        most[line] = next;
+        float sum = 0;
+        $UNROLL
+        for (int j = 0; j < $ACROSS; ++j) {
+          $UNROLL
+          for (int one = 0; one < $EACH; ++one) {
+            float* score = scores + (i * $ACROSS + j) * $RESULTS + index * $EACH + one;
+            *score = $WEIGHT;
+            sum += *score;
+          }
+        }
+        total[line] = total[line] * factor + sum;
+        $UNROLL
+        for (int j = 0; j < $VALUE_ACROSS; ++j) {
+          $UNROLL
+          for (int one = 0; one < $EACH; ++one)
+            sums[(i * $VALUE_ACROSS + j) * $RESULTS + index * $EACH + one] *= factor;
+        }
+      }
+    }
+$PUT_WEIGHTS
+    $WAIT
+    OB_BARRIER;
+    if (next_key < end) {
+      const ob_i64 from_step = next_key;
+$BEGIN_VALUE
+    }
+    $COMMIT
+    $UNROLL
+    for (int at = 0; at < $KEY_TILE; at += $UNIT_STEPS) {
+      $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
+      $RIGHT_KIND right_part[$VALUE_ACROSS * $RIGHT_COUNT];
 $LOAD_WEIGHTS
 $LOAD_VALUE
 $MULTIPLY_SUMS
-      }
     }
-  }
-  OB_BARRIER;
-  for (int i = 0; i < $ROWS_OF_ITEM; ++i)
-    of_items[(item / $BESIDE + i * ($GROUP_ITEMS / $BESIDE)) * $BESIDE + item % $BESIDE] = total[i];
-  OB_BARRIER;
-  for (int i = 0; i < $ROWS_OF_ITEM; ++i) {
-    const int row = item / $BESIDE + i * ($GROUP_ITEMS / $BESIDE);
-    float sum_of_weights = 0;
-    for (int one = 0; one < $BESIDE; ++one) sum_of_weights += of_items[row * $BESIDE + one];
-    const ob_i64 query = first_query + row;
-    const float base = most[i] == $NONE ? 0 : most[i];
-    if (item % $BESIDE == 0) {
-      of_rows[row] = sum_of_weights == 0 ? 0 : 1 / sum_of_weights;
-      if (query < $QUERIES) { $STORE_LOGSUMEXP }
+    if (next_key < end) {
+$FINISH_VALUE
     }
+    turn = turn == 2 ? 0 : turn + 1;
+    other = other == 2 ? 0 : other + 1;
   }
-  OB_BARRIER;
+$TOTAL
+  float inverse[$DOWN * $LINES];
   $UNROLL
   for (int i = 0; i < $DOWN; ++i) {
     $UNROLL
-    for (int j = 0; j < $ACROSS * $BLOCKS; ++j) {
-      $UNROLL
-      for (int index = 0; index < $RESULTS; ++index) {
-        const int row = part_row + i * $UNIT_ROWS + ($RESULT_ROW);
-        const int column = j / $ACROSS * $TILE + part_column + j % $ACROSS * $UNIT_COLUMNS + ($RESULT_COLUMN);
-        const ob_i64 query = first_query + row;
-        if (query < $QUERIES && column < $VALUE_HEAD) {
-          const float sum = sums[(i * $ACROSS * $BLOCKS + j) * $RESULTS + index] * of_rows[row];
-          $STORE
-        }
-      }
+    for (int index = 0; index < $RESULTS; index += $EACH) {
+      const int line = i * $LINES + index / $EACH;
+      const ob_i64 query = first_query + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
+      inverse[line] = total[line] == 0 ? 0 : 1 / total[line];
+      if (lane % $SHARED == 0 && query < $QUERIES) { $STORE_LOGSUMEXP }
     }
   }
-"""
+  const ob_i64 first_row = first_query;
+  const int first_column = 0, part_column = 0;
+$STORE"""

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
-import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.codegen.dialects.dialect import HALVES, STORAGE_TYPES, SUFFIXES
 from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
-from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, multiplied, wide
+from torch_outboard.kernels.templates.schedules.matrix_ends import stores
+from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, multiplied
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
 
 __all__ = ["multiply"]
@@ -124,13 +123,13 @@ def _kernel(
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
         "SLOTS": str(_SLOTS),
-        "FIND": left.find() + right.find(),
+        "FIND": left.declared() + left.find() + right.declared() + right.find(),
         "BEGIN": left.begin() + right.begin(),
         "FINISH": left.finish() + right.finish(),
         "COMMIT": unit.copies.commit if unit.copies else "",
         "WAIT": filled(unit.copies.wait, {"LATER": str(_SLOTS - 2)}) if unit.copies else "",
-        "LOAD_LEFT": left.load("part_row", "$DOWN"),
-        "LOAD_RIGHT": right.load("part_column", "$ACROSS"),
+        "LOAD_LEFT": left.load("part_row", "$DOWN", "left_part"),
+        "LOAD_RIGHT": right.load("part_column", "$ACROSS", "right_part"),
         "MULTIPLY": multiplied(unit, "sums", tiling.rows // unit.m, tiling.columns // unit.n),
         "RANGE": "const $INDEX begin = 0, until = $DEPTH;",
         "ROW": names[0],
@@ -140,32 +139,10 @@ def _kernel(
     if splits is not None:
         words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE}
         kernel.groups *= splits
-    words |= _stores(end, tiling, names)
+    words |= stores(end, unit, names, tiling.columns // unit.n)
     kernel.arrays = [left.memory(), right.memory()]
     kernel.text, kernel.group = filled(_TEXT, words), tiling.group
     return kernel
-
-
-def _stores(end: End, tiling: Tiling, names: tuple[str, str]) -> dict[str, str]:
-    """Return the words of the loops that store a lane's results: two at once, if the results have them adjacent."""
-    fragment, size = tiling.unit.result, end.dtype.itemsize
-    if end.condition or not (fragment.has_pairs and end.dense == names[1] and end.dtype in (*HALVES, torch.float32)):
-        return {"STORE": _STORE, "END": end.store}
-    kind, suffix = STORAGE_TYPES[end.dtype], SUFFIXES[end.dtype]
-    ended = "ended" if size == 4 else f"ob_to_{suffix}(ended)"
-    pair = ("ob_u64", "(ob_u64)OB_AS_U32(pair[0]) | (ob_u64)OB_AS_U32(pair[1]) << 32")
-    if size == 2:
-        pair = ("ob_u32", "(ob_u32)pair[0] | (ob_u32)pair[1] << 16")
-    return {
-        "STORE": _STORE_PAIRS,
-        "IS_WIDE": wide(end.pointer, end.multiples, 2, 2 * size),
-        "KIND": kind,
-        "VALUE": end.value,
-        "PLACE": end.place,
-        "ENDED": ended,
-        "WORD": pair[0],
-        "PAIR": pair[1],
-    }
 
 
 def _splits(product: Product, tiling: Tiling, many: int) -> Any:
@@ -237,54 +214,3 @@ $FINISH
     other = other == $SLOTS - 1 ? 0 : other + 1;
   }
 $STORE"""
-
-_STORE = """\
-  $UNROLL
-  for (int i = 0; i < $DOWN; ++i) {
-    $UNROLL
-    for (int j = 0; j < $ACROSS; ++j) {
-      $UNROLL
-      for (int index = 0; index < $RESULTS; ++index) {
-        const ob_i64 $ROW = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
-        const ob_i64 $COLUMN = first_column + part_column + j * $UNIT_COLUMNS + ($RESULT_COLUMN);
-        if ($ROW < $ROWS && $COLUMN < $COLUMNS) {
-          const float value = sums[(i * $ACROSS + j) * $RESULTS + index];
-          $END
-        }
-      }
-    }
-  }
-"""
-
-_STORE_PAIRS = """\
-  const bool is_wide = $IS_WIDE;
-  $UNROLL
-  for (int i = 0; i < $DOWN; ++i) {
-    $UNROLL
-    for (int j = 0; j < $ACROSS; ++j) {
-      $UNROLL
-      for (int index = 0; index < $RESULTS; index += 2) {
-        const ob_i64 $ROW = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
-        const ob_i64 first = first_column + part_column + j * $UNIT_COLUMNS + ($RESULT_COLUMN);
-        if ($ROW < $ROWS && first < $COLUMNS) {
-          $KIND pair[2];
-          $UNROLL
-          for (int one = 0; one < 2; ++one) {
-            const ob_i64 $COLUMN = first + one < $COLUMNS ? first + one : first;
-            const float value = sums[(i * $ACROSS + j) * $RESULTS + index + one];
-            const float ended = $VALUE;
-            pair[one] = $ENDED;
-          }
-          const ob_i64 $COLUMN = first;
-          OB_GLOBAL $KIND* place = &$PLACE;
-          if (is_wide && first + 1 < $COLUMNS) {
-            *(OB_GLOBAL $WORD*)place = $PAIR;
-          } else {
-            place[0] = pair[0];
-            if (first + 1 < $COLUMNS) place[1] = pair[1];
-          }
-        }
-      }
-    }
-  }
-"""

@@ -174,6 +174,8 @@ class Side:
         The number of steps of the operand.
     until : str
         The step at which the group ends.
+    slot : int
+        The elements of a slot, if other sides use the slots too.
     """
 
     name: str
@@ -187,6 +189,7 @@ class Side:
     slots: int = 3
     depth: str = "$DEPTH"
     until: str = "$DEPTH"
+    slot: int = 0
 
     @property
     def first(self) -> str:
@@ -249,13 +252,16 @@ class Side:
             line, step = f"at_load / {each}", f"at_load % {each} * {chunk}"
         return f"const int at_load = item + load * {self.tiling.group}; const int at_line = {line}, at_step = {step};"
 
+    def declared(self) -> str:
+        """Return the declarations of what `begin` and `finish` use: whether 16 bytes are brought at once, registers."""
+        return f"  {self._finds_width()}\n  {'' if self.copies else self._registers()}\n"
+
     def find(self) -> str:
         """Return the statements that compute the numbers of the lines that an item loads."""
         # Lines beyond the last one are computed and not stored.
         room = self.operand.room or self.size
         end, last = (room, f"{room} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
         return f"""\
-  {self._finds_width()}
   {self.operand.arrays(self.lines)}
   $UNROLL
   for (int load = 0; load < {self.lines}; ++load) {{
@@ -264,7 +270,6 @@ class Side:
     {self.operand.computed()}
     {self.operand.lines("load")}
   }}
-  {"" if self.copies else self._registers()}
 """
 
     def _finds_width(self) -> str:
@@ -333,7 +338,7 @@ class Side:
     def _at(self) -> str:
         """Return the place of a load in the group's array."""
         at = self.array.at(*(("at_step", "at_line") if self.is_across else ("at_line", "at_step")), self.has_chunks)
-        return f"other * {self.array.size} + {at}" if self.slots > 1 else at
+        return f"other * {self.slot or self.array.size} + {at}" if self.slots > 1 else at
 
     def _fits(self) -> str:
         return f"if (at_load < {self.count}) " if self.loads * self.tiling.group != self.count else ""
@@ -404,10 +409,10 @@ class Side:
           }}
         }}"""
 
-    def load(self, line: str, count: str, step: str = "at") -> str:
+    def load(self, line: str, count: str, into: str, step: str = "at") -> str:
         """Return the loop that loads `count` fragments of the slot `turn`, from a line and a step of the tile on."""
-        slot = f"turn * {self.array.size} + " if self.slots > 1 else ""
-        return fragments(self.tiling.unit, self.is_left, self.array, (line, step), count, slot, self.is_across)
+        slot = f"turn * {self.slot or self.array.size} + " if self.slots > 1 else ""
+        return fragments(self.tiling.unit, self.is_left, self.array, (line, step), count, into, slot, self.is_across)
 
 
 def fragments(
@@ -416,6 +421,7 @@ def fragments(
     array: Array,
     place: tuple[str, str],
     count: str,
+    into: str,
     slot: str = "",
     is_across: bool = False,
 ) -> str:
@@ -432,8 +438,7 @@ def fragments(
         return f"{array.name} + {slot}{array.at(*((step, line) if is_across else (line, step)), is_chunk)}"
 
     if load:
-        into = f"{'left' if is_left else 'right'}_part + block * {what.count}"
-        text = filled(load.text, {"INTO": into, "FROM": at(load.line, load.step, True)})
+        text = filled(load.text, {"INTO": f"{into} + block * {what.count}", "FROM": at(load.line, load.step, True)})
         body = f"        {text}\n"
     else:
         line, step = (what.row, what.column) if is_left else (what.column, what.row)
@@ -448,7 +453,7 @@ def fragments(
                 f"{register} = index % {what.packed} ? {register} | bits : bits;"
             )
         body = f"""\
-        {what.kind}* into = {"left" if is_left else "right"}_part + block * {what.count};
+        {what.kind}* into = {into} + block * {what.count};
         $UNROLL
         for (int index = 0; index < {what.elements}; ++index) {{ {store} }}
 """
@@ -459,12 +464,14 @@ def fragments(
 """
 
 
-def multiplied(unit: MatrixUnit, sums: str, down: int, across: int) -> str:
+def multiplied(
+    unit: MatrixUnit, sums: str, down: int, across: int, left: str = "left_part", right: str = "right_part"
+) -> str:
     """Return the loops that add the products of a lane's fragments to its sums."""
     words = {
         "SUMS": f"{sums} + (i * {across} + j) * {unit.result.count}",
-        "LEFT": f"left_part + i * {unit.left.count}",
-        "RIGHT": f"right_part + j * {unit.right.count}",
+        "LEFT": f"{left} + i * {unit.left.count}",
+        "RIGHT": f"{right} + j * {unit.right.count}",
     }
     return f"""\
       $UNROLL

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What attention with matrix units does with rows: heads as operands, numbers of rows, weights as a left operand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES
+from torch_outboard.codegen.dialects.units import MatrixUnit
+from torch_outboard.kernels.templates.heads import Rows
+from torch_outboard.kernels.templates.product import Operand, filled, stored
+from torch_outboard.kernels.templates.schedules.matrix_sides import Array
+
+__all__ = ["Kept", "by_columns", "by_rows", "combined", "in_registers", "put"]
+
+
+def by_rows(rows: Rows) -> Operand:
+    """Return a head's rows as lines, whose steps are the columns."""
+    name = rows.name
+    return Operand(
+        declare=rows.declare,
+        of_line=(("ob_i64", f"{name}_line", f"{name}_from + line * {rows.stride('row')}"),),
+        of_step="",
+        place=f"{name}[{name}_line + step * {rows.stride('column')}]",
+        dtype=rows.tensor.dtype,
+        is_dense_along_steps=rows.is_dense_along("column"),
+        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
+        pointer=name,
+    )
+
+
+def by_columns(rows: Rows) -> Operand:
+    """Return a head's columns as lines, whose steps are the rows."""
+    name = rows.name
+    place = f"{name}_line + step * {rows.stride('row')}"
+    return Operand(
+        declare=rows.declare,
+        of_line=(("ob_i64", f"{name}_line", f"{name}_from + line * {rows.stride('column')}"),),
+        of_step="",
+        place=f"{name}[{place}]",
+        dtype=rows.tensor.dtype,
+        is_dense_along_steps=False,
+        beside=f"{name}[{place} + lane]" if rows.is_dense_along("column") else "",
+        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
+        pointer=name,
+    )
+
+
+def combined(unit: MatrixUnit, numbers: str, count: str, how: str) -> str:
+    """Return the statements that combine the numbers of all lanes that share rows, as each of them then has it.
+
+    `how` is an expression of `own` and `other`.
+    """
+    lanes = unit.result.lanes_of_row(unit.lanes)
+    bits = [bit for bit in (1 << at for at in range(16)) if bit < lanes]
+    if unit.exchange:
+        steps = "".join(
+            f"""
+      {{
+        const float own = {numbers}[number], other = {filled(unit.exchange, {"VALUE": "own", "BIT": str(bit)})};
+        {numbers}[number] = {how};
+      }}"""
+            for bit in bits
+        )
+        return f"    $UNROLL\n    for (int number = 0; number < {count}; ++number) {{{steps}\n    }}\n"
+    return f"""\
+    OB_BARRIER;
+    for (int number = 0; number < {count}; ++number) of_items[item * ({count}) + number] = {numbers}[number];
+    OB_BARRIER;
+    for (int number = 0; number < {count}; ++number)
+      for (int bits = 1; bits < {lanes}; ++bits) {{
+        const float own = {numbers}[number], other = of_items[(item ^ bits) * ({count}) + number];
+        {numbers}[number] = {how};
+      }}
+"""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How the elements of a left fragment are held by the same lane as results.
+
+    Attributes
+    ----------
+    places : tuple of tuple of int
+        For each element, the number of the result's fragment among those of the steps, and the element there.
+    """
+
+    unit: MatrixUnit
+    places: tuple[tuple[int, int], ...]
+
+    def text(self, results: str, into: str, across: int, dtype: torch.dtype, first: str = "at") -> str:
+        """Return the loop that makes left fragments of the results from the column `first` on."""
+        left = self.unit.left
+        stores = []
+        for register in range(left.count):
+            parts = []
+            for one in range(left.packed):
+                block, element = self.places[register * left.packed + one]
+                place = f"(i * {across} + ({first}) / {self.unit.n} + {block}) * {self.unit.result.count} + {element}"
+                value = stored("const ob_u16 part", f"{results}[{place}]", dtype) if dtype.itemsize == 2 else ""
+                text = value.partition("=")[2].strip(" ;") if value else f"{results}[{place}]"
+                bits = filled(self.unit.element, {"ELEMENT": f"({STORAGE_TYPES[dtype]})({text})"})
+                shift = f" << {one * 32 // left.packed}" if one else ""
+                parts.append(f"({left.kind})({bits}){shift}")
+            stores.append(f"        {into}[i * {left.count} + {register}] = {' | '.join(parts)};\n")
+        return f"      $UNROLL\n      for (int i = 0; i < $DOWN; ++i) {{\n{''.join(stores)}      }}\n"
+
+
+def in_registers(unit: MatrixUnit) -> Kept | None:
+    """Return how lanes hold left fragments as results; None if they do not."""
+    if unit.m * unit.k * unit.n == 0 or unit.k % unit.n:
+        return None
+    places = []
+    for element in range(unit.left.elements):
+        found = {_place(unit, lane, element) for lane in range(unit.lanes)}
+        if len(found) != 1 or None in found:
+            return None
+        places.append(found.pop())
+    return Kept(unit, tuple(place for place in places if place is not None))
+
+
+def _place(unit: MatrixUnit, lane: int, element: int) -> tuple[int, int] | None:
+    row, step = unit.left.place(lane, element)
+    for index in range(unit.result.elements):
+        if unit.result.place(lane, index) == (row, step % unit.n):
+            return step // unit.n, index
+    return None
+
+
+def put(unit: MatrixUnit, array: Array, dtype: torch.dtype, results: str, across: int) -> str:
+    """Return the loops that store results in the group's memory, rounded to a type."""
+    store = stored(f"{array.name}[{array.at('row', 'column')}]", "value", dtype)
+    return f"""\
+    $UNROLL
+    for (int i = 0; i < $DOWN; ++i) {{
+      $UNROLL
+      for (int j = 0; j < {across}; ++j) {{
+        $UNROLL
+        for (int index = 0; index < $RESULTS; ++index) {{
+          const int row = part_row + i * $UNIT_ROWS + ($RESULT_ROW);
+          const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
+          const float value = {results}[(i * {across} + j) * $RESULTS + index];
+          {store}
+        }}
+      }}
+    }}
+"""
