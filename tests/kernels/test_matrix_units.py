@@ -285,7 +285,11 @@ def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) ->
 def test_gradients_of_attention(dtype: torch.dtype, device: torch.device) -> None:
     name = str(dtype).removeprefix("torch.")
     assert "attention_gradients.matrix" in measuring.names_of(device, "^attention_gradients", [name])[0]
-    for queries, keys in ((70, 100), (35, 131)):  # of which the last keys take no part
+    has_exchange = generators().eager().dialect.units[0].exchange
+    if not has_exchange and dtype != served()[-1]:
+        pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+    # In the second case, the last keys take no part.
+    for queries, keys in ((70, 100), (35, 131)) if has_exchange else ((35, 131),):
         heads = [r(1, count, rows, 24).to(dtype) for count, rows in ((2, queries), (1, keys), (1, keys))]
         differentiate(*heads, is_causal=True, device=device)
 

@@ -280,7 +280,7 @@ $FIND_QUERY
     $UNROLL
     for (int first = 0; first < $PADDED; first += $PIECE) {
       const int from_step = first;
-      if (first > 0) OB_BARRIER;
+      OB_BARRIER;
 $BRING_QUERY
       $COMMIT
       $WAIT_ALL

@@ -435,7 +435,7 @@ $SUMS_DECLARED
     $BEGINS
     $MASK_BEGIN
 $DECLARE
-    if (member > 0) OB_BARRIER;
+    OB_BARRIER;
 $NUMBERS_OF_KEPT
 $LOOP
     // A causal part may have no tiles.

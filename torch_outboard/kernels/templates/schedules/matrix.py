@@ -134,7 +134,16 @@ def _kernel(
         "RANGE": "const $INDEX begin = 0, until = $DEPTH;",
         "ROW": names[0],
         "COLUMN": names[1],
+        "LOOPS": _LOOP,
     }
+    if left.copies and right.copies:
+        words |= {
+            "LOOPS": _WIDE_LOOP + _LOOP,
+            "BEGIN_LEFT": left.begin_wide(),
+            "BEGIN_RIGHT": right.begin_wide(),
+            "WAIT_ALL": filled(unit.copies.wait, {"LATER": "0"}) if unit.copies else "",
+            "LAST_STEP": str(tiling.steps - unit.k),
+        }
     kernel.groups = _tiles(product, (tiling.height, tiling.width))
     if splits is not None:
         words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE}
@@ -191,6 +200,39 @@ $FINISH
     from_step += $STEPS;
   }
   int turn = 0;
+$LOOPS
+$STORE"""
+
+# Without branches around the copies, a compiler spreads them among the multiplications.
+_WIDE_LOOP = """\
+  if (left_is_wide && right_is_wide) {
+  for ($INDEX first_step = begin; first_step < until; first_step += $STEPS) {
+    $WAIT
+    OB_BARRIER;
+    $UNROLL
+    for (int at = 0; at < $STEPS; at += $UNIT_STEPS) {
+      $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
+      $RIGHT_KIND right_part[$ACROSS * $RIGHT_COUNT];
+$LOAD_LEFT
+$LOAD_RIGHT
+      if (at == 0) {
+$BEGIN_LEFT
+      }
+      if (at == $LAST_STEP) {
+$BEGIN_RIGHT
+        $COMMIT
+      }
+$MULTIPLY
+    }
+    from_step += $STEPS;
+    turn = turn == $SLOTS - 1 ? 0 : turn + 1;
+    other = other == $SLOTS - 1 ? 0 : other + 1;
+  }
+  $WAIT_ALL
+  } else
+"""
+
+_LOOP = """\
   for ($INDEX first_step = begin; first_step < until; first_step += $STEPS) {
     $WAIT
     OB_BARRIER;
@@ -213,4 +255,4 @@ $FINISH
     turn = turn == $SLOTS - 1 ? 0 : turn + 1;
     other = other == $SLOTS - 1 ? 0 : other + 1;
   }
-$STORE"""
+"""

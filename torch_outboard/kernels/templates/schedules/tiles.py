@@ -3,24 +3,33 @@
 
 A group of 256 items has a tile of 64 by 64 results. If there are enough tiles to keep a large device busy, it has 128
 by 128. An item has 4 by 4 results, or four such blocks. Sixteen steps of both operands are loaded to local memory at a
-time, while the next ones are loaded into registers. Neighbouring items load adjacent elements in memory.
+time, while the next ones are loaded into registers. Neighbouring items load adjacent elements in memory. If few tiles
+have long sums, several groups share the steps of a tile, and a second launch adds their sums in a fixed order.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
+import torch
 from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
-from torch_outboard.kernels.templates.product import Operand, Product, SumType, ceil_div, filled
+from torch_outboard.kernels.templates.channels import holds
+from torch_outboard.kernels.templates.product import End, Operand, Product, SumType, ceil_div, filled
+from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
 
 __all__ = ["multiply"]
 
 _GROUP = 256
 _SMALL, _LARGE = 64, 128
+# Tiles that are few for a device. Groups then share the steps of a tile: so many
+# at most, and each fills the group's memory so often at least.
+_FEW, _MOST_SPLITS, _LEAST_TURNS = 128, 64, 16
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
@@ -29,11 +38,31 @@ def multiply(call: TemplateCall, product: Product) -> None:
     steps = schedule["steps"]
     has_many = product.sums.size == 4 and _tiles(product, _LARGE, has_numbers=True) >= schedule["many"]
     tile = _LARGE if has_many else _SMALL
+    splits = None if has_many else _splits(product, steps)
+    if splits is None:
+        call.launch(_kernel(call, product, product.end, tile, steps))
+        return
+    part = allocate_parts(call, product, splits)
+    kernel = _kernel(call, product, end_of_parts(part), tile, steps, splits)
+    call.launch(kernel, sum_of_parts(call, product, part, splits))
+    call.free(part)
+
+
+def _splits(product: Product, steps: int) -> Any:
+    """Return how many groups share the steps of a tile if few tiles have long sums, else None."""
+    least = _LEAST_TURNS * steps
+    is_float = product.sums.dtype == torch.float32
+    if not is_float or not holds(sympy.Ge(product.depth, 4 * least)) or holds(sympy.Ge(_tiles(product, _SMALL), _FEW)):
+        return None
+    wanted = FloorDiv(2 * _FEW, sympy.Max(1, _tiles(product, _SMALL)))
+    return simplified(sympy.Max(1, sympy.Min(_MOST_SPLITS, wanted, FloorDiv(product.depth, least))))
+
+
+def _kernel(call: TemplateCall, product: Product, end: End, tile: int, steps: int, splits: Any = None) -> Kernel:
     kernel = Kernel(f"{product.name}_of_tiles", product.before)
     sizes = product.sizes(kernel)
-    product.left.declare(kernel)
-    product.right.declare(kernel)
-    product.end.declare(kernel)
+    for one in (product.left, product.right, end):
+        one.declare(kernel)
     loads = tile * steps // _GROUP
     words = {
         **sizes,
@@ -52,7 +81,9 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "READ_LEFT": _read(call.dialect, "l", "left_tile", "down", product.sums),
         "READ_RIGHT": _read(call.dialect, "r", "right_tile", "across", product.sums),
         "UNROLL": call.dialect.unroll,
-        "END": product.end.store,
+        "END": end.store,
+        "RANGE": "const ob_i64 begin = 0, until = $DEPTH;" if splits is None else _RANGE,
+        "SPLITS": "1" if splits is None else kernel.number("splits", splits),
         # An explicit fma is one instruction on devices with groups of items, and
         # dialects fuse nothing by themselves.
         "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * $SIDE + j])"
@@ -64,8 +95,8 @@ def multiply(call: TemplateCall, product: Product) -> None:
         for side in ("left", "right")
     ]
     kernel.text, kernel.group = filled(_TEXT, words), _GROUP
-    kernel.groups = _tiles(product, tile)
-    call.launch(kernel)
+    kernel.groups = _tiles(product, tile) * (1 if splits is None else splits)
+    return kernel
 
 
 def _tiles(product: Product, tile: int, has_numbers: bool = False) -> Any:
@@ -104,7 +135,7 @@ def _fetch(operand: Operand, sums: SumType, into: str, tile: int) -> str:
       const ob_i64 step = from_step + at_step;
       {operand.again("load")}
       $KIND element = 0;
-      if (step < $DEPTH) {{
+      if (step < until) {{
         {operand.of_step}
         element = {operand.element(sums)};
       }}
@@ -132,6 +163,12 @@ def _read(dialect: Dialect, into: str, tile: str, first: str, sums: SumType) -> 
     return f"const {dialect.four(sums.kind)} {into}_four = {dialect.load_four(sums.kind, tile, index)}; {parts}"
 
 
+_RANGE = """\
+const ob_i64 split = number / tiles_down / tiles_across / $BATCH;
+  const ob_i64 turns = ($DEPTH + $STEPS - 1) / $STEPS;
+  const ob_i64 begin = turns * split / $SPLITS * $STEPS, end = turns * (split + 1) / $SPLITS * $STEPS;
+  const ob_i64 until = end < $DEPTH ? end : $DEPTH;"""
+
 # An item has four adjacent lines, so that they are read at once, and four in each next block of 64.
 _TEXT = """\
   const int item = OB_ITEM_OF_GROUP;
@@ -140,7 +177,8 @@ _TEXT = """\
   const ob_i64 tiles_across = ($COLUMNS + $TILE - 1) / $TILE;
   const ob_i64 first_row = number % tiles_down * $TILE;
   const ob_i64 first_column = number / tiles_down % tiles_across * $TILE;
-  const ob_i64 batch = number / tiles_down / tiles_across;
+  const ob_i64 batch = number / tiles_down / tiles_across % $BATCH;
+  $RANGE
   const int across = item % 16 * 4, down = item / 16 * 4;
   $KIND sums[$SIDE * $SIDE];
   $UNROLL
@@ -149,16 +187,16 @@ $FIND_LEFT
 $FIND_RIGHT
   $KIND left_next[$LOADS], right_next[$LOADS];
   {
-    const ob_i64 from_step = 0;
+    const ob_i64 from_step = begin;
 $FETCH_LEFT
 $FETCH_RIGHT
   }
-  for (ob_i64 first_step = 0; first_step < $DEPTH; first_step += $STEPS) {
+  for (ob_i64 first_step = begin; first_step < until; first_step += $STEPS) {
 $PUT_LEFT
 $PUT_RIGHT
     OB_BARRIER;
     const ob_i64 from_step = first_step + $STEPS;
-    if (from_step < $DEPTH) {
+    if (from_step < until) {
 $FETCH_LEFT
 $FETCH_RIGHT
     }
