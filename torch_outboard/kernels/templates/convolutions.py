@@ -226,6 +226,12 @@ class _Named:
         sizes = enumerate(self.tensor.size)
         return tuple(self.stride(one) for one, size in sizes if one != dim and simplified(size) != 1)
 
+    def has(self, number: str, dim: int) -> str:
+        """Return the condition that a number, which may be negative, is below the size of a dimension."""
+        if self._kind == "ob_i64":
+            return f"{number} >= 0 && {number} < {self.size(dim)}"
+        return f"(ob_u32)({number}) < (ob_u32){self.size(dim)}"
+
     def is_dense_along(self, dim: int) -> bool:
         return bool(V.graph.sizevars.statically_known_equals(self.tensor.stride[dim], 1))
 
@@ -340,8 +346,8 @@ def _spread(
     # The window at q has the pixel if the distance is a multiple of the stride.
     conditions, places = [], []
     for i in range(shape.rank):
-        step, size = shape.stride[i], grid.size(i + 2)
-        conditions.append(f"y{i} >= d{i} && (y{i} - d{i}) / {step} < {size}")
+        step = shape.stride[i]
+        conditions.append(f"y{i} >= d{i} && {grid.has(f'(y{i} - d{i}) / {step}', i + 2)}")
         if step > 1:
             conditions.append(f"(y{i} - d{i}) % {step} == 0")
         places.append(f"(y{i} - d{i}) / {step} * {grid.stride(i + 2)}")
@@ -443,7 +449,7 @@ def _inside(image: _Named) -> dict[str, Any]:
     return {
         "place": f"image[image_from + channel + {place}]",
         "dtype": image.tensor.dtype,
-        "condition": " && ".join(f"{one} >= 0 && {one} < {image.size(i + 2)}" for i, one in enumerate(at)),
+        "condition": " && ".join(image.has(one, i + 2) for i, one in enumerate(at)),
     }
 
 

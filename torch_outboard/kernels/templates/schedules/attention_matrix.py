@@ -262,9 +262,9 @@ _ATTEND = """\
   OB_LOCAL_AT $KIND* query_tile = slots;
   OB_LOCAL_AT $KIND* key_tile = slots;
   OB_LOCAL_AT $KIND* value_tile = slots;
-  const int item = OB_ITEM_OF_GROUP;
-  const int lane = item % $LANES;
-  const int part_row = item / $LANES * $PART_ROWS;
+  const ob_u32 item = OB_ITEM_OF_GROUP;
+  const ob_u32 lane = item % $LANES;
+  const ob_u32 part_row = item / $LANES * $PART_ROWS;
   const ob_i64 tiles = ($QUERIES + $QUERY_TILE - 1) / $QUERY_TILE;
   const ob_i64 number = OB_GROUP_NUMBER, batch = number / tiles / $HEADS, head = number / tiles % $HEADS;
   const ob_i64 key_head = head / $GROUP;

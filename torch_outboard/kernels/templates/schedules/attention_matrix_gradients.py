@@ -416,10 +416,10 @@ $COMPUTE
 """
 
 _TEXT = """\
-  const int item = OB_ITEM_OF_GROUP;
-  const int lane = item % $LANES;
-  const int share = item / $LANES % $SHARES;
-  const int part_row = item / $LANES / $SHARES * $UNIT_ROWS;
+  const ob_u32 item = OB_ITEM_OF_GROUP;
+  const ob_u32 lane = item % $LANES;
+  const ob_u32 share = item / $LANES % $SHARES;
+  const ob_u32 part_row = item / $LANES / $SHARES * $UNIT_ROWS;
   const ob_i64 tiles = ($KEPT + $KEPT_TILE - 1) / $KEPT_TILE;
   const ob_i64 number = OB_GROUP_NUMBER;
   const ob_i64 batch = number / tiles / ($GROUP_HEADS), of_head = number / tiles % ($GROUP_HEADS);

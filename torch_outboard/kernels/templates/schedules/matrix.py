@@ -31,6 +31,8 @@ _SLOTS = 3
 _BAND = 16
 # Groups that share the steps of a tile: at most, and the times that each fills its slots at least.
 _MOST_SPLITS, _LEAST_TURNS = 64, 8
+# Turns that take longer than to store and add the parts of a sum.
+_MANY_TURNS = 64
 # Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
 _NARROW = (1 << 31) - (1 << 20)
 
@@ -42,12 +44,14 @@ class _Choice:
     A tile of the product has 128 rows if the product has more than 64, and so for columns: the lanes of a large tile
     load less for each multiplication, but nothing is gained by rows that are not there.
 
-    | such tiles | tiles of 64 by 64 | chosen |
-    |---|---|---|
-    | enough for the device | | such tiles |
-    | few | enough for the device, or short sums | tiles of 64 by 64 |
-    | some | few | such tiles, whose steps are split |
-    | very few | few | tiles of 64 by 64, whose steps are split |
+    | such tiles | tiles of 64 by 64 | sums | chosen |
+    |---|---|---|---|
+    | enough for the device | | | such tiles |
+    | some | | very long | such tiles, whose steps are split |
+    | few | enough for the device | | tiles of 64 by 64 |
+    | few | few | short | tiles of 64 by 64 |
+    | some | few | long | such tiles, whose steps are split |
+    | very few | few | long | tiles of 64 by 64, whose steps are split |
     """
 
     tile: tuple[int, int]
@@ -59,10 +63,13 @@ class _Choice:
         large, small = (rows, columns), (_SMALL, _SMALL)
         if holds(sympy.Ge(_tiles(product, large), many)):
             return _Choice(large, False)
+        has_some = holds(sympy.Ge(_tiles(product, large), many // 8))
+        if has_some and holds(sympy.Ge(product.depth, _MANY_TURNS * steps)):
+            return _Choice(large, True)
         is_short = not holds(sympy.Ge(product.depth, 2 * _LEAST_TURNS * steps))
         if is_short or (large != small and holds(sympy.Ge(_tiles(product, small), many))):
             return _Choice(small, False)
-        return _Choice(large if holds(sympy.Ge(_tiles(product, large), many // 8)) else small, True)
+        return _Choice(large if has_some else small, True)
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
@@ -172,10 +179,10 @@ const ob_i64 split = OB_GROUP_NUMBER / (tiles * $BATCH);
   const $INDEX end = ($INDEX)(turns * (split + 1) / $SPLITS * $STEPS), until = end < $DEPTH ? end : $DEPTH;"""
 
 _TEXT = """\
-  const int item = OB_ITEM_OF_GROUP;
-  const int lane = item % $LANES;
-  const int part_row = item / $LANES % $PARTS_DOWN * $PART_ROWS;
-  const int part_column = item / $LANES / $PARTS_DOWN * $PART_COLUMNS;
+  const ob_u32 item = OB_ITEM_OF_GROUP;
+  const ob_u32 lane = item % $LANES;
+  const ob_u32 part_row = item / $LANES % $PARTS_DOWN * $PART_ROWS;
+  const ob_u32 part_column = item / $LANES / $PARTS_DOWN * $PART_COLUMNS;
   const $INDEX tiles_down = ($ROWS + $HEIGHT - 1) / $HEIGHT, tiles_across = ($COLUMNS + $WIDTH - 1) / $WIDTH;
   const ob_i64 tiles = (ob_i64)tiles_down * tiles_across;
   const ob_i64 batch = OB_GROUP_NUMBER / tiles % $BATCH;

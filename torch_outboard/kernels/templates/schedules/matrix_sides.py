@@ -250,7 +250,7 @@ class Side:
         else:
             each = self.steps // chunk
             line, step = f"at_load / {each}", f"at_load % {each} * {chunk}"
-        return f"const int at_load = item + load * {self.tiling.group}; const int at_line = {line}, at_step = {step};"
+        return f"const ob_u32 at_load = item + load * {self.tiling.group}, at_line = {line}, at_step = {step};"
 
     def declared(self) -> str:
         """Return the declarations of what `begin` and `finish` use: whether 16 bytes are brought at once, registers."""
