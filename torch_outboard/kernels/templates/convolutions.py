@@ -46,7 +46,7 @@ def forward(call: TemplateCall) -> list[str | None]:
     result = call.allocate(layout)
     bias = call.tensor("bias") if call.arguments["bias"] is not None else None
     given = shape.placed(call, call.tensor("input"), shape.groups)
-    weight = shape.placed(call, call.tensor("weight"))
+    weight = shape.placed_weight(call, call.tensor("weight"))
     run = _spread if shape.is_transposed else _windows
     run(call, shape, given, weight, bias, result)
     shape.free(call, given, weight)
@@ -62,7 +62,7 @@ def backward(call: TemplateCall) -> list[str | None]:
     placed = shape.placed(call, grad, shape.groups) if of_input is not None or of_weight is not None else grad
     if of_input is not None:
         result = call.allocate(of_input)
-        weight = shape.placed(call, call.tensor("weight"))
+        weight = shape.placed_weight(call, call.tensor("weight"))
         run = _windows if shape.is_transposed else _spread
         run(call, shape, placed, weight, None, result)
         shape.free(call, weight)
@@ -146,6 +146,15 @@ class _Shape:
     def placed(self, call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
         """Return the tensor, or a copy whose channels are as the product takes them."""
         return by_channels(call, tensor, groups) if self.has_units else tensor
+
+    def placed_weight(self, call: TemplateCall, weight: Tensor) -> Tensor:
+        """Return the weight, or a copy; for items with adjacent channels, a copy whose first dimension is adjacent."""
+        if not self.is_direct or weight.dtype.itemsize not in (2, 4):
+            return self.placed(call, weight)
+        one = sympy.Integer(1)
+        rows = Tensor(weight.dtype, [one, *weight.size], [one, *weight.stride], weight.name)
+        copy = by_channels(call, rows)
+        return Tensor(weight.dtype, weight.size, copy.stride[1:], copy.name)
 
     @staticmethod
     def free(call: TemplateCall, *tensors: Tensor) -> None:
