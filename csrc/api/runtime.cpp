@@ -108,6 +108,22 @@ c10::DeviceIndex device_of(const char* name, at::TensorList outputs, at::TensorL
   return device.index();
 }
 
+// Make shells of a launch's tensors. Return false if the host cannot reach one of them. The shells'
+// storages have no other owner once this returns: the thread that runs the body may release them.
+bool make_shells(at::TensorList outputs, at::TensorList inputs, Tensors* out_outputs, Tensors* out_inputs) {
+  if (!outboard::driver().host_address) {
+    return false;
+  }
+  outboard::ShellMaker maker;
+  for (const at::Tensor& tensor : outputs) {
+    out_outputs->push_back(maker.make(tensor));
+  }
+  for (const at::Tensor& tensor : inputs) {
+    out_inputs->push_back(maker.make(tensor));
+  }
+  return maker.is_reachable();
+}
+
 void run_on_copies(const char* name, Stream& stream, at::TensorList outputs, at::TensorList inputs, const Body& body) {
   outboard::refuse_in_capture(stream, name);
   const auto copy = [](at::TensorList tensors) {
@@ -169,17 +185,9 @@ void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Bod
   const c10::DeviceIndex device = device_of(name, outputs, inputs);
   outboard::ensure_open(device);
   Stream& stream = outboard::current_stream(device);
-  outboard::ShellMaker maker;
-  const auto shells = [&](at::TensorList tensors) {
-    Tensors made;
-    for (const at::Tensor& tensor : tensors) {
-      made.push_back(maker.make(tensor));
-    }
-    return made;
-  };
-  Tensors output_shells = shells(outputs);
-  Tensors input_shells = shells(inputs);
-  if (!outboard::driver().host_address || !maker.is_reachable()) {
+  Tensors output_shells;
+  Tensors input_shells;
+  if (!make_shells(outputs, inputs, &output_shells, &input_shells)) {
     run_on_copies(name, stream, outputs, inputs, body);
     return;
   }
