@@ -55,6 +55,11 @@ def results_of(net: torch.nn.RNNBase, given: list[torch.Tensor], is_packed: bool
     return [*(one.detach() for one in results), *torch.autograd.grad(loss, wanted)]
 
 
+def _ran_whole(calls: torch_outboard.Coverage) -> bool:
+    """Return True if the driver's library ran all steps of all layers in one call."""
+    return calls.calls("outboard::recurrent_net", "native") > 0
+
+
 def check(
     net: torch.nn.RNNBase, device: torch.device, dtype: torch.dtype = torch.float32, is_packed: bool = False
 ) -> None:
@@ -66,7 +71,8 @@ def check(
     torch_outboard.reset_coverage()
     found = results_of(ours, moved, is_packed)
     calls = torch_outboard.coverage()
-    assert calls.calls("outboard::recurrent", "generated") and not calls.calls(provider="fallback"), calls
+    assert calls.calls("outboard::recurrent", "generated") or _ran_whole(calls), calls
+    assert not calls.calls(provider="fallback"), calls
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == dtype and one.shape == other.shape
         scale = other.abs().max().clamp(min=1)
@@ -137,7 +143,8 @@ def test_autocast_rounds_and_gradients_stay_float(device: torch.device) -> None:
     assert output.dtype == h.dtype == c.dtype == torch.bfloat16
     output.float().sum().backward()
     assert all(one.grad is not None and one.grad.dtype == torch.float32 for one in net.parameters())
-    assert torch_outboard.coverage().calls("outboard::recurrent_backward", "generated") == 1
+    calls = torch_outboard.coverage()
+    assert calls.calls("outboard::recurrent_backward", "generated") == 1 or _ran_whole(calls)
     exact = copy.deepcopy(net).cpu().double()(x.cpu().double())[0]
     torch.testing.assert_close(output.cpu().double(), exact, atol=3e-2, rtol=3e-2)
 
@@ -229,6 +236,10 @@ def launched(work: Any, device: torch.device, folder: Path) -> Counter[str]:
 def test_a_step_is_one_launch(kind: str, device: torch.device, tmp_path: Path) -> None:
     """The rest is the same for every number of steps."""
     net = net_of(kind, 6, 5).to(device)
+    torch_outboard.reset_coverage()
+    net(torch.randn(2, 2, 6, device=device))
+    if _ran_whole(torch_outboard.coverage()):
+        pytest.skip("capability: nets by steps. The driver's library runs whole nets")
     found = []
     for steps in (4, 24):
         x = torch.randn(steps, 2, 6, device=device)

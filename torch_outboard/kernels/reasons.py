@@ -26,7 +26,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "the dialect … has neither vectors nor groups of items that share memory: needs vectors or has_groups",
     ),
     "Give the dialect a unit whose sizes divide 64, by lanes of which 256 items are a multiple, or leave it out.": (
-        "the matrix unit … of … by … by … and … lanes does not divide tiles of …",
+        "the matrix unit … of … by … by … and … lanes does not divide tiles of … by …",
     ),
     "Pass tensors of the shapes that torch.nn's recurrent layers pass: the CPU's kernel names those that do not fit.": (
         "the rows, the states and the weights of a recurrent layer do not fit",
