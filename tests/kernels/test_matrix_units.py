@@ -233,6 +233,12 @@ def has_exchange() -> bool:
     return generators().eager().dialect.units[0].exchange != ""
 
 
+def skip_long_compilations() -> None:
+    """Skip a test whose kernels take a minute to compile where lanes exchange nothing. `make stress` has it."""
+    if not has_exchange() and os.environ.get("OUTBOARD_TEST_MODELS") != "all":
+        pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+
+
 BOUNDS = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}
 
 
@@ -262,6 +268,7 @@ def attend(
 @pytest.mark.parametrize("dtype", TYPES)
 def test_attention(dtype: torch.dtype, device: torch.device) -> None:
     assert "attention.matrix" in measuring.names_of(device, "^attention", [str(dtype).removeprefix("torch.")])[0]
+    skip_long_compilations()
     for queries, keys in ((70, 130), (3, 65)) if has_exchange() else ((70, 130),):
         heads = (
             r(2, length, size, 40).to(dtype).transpose(1, 2) for length, size in ((queries, 4), (keys, 2), (keys, 2))
@@ -290,8 +297,7 @@ def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) ->
 def test_gradients_of_attention(dtype: torch.dtype, device: torch.device) -> None:
     name = str(dtype).removeprefix("torch.")
     assert "attention_gradients.matrix" in measuring.names_of(device, "^attention_gradients", [name])[0]
-    if not has_exchange() and dtype != served()[-1]:
-        pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+    skip_long_compilations()
     # In the second case, the last keys take no part.
     for queries, keys in ((70, 100), (35, 131)) if has_exchange() else ((35, 131),):
         heads = [r(1, count, rows, 24).to(dtype) for count, rows in ((2, queries), (1, keys), (1, keys))]
@@ -310,6 +316,7 @@ def test_attention_by_the_size_of_heads(dtype: torch.dtype, device: torch.device
 
 
 def test_attention_with_masks_and_wide_heads(device: torch.device) -> None:
+    skip_long_compilations()
     dtype = served()[-1]
     mask = torch.zeros(2, 1, 70, 90, dtype=dtype).masked_fill_(torch.rand(2, 1, 70, 90) > 0.5, float("-inf"))
     mask[0, :, 5:60] = float("-inf")

@@ -23,6 +23,13 @@ def test_attention(target: str) -> None:
     run_suite(str(TESTS / "kernels" / "test_attention.py"), f"--driver={target}", OUTBOARD_TEST_MODELS="all")
 
 
+def test_attention_by_units_in_plain_c() -> None:
+    target = "tests.simt_drivers:Units"
+    skip_without_device(target)
+    units = str(TESTS / "kernels" / "test_matrix_units.py")
+    run_suite(units, f"--driver={target}", "-k", "attention", OUTBOARD_TEST_MODELS="all")
+
+
 @TARGETS
 def test_the_operator_database(target: str) -> None:
     skip_without_device(target)
