@@ -128,6 +128,11 @@ class Comm {
     for (const auto& [handle, waiter] : call.waiters) {
       if (!is_aborted_) driver_.scheduler->wait(waiter.stream, waiter.begin, false);
     }
+    // An abort ends the wait for streams, and what they use is no longer this thread's to touch.
+    if (is_aborted_) {
+      *out_error = "the communicator was aborted";
+      return;
+    }
     const int64_t start = now();
     support::Plan plan;
     std::vector<std::function<void()>> finishes;
