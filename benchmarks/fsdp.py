@@ -13,7 +13,6 @@ import os
 import statistics
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from nccl import attach, free_port
+from nccl import free_port, join
 from torch.distributed.fsdp import fully_shard
 
 from examples.llama_mesh import VOCABULARY, Llama, Shape, rotations
@@ -41,11 +40,8 @@ def step(model: Llama, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, r
 
 
 def measure(rank: int, side: str, port: int, repeats: int, results: Any) -> None:
-    device = attach(side, rank)
+    device = join(side, rank, port)
     module = torch.get_device_module(device)
-    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
-    backend = "nccl" if side == "cuda" else "outboard"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
     torch.manual_seed(rank)
     tokens = torch.randint(VOCABULARY, (BATCH, SHAPE.length + 1), device=device)
     rotation = rotations(SHAPE, device).to(torch.bfloat16)

@@ -32,12 +32,18 @@ def attach(side: str, rank: int) -> torch.device:
     return torch.device("nv", rank)
 
 
-def measure(rank: int, side: str, port: int, repeats: int, results: Any) -> None:
+def join(side: str, rank: int, port: int) -> torch.device:
+    """Make the group of both ranks, and return this rank's device."""
     device = attach(side, rank)
-    module = torch.get_device_module(device)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     backend = "nccl" if side == "cuda" else "outboard"
     dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    return device
+
+
+def measure(rank: int, side: str, port: int, repeats: int, results: Any) -> None:
+    device = join(side, rank, port)
+    module = torch.get_device_module(device)
     for name, size in SIZES.items():
         x = torch.ones(size // 4, device=device)
         calls = max(5, min(repeats, (1 << 31) // size))
