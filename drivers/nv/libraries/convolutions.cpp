@@ -19,21 +19,6 @@ namespace {
 
 constexpr int64_t kMaxElements = std::numeric_limits<int32_t>::max();
 
-std::optional<int> type_of(ob_dtype dtype) {
-  switch (dtype) {
-    case OB_FLOAT16:
-      return cudnn::kHalf;
-    case OB_BFLOAT16:
-      return cudnn::kBrain16;
-    case OB_FLOAT32:
-      return cudnn::kFloat;
-    case OB_FLOAT64:
-      return cudnn::kDouble;
-    default:
-      return std::nullopt;
-  }
-}
-
 // A tensor with two dimensions of a grid or three: a grid of one dimension gets
 // another, of size 1, before it.
 struct Grid {
@@ -287,7 +272,7 @@ ob_status run(Driver& driver, Device& device, Call* call) {
 ob_status check_and_run(void* self, Call* call) {
   if (call->works.empty()) return decline_cudnn("nothing but the bias's gradient");
   if (const char* reason = refusal_of(*call); reason != nullptr) return decline_cudnn(reason);
-  const std::optional<int> type = type_of(call->grids.front().tensor->dtype);
+  const std::optional<int> type = cudnn::type_of(call->grids.front().tensor->dtype);
   if (!type.has_value()) return decline_cudnn("no such type");
   call->problem.type = *type;
   call->problem.rules = {

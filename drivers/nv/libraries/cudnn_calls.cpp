@@ -3,6 +3,21 @@
 
 namespace nv {
 
+std::optional<int> cudnn::type_of(ob_dtype dtype) {
+  switch (dtype) {
+    case OB_FLOAT16:
+      return kHalf;
+    case OB_BFLOAT16:
+      return kBrain16;
+    case OB_FLOAT32:
+      return kFloat;
+    case OB_FLOAT64:
+      return kDouble;
+    default:
+      return std::nullopt;
+  }
+}
+
 ob_status decline_cudnn(const char* reason) {
   return fail(OB_UNIMPLEMENTED, "cuDNN: %s", reason);
 }

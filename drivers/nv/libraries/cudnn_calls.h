@@ -2,10 +2,19 @@
 // What the operators by cuDNN have in common.
 #pragma once
 
+#include <optional>
+
 #include "../driver.h"
 #include "call.h"
 
 namespace nv {
+
+namespace cudnn {
+
+// Return cuDNN's number for a type, if it computes with it.
+std::optional<int> type_of(ob_dtype dtype);
+
+}  // namespace cudnn
 
 // Decline a call: another provider runs it.
 ob_status decline_cudnn(const char* reason);

@@ -18,21 +18,6 @@ constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 constexpr int kOldestBrainChip = 8;          // major compute capability
 constexpr size_t kOldestBrain = 91300;  // version of cuDNN
 
-std::optional<int> type_of(ob_dtype dtype) {
-  switch (dtype) {
-    case OB_FLOAT16:
-      return cudnn::kHalf;
-    case OB_BFLOAT16:
-      return cudnn::kBrain16;
-    case OB_FLOAT32:
-      return cudnn::kFloat;
-    case OB_FLOAT64:
-      return cudnn::kDouble;
-    default:
-      return std::nullopt;
-  }
-}
-
 // The tensors and numbers that both operators have, from the argument `first` on: the input, the
 // weights and the initial states; from `numbers` on, the sizes of a packed batch, the kind, and
 // whether there are two directions and biases.
@@ -104,7 +89,7 @@ bool read_lengths(const ob_value& sizes, int64_t batch, std::vector<int>* out_le
 const char* describe(const Call& call, const Device& device, const cudnn::Library& library, bool is_trained,
                      Problem* out) {
   constexpr int kCells[] = {cudnn::kLstmCell, cudnn::kGruCell, cudnn::kTanhCell, cudnn::kReluCell};
-  const std::optional<int> type = type_of(call.input.dtype);
+  const std::optional<int> type = cudnn::type_of(call.input.dtype);
   if (!type.has_value()) return "no such type";
   if (!library.has_recurrent) return "the library has no recurrent nets";
   if (*type == cudnn::kBrain16 && (device.major < kOldestBrainChip || library.version < kOldestBrain)) {
