@@ -115,12 +115,20 @@ DistributedBackend::~DistributedBackend() {
   }
 }
 
-c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive_ptr<c10d::Store>&,
+c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                             const std::vector<int>& ranks,
                                                             const c10::intrusive_ptr<c10d::Backend::Options>& options) {
-  // Keys that are the same on each rank. Torch prefixes its store with the new group's name, which
-  // depends on the groups of a rank; and it splits once for each type of device.
-  const std::string prefix = c10::str("split/", splits_.fetch_add(1), "/", c10::Join("_", ranks));
+  // Torch asks once for each type of device, with one store, and drops all groups but the first. A rank that drops a
+  // group closes connections that a slower one is still making.
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (last_split_.store.lock() == store) {
+      return last_split_.child.lock();
+    }
+    last_split_ = {WeakStore(store), WeakBackend(c10::intrusive_ptr<c10d::Backend>())};
+    number = splits_++;
+  }
   const auto found = std::find(ranks.begin(), ranks.end(), getRank());
   if (found == ranks.end()) {
     return nullptr;
@@ -129,9 +137,15 @@ c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive
   own->group_name = options->group_name;
   own->group_desc = options->group_desc;
   own->global_ranks_in_group = options->global_ranks_in_group;
-  return c10::make_intrusive<DistributedBackend>(c10::make_intrusive<c10d::PrefixStore>(prefix, store_),
-                                                 static_cast<int>(found - ranks.begin()),
-                                                 static_cast<int>(ranks.size()), std::move(own), make_gloo_);
+  // Keys that are the same on each rank. Torch prefixes its store with the new group's name, which depends on the
+  // groups of a rank.
+  const std::string prefix = c10::str("split/", number, "/", c10::Join("_", ranks));
+  c10::intrusive_ptr<c10d::Backend> child = c10::make_intrusive<DistributedBackend>(
+      c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(found - ranks.begin()),
+      static_cast<int>(ranks.size()), std::move(own), make_gloo_);
+  const std::lock_guard lock(mutex_);
+  last_split_.child = WeakBackend(child);
+  return child;
 }
 
 c10d::ErrorType DistributedBackend::getError() {

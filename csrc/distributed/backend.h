@@ -129,9 +129,16 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::shared_ptr<Group> group_;
   std::atomic<uint64_t> sequence_{0};
-  std::atomic<uint64_t> splits_{0};
+  using WeakStore = c10::weak_intrusive_ptr<c10d::Store>;
+  using WeakBackend = c10::weak_intrusive_ptr<c10d::Backend>;
+  struct Split {
+    WeakStore store{c10::intrusive_ptr<c10d::Store>()};
+    WeakBackend child{c10::intrusive_ptr<c10d::Backend>()};
+  };
   std::mutex mutex_;
   // Guarded by mutex_.
+  uint64_t splits_ = 0;
+  Split last_split_;
   std::map<std::pair<c10::DeviceIndex, int>, std::pair<Stream*, Stream*>> streams_;  // by device and channel
   Works coalesced_;
   std::vector<NativeDeferred> deferred_;  // sends and receives, until endCoalescing
