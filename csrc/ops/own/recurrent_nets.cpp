@@ -231,23 +231,22 @@ std::optional<NetResults> run_if_covered(RecurrentNet net, const OptionalTensor&
   return results;
 }
 
+// Torch's arguments as a net.
+RecurrentNet net_of(Recurrence kind, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx,
+                    at::TensorList params, bool has_biases, int64_t layers, double dropout, bool train,
+                    bool bidirectional) {
+  return {kind, input, {}, hx, cx, params.vec(), has_biases, layers, train ? dropout : 0, bidirectional ? 2 : 1};
+}
+
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 ThreeTensors lstm_net(const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
                       int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
   if (hx.size() == 2) {
-    if (const auto made = run_if_covered({Recurrence::Lstm,
-                                          input,
-                                          {},
-                                          hx[0],
-                                          hx[1],
-                                          params.vec(),
-                                          has_biases,
-                                          num_layers,
-                                          train ? dropout : 0,
-                                          bidirectional ? 2 : 1},
-                                         std::nullopt, batch_first)) {
+    const RecurrentNet net =
+        net_of(Recurrence::Lstm, input, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional);
+    if (const auto made = run_if_covered(net, std::nullopt, batch_first)) {
       return {(*made)[0], (*made)[1], (*made)[2]};
     }
   }
@@ -258,17 +257,9 @@ ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, 
                          at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
                          bool bidirectional) {
   if (hx.size() == 2) {
-    if (const auto made = run_if_covered({Recurrence::Lstm,
-                                          data,
-                                          {},
-                                          hx[0],
-                                          hx[1],
-                                          params.vec(),
-                                          has_biases,
-                                          num_layers,
-                                          train ? dropout : 0,
-                                          bidirectional ? 2 : 1},
-                                         batch_sizes, false)) {
+    const RecurrentNet net =
+        net_of(Recurrence::Lstm, data, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional);
+    if (const auto made = run_if_covered(net, batch_sizes, false)) {
       return {(*made)[0], (*made)[1], (*made)[2]};
     }
   }
@@ -283,9 +274,8 @@ using OfRows = TwoTensors(const at::Tensor&, const at::Tensor&, const at::Tensor
 template <Recurrence kKind, OfInputs* kTorchs>
 TwoTensors one_state(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
                      int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
-  if (const auto made = run_if_covered(
-          {kKind, input, {}, hx, {}, params.vec(), has_biases, num_layers, train ? dropout : 0, bidirectional ? 2 : 1},
-          std::nullopt, batch_first)) {
+  const RecurrentNet net = net_of(kKind, input, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional);
+  if (const auto made = run_if_covered(net, std::nullopt, batch_first)) {
     return {(*made)[0], (*made)[1]};
   }
   return kTorchs(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
@@ -295,9 +285,8 @@ template <Recurrence kKind, OfRows* kTorchs>
 TwoTensors packed_one_state(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
                             at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
                             bool bidirectional) {
-  if (const auto made = run_if_covered(
-          {kKind, data, {}, hx, {}, params.vec(), has_biases, num_layers, train ? dropout : 0, bidirectional ? 2 : 1},
-          batch_sizes, false)) {
+  const RecurrentNet net = net_of(kKind, data, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional);
+  if (const auto made = run_if_covered(net, batch_sizes, false)) {
     return {(*made)[0], (*made)[1]};
   }
   return kTorchs(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional);
