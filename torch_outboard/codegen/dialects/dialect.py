@@ -121,7 +121,9 @@ class Dialect:
         Vectors of 32 bytes, for CPUs, placed before kernels that use them. For each suffix of f32, f64, u32 and u64: a
         type `ob_vec_<suffix>` with `+`, `ob_vec_splat_<suffix>(number)`, `ob_vec_load_<suffix>(pointer)`,
         `ob_vec_store_<suffix>(vector, pointer)` and `ob_vec_add_product_<suffix>(number, vector, sum)`, which uses a
-        fused multiplication if the device has one. Pointers are to an item's own memory.
+        fused multiplication if the device has one. Pointers are to an item's own memory. Where a CPU has wider
+        registers, the text may also define OB_WIDE_BYTES (64), OB_WIDE(name), such as `ob_wide_##name`, for the same
+        names with wider vectors, and OB_WIDE_DEVICE, which stands before helpers that use them.
     has_groups : bool
         True if items of a group share memory. The header then has OB_LOCAL before declarations in that memory,
         OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also

@@ -67,20 +67,29 @@ _RAISES = """\
 """
 
 _VECTORS = """\
-#define OB_VECTOR(T, S)                                                                            \\
-  typedef T ob_vec_##S __attribute__((vector_size(32)));                                           \\
-  OB_DEVICE ob_vec_##S ob_vec_splat_##S(T value) { return ob_vec_##S{} + value; }                  \\
-  OB_DEVICE ob_vec_##S ob_vec_load_##S(const T* place) {                                           \\
-    ob_vec_##S value;                                                                              \\
+#define OB_VECTOR(W, T, S, BYTES)                                                                  \\
+  typedef T ob_##W##_##S __attribute__((vector_size(BYTES)));                                      \\
+  OB_DEVICE ob_##W##_##S ob_##W##_splat_##S(T value) { return ob_##W##_##S{} + value; }            \\
+  OB_DEVICE ob_##W##_##S ob_##W##_load_##S(const T* place) {                                       \\
+    ob_##W##_##S value;                                                                            \\
     std::memcpy(&value, place, sizeof(value));                                                     \\
     return value;                                                                                  \\
   }                                                                                                \\
-  OB_DEVICE void ob_vec_store_##S(ob_vec_##S value, T* place) { std::memcpy(place, &value, sizeof(value)); } \\
-  OB_DEVICE ob_vec_##S ob_vec_add_product_##S(T a, ob_vec_##S b, ob_vec_##S c) { return a * b + c; }
-OB_VECTOR(float, f32)
-OB_VECTOR(double, f64)
-OB_VECTOR(ob_u32, u32)
-OB_VECTOR(ob_u64, u64)
+  OB_DEVICE void ob_##W##_store_##S(ob_##W##_##S value, T* place) { std::memcpy(place, &value, sizeof(value)); } \\
+  OB_DEVICE ob_##W##_##S ob_##W##_add_product_##S(T a, ob_##W##_##S b, ob_##W##_##S c) { return a * b + c; }
+OB_VECTOR(vec, float, f32, 32)
+OB_VECTOR(vec, double, f64, 32)
+OB_VECTOR(vec, ob_u32, u32, 32)
+OB_VECTOR(vec, ob_u64, u64, 32)
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#define OB_WIDE_BYTES 64
+#define OB_WIDE(name) ob_wide_##name
+#define OB_WIDE_DEVICE OB_DEVICE
+OB_VECTOR(wide, float, f32, 64)
+OB_VECTOR(wide, double, f64, 64)
+OB_VECTOR(wide, ob_u32, u32, 64)
+OB_VECTOR(wide, ob_u64, u64, 64)
+#endif
 """
 
 HOST_CPP = Dialect(

@@ -72,24 +72,36 @@ OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
 #endif
 """
 
-# If FP_FAST_FMAF is defined, a fused multiplication is an instruction, also for doubles.
+# With FP_FAST_FMAF, or on a CPU with __FMA__, a fused multiplication is an instruction, also for doubles.
 _VECTORS = """\
-#define OB_VECTOR(T, V, S, N, SUM)                                                                 \\
-  typedef V ob_vec_##S;                                                                            \\
-  OB_DEVICE ob_vec_##S ob_vec_splat_##S(T value) { return (V)(value); }                            \\
-  OB_DEVICE ob_vec_##S ob_vec_load_##S(const T* place) { return vload##N(0, place); }              \\
-  OB_DEVICE void ob_vec_store_##S(ob_vec_##S value, T* place) { vstore##N(value, 0, place); }      \\
-  OB_DEVICE ob_vec_##S ob_vec_add_product_##S(T a, ob_vec_##S b, ob_vec_##S c) { return SUM; }
-#ifdef FP_FAST_FMAF
+#define OB_VECTOR(W, T, V, S, N, SUM)                                                              \\
+  typedef V ob_##W##_##S;                                                                          \\
+  OB_DEVICE V ob_##W##_splat_##S(T value) { return (V)(value); }                                   \\
+  OB_DEVICE V ob_##W##_load_##S(const T* place) { return vload##N(0, place); }                     \\
+  OB_DEVICE void ob_##W##_store_##S(V value, T* place) { vstore##N(value, 0, place); }             \\
+  OB_DEVICE V ob_##W##_add_product_##S(T a, V b, V c) { return SUM; }
+#if defined(FP_FAST_FMAF) || defined(__FMA__)
 #define OB_FUSED(a, b, c) fma(a, b, c)
 #else
 #define OB_FUSED(a, b, c) (a) * (b) + (c)
 #endif
-OB_VECTOR(float, float8, f32, 8, OB_FUSED((float8)(a), b, c))
-OB_VECTOR(ob_u32, uint8, u32, 8, a * b + c)
-OB_VECTOR(ob_u64, ulong4, u64, 4, a * b + c)
+OB_VECTOR(vec, float, float8, f32, 8, OB_FUSED((float8)(a), b, c))
+OB_VECTOR(vec, ob_u32, uint8, u32, 8, a * b + c)
+OB_VECTOR(vec, ob_u64, ulong4, u64, 4, a * b + c)
 #ifdef OB_HAS_DOUBLE
-OB_VECTOR(double, double4, f64, 4, OB_FUSED((double4)(a), b, c))
+OB_VECTOR(vec, double, double4, f64, 4, OB_FUSED((double4)(a), b, c))
+#endif
+// Without the attribute, clang makes two of a vector of 64 bytes.
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__clang__)
+#define OB_WIDE_BYTES 64
+#define OB_WIDE(name) ob_wide_##name
+#define OB_WIDE_DEVICE static inline __attribute__((always_inline, min_vector_width(512)))
+OB_VECTOR(wide, float, float16, f32, 16, OB_FUSED((float16)(a), b, c))
+OB_VECTOR(wide, ob_u32, uint16, u32, 16, a * b + c)
+OB_VECTOR(wide, ob_u64, ulong8, u64, 8, a * b + c)
+#ifdef OB_HAS_DOUBLE
+OB_VECTOR(wide, double, double8, f64, 8, OB_FUSED((double8)(a), b, c))
+#endif
 #endif
 """
 

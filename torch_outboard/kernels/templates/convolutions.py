@@ -138,7 +138,7 @@ class _Shape:
             groups,
             given["transposed"],
             SumType.of(dtypes.pop()),
-            "ob_i32" if (has_units or has_few) and is_narrow(*tensors, *of_results) else "ob_i64",
+            "ob_i32" if (has_units or has_few or way == "strips") and is_narrow(*tensors, *of_results) else "ob_i64",
             has_units,
             has_few,
         )

@@ -17,6 +17,7 @@ __all__ = ["attend", "differentiate"]
 
 _PANEL = panel_of(FLOAT)
 _LARGE = 128
+_LEAST_WIDTH = 32  # lanes of the widest panel
 
 
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
@@ -105,7 +106,7 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None
         "DELTA": delta.load(delta.begin(), "first_query + row"),
         "ARRAYS": " ".join(f"float {name}[$WIDTH * {_rounded(head)}];" for name, (one, head) in sums.items() if one),
         "CLEAR": " ".join(
-            f"for (int i = 0; i < panels * {_rounded(head) * _PANEL}; ++i) {name}[i] = 0;"
+            f"for (int i = 0; i < panels * {_rounded(head)} * {_PANEL}; ++i) {name}[i] = 0;"
             for name, (one, head) in sums.items()
             if one
         ),
@@ -157,9 +158,10 @@ def _words(
         kernel.pointer(name, tensor)
     schedule = call.schedule("strips")
     width = schedule["width"] if max(given.head, given.value_head) <= _LARGE else schedule["width"] // 2
+    width = max(width, _LEAST_WIDTH)
     return given.declare(kernel, *others) | {
         "ITEM": call.dialect.item,
-        "PANEL": str(_PANEL),
+        "PANEL": _PANEL,
         "WIDTH": str(width),
         "BLOCK": str(schedule["block"]),
         "STRIP": str(STRIP),

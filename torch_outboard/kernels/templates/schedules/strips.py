@@ -4,7 +4,8 @@
 One launch writes the left operand as strips of six rows, step after step; another launch computes. An item of the
 second has a block of 96 rows and four panels of columns. It packs 256 steps of its columns, whatever their strides and
 type, into its own memory, which stays in the second cache. Then it multiplies strips by panels of two vectors, whose
-sums are in registers.
+sums are in registers. The compiler knows the width of vectors, and the host does not: a block has as many columns
+whatever it is, in more or fewer panels.
 """
 
 from __future__ import annotations
@@ -16,28 +17,31 @@ import sympy  # type: ignore[import-untyped]
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
+from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import Operand, Product, SumType, ceil_div, filled
 
 __all__ = ["STRIP", "multiply", "pack", "panel_of", "tile"]
 
 STRIP = 6  # rows; with two vectors of columns it has 12 of 16 registers for sums
-_PACKED = 256  # steps that an item of the first launch writes
-_VECTOR_BYTES = 32
+_PACKED = 256  # steps that an item of the first launch writes, unless a caller says
+_MANY = 24  # items that are enough: they may be larger then, and read their operands less often
+_NARROW_PANEL_BYTES = 64  # the unit of a schedule's `panels`
 
 
 def multiply(call: TemplateCall, product: Product) -> None:
     """Write the launches of a product."""
     sums, schedule = product.sums, call.schedule("strips")
-    block, steps = schedule["block"], schedule["steps"]
+    steps = schedule["steps"]
     size = (product.batch, product.rows, product.depth)
-    packing, packed = pack(call, f"{product.name}_pack", product.left, sums, size, product.before)
+    packing, packed = pack(call, f"{product.name}_pack", product.left, sums, size, product.before, chunk=steps)
     kernel = Kernel(f"{product.name}_of_strips", tile(call.dialect, sums) + product.before)
     kernel.pointer("packed", packed, element=sums.kind)
     sizes = product.sizes(kernel)
     product.right.declare(kernel)
     product.end.declare(kernel)
-    panel = panel_of(sums)
-    width = panel * schedule["panels"]
+    block, width = schedule["block"], _NARROW_PANEL_BYTES // sums.size * schedule["panels"]
+    if holds(sympy.Ge(_items(product, 2 * block, 2 * width), _MANY)):
+        block, width = 2 * block, 2 * width
     words = {
         **sizes,
         "ITEM": call.dialect.item,
@@ -46,7 +50,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "STRIP": str(STRIP),
         "BLOCK": str(block),
         "WIDTH": str(width),
-        "PANEL": str(panel),
+        "PANEL": panel_of(sums),
         "STEPS": str(steps),
         "COMPUTED": product.right.computed(),
         "KEPT": product.right.lines("lane"),
@@ -55,18 +59,30 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "END": product.end.store,
     }
     kernel.text = filled(_MAIN, words)
-    kernel.groups = product.batch * ceil_div(product.rows, block) * ceil_div(product.columns, width)
+    kernel.groups = _items(product, block, width)
     call.launch(packing, kernel)
     call.free(packed)
 
 
+def _items(product: Product, block: int, width: int) -> Any:
+    return product.batch * ceil_div(product.rows, block) * ceil_div(product.columns, width)
+
+
 def pack(
-    call: TemplateCall, name: str, operand: Operand, sums: SumType, size: Sequence[Any], before: str = ""
+    call: TemplateCall,
+    name: str,
+    operand: Operand,
+    sums: SumType,
+    size: Sequence[Any],
+    before: str = "",
+    *,
+    chunk: int | None = None,
 ) -> tuple[Kernel, Tensor]:
     """Return a kernel that writes an operand as strips, and the written tensor; `size` is batches, lines and steps.
 
-    The element of a line's step is at `((batch * strips + line / 6) * steps + step) * 6 + line % 6`. Lines after the
-    last are not 0, but repeat the last line.
+    The element of a line's step is at `((batch * strips + line / 6) * steps + step) * 6 + line % 6`. With `chunk`, the
+    same steps of all strips lie together, `chunk` at a time, so that a reader of some steps reads on and on. Lines
+    after the last are not 0, but repeat the last line.
     """
     batch, lines, steps = size
     strips = ceil_div(lines, STRIP)
@@ -79,20 +95,21 @@ def pack(
         "DEPTH": kernel.number("depth", steps),
         "ITEM": call.dialect.item,
         "STRIP": str(STRIP),
-        "STEPS": str(_PACKED),
+        "STEPS": str(chunk or _PACKED),
+        "TO": "batch * strips * $DEPTH + " + ("strips * first_step + strip * steps" if chunk else _TO),
         "ARRAYS": operand.arrays(STRIP),
         "COMPUTED": operand.computed(),
         "KEPT": operand.lines("lane"),
         "LOOPS": _loops(operand, sums, str(STRIP), f"packed[to + at * {STRIP} + lane]"),
     }
     kernel.text = filled(_PACK, words)
-    kernel.groups = batch * strips * ceil_div(steps, _PACKED)
+    kernel.groups = batch * strips * ceil_div(steps, chunk or _PACKED)
     return kernel, packed
 
 
-def panel_of(sums: SumType) -> int:
-    """Return how many columns a panel has."""
-    return 2 * _VECTOR_BYTES // sums.size
+def panel_of(sums: SumType) -> str:
+    """Return how many columns a panel has, a constant of the text: a divisor of 128 bytes of columns."""
+    return f"(2 * OB_WIDE_BYTES / {sums.size})"
 
 
 def _loops(operand: Operand, sums: SumType, lanes: str, place: str) -> str:
@@ -117,8 +134,22 @@ def _loops(operand: Operand, sums: SumType, lanes: str, place: str) -> str:
 def _pack_columns(operand: Operand, sums: SumType) -> str:
     place = "part[(lane / $PANEL * $STEPS + at) * $PANEL + lane % $PANEL]"
     loops = _loops(operand, sums, "lanes", place)
-    if not operand.beside:
+    if operand.is_dense_along_steps:
         return loops
+    by_panel = f"""\
+    for (int at = 0; at < steps; ++at) {{
+      const ob_i64 step = first_step + at;
+      {operand.of_step}
+      for (int first = 0; first < lanes; first += $PANEL)
+        OB_VECTORS(1)
+        for (int lane = first; lane < first + $PANEL; ++lane) {{
+          {operand.again("lane")}
+          part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.element(sums)};
+        }}
+    }}
+"""
+    if not operand.beside:
+        return by_panel
     return f"""\
     if (lanes == block_columns) {{
       {operand.again("0")}
@@ -130,10 +161,12 @@ def _pack_columns(operand: Operand, sums: SumType) -> str:
             part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.element_beside(sums)};
       }}
     }} else {{
-{loops}
+{by_panel}
     }}
 """
 
+
+_TO = "strip * $DEPTH + first_step"
 
 _PACK = """\
   const ob_i64 ob_number = $ITEM;
@@ -144,7 +177,7 @@ _PACK = """\
   const ob_i64 first_step = ob_number / strips % chunks * $STEPS;
   const ob_i64 batch = ob_number / strips / chunks;
   const int steps = $DEPTH - first_step < $STEPS ? (int)($DEPTH - first_step) : $STEPS;
-  const ob_i64 to = ((batch * strips + strip) * $DEPTH + first_step) * $STRIP;
+  const ob_i64 to = ($TO) * $STRIP;
   $ARRAYS
   for (int lane = 0; lane < $STRIP; ++lane) {
     // What is beyond the last row is computed and not stored.
@@ -166,7 +199,7 @@ _MAIN = """\
   const int block_columns = $COLUMNS - first_column < $WIDTH ? (int)($COLUMNS - first_column) : $WIDTH;
   const int panels = (block_columns + $PANEL - 1) / $PANEL;
   const int lanes = panels * $PANEL;
-  const ob_i64 strip = batch * (($ROWS + $STRIP - 1) / $STRIP) + first_row / $STRIP;
+  const ob_i64 strips = ($ROWS + $STRIP - 1) / $STRIP;
   $KIND part[$STEPS * $WIDTH];
   $KIND sums[$BLOCK * $WIDTH];
   for (int i = 0; i < panels * $BLOCK * $PANEL; ++i) sums[i] = 0;
@@ -181,16 +214,33 @@ _MAIN = """\
 $PACK
     for (int panel = 0; panel < panels; ++panel)
       for (int at = 0; at * $STRIP < block_rows; ++at)
-        ob_tile(packed + ((strip + at) * $DEPTH + first_step) * $STRIP, part + panel * $STEPS * $PANEL,
-                sums + (panel * $BLOCK + at * $STRIP) * $PANEL, steps);
+        ob_tile(packed + (strips * (batch * $DEPTH + first_step) + (first_row / $STRIP + at) * steps) * $STRIP,
+                part + panel * $STEPS * $PANEL, sums + (panel * $BLOCK + at * $STRIP) * $PANEL, steps);
   }
-  for (int i = 0; i < block_rows; ++i)
-    for (int j = 0; j < block_columns; ++j) {
-      const ob_i64 row = first_row + i, column = first_column + j;
-      const $KIND value = sums[(j / $PANEL * $BLOCK + i) * $PANEL + j % $PANEL];
-      $END
+  for (int panel = 0; panel < panels; ++panel) {
+    const int first = panel * $PANEL;
+    const int count = block_columns - first < $PANEL ? block_columns - first : $PANEL;
+    for (int i = 0; i < block_rows; ++i) {
+      const ob_i64 row = first_row + i;
+      OB_VECTORS(1)
+      for (int j = 0; j < count; ++j) {
+        const ob_i64 column = first_column + first + j;
+        const $KIND value = sums[(panel * $BLOCK + i) * $PANEL + j];
+        $END
+      }
     }
+  }
 """
+
+
+# A dialect that names no wider vectors has those of 32 bytes.
+_WIDE = (
+    "#ifndef OB_WIDE_BYTES",
+    "#define OB_WIDE_BYTES 32",
+    "#define OB_WIDE(name) ob_vec_##name",
+    "#define OB_WIDE_DEVICE OB_DEVICE",
+    "#endif",
+)
 
 
 def tile(dialect: Dialect, sums: SumType) -> str:
@@ -199,22 +249,23 @@ def tile(dialect: Dialect, sums: SumType) -> str:
     All loops over rows and vectors are unrolled, so that sums are in registers. The sums start at 0 in each part of the
     steps, which loses fewer digits than one long sum.
     """
-    count = _VECTOR_BYTES // sums.size
-    kind, suffix = sums.kind, sums.suffix
+    kind, suffix, panel = sums.kind, sums.suffix, panel_of(sums)
     left = dialect.pointer(kind, is_written=False)
     pairs = [(row, vector) for row in range(STRIP) for vector in range(2)]
+    vector = f"const OB_WIDE({suffix})"
     lines = [
-        f"OB_DEVICE void ob_tile({left} left, const {kind}* right, {kind}* sums, int steps) {{",
-        *(f"  ob_vec_{suffix} s{row}{one} = ob_vec_splat_{suffix}(0);" for row, one in pairs),
+        *_WIDE,
+        f"OB_WIDE_DEVICE void ob_tile({left} left, const {kind}* right, {kind}* sums, int steps) {{",
+        *(f"  OB_WIDE({suffix}) s{row}{one} = OB_WIDE(splat_{suffix})(0);" for row, one in pairs),
         "  for (int at = 0; at < steps; ++at) {",
-        f"    const ob_vec_{suffix} r0 = ob_vec_load_{suffix}(right + at * {2 * count});",
-        f"    const ob_vec_{suffix} r1 = ob_vec_load_{suffix}(right + at * {2 * count} + {count});",
+        f"    {vector} r0 = OB_WIDE(load_{suffix})(right + at * {panel});",
+        f"    {vector} r1 = OB_WIDE(load_{suffix})(right + at * {panel} + {panel} / 2);",
     ]
     for row in range(STRIP):
         lines.append(f"    const {kind} l{row} = left[at * {STRIP} + {row}];")
-        lines += [f"    s{row}{one} = ob_vec_add_product_{suffix}(l{row}, r{one}, s{row}{one});" for one in range(2)]
+        lines += [f"    s{row}{one} = OB_WIDE(add_product_{suffix})(l{row}, r{one}, s{row}{one});" for one in range(2)]
     lines.append("  }")
     for row, one in pairs:
-        place = f"sums + {(row * 2 + one) * count}"
-        lines.append(f"  ob_vec_store_{suffix}(ob_vec_load_{suffix}({place}) + s{row}{one}, {place});")
+        place = f"sums + {row * 2 + one} * ({panel} / 2)"
+        lines.append(f"  OB_WIDE(store_{suffix})(OB_WIDE(load_{suffix})({place}) + s{row}{one}, {place});")
     return "\n".join([*lines, "}", ""])
