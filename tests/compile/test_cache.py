@@ -54,6 +54,7 @@ def test_another_chip_driver_or_version_misses(
     assert _compile(device) == "hit"
 
 
+@pytest.mark.usefixtures("builds_cpp")
 def test_a_second_process_compiles_nothing(
     run_python: RunPython, driver_target: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_folder_that_cannot_be_made(run_python: RunPython, driver_target: str,
     assert "/proc/nowhere" in run_python(CANNOT_WRITE, driver_target, "unwritable", env=cache).stdout
 
 
+@pytest.mark.usefixtures("builds_cpp")
 def test_a_full_disk(run_python: RunPython, driver_target: str, cache: dict[str, str]) -> None:
     """The error says so. Eager code still runs, and so does the compiler once there is room."""
     assert "File too large" in run_python(CANNOT_WRITE, driver_target, "full", env=cache).stdout
@@ -113,6 +114,7 @@ def _damage(content: bytes, how: str) -> bytes:
     return b"" if how == "emptied" else content[:middle] + bytes(255 - byte for byte in content[middle:])
 
 
+@pytest.mark.usefixtures("builds_cpp")
 @pytest.mark.parametrize("how,with_graphs", [("cut", False), ("emptied", True), ("flipped", True)])
 def test_a_damaged_entry_is_made_again(
     run_python: RunPython, driver_target: str, cache: dict[str, str], how: str, with_graphs: bool
@@ -130,6 +132,7 @@ def test_a_damaged_entry_is_made_again(
     assert "compiled again" in again.stderr
 
 
+@pytest.mark.usefixtures("builds_cpp")
 def test_a_library_that_was_cut_before_its_first_use(
     run_python: RunPython, driver_target: str, cache: dict[str, str]
 ) -> None:
@@ -144,6 +147,7 @@ def test_a_library_that_was_cut_before_its_first_use(
     assert "compiled again" in again.stderr
 
 
+@pytest.mark.usefixtures("builds_cpp")
 def test_two_processes_at_once(
     run_python: RunPython, driver_target: str, cache: dict[str, str], tmp_path: Path
 ) -> None:

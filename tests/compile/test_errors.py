@@ -116,6 +116,7 @@ def test_a_code_generator_without_a_wrapper(kind: str, setting: str) -> None:
         getattr(CodeGenerator(driver), kind)()
 
 
+@pytest.mark.usefixtures("builds_cpp")
 def test_no_compiler(run_python: RunPython, driver_target: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Inductor's own error names the compiler, and with suppress_errors the eager function runs."""
     empty = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("empty"))}
