@@ -408,6 +408,9 @@ def test_what_is_refused_goes_on_down_the_chain_and_is_listed(device: torch.devi
     try:
         with pytest.raises(NotSupportedError, match=r"call of the operator\. Nothing .* CPU\. OUTBOARD_FALLBACK=error"):
             torch.linalg.matrix_exp(x.to(device))
+        # The CPU's kernel refuses lengths by their sum, which no stand-in for them has.
+        with pytest.raises(NotSupportedError, match="aten::segment_reduce has no kernel"):
+            torch.segment_reduce(torch.ones(6, device=device), "sum", lengths=torch.tensor([2, 4], device=device))
     finally:
         _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
 

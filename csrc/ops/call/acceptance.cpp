@@ -17,7 +17,7 @@ constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
 
 // Return true if the CPU kernel may run on zeros in place of the call, and its answer
 // for zeros holds for other values.
-bool may_be_asked(const Call& call, bool is_refused = false) {
+bool may_be_asked(const Call& call, bool is_refused) {
   const Operator& op = call.op();
   if (!op.is_torchs || call.has_sparse() || !harmless_elements(op.facts, is_refused) ||
       has_mask(call) ||  // the number of set elements decides which values fit
@@ -61,7 +61,7 @@ void compare(const Call& call, const CallShape& shape, const torch::jit::Stack& 
 Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   Operator& op = call.op();
   // A driver's own kernel may accept what the CPU's does not.
-  if (!may_be_asked(call) || has_native(op)) {
+  if (!may_be_asked(call, /*is_refused=*/false) || has_native(op)) {
     return Acceptance::NotAsked;
   }
   const ShapeClasses::State state = op.shape_classes.state_of(shape.shape_class, /*is_verified=*/false);
@@ -82,8 +82,8 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   return is_new ? Acceptance::NotAsked : Acceptance::Accepted;
 }
 
-Acceptance ask_about_refusal(const Call& call) {
-  if (!may_be_asked(call, /*is_refused=*/true) || bytes_of_arguments(call) > kSmallRefusal) {
+Acceptance ask_about_refusal(const Call& call, bool is_refused) {
+  if (!may_be_asked(call, is_refused) || bytes_of_arguments(call) > kSmallRefusal) {
     return Acceptance::NotAsked;
   }
   run_on_stand_ins(call, StandIn::Whole);

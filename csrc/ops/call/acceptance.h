@@ -30,7 +30,7 @@ enum class Acceptance : uint8_t { NotAsked, Accepted };
 // `shape`, if that is known. A class that differs is noted in the operator's shape classes.
 Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape);
 
-// Do the same for a call that the meta kernel refuses.
-Acceptance ask_about_refusal(const Call& call);
+// Do the same for a call that no provider runs. `is_refused`: the meta kernel refuses it.
+Acceptance ask_about_refusal(const Call& call, bool is_refused);
 
 }  // namespace outboard

@@ -341,7 +341,8 @@ CallShape shape_without_meta(const Call& call, const std::exception& error) {
   }
   CallShape shape;
   shape.state = ShapeState::Unknown;
-  if (kind == MetaFailure::Refusal && ask_about_refusal(call) == Acceptance::NotAsked && call.op().is_torchs) {
+  if (kind == MetaFailure::Refusal && ask_about_refusal(call, /*is_refused=*/true) == Acceptance::NotAsked &&
+      call.op().is_torchs) {
     shape.state = ShapeState::Refused;
     shape.refusal = std::current_exception();
   }

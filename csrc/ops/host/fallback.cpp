@@ -169,7 +169,7 @@ void run_on_copies(const Call& call, torch::jit::Stack* stack) {
     capture->refuse(op.name + ", which runs on a copy of its arguments on the CPU,");
   }
   if (forbids_copies()) {
-    ask_about_refusal(call);  // wrong arguments are the user's error, not a missing kernel
+    ask_about_refusal(call, /*is_refused=*/false);  // wrong arguments are the user's error, not a missing kernel
   }
   report(op);
   CopyMaker maker(call);
