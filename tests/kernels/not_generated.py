@@ -26,12 +26,9 @@ polar stft
 _VALUES_TELL_SIZES = "to_sparse"
 
 _NOT_YET = """
-_segment_reduce.lengths _segment_reduce.offsets _upsample_bilinear2d_aa grid_sampler_3d hash_tensor histogram
-histogramdd nn.functional.adaptive_avg_pool3d nn.functional.embedding_bag nonzero_static
+_segment_reduce.lengths _segment_reduce.offsets _upsample_bilinear2d_aa hash_tensor histogram histogramdd
+nn.functional.embedding_bag
 """
-
-# From 2.15 on it selects by nonzero_static.
-_NOT_YET += "combinations" if torch.__version__ >= (2, 15) else ""
 
 # What later versions of torch decompose.
 _SINCE_2_13 = "" if torch.__version__ >= (2, 13) else "nn.functional.adaptive_max_pool3d"

@@ -247,3 +247,24 @@ def test_isin(device: torch.device) -> None:
     x = torch.arange(6)
     for elements, tests in ((x, x[2:4]), (x[3], x[2:4]), (x, x[1]), (x[1], x[1]), (x, x[:0])):
         assert torch.equal(torch.isin(elements.to(device), tests.to(device)).cpu(), torch.isin(elements, tests))
+
+
+# Places beyond the edges too.
+@pytest.mark.parametrize(
+    ("dims", "mode", "padding", "is_aligned"),
+    [(2, "bicubic", "reflection", True), (3, "bilinear", "border", False)],
+)
+def test_samples_of_a_grid(dims: int, mode: str, padding: str, is_aligned: bool, device: torch.device) -> None:
+    image = torch.randn(2, 3, *(4, 5, 6)[3 - dims :])
+    grid = torch.rand(2, *(2, 3, 4)[3 - dims :], dims) * 3 - 1.5
+
+    def sample(image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(image, grid, mode, padding, is_aligned)
+
+    check(sample, image, grid, device=device, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("size", [(2, 3, 4), (7, 5, 9)])
+def test_means_of_boxes(size: tuple[int, ...], device: torch.device) -> None:
+    check(lambda x: F.adaptive_avg_pool3d(x, size), torch.randn(2, 3, 5, 6, 7), device=device)
+    assert F.adaptive_avg_pool3d(torch.randn(0, 3, 5, 6, 7, device=device), size).shape == (0, 3, *size)

@@ -148,3 +148,9 @@ def test_indices_beyond_the_tensor(device: torch.device) -> None:
             x.gather(0, torch.tensor([0, index], device=device))
             torch.accelerator.synchronize(device)
     torch.accelerator.synchronize(device)
+
+
+@pytest.mark.parametrize("size", [0, 3, 50])
+def test_places_of_nonzero_elements_up_to_a_size(size: int, device: torch.device) -> None:
+    for given in (values(4, 5), values(4, 5).t(), values(7), values(2, 0), torch.tensor(3.0)):
+        run(lambda x: torch.nonzero_static(x, size=size, fill_value=-7), given, device=device)

@@ -258,6 +258,21 @@ def _check_count(_: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> N
     torch.ops.aten._assert_async.msg(mask.sum() <= source.numel(), wrong)
 
 
+def _nonzero_static(self: torch.Tensor, *, size: Any, fill_value: int = -1) -> torch.Tensor:
+    """Write the places of the first nonzero elements in their rows, and all others into one row more."""
+    is_nonzero = (self != 0).flatten()
+    before = is_nonzero.to(torch.int64).cumsum(0) - 1
+    row = torch.where(torch.logical_and(is_nonzero, before < size), before, size)
+    result = torch.full((size + 1, self.dim()), fill_value, dtype=torch.int64, device=self.device)
+    if self.dim() > 0:
+        number = torch.arange(is_nonzero.shape[0], device=self.device)
+        strides = [math.prod(self.shape[dim + 1 :]) for dim in range(self.dim())]
+        pairs = zip(strides, self.shape, strict=True)
+        places = torch.stack([torch.div(number, one, rounding_mode="floor") % length for one, length in pairs], 1)
+        result = torch.ops.aten.index_put(result, [row], places)
+    return result[:size].clone()
+
+
 OPERATORS = (
     Operator("aten::_index_put_impl.default", decomposition=_index_put_impl),
     Operator("aten::_unsafe_index_put.default aten::index_put.default", decomposition=_index_put),
@@ -274,6 +289,8 @@ OPERATORS = (
     Operator("aten::masked_fill", computed=Numbers(_masked_fill, ("value",)), filled="value"),
     Operator("aten::masked_fill.Tensor", check=_check_filled),
     Operator("aten::masked_scatter.default", check=_check_count),
+    Operator("aten::nonzero_static", guarded=("size", "fill_value")),
+    Operator("aten::nonzero_static.default", decomposition=_nonzero_static),
     Operator("aten::scatter.reduce aten::scatter.value_reduce", decomposition=_scatter_and_reduce),
     Operator("aten::scatter.src aten::scatter.value", decomposition=_scatter),
     Operator("aten::scatter_add.default", decomposition=_scatter_add),

@@ -16,6 +16,7 @@ from torch_outboard.kernels.book import (
     arithmetic,
     attention,
     fills,
+    grid_sampling,
     images,
     indexing,
     lists,
@@ -48,8 +49,8 @@ __all__ = [
 ]
 
 SUBJECTS = (
-    *(arithmetic, attention, fills, images, indexing, lists, losses, norms, optimizers, ordering, products, random),
-    *(recurrent, reductions, shapes),
+    *(arithmetic, attention, fills, grid_sampling, images, indexing, lists, losses, norms, optimizers),
+    *(ordering, products, random, recurrent, reductions, shapes),
 )
 
 _NONE = Operator("")

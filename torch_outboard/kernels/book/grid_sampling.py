@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Images sampled at the places of a grid, of two or three dimensions, and the gradients.
+
+Along each axis a place has some neighbours: their places, their weights, and the slopes of the weights. A sample is
+the sum over all combinations, and a gradient goes back the same way. Neighbours outside of the image count as 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN
+from torch_outboard.kernels.book.row import Operator
+
+__all__ = ["OPERATORS"]
+
+_LINEAR, _NEAREST, _CUBIC = range(3)
+_ZEROS, _BORDER, _REFLECTION = range(3)
+_SHARPNESS = -0.75  # of cubic weights, as in torch's kernels
+
+
+class _Neighbour(NamedTuple):
+    """One neighbour of each place along an axis; `slope` is the weight's derivative by the grid's coordinate."""
+
+    place: torch.Tensor
+    weight: torch.Tensor
+    slope: torch.Tensor
+
+
+class _Sampled(NamedTuple):
+    """All neighbours of all places: the indices by axis, the weights, and the weights' slopes by axis.
+
+    Tensors are [combination, batch, 1, *places].
+    """
+
+    indices: list[torch.Tensor]
+    weight: torch.Tensor
+    slopes: list[torch.Tensor]
+
+
+def _grid_sampler(
+    input: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> torch.Tensor:
+    found = _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
+    values = input[_places(input, found.indices)].to(found.weight.dtype)
+    result: torch.Tensor = (values * found.weight).sum(0).to(input.dtype)
+    return result
+
+
+def _grid_sampler_2d(input: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, *given: Any) -> Any:
+    """Sample by cubic weights. Torch makes one formula of the 16 neighbours, for which compilers take minutes."""
+    return _grid_sampler(input, grid, interpolation_mode, *given) if interpolation_mode == _CUBIC else NotImplemented
+
+
+def _grid_sampler_backward(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    grid: torch.Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    found = _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
+    places = _places(input, found.indices)
+    grad = grad_output.to(found.weight.dtype)
+    of_input = None
+    if output_mask[0]:
+        sums = torch.zeros(input.shape, dtype=grad.dtype, device=input.device)
+        of_input = torch.ops.aten.index_put(sums, list(places), grad * found.weight, True).to(input.dtype)
+    if interpolation_mode == _NEAREST:
+        return of_input, torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
+    products = (input[places].to(grad.dtype) * grad).sum(2, keepdim=True)
+    # The grid's last dimension counts axes from the last one on.
+    of_grid = [(products * slope).sum((0, 2)) for slope in reversed(found.slopes)]
+    return of_input, torch.stack(of_grid, -1).to(grid.dtype)
+
+
+def _places(input: torch.Tensor, indices: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Return the indices of all dimensions of the image, which broadcast to [combination, batch, channel, *places]."""
+    ones = [1] * len(indices)
+    batch = torch.arange(input.shape[0], device=input.device).view(1, -1, 1, *ones)
+    channel = torch.arange(input.shape[1], device=input.device).view(1, 1, -1, *ones)
+    return batch, channel, *indices
+
+
+def _sampled(input: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align: bool) -> _Sampled:
+    sizes = input.shape[2:]
+    real = torch.float64 if input.dtype == torch.float64 else torch.float32
+    axes = [
+        list(_neighbours(grid[..., len(sizes) - 1 - axis].to(real).unsqueeze(1), size, interpolation, padding, align))
+        for axis, size in enumerate(sizes)
+    ]
+    indices: list[list[torch.Tensor]] = [[] for _ in sizes]
+    slopes: list[list[torch.Tensor]] = [[] for _ in sizes]
+    weights = []
+    for combination in itertools.product(*axes):
+        is_inside = _all(
+            torch.logical_and(one.place >= 0, one.place < size) for one, size in zip(combination, sizes, strict=True)
+        )
+        weights.append(torch.where(is_inside, math.prod(one.weight for one in combination), 0))
+        for axis, one in enumerate(combination):
+            others = [other.weight for other in combination if other is not one]
+            slopes[axis].append(torch.where(is_inside, math.prod(others, start=one.slope), 0))
+            indices[axis].append(torch.where(is_inside, one.place, 0).to(torch.int64))
+    return _Sampled([torch.stack(one) for one in indices], torch.stack(weights), [torch.stack(one) for one in slopes])
+
+
+def _all(conditions: Iterator[torch.Tensor]) -> torch.Tensor:
+    result = next(conditions)
+    for one in conditions:
+        result = torch.logical_and(result, one)
+    return result
+
+
+def _neighbours(at: torch.Tensor, size: Any, interpolation: int, padding: int, align: bool) -> Iterator[_Neighbour]:
+    """Yield the neighbours of coordinates between -1 and 1 along an axis of a size."""
+    scale = (size - 1) / 2 if align else size / 2
+    place, slope = at * scale + (size - 1) / 2, torch.full_like(at, 1) * scale
+    if interpolation == _CUBIC:  # the neighbours are padded instead
+        below = place.floor()
+        for step, weight, change in zip((-1, 0, 1, 2), *_cubic(place - below), strict=True):
+            near_by, _ = _padded(below + step, slope, size, padding, align)
+            yield _Neighbour(near_by.trunc(), weight, change * slope)
+        return
+    place, slope = _padded(place, slope, size, padding, align)
+    if interpolation == _NEAREST:
+        yield _Neighbour(place.round(), torch.ones_like(place), torch.zeros_like(place))
+        return
+    below = place.floor()
+    yield _Neighbour(below, below + 1 - place, -slope)
+    yield _Neighbour(below + 1, place - below, slope)
+
+
+def _cubic(t: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the weights of the four neighbours of a place `t` behind the second one, and their derivatives."""
+    a = _SHARPNESS
+
+    def far(x: torch.Tensor) -> torch.Tensor:
+        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+    def near(x: torch.Tensor) -> torch.Tensor:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+
+    def far_slope(x: torch.Tensor) -> torch.Tensor:
+        return (3 * a * x - 10 * a) * x + 8 * a
+
+    def near_slope(x: torch.Tensor) -> torch.Tensor:
+        return (3 * (a + 2) * x - 2 * (a + 3)) * x
+
+    weights = [far(t + 1), near(t), near(1 - t), far(2 - t)]
+    return weights, [far_slope(t + 1), near_slope(t), -near_slope(1 - t), -far_slope(2 - t)]
+
+
+def _padded(
+    place: torch.Tensor, slope: torch.Tensor, size: Any, padding: int, align: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return places within the image and their slopes, as the padding says."""
+    if padding == _ZEROS:
+        return place, slope
+    if padding == _REFLECTION:
+        low, span = (0, size - 1) if align else (-0.5, size)
+        if span == 0:
+            return torch.zeros_like(place), torch.zeros_like(slope)
+        is_before = place < low
+        distance = (place - low).abs()
+        extra = torch.fmod(distance, span)
+        is_back = torch.fmod((distance / span).floor(), 2) != 0
+        place = torch.where(is_back, span - extra, extra) + low
+        slope = torch.where(torch.logical_xor(is_before, is_back), -slope, slope)
+    is_between = torch.logical_and(place > 0, place < size - 1)
+    return place.clamp(0, size - 1), torch.where(is_between, slope, 0)
+
+
+OPERATORS = (
+    Operator("aten::grid_sampler_2d", refused=ROUNDED_BETWEEN),
+    Operator("aten::grid_sampler_2d.default", decomposition=_grid_sampler_2d),
+    Operator("aten::grid_sampler_2d_backward.default", decomposition=_grid_sampler_backward, refused=ROUNDED_BETWEEN),
+    Operator("aten::grid_sampler_3d.default", decomposition=_grid_sampler),
+    Operator("aten::grid_sampler_3d_backward.default", decomposition=_grid_sampler_backward),
+)
