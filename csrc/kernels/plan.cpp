@@ -117,6 +117,9 @@ class PlanReader {
     } else if (word == "view") {
       step.kind = PlanStep::Kind::View;
       step.target = tensor(next_word());
+      if (!trim(rest_).starts_with('[')) {
+        step.dtype = next_dtype();
+      }
       read_layout(step);
       step.formulas.push_back(formula(std::exchange(rest_, {})));
       freed_.push_back(false);

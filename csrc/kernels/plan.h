@@ -14,6 +14,8 @@
 //   seed                                    another buffer: one int64, for the next draw of the call's generator
 //   allocate float32 [a0, 4] [4, 1]         b1: new memory, by sizes and strides
 //   view b1 [4, a0] [1, 4] 0                b2: a view of a buffer; its offset in elements from b1's beginning
+//   view t1 float32 [a0] [2] 1              another buffer: a view as another type, such as the imaginary parts of
+//                                           complex numbers; strides and the offset count elements of that type
 //   launch 0 [t0, b0, b1, a0 4 mul]         a kernel with tensors of the call, buffers, and numbers by formulas
 //   call 1 aten::mm [t0, b2]                an operator; the first number counts the buffers that it returns
 //   copy t0 b1                              into a tensor that the operator writes
@@ -69,7 +71,7 @@ struct PlanArgument {
 struct PlanStep {
   enum class Kind : uint8_t { Number, Seed, Allocate, View, Launch, Call, Copy, Free, Repeat };
   Kind kind;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of Number and Allocate
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of Number and Allocate; of View if it has another type
   // Of Number the argument, of Launch the kernel, of Call how many tensors it returns, of Repeat
   // how many launches follow that are repeated.
   uint32_t index = 0;

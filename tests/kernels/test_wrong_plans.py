@@ -55,6 +55,7 @@ def _before_return(line: str) -> Callable[[str], str]:
         f"view {{}} [3] [{_QUARTER}] 0",
         f"view {{}} [3] [{2 * _HALF - 1}] 0",
         f"view {{}} [{_HALF}, 4] [1, {_HALF}] 0",
+        "view {} float16 [3] [2] 2",
     ],
 )
 @pytest.mark.parametrize("base", ["t0", "b0"])
@@ -65,11 +66,21 @@ def test_a_view_beyond_its_buffer_is_refused(changed: Any, device: torch.device,
         a + a
 
 
-@pytest.mark.parametrize("line", ["view b0 [3] [1] 0", "view b0 [1] [1] 2", "view b0 [2] [2] 0", "view t0 [0] [1] 9"])
+@pytest.mark.parametrize(
+    "line",
+    ["view b0 [3] [1] 0", "view b0 [1] [1] 2", "view b0 [2] [2] 0", "view t0 [0] [1] 9", "view b0 float16 [3] [2] 1"],
+)
 def test_a_view_within_its_buffer_is_taken(changed: Any, device: torch.device, line: str) -> None:
     a = torch.ones(3, device=device)
     changed(_before_return(line))
     assert (a + a).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_view_as_a_larger_type_is_refused(changed: Any, device: torch.device) -> None:
+    a = torch.ones(3, device=device)
+    changed(_before_return("view t0 int64 [1] [1] 0"))
+    with pytest.raises(torch_outboard.NotSupportedError, match="a view has elements of 8 bytes, and its buffer of 4"):
+        a + a
 
 
 def test_a_view_of_an_argument_is_checked_at_each_call(changed: Any, device: torch.device) -> None:

@@ -16,25 +16,26 @@ guard a0 64 ge a1 0 ne and
 number 3 float32
 allocate float32 [a0, 4] [4, 1]
 view b1 [4, a0] [1, 4] 0
+view t0 float32 [a0] [2] 1
 launch 0 [t0, b0, b1, a0 4 mul]
 repeat a0 1 add
 launch 0 [t0, b0, b1, turn]
 launch 0 [t0, b0, b1, 7]
 end
 call 1 aten::mm [b1, b2]
-call 0 aten::f [b3, none, true, real -0x1.8p+1, real inf, a0, numbers 1; a0 2 add, tensors t0; b1]
+call 0 aten::f [b4, none, true, real -0x1.8p+1, real inf, a0, numbers 1; a0 2 add, tensors t0; b1]
 seed
-copy t1 b3
+copy t1 b4
 free b2
 return b1
 return none
-return [b1, b3]
+return [b1, b4]
 return number a0 2 mul
 """
 
 
 def test_a_plan_is_read() -> None:
-    assert _C.check_plan(GOOD, ["rrwi"]) == 12
+    assert _C.check_plan(GOOD, ["rrwi"]) == 13
     assert _C.check_plan("plan 1\nallocate bool [] []\nreturn b0\n", []) == 1
 
 
@@ -58,6 +59,7 @@ def test_a_plan_is_read() -> None:
         ("plan 1\nallocate float32", "a list in brackets is missing"),
         ("plan 1\nallocate float32 [2] [1] 3", "' 3' is too much"),
         ("plan 1\nview b0 [1] [1] 0", "there is no buffer b0 here"),
+        ("plan 1\nview t0 float33 [1] [1] 0", "'float33' is no element type"),
         ("plan 1\nallocate float32 [2] [1]\nfree b0\ncopy t0 b0", "line 4 of a plan: there is no buffer b0 here"),
         ("plan 1\nlaunch 1 []", "there are 1 kernels"),
         ("plan 1\nlaunch 0 [t0]", "the kernel takes 2 arguments, not 1"),

@@ -110,13 +110,23 @@ BufferShape allocated(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArr
   return {true, true, dtype, sizes, strides, 0, span_bytes(sizes, strides, c10::elementSize(dtype))};
 }
 
-BufferShape viewed(const BufferShape& base, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+// Return the place of a base in its memory in elements of a view, whose type may be a smaller one.
+int64_t base_offset(int64_t offset, size_t base_itemsize, size_t itemsize) {
+  TORCH_CHECK_VALUE(base_itemsize % itemsize == 0, "a view has elements of ", itemsize, " bytes, and its buffer of ",
+                    base_itemsize);
+  return offset * static_cast<int64_t>(base_itemsize / itemsize);
+}
+
+BufferShape viewed(const PlanStep& step, const BufferShape& base, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                   int64_t offset) {
+  const c10::ScalarType dtype = step.dtype == c10::ScalarType::Undefined ? base.dtype : step.dtype;
   if (!base.is_known) {
-    return {false, base.is_fresh, base.dtype, sizes, strides};  // checked when it is made
+    return {false, base.is_fresh, dtype, sizes, strides};  // checked when it is made
   }
-  const size_t itemsize = c10::elementSize(base.dtype);
-  return {true,      base.is_fresh, base.dtype,
-          sizes,     strides,       view_offset(sizes, strides, offset, base.offset, itemsize, base.bytes),
+  const size_t itemsize = c10::elementSize(dtype);
+  const int64_t begin = base_offset(base.offset, c10::elementSize(base.dtype), itemsize);
+  return {true,      base.is_fresh, dtype,
+          sizes,     strides,       view_offset(sizes, strides, offset, begin, itemsize, base.bytes),
           base.bytes};
 }
 
@@ -142,9 +152,9 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
       case PlanStep::Kind::View:
         TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
                           "a size, a stride or the offset of a view is below 0");
-        buffers.push_back(
-            viewed(step.target.is_buffer ? buffers[step.target.index] : shape_of_argument(tensors[step.target.index]),
-                   own.slice(0, step.rank), own.slice(step.rank, step.rank), own.back()));
+        buffers.push_back(viewed(
+            step, step.target.is_buffer ? buffers[step.target.index] : shape_of_argument(tensors[step.target.index]),
+            own.slice(0, step.rank), own.slice(step.rank, step.rank), own.back()));
         break;
       case PlanStep::Kind::Call:
         buffers.resize(buffers.size() + step.index, BufferShape{false, true, {}, {}, {}});
@@ -214,12 +224,14 @@ kernels::LaunchSizes sizes_of(const Recipe& recipe, const PlanStep& step, const 
   return recipe.kernels[step.index]->sizes(words);
 }
 
-// Convert a number of the call to a dtype, which can hold it or, for
-// float32, rounds it as kernels do.
+// Convert a number of the call to a dtype, which can hold it or, for float32 and
+// complex64, rounds it as kernels do.
 at::Tensor number_of(const c10::IValue& value, c10::ScalarType dtype) {
   c10::Scalar number = value.isTensor() ? value.toTensor().item() : value.toScalar();
   if (dtype == c10::kFloat && number.isFloatingPoint()) {
     number = static_cast<float>(number.toDouble());
+  } else if (dtype == c10::kComplexFloat) {
+    number = static_cast<c10::complex<float>>(number.toComplexDouble());
   }
   return at::scalar_tensor(number, at::TensorOptions(dtype));
 }
@@ -330,10 +342,12 @@ class Run {
     const c10::IntArrayRef sizes = take(step.rank);
     const c10::IntArrayRef strides = take(step.rank);
     // An argument's memory differs at each call.
-    const int64_t offset =
-        view_offset(sizes, strides, take(1)[0], base.storage_offset(), base.itemsize(), base.storage().nbytes());
+    const caffe2::TypeMeta dtype =
+        step.dtype == c10::ScalarType::Undefined ? base.dtype() : c10::scalarTypeToTypeMeta(step.dtype);
+    const int64_t begin = base_offset(base.storage_offset(), base.itemsize(), dtype.itemsize());
+    const int64_t offset = view_offset(sizes, strides, take(1)[0], begin, dtype.itemsize(), base.storage().nbytes());
     at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
-                                                               base.key_set(), base.dtype());
+                                                               base.key_set(), dtype);
     made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
     return made;
   }
