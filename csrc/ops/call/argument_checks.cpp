@@ -83,6 +83,16 @@ bool is_small(const c10::IValue& number) {
                              : !number.isComplexDouble();
 }
 
+// Return true if a dtype may not hold a number. Only complex dtypes hold complex numbers.
+bool may_exceed(const c10::Scalar& number, c10::ScalarType dtype) {
+  if (!number.isComplex()) {
+    return may_overflow(number, dtype);
+  }
+  const c10::complex<double> value = number.toComplexDouble();
+  const c10::ScalarType part = c10::toRealValueType(dtype);
+  return !c10::isComplexType(dtype) || may_overflow(value.real(), part) || may_overflow(value.imag(), part);
+}
+
 // Torch 2.15 refuses negative bounds of unsigned integers; earlier versions wrap them.
 bool is_negative_bound(const c10::IValue& number, const Call& call) {
   const bool is_clamp = call.op().handle.operator_name().name.starts_with("aten::clamp");
@@ -96,13 +106,13 @@ void check_number(const c10::IValue& number, const Call& call) {
   if (C10_LIKELY(is_small(number))) {
     return;
   }
-  bool is_beyond = number.isComplexDouble();
+  bool is_beyond = false;
   bool is_beyond_bool = false;
   bool has_others = false;  // bools beside them are masks, which no number is written to
   for (size_t i = 0; !is_beyond && i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       const bool is_bool = tensor.scalar_type() == c10::kBool;
-      (is_bool ? is_beyond_bool : is_beyond) |= may_overflow(number.toScalar(), tensor.scalar_type());
+      (is_bool ? is_beyond_bool : is_beyond) |= may_exceed(number.toScalar(), tensor.scalar_type());
       has_others |= !is_bool;
     });
   }
