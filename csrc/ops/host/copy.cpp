@@ -5,8 +5,10 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/ops/_conj.h>
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/neg.h>
@@ -157,17 +159,34 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
 
 void within_device(const at::Tensor& src, const at::Tensor& dst);
 
-// Copy from or to lazily negated real numbers (the imaginary parts of a conjugate), with the kernel
-// generated for neg: plans read memory as it is. Return false if there is none.
-bool copy_negated(const at::Tensor& src, const at::Tensor& dst) {
-  const auto is_real = [](const at::Tensor& one) { return !one.is_complex() && one.scalar_type() != c10::kBool; };
-  if (src.is_neg() == dst.is_neg() || !is_real(src) || !is_real(dst) || !may_generate(src.device().index())) {
+// Return the elements as they lie in memory: without lazy conjugation and negation.
+at::Tensor plain(const at::Tensor& tensor) {
+  const at::Tensor unconjugated = tensor.is_conj() ? at::_conj(tensor) : tensor;
+  return unconjugated.is_neg() ? at::_neg_view(unconjugated) : unconjugated;
+}
+
+// Copy from or to lazily conjugated or negated numbers, with the kernels generated for
+// conj_physical and neg: plans read memory as it is. Return false if there is none.
+bool copy_lazy(const at::Tensor& src, const at::Tensor& dst) {
+  const auto is_lazy = [](const at::Tensor& one) { return one.is_conj() || one.is_neg(); };
+  if (!(is_lazy(src) || is_lazy(dst)) || src.scalar_type() == c10::kBool || dst.scalar_type() == c10::kBool ||
+      !may_generate(src.device().index())) {
     return false;
   }
-  if (src.is_neg()) {
-    within_device(at::neg(at::_neg_view(src)), dst);
+  const at::Tensor from = plain(src);
+  at::Tensor to = plain(dst);
+  // Conjugation leaves real parts as they are. Zeros become imaginary parts that it negates.
+  const bool conjugates = src.is_conj() != dst.is_conj() && dst.is_complex();
+  const bool negates = src.is_neg() != dst.is_neg();
+  if (conjugates && src.is_complex()) {
+    at::conj_physical_out(to, negates ? at::neg(from) : from);
+  } else if (conjugates) {
+    within_device(negates ? at::neg(from) : from, to);
+    at::conj_physical_(to);
+  } else if (negates) {
+    within_device(at::neg(src.is_neg() ? from : from.to(dst.scalar_type())), to);
   } else {
-    within_device(at::neg(src.to(dst.scalar_type())), at::_neg_view(dst));
+    within_device(from, to);
   }
   return true;
 }
@@ -180,7 +199,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
     }
     return;
   }
-  if (copy_on_host(src, dst) || copy_negated(src, dst) || (!same_bits(src, dst) && copy_compiled(src, dst))) {
+  if (copy_on_host(src, dst) || copy_lazy(src, dst) || (!same_bits(src, dst) && copy_compiled(src, dst))) {
     return;
   }
   if (spans_meet(src, dst)) {  // for example x[:, 1:] = x[:, :-1]: drivers copy only between disjoint memory
