@@ -30,8 +30,9 @@ def is_tensor(declared: torch.Argument) -> bool:
 
 
 def is_wide_number(tensor: torch.Tensor, real: torch.dtype) -> bool:
-    """Return True if a tensor is a float64 number on the CPU and kernels compute in no type as wide."""
-    return tensor.dtype == torch.float64 and real != torch.float64 and tensor.dim() == 0 and tensor.device.type == "cpu"
+    """Return True if a tensor is a number on the CPU, of float64 or complex128, and kernels compute in no such type."""
+    is_wide = tensor.dtype in (torch.float64, torch.complex128)
+    return is_wide and real != torch.float64 and tensor.dim() == 0 and tensor.device.type == "cpu"
 
 
 def common_type(kinds: Sequence[torch.dtype]) -> torch.dtype:
@@ -64,9 +65,9 @@ def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torc
     if torch.Tag.pointwise not in overload_of(name).tags and not operator_of(name).promotes:
         raise Refusal("a number stands where a tensor is expected")
     common = common_type(kinds_of(name, arguments))
-    if given.is_complex:
-        raise Refusal("its number is complex")
-    if given.is_floating_point and not (common.is_floating_point or common.is_complex):
+    if given.is_complex and not common.is_complex:
+        common = torch.result_type(torch.empty(1, dtype=common, device="meta"), 1j)
+    elif given.is_floating_point and not (common.is_floating_point or common.is_complex):
         common = torch.get_default_dtype()
     elif common == torch.bool and given != torch.bool:
         common = given
@@ -85,7 +86,7 @@ def _result_type(name: str, arguments: Sequence[Any], common: torch.dtype) -> to
             continue
         if isinstance(value, torch.Tensor):
             stand_ins.append(torch.empty([1] * value.dim(), dtype=value.dtype, device="meta"))
-        elif isinstance(value, (bool, int, float)) and is_tensor(declared):
+        elif isinstance(value, (bool, int, float, complex)) and is_tensor(declared):
             stand_ins.append(torch.empty((), dtype=common, device="meta"))
         else:
             stand_ins.append(value)

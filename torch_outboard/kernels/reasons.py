@@ -73,10 +73,9 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "it writes bools",
         "of integers, it computes in float64",
     ),
-    f"Complex numbers have no generated kernels. Use real tensors (torch.view_as_real), {_OR}.": (
+    f"Compute it from the parts by operators that have a formula (torch.view_as_real, docs/kernels.md), {_OR}.": (
+        "there is no formula of complex numbers for …",
         "its tensors are complex",
-        "it makes complex tensors",
-        "its number is complex",
     ),
     f"A generated kernel would not return the CPU's values. Compute in float32, {_OR}.": (
         "of halves, the CPU's kernel and the decomposition round in different places",

@@ -85,6 +85,9 @@ def _check_real(tensor: torch.Tensor) -> None:
 
 
 def _uniform_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    if self.is_complex():
+        like = self.new_empty(self.shape, dtype=self.dtype.to_real())
+        return torch.complex(*(_uniform_between(like, low, high) for _ in range(2)))
     _check_real(self)
     drawn = _uniform(self.shape, self.dtype) * (high - low) + low
     # A draw must not be rounded up to the bound, which is outside the interval.
@@ -94,6 +97,10 @@ def _uniform_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) 
 
 
 def _normal_around(self: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    if self.is_complex():  # each part has half of the variance
+        kind = self.dtype.to_real()
+        parts = [_normal(self.shape, kind) * (std * math.sqrt(0.5)) + mean for _ in range(2)]
+        return torch.complex(*(one.to(kind) for one in parts))
     _check_real(self)
     return (_normal(self.shape, self.dtype) * std + mean).to(self.dtype)
 

@@ -100,12 +100,14 @@ def _describe(value: Any, *, is_read: bool = False) -> Any:
     match value:
         case torch.Tensor():
             return ["tensor", str(value.dtype), value.dim(), _place(value.device)]
-        case bool() | int() | float() if is_read:
+        case bool() | int() | float() | complex() if is_read:
             return ["read", type(value).__name__]
         case None | bool() | int() | str():
             return value
         case float():
             return ["float", value.hex()]
+        case complex():
+            return ["complex", value.real.hex(), value.imag.hex()]
         case list() | tuple():
             return ["list", [_describe(one, is_read=is_read) for one in value]]
         case torch.dtype() | torch.layout() | torch.memory_format():

@@ -18,7 +18,8 @@ from torch_outboard.kernels.book.table import by_value, check_refused, named_fun
 from torch_outboard.kernels.lists import ELEMENTS, Single, single_of
 from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.plans.lower import lower_with
-from torch_outboard.kernels.plans.trace import OperatorCall, Traced, trace, trace_function
+from torch_outboard.kernels.plans.trace import OperatorCall, trace, trace_function
+from torch_outboard.kernels.plans.traced import Traced
 from torch_outboard.kernels.promotion import is_wide_number, tensors_in
 from torch_outboard.kernels.refusal import Refusal
 
@@ -168,6 +169,8 @@ def _of_single(
     read = [place for place in by_value(single.operator) if place < len(values)]
     call = OperatorCall(single.operator, [*values, *(one.default_value for one in declared_too)], read, False, device)
     traced = trace(call, False, real)
+    if any(one.whole is not None for one in traced.inputs):
+        raise Refusal("its tensors are complex")
     tensors = [
         at
         for at, (value, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))

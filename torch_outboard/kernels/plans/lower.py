@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -29,8 +30,10 @@ from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book.table import lowerings, templates
 from torch_outboard.kernels.magnitudes import keep_magnitudes
+from torch_outboard.kernels.plans.pairs import fusing_pairs
 from torch_outboard.kernels.plans.text import PlanWriter
-from torch_outboard.kernels.plans.trace import Input, Number, OperatorCall, Traced
+from torch_outboard.kernels.plans.trace import OperatorCall
+from torch_outboard.kernels.plans.traced import Input, Number, Traced
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
 from torch_outboard.kernels.tune.schedule_table import schedules_of
@@ -75,9 +78,11 @@ def lower_with(
 ) -> Any:
     """Lower a graph and return the generator's wrapper, which has `asked` while code is generated."""
     fakes = [one.fake for one in traced.inputs]
+    is_of_pairs = any(one.whole is not None for one in traced.inputs)
     with (
         lowering_with(generator),
         config.patch({**_SETTINGS, **settings}),
+        fusing_pairs() if is_of_pairs else contextlib.nullcontext(),
         V.set_debug_handler(DebugContext()),
         V.set_fake_mode(traced.fake_mode),
         torch.no_grad(),
@@ -195,6 +200,7 @@ class _Steps(FxConverter):
         self.call, self.traced, self.generator, self.programs = call, traced, generator, programs
         self.plan = PlanWriter(traced)
         self.names: dict[str, Any] = {}
+        self.wholes: dict[tuple[int | None, int | None, int | None], str] = {}
         self.ordered: list[DeviceProgram] = []
         for name in self._REFUSED:
             setattr(self, name, self._refuse_line)
@@ -212,6 +218,8 @@ class _Steps(FxConverter):
         outputs = [self._reference(node) for node in self.graph_outputs]
         if len(set(outputs)) != len(outputs) or any(not name.startswith("b") for name in outputs):
             raise Refusal("a result is an argument, or two results are one")
+        for number in sorted(self.traced.complex_results):
+            outputs.insert(number, self.wholes[None, None, number])
         for tensor, output in self.traced.copies:
             self.plan.step(f"copy t{tensor} {outputs[output]}")
         for returned in self.traced.returns:
@@ -224,9 +232,30 @@ class _Steps(FxConverter):
     def _given(self, given: Input) -> str | None:
         if given.symbol is not None:
             return None  # formulas name it
+        if given.whole is not None:
+            return self._part(given, given.whole)
         if given.tensor is not None:
             return f"t{given.tensor}"
-        return self.plan.seed() if given.number is None else self.plan.number(given)
+        if given.number is None:
+            return self.plan.seed()
+        assert isinstance(given.fake, torch.Tensor)
+        return self.plan.number(given.number, given.fake.dtype)
+
+    def _part(self, given: Input, whole: torch.Tensor) -> str:
+        """Return the real or the imaginary part of a complex tensor of the call, of a number or of a result."""
+        source = (given.tensor, given.number, given.result)
+        if source not in self.wholes:
+            if given.tensor is not None:
+                self.wholes[source] = f"t{given.tensor}"
+            elif given.number is not None:
+                self.wholes[source] = self.plan.number(given.number, whole.dtype)
+            else:
+                layout = _expressions(whole.shape), _expressions(whole.stride())
+                self.wholes[source] = self.plan.allocate(whole.dtype, *layout)
+        part = given.fake
+        assert isinstance(part, torch.Tensor)
+        layout = _expressions(part.shape), _expressions(part.stride())
+        return self.plan.view(self.wholes[source], *layout, int(given.is_imaginary), part.dtype)
 
     def _refuse_line(self, line: WrapperLine) -> None:
         raise Refusal(f"a plan can't say {type(line).__name__}")

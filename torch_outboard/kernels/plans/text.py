@@ -50,9 +50,10 @@ class PlanWriter:
         for one in self._traced.inputs:
             if one.symbol is not None:
                 places.append((one.symbol, _expression_of(one.fake)))
-            if one.tensor is None:
+            if one.tensor is None or one.is_imaginary:
                 continue
-            for kind, numbers in (("size", one.fake.shape), ("stride", one.fake.stride())):
+            whole = one.fake if one.whole is None else one.whole
+            for kind, numbers in (("size", whole.shape), ("stride", whole.stride())):
                 for dim, number in enumerate(numbers):
                     places.append((f"{kind} {one.tensor} {dim}", _expression_of(number)))
         for text, expression in places:
@@ -101,8 +102,8 @@ class PlanWriter:
         self._buffers += 1
         return f"b{self._buffers - 1}"
 
-    def number(self, given: Any) -> str:
-        return self._buffer(f"number {given.number} {_dtype(given.fake.dtype)}")
+    def number(self, place: int, dtype: torch.dtype) -> str:
+        return self._buffer(f"number {place} {_dtype(dtype)}")
 
     def seed(self) -> str:
         return self._buffer("seed")
@@ -110,8 +111,12 @@ class PlanWriter:
     def allocate(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> str:
         return self._buffer(f"allocate {_dtype(dtype)} {self._formulas(sizes)} {self._formulas(strides)}")
 
-    def view(self, base: str, sizes: Sequence[Any], strides: Sequence[Any], offset: Any) -> str:
-        return self._buffer(f"view {base} {self._formulas(sizes)} {self._formulas(strides)} {self.formula(offset)}")
+    def view(
+        self, base: str, sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype: torch.dtype | None = None
+    ) -> str:
+        """Write a view, of another type if there is one: strides and the offset count elements of the view."""
+        of_type = base if dtype is None else f"{base} {_dtype(dtype)}"
+        return self._buffer(f"view {of_type} {self._formulas(sizes)} {self._formulas(strides)} {self.formula(offset)}")
 
     def call(self, operator: torch._ops.OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> list[str]:
         """Write a call of an operator, and return the names of its results; none with `out`."""

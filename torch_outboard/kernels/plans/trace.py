@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from torch_outboard.codegen.dialects.dialect import HALVES, SUFFIXES
 from torch_outboard.kernels import route
+from torch_outboard.kernels.book.complex_numbers import leave_to_formulas
 from torch_outboard.kernels.book.optimizers import run_update
 from torch_outboard.kernels.book.random import drawing
 from torch_outboard.kernels.book.rounding import rounded
@@ -23,6 +24,8 @@ from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator,
 from torch_outboard.kernels.book.table import noted_decompositions, operator_of
 from torch_outboard.kernels.layouts import as_laid_out
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
+from torch_outboard.kernels.plans.pairs import has_complex, in_pairs
+from torch_outboard.kernels.plans.traced import Input, Number, Traced
 from torch_outboard.kernels.promotion import (
     common_type,
     is_tensor,
@@ -32,7 +35,7 @@ from torch_outboard.kernels.promotion import (
 )
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["Input", "Number", "OperatorCall", "Traced", "trace", "trace_function"]
+__all__ = ["OperatorCall", "trace", "trace_function"]
 
 
 @dataclass
@@ -65,48 +68,6 @@ class OperatorCall:
     def row(self) -> Operator:
         """What the book has for the operator."""
         return operator_of(self.name)
-
-
-@dataclass
-class Input:
-    """A placeholder of the graph.
-
-    It is a tensor of the call by its number, a number by its place among the arguments, or an integer by its source.
-    Formulas name the integer by its source in the plan. If all three are None, it is the seed for draws.
-    """
-
-    fake: torch.Tensor | torch.SymInt
-    tensor: int | None = None
-    number: int | None = None
-    symbol: str | None = None
-
-
-@dataclass(frozen=True)
-class Number:
-    """An integer that an operator returns, and that its call's sizes determine."""
-
-    value: int | torch.SymInt
-
-
-@dataclass
-class Traced:
-    """A graph, the meaning of its placeholders, and the use of its outputs.
-
-    Attributes
-    ----------
-    returns : list
-        The operator's results besides the tensors that it writes. Each is the number of an output, None for an
-        undefined tensor, a list of numbers, or a Number.
-    copies : list of tuple
-        Tensors of the call by number, with the numbers of the outputs that are copied there at the end.
-    """
-
-    graph: torch.fx.GraphModule
-    shape_env: ShapeEnv
-    fake_mode: FakeTensorMode
-    inputs: list[Input]
-    returns: list[Any]
-    copies: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -161,7 +122,8 @@ class _Inputs:
 
     def _number_tensor(self, place: int, value: Any, name: str) -> _Cast:
         """Return the stand-in for a Python number in place of a tensor, which torch passes without dimensions."""
-        given = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        wide = {float: torch.float64, complex: torch.complex128}
+        given = torch.tensor(value, dtype=wide.get(type(value)))
         dtype = number_type(self.call.name, self.call.arguments, given.dtype)
         if is_wide_number(given, self.real):
             fake = self._narrowed(place)
@@ -173,18 +135,21 @@ class _Inputs:
 
     def _narrowed(self, place: int) -> torch.Tensor:
         """Return a number that each call converts to the widest type that kernels compute in."""
-        common = common_type(self._kinds)
-        if common == torch.float64 or (
-            isinstance(self.call.arguments[place], torch.Tensor) and not common.is_floating_point
+        common, given = common_type(self._kinds), self.call.arguments[place]
+        if common in (torch.float64, torch.complex128) or (
+            isinstance(given, torch.Tensor) and not (common.is_floating_point or common.is_complex)
         ):
             raise Refusal(
                 "it computes in float64, which the language of the devices lacks: needs has_double in the dialect"
             )
         self._tensors += 1
-        return self._number(place, self.real)
+        is_complex = given.is_complex() if isinstance(given, torch.Tensor) else isinstance(given, complex)
+        return self._number(place, self.real.to_complex() if is_complex else self.real)
 
     def number(self, place: int) -> torch.Tensor:
         value = self.call.arguments[place]
+        if isinstance(value, complex):
+            return self._number(place, self.real.to_complex())
         if not isinstance(value, (int, float)):
             raise Refusal(f"its number is a {type(value).__name__}")
         return self._number(place, torch.int64 if isinstance(value, int) else self.real)
@@ -222,9 +187,7 @@ class _Inputs:
 def _fake(
     given: torch.Tensor, mode: FakeTensorMode, device: torch.device, number: int, is_static: bool = False
 ) -> torch.Tensor:
-    if given.is_complex():
-        raise Refusal("its tensors are complex")
-    if given.dtype not in SUFFIXES:
+    if given.dtype not in SUFFIXES and given.dtype not in (torch.complex64, torch.complex128):
         raise Refusal(f"generated kernels have no {given.dtype}")
     meta = torch.empty_strided(given.size(), given.stride(), dtype=given.dtype, device="meta")
     shaped = mode.from_tensor(meta, static_shapes=is_static or None, source=ConstantSource(f"t{number}"))
@@ -264,7 +227,9 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     traced = Traced(_graph_of(body, inputs.made, mode), shape_env, mode, inputs.made, body.returns)
     if call.is_aliased:
         _defer_copies(traced)
-    return _cleaned(traced)
+    if not has_complex(_cleaned(traced).graph):
+        return traced
+    return _cleaned(in_pairs(traced))
 
 
 def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
@@ -281,6 +246,8 @@ def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Seque
         return made
 
     graph = _graph_of(body, inputs, mode)
+    if has_complex(graph):
+        raise Refusal("its tensors are complex")
     return _cleaned(Traced(graph, shape_env, mode, inputs, list(range(results))))
 
 
@@ -288,12 +255,8 @@ def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMod
     fakes = [one.fake for one in inputs]
     with mode, enable_python_dispatcher(), torch.no_grad():
         function = torch.func.functionalize(body, remove="mutations_and_views")
-        graph = make_fx(function, decomposition_table=noted_decompositions(), tracing_mode="real")(*fakes)
-    if any(
-        isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex() for node in graph.graph.nodes
-    ):
-        raise Refusal("it makes complex tensors")
-    return graph
+        table = leave_to_formulas(noted_decompositions())
+        return make_fx(function, decomposition_table=table, tracing_mode="real")(*fakes)
 
 
 def _cleaned(traced: Traced) -> Traced:

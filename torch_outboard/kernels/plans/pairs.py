@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A graph with complex numbers, written again with pairs of reals, which Inductor lowers.
+
+A complex tensor of the call becomes two inputs: strided views of its real and of its imaginary parts, in the memory of
+the tensor. A complex result becomes two inputs that the graph writes, in memory that the plan allocates. The kernels
+therefore read and write strided reals, and no dialect needs a complex type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+
+from torch_outboard.kernels import route
+from torch_outboard.kernels.book.complex_numbers import Pair, are_apart, formula_of, pair_of, real_of
+from torch_outboard.kernels.book.table import noted_decompositions
+from torch_outboard.kernels.plans.traced import Input, Traced
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["fusing_pairs", "has_complex", "in_pairs"]
+
+
+def has_complex(graph: torch.fx.GraphModule) -> bool:
+    return any(_is_complex(node) for node in graph.graph.nodes)
+
+
+def _is_complex(value: Any) -> bool:
+    if isinstance(value, torch.fx.Node):
+        value = value.meta.get("val")
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_complex, value))
+    return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
+
+
+def in_pairs(traced: Traced) -> Traced:
+    """Return the graph with pairs of reals in place of complex numbers.
+
+    Raises Refusal for an operator that has no formula.
+    """
+    inputs = [part for one in traced.inputs for part in _parts_of(one, traced)]
+    (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
+    results: dict[int, torch.Tensor] = {
+        number: node.meta["val"] for number, node in enumerate(output.args[0]) if _is_complex(node)
+    }
+    for number, whole in results.items():
+        _check(whole.dtype)
+        inputs += _parts_of(Input(whole, result=number), traced)
+    body = _Body(traced.graph.graph, [*results])
+    with traced.fake_mode, enable_python_dispatcher(), torch.no_grad():
+        graph = make_fx(body, decomposition_table=noted_decompositions(), tracing_mode="real")(
+            *(one.fake for one in inputs)
+        )
+    return replace(traced, graph=graph, inputs=inputs, complex_results=results)
+
+
+def _check(dtype: torch.dtype) -> None:
+    if dtype not in (torch.complex64, torch.complex128):
+        raise Refusal(f"generated kernels have no {dtype}")
+
+
+def _parts_of(given: Input, traced: Traced) -> Iterator[Input]:
+    """Yield an input, or the two parts of a complex one."""
+    whole = given.fake
+    if not isinstance(whole, torch.Tensor) or not whole.is_complex():
+        yield given
+        return
+    for is_imaginary in (False, True):
+        with traced.fake_mode:
+            strides = [2 * stride for stride in whole.stride()]
+            part = torch.empty_strided(whole.shape, strides, dtype=real_of(whole.dtype), device=whole.device)
+        yield replace(given, fake=part, whole=whole, is_imaginary=is_imaginary)
+
+
+class _Body:
+    """Runs the nodes of a graph with pairs. It writes the complex results, and returns the others."""
+
+    def __init__(self, graph: torch.fx.Graph, results: Sequence[int]) -> None:
+        self._graph = graph
+        self._results = results
+
+    def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        remaining = iter(given)
+        values: dict[torch.fx.Node, Any] = {}
+        for node in self._graph.nodes:
+            match node.op:
+                case "placeholder":
+                    first = next(remaining)
+                    values[node] = Pair(first, next(remaining)) if _is_complex(node) else first
+                case "call_function":
+                    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+                    values[node] = _computed(node, args, kwargs)
+                case "output":
+                    outputs = [values[one] for one in node.args[0]]
+                case _:
+                    raise Refusal("its graph has constants")
+        for number in self._results:
+            for value in outputs[number]:
+                next(remaining).copy_(value)
+        return tuple(one for one in outputs if not isinstance(one, Pair))
+
+
+def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+    target: Any = node.target
+    if not _is_complex(node) and not any(_is_complex(one) for one in (*node.args, *node.kwargs.values())):
+        return target(*args, **kwargs)
+    if not isinstance(target, torch._ops.OpOverload):
+        return target(*args, **kwargs)  # operator.getitem
+    if target in (torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default):
+        return target(args[0].re, *args[1:])
+    kind = _kind_of(node)
+    if target is torch.ops.aten.copy_.default:
+        return _copy(kind, *args)
+    if are_apart(target):
+        return _apart(target, kind, args, kwargs)
+    formula = formula_of(target)
+    route.decided(target, "formula of complex numbers", formula)
+    result = NotImplemented if formula is None else formula(kind, *args, **kwargs)
+    if result is NotImplemented:
+        raise Refusal(f"there is no formula of complex numbers for {target._schema.name}")
+    return _shaped(result, node.meta["val"])
+
+
+def _kind_of(node: torch.fx.Node) -> torch.dtype:
+    """Return the type of reals in which an operator computes."""
+    values = [node.meta.get("val")]
+    if not _is_complex(values[0]):
+        values = [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in node.args]
+    numbers = [one for one in values if isinstance(one, (torch.Tensor, int, float, complex))]
+    leaves = [one.dtype for one in torch.utils._pytree.tree_leaves(values) if isinstance(one, torch.Tensor)]
+    if len(numbers) < 2:
+        return real_of(leaves[0])
+    common: Any = functools.reduce(lambda a, b: torch.empty((), dtype=torch.result_type(a, b), device="meta"), numbers)
+    return real_of(common.dtype)
+
+
+def _copy(kind: torch.dtype, target: Any, value: Any) -> Any:
+    if isinstance(target, Pair):
+        for part, one in zip(target, pair_of(value, kind), strict=True):
+            part.copy_(one)
+    else:
+        target.copy_(value.re)
+    return target
+
+
+def _shaped(result: Any, wanted: Any) -> Any:
+    """Return a formula's result, or list of results, with the operator's shape and type."""
+    if isinstance(result, list):
+        return [_shaped(*both) for both in zip(result, wanted, strict=True)]
+    if isinstance(result, Pair):
+        return Pair(*(_shaped(one, wanted) for one in result))
+    return result.expand(wanted.shape).to(real_of(wanted.dtype))
+
+
+def _apart(target: torch._ops.OpOverload, kind: torch.dtype, args: Any, kwargs: Any) -> Any:
+    def of(part: int) -> Any:
+        named = {name: _part(one, part, kind) for name, one in kwargs.items()}
+        return target(*(_part(one, part, kind) for one in args), **named)
+
+    re, im = of(0), of(1)
+    if isinstance(re, (list, tuple)):
+        return [Pair(*parts) for parts in zip(re, im, strict=True)]
+    return Pair(re, im)
+
+
+def _part(value: Any, part: int, kind: torch.dtype) -> Any:
+    """Return the part of an argument. Tensors of integers are indices."""
+    if isinstance(value, torch.dtype):
+        return real_of(value)
+    if isinstance(value, Pair) or (isinstance(value, torch.Tensor) and value.dtype.is_floating_point):
+        return pair_of(value, kind)[part]
+    if isinstance(value, (list, tuple)):
+        return [_part(one, part, kind) for one in value]
+    return value
+
+
+@contextlib.contextmanager
+def fusing_pairs() -> Iterator[None]:
+    """Let Inductor compute both parts in one kernel, which it declines if they share no element that is read."""
+    from torch._inductor import config
+    from torch._inductor.virtualized import V
+
+    def can_fuse(*given: Any) -> bool:
+        return True
+
+    given: Any = type(V.choices)
+    found: Callable[[], Any] = type(
+        "PairChoices",
+        (given,),
+        {"can_fuse": staticmethod(can_fuse), "can_fuse_horizontal": staticmethod(can_fuse)},
+    )
+    with config.patch(aggressive_fusion=True), V.set_choices_handler(found()):
+        yield
