@@ -268,3 +268,28 @@ def test_samples_of_a_grid(dims: int, mode: str, padding: str, is_aligned: bool,
 def test_means_of_boxes(size: tuple[int, ...], device: torch.device) -> None:
     check(lambda x: F.adaptive_avg_pool3d(x, size), torch.randn(2, 3, 5, 6, 7), device=device)
     assert F.adaptive_avg_pool3d(torch.randn(0, 3, 5, 6, 7, device=device), size).shape == (0, 3, *size)
+
+
+def test_largest_elements_and_copies_of_edges(device: torch.device) -> None:
+    check(lambda x: F.max_pool3d(x, 2, stride=1, padding=1), torch.randn(2, 3, 4, 5, 3), device=device)
+    image = torch.randn(2, 3, 5, 6)
+    check(lambda x: F.adaptive_max_pool2d(x, (3, 4)), image, device=device)
+    check(lambda x: F.adaptive_avg_pool2d(x, (3, 9)), image.to(memory_format=torch.channels_last), device=device)
+    check(lambda x: F.pad(x, (2, -1, 0, 3), "replicate"), image, device=device)
+
+
+def test_distances(device: torch.device) -> None:
+    x, y = torch.randn(2, 4, 3), torch.randn(5, 3)
+    check(lambda x, y: torch.cdist(x, y, p=1.5), x, y, device=device)
+    check(F.pdist, y, device=device)
+    check(F.pdist, torch.randn(1, 3), device=device)
+
+
+def test_losses_by_margins(device: torch.device) -> None:
+    x, weight = torch.randn(4, 5), torch.rand(5)
+    one, several = (
+        torch.tensor([0, 4, 2, 2]),
+        torch.tensor([[3, 0, -1, 1, 1], [-1, 0, 0, 0, 0], [4] * 5, [0, 1, 2, 3, 4]]),
+    )
+    check(lambda x: F.multi_margin_loss(x, one.to(x.device), 2, 0.7, weight.to(x.device)), x, device=device)
+    check(lambda x: F.multilabel_margin_loss(x, several.to(x.device), reduction="none"), x, device=device)

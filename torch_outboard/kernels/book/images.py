@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Images resized, pooled and sampled."""
+"""Images resized, and their windows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from torch_outboard.kernels.book.pooling import dense
 from torch_outboard.kernels.book.row import Operator, Refused
 
 __all__ = ["OPERATORS"]
@@ -18,52 +19,9 @@ __all__ = ["OPERATORS"]
 _IN_INTEGERS = Refused("of bytes, the CPU's kernel computes in integers", (torch.uint8,))
 
 
-def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Tensor:
-    """Compute the mean of a box as a mean of means along its sides."""
-    pool = torch.ops.aten._adaptive_avg_pool2d.default
-    depth, height, width = output_size
-    planes = pool(self.flatten(0, -4), [height, width])
-    boxes = pool(planes.flatten(-2), [depth, height * width])
-    return _dense(boxes.reshape(*self.shape[:-3], *output_size))
-
-
-def _adaptive_avg_pool3d_backward(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
-    """Compute the sum of the means' shares along one side after the other."""
-    grad = grad_output.to(torch.float64 if self.dtype == torch.float64 else torch.float32)
-    for dim in range(-3, 0):
-        grad = _shares(grad, dim, self.shape[dim])
-    return _dense(grad.to(self.dtype))
-
-
-def _shares(grad: torch.Tensor, dim: int, length: Any) -> torch.Tensor:
-    """Return for each of `length` elements the sum of the gradients of the means that it is part of, over their counts.
-
-    The means of an element are adjacent, and found as the elements of a mean are, with both lengths exchanged.
-    """
-    count = grad.shape[dim]
-    first, last = _window(count, length, grad.device)
-    grad = grad.movedim(dim, -1) / (last - first)
-    first, last = _window(length, count, grad.device)
-    places = first[:, None] + torch.arange((count + length - 1) // length + 1, device=grad.device)
-    is_part = places < last[:, None]
-    shares = torch.where(is_part, grad[..., torch.where(is_part, places, 0)], 0)
-    return shares.sum(-1).movedim(-1, dim)
-
-
-def _window(count: Any, length: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where each of `count` windows over `length` elements begins and ends."""
-    number = torch.arange(count, device=device)
-    begin = torch.div(number * length, count, rounding_mode="floor")
-    return begin, torch.div((number + 1) * length + count - 1, count, rounding_mode="floor")
-
-
-def _dense(given: torch.Tensor) -> torch.Tensor:
-    return torch.empty(given.shape, dtype=given.dtype, device=given.device).copy_(given)
-
-
 def _windows(self: torch.Tensor, *given: Any) -> torch.Tensor:
     result: torch.Tensor = decomposition_table[torch.ops.aten.im2col.default](self, *given)
-    return _dense(result)
+    return dense(result)
 
 
 def _check_places(_: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int], *__: Any) -> None:
@@ -103,8 +61,6 @@ def _gradient(
 
 
 OPERATORS = (
-    Operator("aten::_adaptive_avg_pool3d.default", decomposition=_adaptive_avg_pool3d),
-    Operator("aten::_adaptive_avg_pool3d_backward.default", decomposition=_adaptive_avg_pool3d_backward),
     Operator("aten::_upsample_nearest_exact1d_backward.default", decomposition=_nearest("nearest_exact")),
     Operator("aten::_upsample_nearest_exact2d_backward.default", decomposition=_nearest("nearest_exact")),
     Operator("aten::_upsample_nearest_exact3d_backward.default", decomposition=_nearest("nearest_exact")),

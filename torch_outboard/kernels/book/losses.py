@@ -13,6 +13,8 @@ from torch_outboard.kernels.book.row import Body, Operator
 
 __all__ = ["OPERATORS"]
 
+_NONE, _MEAN = 0, 1  # reductions
+
 
 def _labels(log_probs: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return labels read from a table, so that an invalid class is an error, with 0 after the end of a target."""
@@ -57,8 +59,82 @@ def _refuses_target() -> bool:
     return False
 
 
+# The gradients of losses by margins, whose targets are classes of a sample.
+
+
+def _multi_margin_backward(
+    grad_output: torch.Tensor,
+    self: torch.Tensor,
+    target: torch.Tensor,
+    p: Any,
+    margin: Any,
+    weight: torch.Tensor | None = None,
+    reduction: int = _MEAN,
+) -> torch.Tensor:
+    given, classes = _by_sample(self), target.reshape(-1, 1)
+    is_class = torch.logical_and(classes >= 0, classes < given.shape[-1])
+    torch.ops.aten._assert_async.msg(is_class.all(), "target out of range")
+    is_target = torch.arange(given.shape[-1], device=self.device) == classes
+    distance = margin - given.gather(1, classes) + given
+    slope = torch.where(distance > 0, 1 if p == 1 else 2 * distance, 0) / given.shape[-1]
+    if weight is not None:
+        slope = slope * weight[classes]
+    slope = torch.where(is_target, 0, slope)
+    slope = torch.where(is_target, -slope.sum(1, keepdim=True), slope)
+    return (slope * _of_sample(grad_output, given.shape[0], reduction)).reshape(self.shape)
+
+
+def _multilabel_margin_forward(self: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
+    """Compute the loss without the labels from the first -1 on, which torch's decomposition counts as the class 0."""
+    given, classes = _by_sample(self), _by_sample(target)
+    is_class = torch.logical_and(classes >= -1, classes < given.shape[1])
+    torch.ops.aten._assert_async.msg(is_class.all(), "argument target is out of range")
+    is_there, classes = _labels_of(classes)
+    number = torch.arange(given.shape[1], device=self.device)
+    is_target = torch.logical_and(classes.unsqueeze(2) == number, is_there.unsqueeze(2)).any(1)
+    distance = 1 - given.gather(1, classes).unsqueeze(2) + given.unsqueeze(1)
+    is_close = torch.logical_and(torch.logical_and(distance > 0, ~is_target.unsqueeze(1)), is_there.unsqueeze(2))
+    losses = torch.where(is_close, distance, 0).sum((1, 2)) / given.shape[1]
+    if reduction == _NONE:
+        losses = losses.reshape(self.shape[:-1])
+    else:
+        losses = losses.mean() if reduction == _MEAN else losses.sum()
+    return losses, is_target.to(self.dtype).reshape(target.shape)
+
+
+def _labels_of(classes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which labels stand before the first -1, and the labels with 0 in place of the others."""
+    is_there = (classes < 0).cumsum(1) == 0
+    return is_there, torch.where(is_there, classes, 0)
+
+
+def _multilabel_margin_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, is_target: torch.Tensor
+) -> torch.Tensor:
+    given, classes = _by_sample(self), _by_sample(target)
+    is_there, classes = _labels_of(classes)
+    is_close = 1 - given.gather(1, classes).unsqueeze(2) + given.unsqueeze(1) > 0
+    is_other = is_target.reshape(given.shape).unsqueeze(1) == 0
+    pairs = torch.logical_and(torch.logical_and(is_close, is_other), is_there.unsqueeze(2)).to(self.dtype)
+    slope = torch.scatter_add(pairs.sum(1), 1, classes, -pairs.sum(2)) / given.shape[-1]
+    return (slope * _of_sample(grad_output, given.shape[0], reduction)).reshape(self.shape)
+
+
+def _by_sample(given: torch.Tensor) -> torch.Tensor:
+    return given.reshape(-1, given.shape[-1] if given.dim() > 0 else 1)
+
+
+def _of_sample(grad: torch.Tensor, samples: Any, reduction: int) -> torch.Tensor:
+    """Return the gradients of the samples' losses."""
+    return grad.reshape(-1, 1) if reduction == _NONE else grad / samples if reduction == _MEAN else grad
+
+
 OPERATORS = (
     Operator("aten::binary_cross_entropy.default", check=_check_probabilities),
+    Operator("aten::multi_margin_loss_backward.default", decomposition=_multi_margin_backward),
+    Operator("aten::multilabel_margin_loss_backward.default", decomposition=_multilabel_margin_backward),
+    # Torch's own decomposition comes before those of a table.
+    Operator("aten::multilabel_margin_loss_forward", computed=Body(_multilabel_margin_forward)),
     Operator("outboard::ctc_alphas.default", template="ctc:forward"),
     Operator("outboard::ctc_gradient.default", template="ctc:backward"),
     Operator("outboard::ctc_loss", computed=Body(_ctc_loss)),

@@ -15,6 +15,7 @@ from torch_outboard.kernels import route
 from torch_outboard.kernels.book import (
     arithmetic,
     attention,
+    distances,
     fills,
     grid_sampling,
     images,
@@ -24,6 +25,7 @@ from torch_outboard.kernels.book import (
     norms,
     optimizers,
     ordering,
+    pooling,
     products,
     random,
     recurrent,
@@ -49,8 +51,8 @@ __all__ = [
 ]
 
 SUBJECTS = (
-    *(arithmetic, attention, fills, grid_sampling, images, indexing, lists, losses, norms, optimizers),
-    *(ordering, products, random, recurrent, reductions, shapes),
+    *(arithmetic, attention, distances, fills, grid_sampling, images, indexing, lists, losses, norms, optimizers),
+    *(ordering, pooling, products, random, recurrent, reductions, shapes),
 )
 
 _NONE = Operator("")

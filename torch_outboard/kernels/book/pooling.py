@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Images pooled and padded, and the gradients, along one side after the other or by the indices of the largest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from torch_outboard.kernels.book.row import Operator
+
+__all__ = ["OPERATORS", "dense"]
+
+
+def dense(given: torch.Tensor) -> torch.Tensor:
+    return torch.empty(given.shape, dtype=given.dtype, device=given.device).copy_(given)
+
+
+def _like(given: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the image's type and in the order in which its channels lie."""
+    is_image = image.dim() in (4, 5)
+    order = suggest_memory_format(image) if is_image else torch.contiguous_format
+    return torch.empty(image.shape, dtype=image.dtype, device=image.device, memory_format=order).copy_(given)
+
+
+# Means.
+
+
+def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Tensor:
+    """Compute the mean of a box as a mean of means along its sides."""
+    pool = torch.ops.aten._adaptive_avg_pool2d.default
+    depth, height, width = output_size
+    planes = pool(self.flatten(0, -4), [height, width])
+    boxes = pool(planes.flatten(-2), [depth, height * width])
+    return dense(boxes.reshape(*self.shape[:-3], *output_size))
+
+
+def _of_means(dims: int) -> Any:
+    """Return the gradient of adaptive means over some dimensions."""
+
+    def body(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
+        grad = grad_output.to(torch.float64 if self.dtype == torch.float64 else torch.float32)
+        for dim in range(-dims, 0):
+            grad = _shares(grad, dim, self.shape[dim])
+        return _like(grad.to(self.dtype), self)
+
+    return body
+
+
+def _shares(grad: torch.Tensor, dim: int, length: Any) -> torch.Tensor:
+    """Return for each of `length` elements the sum of the gradients of the means that it is part of, over their counts.
+
+    The means of an element are adjacent, and found as the elements of a mean are, with both lengths exchanged.
+    """
+    count = grad.shape[dim]
+    first, last = _window(count, length, grad.device)
+    grad = grad.movedim(dim, -1) / (last - first)
+    first, last = _window(length, count, grad.device)
+    places = first[:, None] + torch.arange((count + length - 1) // length + 1, device=grad.device)
+    is_part = places < last[:, None]
+    shares = torch.where(is_part, grad[..., torch.where(is_part, places, 0)], 0)
+    return shares.sum(-1).movedim(-1, dim)
+
+
+def _window(count: Any, length: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where each of `count` windows over `length` elements begins and ends."""
+    number = torch.arange(count, device=device)
+    begin = torch.div(number * length, count, rounding_mode="floor")
+    return begin, torch.div((number + 1) * length + count - 1, count, rounding_mode="floor")
+
+
+# Extremes, whose indices count the elements of a channel.
+
+
+def _of_largest(dims: int, place: int) -> Any:
+    """Return the gradient of an operator whose `place`-th argument has the indices of the largest elements."""
+
+    def body(grad_output: torch.Tensor, self: torch.Tensor, *given: Any) -> torch.Tensor:
+        indices = given[place].flatten(0, -dims - 1).flatten(1)
+        grad = grad_output.flatten(0, -dims - 1).flatten(1)
+        sums = torch.zeros(grad.shape[0], math.prod(self.shape[-dims:]), dtype=grad.dtype, device=grad.device)
+        return _like(torch.scatter_add(sums, 1, indices, grad).reshape(self.shape), self)
+
+    return body
+
+
+# Copies of edges.
+
+
+def _replication_pad_backward(grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
+    grad = grad_output.to(torch.float64 if self.dtype == torch.float64 else torch.float32)
+    for number in range(len(padding) // 2):
+        grad = _folded(grad, -1 - number, *padding[2 * number : 2 * number + 2])
+    return _like(grad.to(self.dtype), self)
+
+
+def _folded(grad: torch.Tensor, dim: int, before: int, after: int) -> torch.Tensor:
+    """Add the gradients of copies to those of the first and the last element along a dimension."""
+    grad = grad.movedim(dim, -1)
+    total = grad.shape[-1]
+    result = torch.ops.aten.constant_pad_nd(grad, [-before, -after], 0)
+    place = torch.arange(result.shape[-1], device=grad.device)
+    if before > 0:
+        copies = grad[..., :before].sum(-1, keepdim=True)
+        result = result + torch.where(place == 0, copies, 0)
+    if after > 0:
+        copies = grad[..., total - after :].sum(-1, keepdim=True)
+        result = result + torch.where(place == result.shape[-1] - 1, copies, 0)
+    folded: torch.Tensor = result.movedim(-1, dim)
+    return folded
+
+
+OPERATORS = (
+    Operator("aten::_adaptive_avg_pool2d_backward.default", decomposition=_of_means(2)),
+    Operator("aten::_adaptive_avg_pool3d.default", decomposition=_adaptive_avg_pool3d),
+    Operator("aten::_adaptive_avg_pool3d_backward.default", decomposition=_of_means(3)),
+    Operator("aten::adaptive_max_pool2d_backward.default", decomposition=_of_largest(2, 0)),
+    Operator("aten::adaptive_max_pool3d_backward.default", decomposition=_of_largest(3, 0)),
+    Operator("aten::fractional_max_pool2d_backward.default", decomposition=_of_largest(2, 2)),
+    Operator("aten::fractional_max_pool3d_backward.default", decomposition=_of_largest(3, 2)),
+    Operator("aten::max_pool3d_with_indices_backward.default", decomposition=_of_largest(3, 5)),
+    Operator(
+        "aten::replication_pad1d_backward.default aten::replication_pad2d_backward.default"
+        " aten::replication_pad3d_backward.default",
+        decomposition=_replication_pad_backward,
+    ),
+)
