@@ -42,7 +42,9 @@ bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
   return (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
           std::find(kNames.begin(), kNames.end(), name) != kNames.end()) ||
          // Calls the CPU's batch norm on any device except CUDA's.
-         name == "aten::_batch_norm_no_update";
+         name == "aten::_batch_norm_no_update" ||
+         // rms_norm.cpp chooses it if the device has kernels of it.
+         name == "aten::_fused_rms_norm" || name == "aten::_fused_rms_norm_backward";
 }
 
 // Install the chain for every operator with its own CPU kernel. Many of these have composite
@@ -77,6 +79,7 @@ void register_operators() {
   register_composites(aten);
   register_attention();
   register_grouped_products(aten);
+  register_rms_norm();
   register_sync_batch_norm(aten);
   register_lists();
   // Copies resolve lazy conjugation and negation themselves; torch's boxed

@@ -127,3 +127,25 @@ assert {row.provider for row in torch_outboard.coverage()} == {"host"}
 assert "torch._inductor" not in sys.modules
 """
     )
+
+
+def test_without_the_host_norms_run_as_parts(run_python: RunPython) -> None:
+    """The driver may have its own kernels of the parts, but none of the whole."""
+    run_python(
+        NEEDS
+        + """
+os.environ.update(OUTBOARD_PROVIDERS="native", OUTBOARD_FALLBACK="silent")
+torch_outboard.attach("sim")
+host = torch.randn(3, 8)
+found = []
+for place in ("sim", "cpu"):
+    x, weight = host.to(place).requires_grad_(), torch.full((8,), 2.0, device=place, requires_grad=True)
+    result = torch.nn.functional.rms_norm(x, [8], weight)
+    found.append([result, *torch.autograd.grad(result.square().sum(), [x, weight])])
+for one, other in zip(*found, strict=True):
+    torch.testing.assert_close(one.cpu(), other)
+assert torch_outboard.coverage().calls("aten::rsqrt") == 1
+assert torch_outboard.coverage().calls("aten::_fused_rms_norm") == 0
+assert torch_outboard.coverage().calls("aten::_fused_rms_norm_backward") == 0
+"""
+    )

@@ -22,7 +22,7 @@ bool may_be_asked(const Call& call, bool is_refused) {
   if (!op.is_torchs || call.has_sparse() || !harmless_elements(op.facts, is_refused) ||
       has_mask(call) ||  // the number of set elements decides which values fit
       (op.is_random && !op.has_generator_arg && !op.facts.is_given_samples) ||  // it draws from the CPU's generator
-      !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      !op.on_cpu().hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     return false;
   }
   bool result = true;

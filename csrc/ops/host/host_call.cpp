@@ -385,7 +385,7 @@ class ArgumentMaker {
 std::unique_ptr<QueuedCall> start(const Call& call, Stream& stream) {
   auto queued = pool().take();
   queued->op = &call.op();
-  queued->target = &call.op().handle;
+  queued->target = &call.op().on_cpu();
   queued->place = next_place(stream);
   queued->context = CallContext::capture();
   return queued;

@@ -46,6 +46,7 @@ constexpr Of kRows[] = {
     Of{"aten::_embedding_bag_forward_only", {.correct = correct_embedding_bag_forward_only}},
     Of{"aten::_functional_assert_async", kJudgesValues},
     Of{"aten::_fused_adagrad_", kKeepsShapes},
+    Of{"aten::_fused_rms_norm_backward", {.on_cpu = "outboard::rms_norm_backward"}},
     Of{"aten::_fused_sgd_", kKeepsShapes},
     Of{"aten::_index_put_impl_.default", {.warns = Warns::OfBytes}},
     Of{"aten::_native_batch_norm_legit", {.layout = Layout::Suggested, .correct = correct_statistics}},
@@ -163,6 +164,7 @@ Facts completed(Facts facts, const Facts& general) {
   complete(&Facts::laid_out);
   complete(&Facts::correct);
   complete(&Facts::written_in_secret);
+  complete(&Facts::on_cpu);
   return facts;
 }
 
@@ -211,6 +213,7 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.layout == Layout::Suggested, "its results follow the memory format of an argument");
   add(facts.correct != nullptr, "its results' shapes are corrected: csrc/ops/operator/shape_corrections.cpp");
   add(!facts.written_in_secret.empty(), "it writes " + std::string(facts.written_in_secret) + ", undeclared");
+  add(!facts.on_cpu.empty(), "on the CPU " + std::string(facts.on_cpu) + " computes it");
   return words;
 }
 

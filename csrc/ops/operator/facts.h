@@ -74,6 +74,8 @@ struct Facts {
   // The names of the arguments that it writes although the schema, which is older than alias
   // annotations, does not declare it; separated by blanks.
   std::string_view written_in_secret;
+  // The operator whose CPU kernel serves this one, if torch has no CPU kernel of it.
+  std::string_view on_cpu;
   int line = 0;  // of the row
 };
 

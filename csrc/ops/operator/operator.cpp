@@ -251,6 +251,14 @@ const Operator* Operator::functional_form() const {
   return functional_;
 }
 
+const c10::OperatorHandle& Operator::found_on_cpu() const {
+  std::call_once(looked_on_cpu_, [this] {
+    const bool is_itself = handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+    on_cpu_ = is_itself ? handle : operator_named(std::string(facts.on_cpu)).handle;
+  });
+  return *on_cpu_;
+}
+
 Operator& operator_named(const std::string& name, const char* overload) {
   return operator_for(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload));
 }

@@ -79,6 +79,9 @@ struct Operator {
   // Return the functional form of an out= overload, looked up on first use; null if there is none.
   const Operator* functional_form() const;
 
+  // Return the operator whose CPU kernel computes this one, mostly itself.
+  const c10::OperatorHandle& on_cpu() const { return C10_LIKELY(facts.on_cpu.empty()) ? handle : found_on_cpu(); }
+
   // The meta kernel in C++. If null, use the dispatcher's, which may be Python's.
   const c10::KernelFunction* meta_kernel = nullptr;
   bool is_structured = false;  // the CPU kernel checks shapes with this same function
@@ -98,8 +101,12 @@ struct Operator {
   std::atomic<uint64_t> fallback_calls{0};
 
  private:
+  const c10::OperatorHandle& found_on_cpu() const;
+
   mutable std::once_flag looked_for_functional_;
   mutable const Operator* functional_ = nullptr;
+  mutable std::once_flag looked_on_cpu_;
+  mutable std::optional<c10::OperatorHandle> on_cpu_;
 };
 
 // Return the operator of a handle. It is made on first use and lives as long as the

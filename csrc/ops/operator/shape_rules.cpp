@@ -4,9 +4,12 @@
 // then waits for the CPU kernel, whose error users know.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/ops/_fused_rms_norm_backward_ops.h>
+#include <ATen/ops/_fused_rms_norm_ops.h>
 #include <ATen/ops/_prelu_kernel_ops.h>
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/addr_ops.h>
@@ -404,6 +407,27 @@ void check_normalized(const Tensor& input, IntArrayRef shape) {
   TORCH_CHECK(ndim > 0 && static_cast<size_t>(input.dim()) >= ndim && input.sizes().slice(input.dim() - ndim) == shape);
 }
 
+// Return the sizes of statistics of rows: 1 in each normalized dimension.
+at::DimVector sizes_of_rows(const Tensor& input, IntArrayRef shape) {
+  at::DimVector sizes(input.sizes());
+  std::fill(sizes.end() - static_cast<std::ptrdiff_t>(shape.size()), sizes.end(), 1);
+  return sizes;
+}
+
+std::tuple<Tensor, Tensor> fused_rms_norm(const Tensor& input, IntArrayRef shape, const std::optional<Tensor>& weight,
+                                          std::optional<double>) {
+  check_normalized(input, shape);
+  TORCH_CHECK(!weight.has_value() || !weight->defined() || weight->sizes() == shape);
+  return {contiguous_like(input), empty_of(input, sizes_of_rows(input, shape), at::toOpMathType(input.scalar_type()))};
+}
+
+std::tuple<Tensor, Tensor> fused_rms_norm_backward(const Tensor&, const Tensor& input, IntArrayRef shape, const Tensor&,
+                                                   const std::optional<Tensor>& weight, std::array<bool, 2> wanted) {
+  check_normalized(input, shape);
+  TORCH_CHECK(!wanted[1] || (weight && weight->defined()));
+  return {wanted[0] ? laid_out_as(input) : Tensor(), wanted[1] ? laid_out_as(*weight) : Tensor()};
+}
+
 std::tuple<Tensor, Tensor, Tensor> native_layer_norm(const Tensor& input, IntArrayRef shape,
                                                      const std::optional<Tensor>& weight,
                                                      const std::optional<Tensor>& bias, double) {
@@ -411,8 +435,7 @@ std::tuple<Tensor, Tensor, Tensor> native_layer_norm(const Tensor& input, IntArr
   for (const std::optional<Tensor>* parameter : {&weight, &bias}) {
     TORCH_CHECK(!parameter->has_value() || !(*parameter)->defined() || (*parameter)->sizes() == shape);
   }
-  at::DimVector sizes(input.sizes());
-  std::fill(sizes.end() - static_cast<std::ptrdiff_t>(shape.size()), sizes.end(), 1);
+  const at::DimVector sizes = sizes_of_rows(input, shape);
   const ScalarType dtype = statistics_dtype(input, weight, bias);
   return {contiguous_like(input), empty_of(input, sizes, dtype), empty_of(input, sizes, dtype)};
 }
@@ -494,6 +517,8 @@ void add(std::vector<MetaKernelEntry>& entries, Function<TorchOp>* rule) {
 }  // namespace
 
 void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
+  add<at::_ops::_fused_rms_norm>(entries, fused_rms_norm);
+  add<at::_ops::_fused_rms_norm_backward>(entries, fused_rms_norm_backward);
   add<at::_ops::abs_out>(entries, abs_out);
   add<at::_ops::angle>(entries, angle);
   add<at::_ops::arange_start_out>(entries, arange_out);

@@ -16,6 +16,7 @@
 #include "ops/native/native_c.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
+#include "ops/own/whole.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -47,18 +48,8 @@ bool has_size(const at::Tensor& tensor, int64_t dim, const c10::SymInt& size) {
   return tensor.sym_size(dim).sym_eq(size).guard_bool(__FILE__, __LINE__);
 }
 
-// Return true for a strided tensor of the device that is not a view of several, as
-// torch.func's are: those have rules for the parts alone. Return false for forward
-// derivatives, for which the whole has no formula.
-bool is_plain(const at::Tensor& tensor) {
-  static const c10::DispatchKeySet others(
-      {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::NestedTensor});
-  return tensor.device().type() == kDeviceType && tensor.layout() == c10::kStrided &&
-         !tensor.key_set().has_any(others) && !tensor._fw_grad(/*level=*/0).defined();
-}
-
 bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10::SymInt& keys) {
-  if (!is_plain(mask) || mask.dim() < 2 || mask.dim() > 4 || (mask.requires_grad() && at::GradMode::is_enabled()) ||
+  if (!fits_whole(mask) || mask.dim() < 2 || mask.dim() > 4 || (mask.requires_grad() && at::GradMode::is_enabled()) ||
       (mask.scalar_type() != c10::kBool && mask.scalar_type() != c10::kFloat &&
        mask.scalar_type() != query.scalar_type())) {
     return false;
@@ -81,7 +72,7 @@ bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
     return false;
   }
   for (const at::Tensor* tensor : {&query, &key, &value}) {
-    if (!is_plain(*tensor) || tensor->dim() != 4 || tensor->scalar_type() != dtype ||
+    if (!fits_whole(*tensor) || tensor->dim() != 4 || tensor->scalar_type() != dtype ||
         !has_size(*tensor, 0, query.sym_size(0)) || tensor->sym_numel().sym_eq(0).guard_bool(__FILE__, __LINE__) ||
         tensor->sym_size(3).sym_gt(kMaxHead).guard_bool(__FILE__, __LINE__)) {
       return false;

@@ -20,6 +20,7 @@ void register_attention();
 void register_grouped_products(torch::Library& aten);
 void register_lists();
 void register_sparse();
+void register_rms_norm();
 void register_sync_batch_norm(torch::Library& aten);
 
 }  // namespace outboard

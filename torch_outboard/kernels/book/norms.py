@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,6 +64,39 @@ def _with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor
     return values, mean.to(dtype), rstd.to(dtype)
 
 
+def _rms_norm(input: torch.Tensor, shape: Sequence[int], weight: Any, eps: float | None) -> Any:
+    """Normalise; the second result is the reciprocal root of each row's mean square, in the type of the sums."""
+    values = input.to(torch.promote_types(input.dtype, torch.float32))
+    inner = list(range(input.dim() - len(shape), input.dim()))
+    square = values.square().mean(inner, keepdim=True)
+    rstd = torch.rsqrt(square + (torch.finfo(values.dtype).eps if eps is None else eps))
+    result = values * rstd
+    return (result if weight is None else result * weight).to(input.dtype), rstd
+
+
+def _rms_norm_backward(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    shape: Sequence[int],
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    wanted: Sequence[bool],
+) -> Any:
+    """Return only the wanted gradients."""
+    wide = torch.promote_types(input.dtype, torch.float32)
+    first = input.dim() - len(shape)
+    grad, normal = grad.to(wide), input.to(wide) * rstd
+    of_input = of_weight = None
+    if wanted[0]:
+        scaled = grad if weight is None else grad * weight
+        along = (normal * scaled).mean(list(range(first, input.dim())), keepdim=True)
+        of_input = ((scaled - normal * along) * rstd).to(input.dtype)
+    if wanted[1] and weight is not None:
+        products = grad * normal
+        of_weight = (products.sum(list(range(first))) if first else products).to(weight.dtype)
+    return of_input, of_weight
+
+
 def _weight_norm_backward(
     grad: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,6 +110,8 @@ def _weight_norm_backward(
 
 OPERATORS = (
     Operator("aten::_batch_norm_with_update", computed=Body(_batch_norm_with_update)),
+    Operator("aten::_fused_rms_norm", computed=Body(_rms_norm)),
+    Operator("aten::_fused_rms_norm_backward", computed=Body(_rms_norm_backward)),
     Operator("aten::_native_batch_norm_legit", computed=Body(_batch_norm_in_place)),
     Operator("aten::_weight_norm_interface_backward", computed=Body(_weight_norm_backward)),
     Operator("aten::native_batch_norm", computed=Body(_batch_norm)),

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Norms as generated kernels: values, gradients, and how many launches they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torch_outboard
+from tests.kernels.test_lists import kernels
+
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+SHAPES = {
+    "rows": ((37, 700), 1),
+    "few rows": ((2, 3, 5000), 1),
+    "short rows": ((300, 12), 1),
+    "two dimensions": ((9, 5, 40), 2),
+    "all dimensions": ((6, 40), 2),
+    "rows of one": ((6, 1), 1),
+    "no rows": ((0, 40), 1),
+    "no elements": ((3, 0), 1),
+}
+
+
+def normed(
+    place: torch.device | str, given: Sequence[torch.Tensor], normalized: int, eps: float | None
+) -> list[torch.Tensor]:
+    """Return the norm and its gradients."""
+    x, gradient, *weight = (one.to(place).detach().requires_grad_() for one in given)
+    result = F.rms_norm(x, x.shape[x.dim() - normalized :], *weight, eps=eps)
+    return [result.detach(), *torch.autograd.grad(result, [x, *weight], gradient)]
+
+
+def close(ours: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
+    for one, other in zip(ours, exact, strict=True):
+        assert one.dtype == dtype and one.shape == other.shape and one.stride() == other.stride()
+        scale = other.abs().max().clamp(min=1) if other.numel() else 1
+        torch.testing.assert_close(one.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("has_weight", [True, False], ids=["weight", "no weight"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_rms_norm(name: str, has_weight: bool, dtype: torch.dtype, device: torch.device) -> None:
+    shape, normalized = SHAPES[name]
+    weight = [torch.randn(shape[len(shape) - normalized :])] if has_weight else []
+    given = [one.to(dtype) for one in (torch.randn(shape), torch.randn(shape), *weight)]
+    for eps in (None, 1e-3):
+        exact_eps = torch.finfo(torch.float32).eps if eps is None else eps
+        torch_outboard.reset_coverage()
+        ours = normed(device, given, normalized, eps)
+        calls = torch_outboard.coverage()
+        assert calls.calls("aten::_fused_rms_norm", "generated") == 1, calls
+        assert calls.calls("aten::_fused_rms_norm_backward", "generated") == 1, calls
+        assert not calls.calls(provider="host") + calls.calls(provider="fallback"), calls
+        close(ours, normed("cpu", [one.double() for one in given], normalized, exact_eps), dtype)
+
+
+def test_rms_norm_of_strided_tensors(device: torch.device) -> None:
+    x, gradient, weight = torch.randn(40, 6, 9).transpose(0, 2), torch.randn(9, 1, 40).expand(9, 6, 40), torch.randn(80)
+    ours = [one.to(device) for one in (x, gradient)]
+    ours = normed(device, [ours[0], ours[1], weight.to(device)[::2]], 1, 1e-5)
+    close(ours, normed("cpu", [one.double() for one in (x, gradient, weight[::2])], 1, 1e-5), torch.float32)
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)], ids=str)
+def test_one_of_the_gradients(wanted: tuple[bool, bool], device: torch.device) -> None:
+    x, weight = (torch.randn(shape, requires_grad=one) for shape, one in zip([(5, 70), (70,)], wanted, strict=True))
+    ours = [one.detach().to(device).requires_grad_(one.requires_grad) for one in (x, weight)]
+    for one, other in ((x, weight), ours):
+        F.rms_norm(one, [70], other).square().sum().backward()
+    for one, other in zip(ours, (x, weight), strict=True):
+        if other.grad is None:
+            assert one.grad is None
+        else:
+            torch.testing.assert_close(one.grad.cpu(), other.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_an_rms_norm_is_one_launch_and_its_gradients_are_two(
+    dtype: torch.dtype, device: torch.device, tmp_path: Path
+) -> None:
+    x = torch.randn(6, 30, 320, device=device, dtype=dtype, requires_grad=True)
+    norm = torch.nn.RMSNorm(320, device=device, dtype=dtype)
+    gradient = torch.randn(6, 30, 320, device=device, dtype=dtype)
+    torch.autograd.grad(norm(x), [x, norm.weight], gradient)  # the plans are there from here on
+    found = kernels(lambda: norm(x), device, tmp_path)
+    if not found:
+        pytest.skip("capability: times of work, without which profiles show no kernels")
+    assert found == ["aten::_fused_rms_norm/0"]
+    result = norm(x)
+    found = kernels(lambda: torch.autograd.grad(result, [x, norm.weight], gradient), device, tmp_path)
+    assert 1 <= len(found) <= 2 and all(one.startswith("aten::_fused_rms_norm_backward/") for one in found), found
