@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Norms as generated kernels: values, gradients, and how many launches they take."""
+"""Norms as generated kernels: values, gradients, and how many launches they take; sums of images by channel."""
 
 from __future__ import annotations
 
@@ -96,3 +96,57 @@ def test_an_rms_norm_is_one_launch_and_its_gradients_are_two(
     result = norm(x)
     found = kernels(lambda: torch.autograd.grad(result, [x, norm.weight], gradient), device, tmp_path)
     assert 1 <= len(found) <= 2 and all(one.startswith("aten::_fused_rms_norm_backward/") for one in found), found
+
+
+# Rows of 8 images, whose channels have 4096 neighbouring elements each: reduced in two steps.
+IMAGES = (8, 6, 64, 64)
+
+
+def batch_normed(place: torch.device | str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the norm, the running statistics and the gradients."""
+    x, gradient, weight, bias, *running = (one.to(place).detach().clone() for one in given)
+    leaves = [x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
+    result = F.batch_norm(x, *running, weight, bias, training=True)
+    return [result.detach(), *running, *torch.autograd.grad(result, leaves, gradient)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_batch_norm_of_large_images(dtype: torch.dtype, device: torch.device) -> None:
+    x, channels = (torch.randn(IMAGES) * 3 + 1).to(dtype), IMAGES[1:2]
+    given = [x, torch.randn(IMAGES).to(dtype), *(torch.rand(channels) for _ in range(4))]
+    ours = batch_normed(device, given)
+    exact = batch_normed("cpu", [one.double() for one in given])
+    for one, other in zip(ours, exact, strict=True):
+        scale = other.abs().max().clamp(min=1)
+        torch.testing.assert_close(one.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
+    for one, other in zip(ours, batch_normed(device, given), strict=True):
+        assert torch.equal(one.cpu(), other.cpu())
+
+
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
+def test_batch_norm_reads_images_twice(device: torch.device, tmp_path: Path) -> None:
+    """Forward, each channel's statistics in two steps, then the norm; backward, two sums in two steps each."""
+    x, norm = torch.randn(IMAGES, device=device, requires_grad=True), torch.nn.BatchNorm2d(6, device=device)
+    leaves, gradient = [x, norm.weight, norm.bias], torch.randn(IMAGES, device=device)
+    torch.autograd.grad(norm(x), leaves, gradient)  # the plans are there from here on
+    norm.num_batches_tracked = None
+    found = kernels(lambda: norm(x), device, tmp_path)
+    if not found:
+        pytest.skip("capability: times of work, without which profiles show no kernels")
+    assert len(found) <= 3, found
+    result = norm(x)
+    found = kernels(lambda: torch.autograd.grad(result, leaves, gradient), device, tmp_path)
+    assert len(found) <= 4, found
+
+
+@pytest.mark.parametrize("keepdim", [False, True], ids=["squeezed", "kept"])
+def test_sums_and_deviations_by_channel(keepdim: bool, device: torch.device) -> None:
+    x = torch.randn(IMAGES) + 2
+    for dtype in (torch.float32, torch.bfloat16):
+        ours, exact = x.to(dtype).to(device), x.to(dtype).double()
+        dims = (0, -1, 2)
+        found = [ours.sum(dims, keepdim), *torch.var_mean(ours, dims, correction=1, keepdim=keepdim)]
+        wanted = [exact.sum(dims, keepdim), *torch.var_mean(exact, dims, correction=1, keepdim=keepdim)]
+        for one, other in zip(found, wanted, strict=True):
+            assert one.dtype == dtype and one.shape == other.shape
+            torch.testing.assert_close(one.cpu().double(), other, atol=0, rtol=TOLERANCES[dtype])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,69 @@ def _as_row(op: torch._ops.OpOverload) -> Function:
         return NotImplemented
 
     return as_row
+
+
+# Rows that groups of items would share: such long ones, of so few results (codegen/mapping/parts.py).
+_LONG_ROW = 1 << 14
+_LONG_STEP = 512
+_FEW_ROWS = 512
+
+
+def _steps_of(self: torch.Tensor, dims: Sequence[int] | None) -> tuple[list[int], list[int]] | None:
+    """Return the reduced dimensions outside and inside of the kept ones, if a long row consists of both.
+
+    The channels of images have such rows. Split into equal parts, each element of a row would need divisions by sizes
+    to find its place, since parts begin anywhere. In two steps it needs none: the first reduces contiguous memory for
+    each of the outer indices, the second what the first has found.
+    """
+    rank = self.dim()
+    reduced = sorted({dim % rank for dim in dims or ()})
+    kept = [dim for dim in range(rank) if dim not in reduced]
+    if not kept or not self.dtype.is_floating_point or not self.is_contiguous():
+        return None
+    outer, inner = [dim for dim in reduced if dim < kept[-1]], [dim for dim in reduced if dim > kept[-1]]
+    rows, step = (math.prod(_hint(self.shape[dim]) for dim in given) for given in (kept, inner))
+    row = step * math.prod(_hint(self.shape[dim]) for dim in outer)
+    is_split = 0 < rows <= _FEW_ROWS and row >= _LONG_ROW and _LONG_STEP <= step < row
+    return (outer, inner) if is_split else None
+
+
+def _hint(size: int | torch.SymInt) -> int:
+    """Return a size of the traced call, without a guard: reductions have their own (kernels/magnitudes.py)."""
+    hint: int = size if isinstance(size, int) else size.node.hint
+    return hint
+
+
+def _wide(self: torch.Tensor) -> torch.Tensor:
+    return self.to(torch.promote_types(self.dtype, torch.float32))
+
+
+def _sum_in_steps(
+    self: torch.Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    steps = _steps_of(self, dim)
+    if steps is None or dtype not in (None, self.dtype):
+        return _as_row(torch.ops.aten.sum.dim_IntList)(self, dim, keepdim, dtype=dtype)
+    outer, inner = steps
+    found = _wide(self).sum(inner, keepdim=True)
+    return found.sum([*outer, *inner], keepdim=keepdim).to(self.dtype)
+
+
+def _deviation_in_steps(
+    self: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """Return the variance and the mean. The parts of a row have equally many elements."""
+    steps = _steps_of(self, dim)
+    if steps is None:
+        return _as_row(torch.ops.aten.var_mean.correction)(self, dim, correction=correction, keepdim=keepdim)
+    outer, inner = steps
+    squares, means = torch.var_mean(_wide(self), inner, correction=0, keepdim=True)
+    mean = means.mean(outer, keepdim=True)
+    square = (squares + (means - mean).square()).mean(outer, keepdim=True)
+    count = math.prod(self.shape[one] for one in (*outer, *inner))
+    lost = 1 if correction is None else correction
+    square = square * (count / (count - lost)) if lost else square
+    return tuple((one if keepdim else one.squeeze([*outer, *inner])).to(self.dtype) for one in (square, mean))
 
 
 def _cumulative(function: Callable[..., Any]) -> Callable[..., None]:
@@ -128,7 +191,7 @@ OPERATORS = (
     Operator("aten::prod.default", decomposition=_as_row(torch.ops.aten.prod.default)),
     Operator("aten::std.correction", decomposition=_as_row(torch.ops.aten.std.correction)),
     Operator("aten::sum.default", decomposition=_as_row(torch.ops.aten.sum.default)),
-    Operator("aten::sum.dim_IntList", decomposition=_as_row(torch.ops.aten.sum.dim_IntList)),
+    Operator("aten::sum.dim_IntList", decomposition=_sum_in_steps),
     Operator("aten::var.correction", decomposition=_as_row(torch.ops.aten.var.correction)),
-    Operator("aten::var_mean.correction", decomposition=_as_row(torch.ops.aten.var_mean.correction)),
+    Operator("aten::var_mean.correction", decomposition=_deviation_in_steps),
 )
