@@ -18,6 +18,7 @@ from torch._inductor.graph import GraphLowering
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.mapping.machine import cooperates
+from torch_outboard.codegen.mapping.parts import MANY_ROWS
 
 __all__ = ["keep_magnitudes"]
 
@@ -39,8 +40,9 @@ def keep_magnitudes(graph: GraphLowering, dialect: Dialect, device: torch.device
         if isinstance(data, ir.Reduction):
             rows, row = (sympy.Mul(*sizes) for sizes in (data.ranges, data.reduction_ranges))
             if is_shared:
-                for size in (rows, row, rows * row):
-                    _keep(graph, size, _BOUNDS)
+                is_long = _keep(graph, row, _BOUNDS) > _LONG_ROWS[0]
+                _keep(graph, rows, sorted((*_BOUNDS, MANY_ROWS)) if is_long else _BOUNDS)
+                _keep(graph, rows * row, _BOUNDS)
             elif _keep(graph, row, _LONG_ROWS) > _LONG_ROWS[0]:
                 _keep(graph, rows, (_FEW_ROWS,))
 

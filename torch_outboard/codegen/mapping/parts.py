@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS_OF_GROUP", "ITEMS", "columns_of_item", "parts_for_groups", "parts_of_reduction"]
+__all__ = ["COLUMNS_OF_GROUP", "ITEMS", "MANY_ROWS", "columns_of_item", "parts_for_groups", "parts_of_reduction"]
 
 # Items of a group. If a row is too short for all of them, the others take other rows.
 ITEMS = 256
@@ -15,10 +15,10 @@ COLUMNS_OF_GROUP = 32
 # The same limits for groups. A group has one row, or COLUMNS_OF_GROUP columns.
 _MOST_GROUPS = 1024
 _LEAST_ROW_OF_GROUP = 8192
+_LEAST_COLUMN_OF_GROUP = 128
 # So many rows already keep a large device's memory busy. Parts would add a launch, and tests for
 # the end of a row where sizes are symbols.
-_MANY_ROWS = 256
-_LEAST_COLUMN_OF_GROUP = 128
+MANY_ROWS = 256
 
 
 def parts_of_reduction(row: int, rows: int) -> int:
@@ -30,7 +30,7 @@ def parts_for_groups(row: int, rows: int, is_inner: bool) -> int:
     """Return the number of parts for rows that groups of items reduce, along memory (`is_inner`) or across it."""
     if is_inner:
         wanted = min(row // _LEAST_ROW_OF_GROUP, _MOST_GROUPS // max(rows, 1))
-        return 1 if rows > _MANY_ROWS else _even(row, wanted)
+        return 1 if rows > MANY_ROWS else _even(row, wanted)
     groups = -(-rows // COLUMNS_OF_GROUP)
     return _even(row, min(row // _LEAST_COLUMN_OF_GROUP, _MOST_GROUPS // max(groups, 1)))
 
