@@ -77,6 +77,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "there is no formula of complex numbers for …",
         "its tensors are complex",
     ),
+    f"Pad the signal to a length of small factors, {_OR}.": ("a transformed length has a prime factor above …",),
     f"A generated kernel would not return the CPU's values. Compute in float32, {_OR}.": (
         "of halves, the CPU's kernel and the decomposition round in different places",
         "of bytes, the CPU's kernel computes in integers",

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from torch_outboard.kernels import route
+from torch_outboard.kernels.book import fourier
 from torch_outboard.kernels.book.complex_numbers import Pair, are_apart, formula_of, pair_of, real_of
 from torch_outboard.kernels.book.table import noted_decompositions
 from torch_outboard.kernels.plans.traced import Input, Traced
@@ -120,7 +121,7 @@ def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         return _copy(kind, *args)
     if are_apart(target):
         return _apart(target, kind, args, kwargs)
-    formula = formula_of(target)
+    formula = formula_of(target) or fourier.formula_of(target)
     route.decided(target, "formula of complex numbers", formula)
     result = NotImplemented if formula is None else formula(kind, *args, **kwargs)
     if result is NotImplemented:

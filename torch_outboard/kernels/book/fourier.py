@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Fourier transforms, as formulas of pairs of reals: a pass for each factor of a length (Cooley and Tukey, 1965).
+
+A length n is r m. With j = m a + b and k = c + r d, the sum over j of x[j] w^(j k), where w is the n-th root of one, is
+
+    y[c, b] = sum over a of x[a, b] w^(c (m a + b)), and then the transform of length m over b for each c.
+
+A pass is a kernel, whose items compute the powers of w themselves. A prime length is one sum for each result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.book.complex_numbers import Pair
+from torch_outboard.kernels.book.row import Function
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["formula_of"]
+
+_RADIX = 8  # the most terms of a pass, unless a prime has more: so many are written into one expression
+_LONGEST = 4096  # prime; each result reads all elements
+_BY_ROOT, _BY_COUNT = 1, 2  # how results are scaled
+
+
+def _complex_to_complex(kind: torch.dtype, self: Pair, dim: Sequence[int], normalization: int, forward: bool) -> Any:
+    return _over(self, dim, normalization, -1 if forward else 1)
+
+
+def _real_to_complex(
+    kind: torch.dtype, self: torch.Tensor, dim: Sequence[int], normalization: int, onesided: bool
+) -> Any:
+    """Transform reals. `onesided` keeps the first half along the last dimension: the other is its conjugate."""
+    whole = _over(Pair(self.to(kind), None), dim, normalization, -1)
+    if not onesided:
+        return whole
+    return Pair(*(one.narrow(dim[-1], 0, self.shape[dim[-1]] // 2 + 1) for one in whole))
+
+
+def _complex_to_real(kind: torch.dtype, self: Pair, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
+    """Transform the first half of numbers whose other half is its conjugate."""
+    half = _over(self, dim[:-1], 0, 1)
+    last = dim[-1]
+    place = torch.arange(last_dim_size, device=half.re.device)
+    is_given = 2 * place <= last_dim_size
+    source = torch.where(is_given, place, last_dim_size - place)
+    re, im = (one.index_select(last, source).movedim(last, -1) for one in half)
+    # The numbers that are their own conjugates are real.
+    im = torch.where((place == 0) | (2 * place == last_dim_size), 0, torch.where(is_given, im, -im))
+    whole = _over(Pair(*(one.movedim(-1, last) for one in (re, im))), dim[-1:], 0, 1)
+    return whole.re * _scale(whole.re, dim, normalization)
+
+
+def _over(given: Pair, dims: Sequence[int], normalization: int, sign: int) -> Pair:
+    """Return the transform over some dimensions, scaled."""
+    for dim in dims:
+        length = int(given.re.shape[dim])
+        if max(_factors(length), default=1) > _LONGEST:
+            raise Refusal(f"a transformed length has a prime factor above {_LONGEST}")
+        parts = Pair(*(None if one is None else one.movedim(dim, -1) for one in given))
+        given = Pair(*(one.movedim(-1, dim) for one in _along(parts, length, sign)))
+    if normalization == 0:
+        return given
+    return Pair(*(one * _scale(one, dims, normalization) for one in given))
+
+
+def _scale(whole: torch.Tensor, dims: Sequence[int], normalization: int) -> float:
+    count = math.prod(int(whole.shape[dim]) for dim in dims)
+    return {_BY_ROOT: 1 / math.sqrt(count), _BY_COUNT: 1 / count}.get(normalization, 1.0)
+
+
+def _along(given: Pair, length: int, sign: int) -> Pair:
+    """Return the transform along the last dimension."""
+    radix = _radix(length)
+    rest = length // radix
+    parts: Iterator[Any] = (None if one is None else one.reshape(*one.shape[:-1], 1, radix, rest) for one in given)
+    re, im = parts
+    a, b, c = (
+        torch.arange(size, device=given.re.device).reshape(shape)
+        for size, shape in ((radix, (1, radix, 1)), (rest, (1, 1, rest)), (radix, (radix, 1, 1)))
+    )
+    power = torch.remainder(c * (rest * a + b), length)
+    power = torch.where(2 * power > length, power - length, power)
+    angle = power.to(given.re.dtype) * (sign * 2 * math.pi / length)
+    cosine, sine = angle.cos(), angle.sin()
+    if im is None:
+        found = Pair((re * cosine).sum(-2), (re * sine).sum(-2))
+    else:
+        found = Pair((re * cosine - im * sine).sum(-2), (re * sine + im * cosine).sum(-2))
+    if rest > 1:
+        found = _along(found, rest, sign)
+    return Pair(*(one.transpose(-1, -2).reshape(given.re.shape) for one in found))
+
+
+def _radix(length: int) -> int:
+    """Return the factor of the first pass: the largest that is not above the usual, or else the least prime."""
+    for radix in range(min(_RADIX, length), 1, -1):
+        if length % radix == 0:
+            return radix
+    return next(iter(_factors(length)), 1)
+
+
+def _factors(length: int) -> list[int]:
+    """Return the prime factors, the least first."""
+    found = []
+    factor = 2
+    while factor * factor <= length:
+        while length % factor == 0:
+            found.append(factor)
+            length //= factor
+        factor += 1
+    return found + [length] * (length > 1)
+
+
+_FORMULAS: dict[str, Function] = {
+    "aten::_fft_c2c": _complex_to_complex,
+    "aten::_fft_c2r": _complex_to_real,
+    "aten::_fft_r2c": _real_to_complex,
+}
+
+
+def formula_of(operator: torch._ops.OpOverload) -> Function | None:
+    """Return the formula of a transform; None for another operator."""
+    return _FORMULAS.get(operator._schema.name)
