@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torch_outboard
+from tests.kernels.test_lists import kernels
 from torch_outboard import _C
 
 COUNT = 40_000
@@ -262,3 +264,24 @@ def test_as_many_dimensions_as_tensors_have(device, name):
     x = torch.zeros((1,) * 62 + (50, 40), device=device).transpose(-1, -2)
     getattr(x, name)()
     assert x.unique().numel() > 1900
+
+
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_dropout_is_one_launch_that_draws_as_bernoulli_does(
+    dtype: torch.dtype, device: torch.device, tmp_path: Path
+) -> None:
+    x = torch.randn(60, 70).to(dtype)
+    for p in (0.25, 0.5):
+        torch.manual_seed(3)
+        result, mask = torch.native_dropout(x.to(device), p, True)
+        torch.manual_seed(3)
+        drawn = torch.empty(x.shape, dtype=torch.bool, device=device).bernoulli_(1 - p)
+        assert torch.equal(mask.cpu(), drawn.cpu()) and 0 < drawn.sum() < x.numel()
+        exact = x.double() * drawn.cpu() / (1 - p)
+        torch.testing.assert_close(result.cpu(), exact.to(dtype), atol=0, rtol=torch.finfo(dtype).eps)
+    ours = x.to(device)
+    found = kernels(lambda: torch.nn.functional.dropout(ours, 0.3), device, tmp_path)
+    if not found:
+        pytest.skip("capability: times of work, without which profiles show no kernels")
+    assert len(found) == 1, found

@@ -56,7 +56,8 @@ def test_what_belongs_to_an_overload_is_not_said_of_all():
     for name, row in ROWS:
         if "." not in name:
             assert not [one for one in OF_ONE_OVERLOAD if getattr(row, one)], name
-            assert not isinstance(row.computed, (Draw, Fill)), name
+            # Operators of our own have one overload each.
+            assert not isinstance(row.computed, (Draw, Fill)) or name.startswith("outboard::"), name
         else:
             assert not isinstance(row.computed, (Body, Numbers, Update)), name
 

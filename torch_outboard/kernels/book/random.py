@@ -152,6 +152,15 @@ def _bernoulli_of_itself(self: torch.Tensor) -> torch.Tensor:
     return _bernoulli_of_tensor(self, self)
 
 
+def _dropout(input: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw as `bernoulli_` does. A dropped infinity or NaN is a NaN, as on the CPU."""
+    wide = torch.promote_types(input.dtype, torch.float32)
+    kept = 1 - p
+    mask = _uniform(input.shape, torch.float32) < kept
+    scale = torch.where(kept > 0, 1 / kept, 0).to(wide)
+    return (input.to(wide) * mask * scale).to(input.dtype), mask
+
+
 def _whole_numbers(self: torch.Tensor) -> torch.Tensor:
     """Draw from the integers from 0 to the type's largest.
 
@@ -227,6 +236,7 @@ OPERATORS = (
     Operator("aten::randperm", guarded=("n",)),
     Operator("aten::randperm.generator_out", computed=Draw(_permutation)),
     Operator("aten::uniform_.default", computed=Draw(_uniform_between, ("from", "to"))),
+    Operator("outboard::dropout", computed=Draw(_dropout, ("p",))),
     # What the formulas draw by.
     Operator("prims::inductor_randint.default", lowering="lowerings:draw_integers"),
     Operator("prims::inductor_random.default", lowering="lowerings:draw_random"),
