@@ -33,7 +33,7 @@ NOT_GENERATED = {
     name: reason
     for names, reason in (
         (_FACTORS, "factors of matrices, which Inductor leaves to libraries"),
-        (_COMPLEX, "complex numbers"),
+        (_COMPLEX, "eigenvalues, and complex halves"),
         (_VALUES_TELL_SIZES, "values tell the size of the result"),
         (_SINCE_2_13, "this version of torch doesn't say what it is made of"),
         (_NOT_YET, "nobody wrote what it is made of"),

@@ -30,10 +30,8 @@ CALLS: dict[str, Function] = {
     "add a product": lambda x, y, r: torch.add(x, y, alpha=2 - 1j),
     "add in place": lambda x, y, r: x.clone().add_(r, alpha=2),
     "add reals": lambda x, y, r: r + x,
-    "add the transposed": lambda x, y, r: x + y.T.contiguous().T,
     "addcmul": lambda x, y, r: torch.addcmul(x, y, r.to(x.dtype), value=2 + 1j),
     "angle": lambda x, y, r: x.angle(),
-    "cat": lambda x, y, r: torch.cat((x, y), 1),
     "complex": lambda x, y, r: torch.complex(r, r),
     "conj_physical": lambda x, y, r: torch.conj_physical(x[:, ::2]),
     "conj_physical in place": lambda x, y, r: x.clone().conj_physical_(),
@@ -43,7 +41,6 @@ CALLS: dict[str, Function] = {
     "conjugated, parts": lambda x, y, r: (x.conj().real.clone(), x.conj().imag.clone()),
     "conjugated, widened": lambda x, y, r: x.conj().to(torch.complex128),
     "converted": lambda x, y, r: x.to(torch.complex64 if x.dtype == torch.complex128 else torch.complex128),
-    "converted from integers": lambda x, y, r: (100 * r).to(torch.int32).to(x.dtype),
     "converted to bools": lambda x, y, r: (x * (r > 1)).to(torch.bool),
     "copied apart": lambda x, y, r: x.T.contiguous(),
     "copied with gaps": lambda x, y, r: torch.zeros_like(x)[:, ::2].copy_(x[:, 1::2]),
@@ -54,13 +51,7 @@ CALLS: dict[str, Function] = {
     "exp": lambda x, y, r: x.exp(),
     "eq": lambda x, y, r: (x == y, x == x.clone()),
     "fill a column": lambda x, y, r: x.clone()[:, 1].fill_(3 - 1j),
-    "flip": lambda x, y, r: x.flip(1),
-    "full": lambda x, y, r: torch.full((2, 3), 1 - 2j, dtype=x.dtype, device=x.device),
-    "gather": lambda x, y, r: x.gather(1, (r < 1).long()),
-    "index": lambda x, y, r: x[[2, 0, 1]],
-    "isnan": lambda x, y, r: (x / torch.where(r > 1, 1, 0.0)).isnan(),
     "masked_fill": lambda x, y, r: x.masked_fill(r > 1, 2j),
-    "mean": lambda x, y, r: x.mean(),
     "mean of rows": lambda x, y, r: x.mean(1),
     "mul": lambda x, y, r: x * y,
     "mul a number": lambda x, y, r: x * 2j,
@@ -76,10 +67,8 @@ CALLS: dict[str, Function] = {
     "polar": lambda x, y, r: torch.polar(r, r),
     "reciprocal": lambda x, y, r: x.reciprocal(),
     "sgn": lambda x, y, r: x.sgn(),
-    "square": lambda x, y, r: x.square(),
     "sub": lambda x, y, r: 1j - x - y,
     "sum": lambda x, y, r: x.sum(),
-    "sum of columns": lambda x, y, r: x.sum(0, keepdim=True),
     "sum of rows": lambda x, y, r: x.T.sum(1),
     "view_as_complex": lambda x, y, r: torch.view_as_complex(torch.stack((r, r + 1), -1)) * 2,
     "where": lambda x, y, r: torch.where(r > 1, x, y),
@@ -122,7 +111,7 @@ def test_calls(name: str, device: torch.device) -> None:
 
 
 # Types, and layouts that are not contiguous, differ in the loads and stores alone.
-@pytest.mark.parametrize("name", ["abs", "add", "conjugated", "div", "fill a column", "mul a number", "sum", "where"])
+@pytest.mark.parametrize("name", ["abs", "conjugated", "fill a column", "mul a number"])
 def test_doubles(name: str, device: torch.device) -> None:
     given = given_to(torch.complex128)
     ours = [one.to(device) for one in given]
@@ -231,7 +220,6 @@ def _nothing_on_the_cpu() -> Iterator[None]:
 
 
 REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
-    "aten::_fft_c2c": lambda x: torch.fft.fft(x),
     "aten::log": lambda x: x.log(),
     "aten::mm": lambda x: x @ x.T,
     "aten::prod": lambda x: x.prod(),

@@ -24,8 +24,8 @@ from .not_generated import NOT_GENERATED
 REQUIRED_SHARE = 0.77
 
 
-def _taken() -> list[OpInfo]:
-    return entries_of(torch.float32, parts=1 if os.environ.get("OUTBOARD_TEST_SAMPLES") == "all" else 4)
+def _taken(dtype: torch.dtype, parts: int) -> list[OpInfo]:
+    return entries_of(dtype, parts=1 if os.environ.get("OUTBOARD_TEST_SAMPLES") == "all" else parts)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def _nothing_on_the_cpu() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("info", _taken(), ids=lambda info: info.full_name)
+@pytest.mark.parametrize("info", _taken(torch.float32, parts=4), ids=lambda info: info.full_name)
 def test_entry(info: OpInfo, device: torch.device) -> None:
     state, reason = run_entry(info, torch.float32, 1, device)
     if info.full_name in NOT_GENERATED:
@@ -49,6 +49,14 @@ def test_entry(info: OpInfo, device: torch.device) -> None:
         assert state == "refused", f"{info.full_name} is {state}: take it off the list"
     else:
         assert state in ("right", "ran", "skipped"), f"{state}: {reason}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("info", _taken(torch.complex64, parts=20), ids=lambda info: info.full_name)
+def test_complex_entry(info: OpInfo, device: torch.device) -> None:
+    """Many have no kernels. A kernel is right."""
+    state, reason = run_entry(info, torch.complex64, 1, device)
+    assert state in ("refused", "right", "ran", "skipped"), f"{state}: {reason}"
 
 
 def test_most_are_generated() -> None:

@@ -29,6 +29,8 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "clamp": lambda x: x.clamp(0.1, 2.5),
     "clamp_max": lambda x: x.clamp_max(2.5),
     "compare": lambda x: x > 0.3,
+    "complex mul": lambda x: torch.complex(x.float(), x.float()) * (0.3 - 2j),
+    "complex mul of reals": lambda x: x.float() * 0.3j,
     "div": lambda x: x / 3.7,
     "div of a number": lambda x: 0.3 / x,
     "float_power": lambda x: x.float().pow(2.5),
