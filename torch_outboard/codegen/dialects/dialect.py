@@ -128,7 +128,9 @@ class Dialect:
         True if items of a group share memory. The header then has OB_LOCAL before declarations in that memory,
         OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also
         has vectors `float4` and `uint4` with members x, y, z and w. Without groups and these vectors, matrix products
-        have no kernels.
+        have no kernels. OB_BARRIER need not order more than the group's memory. OB_BARRIER_ALL is a barrier behind
+        which the items of a group also see each other's stores to the device's memory. A header without it says that
+        OB_BARRIER does this too.
     units : tuple of MatrixUnit
         The matrix units of the devices, with `has_groups`. Products of the units' types use them.
     unroll : str
@@ -237,6 +239,8 @@ class Dialect:
         vectors = [self.vectors] if "ob_vec_" in kernel else []
         narrow = [f"#define OB_BEYOND_E4M3FN {_beyond_e4m3fn()}"] if "_e4m3fn(" in kernel else []
         marks = ["#ifndef OB_VECTORS", "#define OB_VECTORS(count)", "#endif"] if "OB_VECTORS" in kernel else []
+        if "OB_BARRIER_ALL" in kernel:
+            marks += ["#ifndef OB_BARRIER_ALL", "#define OB_BARRIER_ALL OB_BARRIER", "#endif"]
         return "\n".join([*first, *narrow, self.header, *marks, *raises, *vectors, *needed_by(kernel), kernel])
 
 

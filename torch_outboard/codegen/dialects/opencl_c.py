@@ -45,6 +45,7 @@ typedef ulong ob_u64;
 #define OB_LOCAL __local
 #define OB_LOCAL_AT __local
 #define OB_BARRIER barrier(CLK_LOCAL_MEM_FENCE)
+#define OB_BARRIER_ALL barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define OB_ITEM_OF_GROUP ((ob_i32)get_local_id(0))
 #define OB_GROUP_NUMBER ((ob_i64)get_group_id(0))
 // The language has no additions of floating point: by comparison and exchange.
