@@ -140,7 +140,7 @@ bool run_generated(const Call& call, torch::jit::Stack* stack) {
     return run_in_parts(call, stack);
   }
   ensure_open(call.device());
-  if (call.op().facts.joins_list && run_in_parts(call, stack)) {
+  if (call.op().facts.begins_in_parts && run_in_parts(call, stack)) {
     return true;
   }
   if (!has_outputs(call.op())) {

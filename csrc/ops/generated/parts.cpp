@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "ops/generated/attention_parts.h"
+#include "ops/generated/factor_parts.h"
 #include "ops/tensors/sparse.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -397,11 +398,19 @@ Parts parts_of(const Operator& op) {
       {"aten::_scaled_dot_product_fused_attention_overrideable", attention_in_parts},
       {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_gradients_in_parts},
       {"aten::_index_put_impl_", put_by_masks},
+      {"aten::_linalg_eigh", refuse_endless_factors},
+      {"aten::_linalg_solve_ex", checked_factors},
+      {"aten::_linalg_svd", refuse_endless_factors},
       {"aten::_unique2", unique},
       {"aten::add_.Tensor", add_sparse},
       {"aten::cat", cat_of_many},
+      {"aten::cholesky", checked_cholesky},
       {"aten::equal", equal},
       {"aten::index.Tensor", index_by_masks},
+      {"aten::linalg_cholesky_ex", checked_factors},
+      {"aten::linalg_inv_ex", checked_factors},
+      {"aten::linalg_ldl_factor_ex", checked_factors},
+      {"aten::linalg_lu_factor_ex", checked_factors},
       {"aten::masked_select", masked_select},
       {"aten::nonzero", nonzero},
       {"aten::unique_consecutive", unique_consecutive},

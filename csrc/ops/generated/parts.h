@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators that the provider 'generated' builds from operators with generated kernels.
-// Three kinds: operators whose results' sizes depend on values, such as nonzero, where the
-// caller waits for a count, as on any device; cat of many tensors, as a copy of lists; and
-// attention without kernels of the whole.
+// Four kinds: operators whose results' sizes depend on values, such as nonzero, where the
+// caller waits for a count, as on any device; cat of many tensors, as a copy of lists;
+// attention without kernels of the whole; and factors of matrices that raise errors of values.
 #pragma once
 
 #include <ATen/core/stack.h>

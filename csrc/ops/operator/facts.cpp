@@ -49,6 +49,9 @@ constexpr Of kRows[] = {
     Of{"aten::_fused_rms_norm_backward", {.on_cpu = "outboard::rms_norm_backward"}},
     Of{"aten::_fused_sgd_", kKeepsShapes},
     Of{"aten::_index_put_impl_.default", {.warns = Warns::OfBytes}},
+    Of{"aten::_linalg_eigh", {.begins_in_parts = true}},
+    Of{"aten::_linalg_solve_ex", kWantsFullRank},
+    Of{"aten::_linalg_svd", {.begins_in_parts = true, .correct = correct_svd}},
     Of{"aten::_native_batch_norm_legit", {.layout = Layout::Suggested, .correct = correct_statistics}},
     Of{"aten::_scaled_dot_product_flash_attention_for_cpu", {.correct = correct_flash_attention}},
     // Registered for the CPU only to say that a device must provide them.
@@ -65,7 +68,7 @@ constexpr Of kRows[] = {
     Of{"aten::arange", kShapeOfScalars},
     Of{"aten::batch_norm_backward", {.layout = Layout::Suggested, .like = 1}},
     Of{"aten::bernoulli_", kKeepsShapes},
-    Of{"aten::cat.default", {.joins_list = true}},
+    Of{"aten::cat.default", {.begins_in_parts = true}},
     Of{"aten::cauchy_", kKeepsShapes},
     Of{"aten::channel_shuffle", {.layout = Layout::Suggested}},
     Of{"aten::cholesky", kWantsFullRank},
@@ -82,9 +85,13 @@ constexpr Of kRows[] = {
     Of{"aten::glu_backward", {.layout = Layout::Contiguous}},
     Of{"aten::index", {.masks_decide = true}},
     Of{"aten::index.Tensor", {.warns = Warns::OfBytes}},
+    Of{"aten::linalg_cholesky_ex", kWantsFullRank},
+    Of{"aten::linalg_inv_ex", kWantsFullRank},
+    Of{"aten::linalg_ldl_factor_ex", kWantsFullRank},
     Of{"aten::linalg_ldl_solve", kRefusesZeros},
     // Residuals exist only if the matrix turns out to have full rank.
     Of{"aten::linalg_lstsq", {.has_misleading_meta = true}},
+    Of{"aten::linalg_lu_factor_ex", kWantsFullRank},
     Of{"aten::linalg_lu_solve", kRefusesZeros},
     Of{"aten::linspace", kShapeOfScalars},
     Of{"aten::log_normal_", kKeepsShapes},
@@ -155,7 +162,7 @@ Facts completed(Facts facts, const Facts& general) {
   complete(&Facts::is_given_samples);
   complete(&Facts::has_bounds);
   complete(&Facts::masks_decide);
-  complete(&Facts::joins_list);
+  complete(&Facts::begins_in_parts);
   complete(&Facts::accepts);
   complete(&Facts::judges);
   complete(&Facts::warns);
@@ -204,7 +211,7 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.checks_all_in_meta, "the meta kernel checks all that the CPU's kernel checks");
   add(facts.is_given_samples, "it draws nothing: an argument has the numbers");
   add(facts.masks_decide, "the values of a mask among the indices decide the result's shape");
-  add(facts.joins_list, "many tensors are joined in parts");
+  add(facts.begins_in_parts, "its parts are tried before a plan");
   add(facts.accepts == Elements::Ones, "the CPU's kernel refuses zeros: it is tried on ones");
   add(facts.accepts == Elements::Identities, "the CPU's kernel wants full rank: it is tried on identity matrices");
   add(facts.judges != Judges::Nothing, "the CPU's kernel judges values: it is not tried on stand-ins");

@@ -59,8 +59,9 @@ struct Facts {
   bool has_bounds = false;
   // If an index is a mask, its values decide the result's shape.
   bool masks_decide = false;
-  // A plan for many tensors would have a launch for each: it runs in parts.
-  bool joins_list = false;
+  // Its parts are tried before a plan: a plan for many tensors would have a launch for each, and
+  // no plan can wait for values.
+  bool begins_in_parts = false;
   // The elements that the CPU kernel accepts in its arguments; of an in-place form, those of the
   // functional one.
   Elements accepts = Elements::Zeros;

@@ -174,4 +174,17 @@ void correct_shape(const Operator& op, const torch::jit::Stack& arguments, CallS
   }
 }
 
+void correct_svd(const Operator& /*op*/, const torch::jit::Stack& /*arguments*/, CallShape& shape) {
+  // The columns of Vh are contiguous; the meta kernel reports rows.
+  if (shape.outputs.size() != 3) {
+    return;  // it writes its arguments
+  }
+  OutputShape& vh = shape.outputs[2];
+  const size_t dims = vh.sizes.size();
+  if (dims >= 2) {
+    vh.strides[dims - 2] = 1;
+    vh.strides[dims - 1] = std::max<int64_t>(vh.sizes[dims - 2], 1);
+  }
+}
+
 }  // namespace outboard

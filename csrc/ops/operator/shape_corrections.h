@@ -19,5 +19,6 @@ void correct_embedding_bag(const Operator& op, const torch::jit::Stack& argument
 void correct_embedding_bag_forward_only(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
 void correct_flash_attention(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
 void correct_statistics(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
+void correct_svd(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
 
 }  // namespace outboard
